@@ -1,0 +1,17 @@
+# Flags every target is compiled with, as the interface target quire_options.
+add_library(quire_options INTERFACE)
+target_compile_options(quire_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+  -ffp-contract=off  # a multiply and an add stay two roundings: sums are part of the contract
+  -fstack-protector-strong)
+target_compile_definitions(quire_options INTERFACE _GLIBCXX_ASSERTIONS)
+if(QUIRE_WERROR)
+  target_compile_options(quire_options INTERFACE -Werror)
+endif()
+if(QUIRE_SANITIZE)
+  target_compile_options(quire_options INTERFACE -fsanitize=${QUIRE_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(quire_options INTERFACE -fsanitize=${QUIRE_SANITIZE})
+elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_definitions(quire_options INTERFACE _FORTIFY_SOURCE=2)
+endif()

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace quire {
+
+// What an engine is started with; nothing changes afterwards. Names are vLLM's.
+struct EngineConfig {
+  std::string model;                  // checkpoint directory; empty: the bundled model
+  std::string device = "auto";        // auto, cpu
+  std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
+  int max_num_seqs = 256;             // sequences that run at once
+  int max_num_batched_tokens = 2048;  // tokens computed in one step
+  int max_model_len = 0;              // prompt and output of a sequence; 0: the model's
+  int block_size = 16;                // tokens in a block of the KV cache: a power of two, 8 to 256
+  std::size_t kv_cache_memory = 0;    // bytes; 0: what max_num_seqs full sequences need, at most 4 GiB
+  bool enable_prefix_caching = true;
+  std::uint64_t seed = 0;  // from which requests without a seed get theirs
+};
+
+}  // namespace quire

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire {
+
+enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+
+// "stop" (EOS, stop token or stop string), "length" (max_tokens or the context's end), "abort", "error"; ""
+// for kNone.
+std::string_view to_string(FinishReason reason);
+
+// What a request has produced so far.
+struct RequestOutput {
+  std::vector<std::int32_t> prompt_token_ids;
+  std::vector<std::int32_t> token_ids;
+  std::string text;  // of token_ids, stop strings cut
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;          // why, when finish_reason is kError
+  int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+};
+
+}  // namespace quire

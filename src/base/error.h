@@ -1,0 +1,42 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace quire {
+
+// Something a user caused: a bad file, flag or request. The message is one line that says what was wrong,
+// where (file, key, tensor) and what would be right. Commands turn it into exit code 2, the server into HTTP
+// 4xx.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A bug of ours, found by QUIRE_CHECK. Never reachable from user input.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// Throws Error with a formatted message.
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+namespace detail {
+[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
+}  // namespace detail
+
+}  // namespace quire
+
+// Holds in every build type; throws InternalError with file, line and a formatted message.
+#define QUIRE_CHECK(condition, ...)                                                                 \
+  do {                                                                                              \
+    if (!(condition)) [[unlikely]]                                                                  \
+      ::quire::detail::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
+  } while (false)

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+using Json = nlohmann::json;  // sorted keys: quick to look up, for files
+using OrderedJson =
+    nlohmann::ordered_json;  // keys as they came, for what reaches a chat template; look-up is linear
+
+struct JsonLimits {
+  std::size_t max_depth = 64;
+  std::size_t max_bytes = std::size_t{1} << 30;
+};
+
+// Parses untrusted text. `where` names the source in errors. Error on: syntax, invalid UTF-8, a key that
+// stands twice in one object, nesting or size beyond the limits; for ordered JSON also an object of over
+// 4,096 keys.
+Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
+OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
+
+// Reads and parses a regular file.
+Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
+
+// The whole of a regular file. Error if it is missing, no regular file, unreadable or larger than max_bytes.
+std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace quire {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+// Messages go to stderr. They never hold prompt or output text. Safe from any thread.
+void set_log_level(LogLevel level);
+bool log_enabled(LogLevel level);
+void write_log(LogLevel level, std::string_view message);
+
+template <typename... Args>
+void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log(LogLevel::kInfo, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log(LogLevel::kWarning, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log(LogLevel::kError, format, std::forward<Args>(args)...);
+}
+
+}  // namespace quire
