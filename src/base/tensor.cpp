@@ -1,0 +1,70 @@
+#include "base/tensor.h"
+
+#include "base/error.h"
+
+namespace quire {
+
+Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, DeviceKind device)
+    : data_(data), dtype_(dtype), device_(device), rank_(static_cast<int>(shape.size())) {
+  QUIRE_CHECK(rank_ <= kMaxRank);
+  std::size_t i = 0;
+  for (const std::int64_t n : shape) {
+    QUIRE_CHECK(n >= 0);
+    shape_[i++] = n;
+  }
+  std::int64_t stride = 1;
+  while (i-- > 0) {
+    stride_[i] = stride;
+    stride *= shape_[i];
+  }
+}
+
+std::int64_t Tensor::numel() const {
+  std::int64_t n = 1;
+  for (int i = 0; i < rank_; ++i) n *= dim(i);
+  return n;
+}
+
+bool Tensor::contiguous() const {
+  std::int64_t expected = 1;
+  for (int i = rank_ - 1; i >= 0; --i) {
+    if (dim(i) != 1 && stride(i) != expected) return false;
+    expected *= dim(i);
+  }
+  return true;
+}
+
+Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
+  QUIRE_CHECK(rank_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(0), "rows {} + {} of {}", begin,
+              count, describe());
+  Tensor view = *this;
+  view.shape_[0] = count;
+  view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin * stride(0)) * size_of(dtype_);
+  return view;
+}
+
+Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
+  QUIRE_CHECK(rank_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(rank_ - 1),
+              "columns {} + {} of {}", begin, count, describe());
+  Tensor view = *this;
+  view.shape_[static_cast<std::size_t>(rank_ - 1)] = count;
+  view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin) * size_of(dtype_);
+  return view;
+}
+
+Tensor Tensor::with_strides(std::initializer_list<std::int64_t> strides) const {
+  QUIRE_CHECK(static_cast<int>(strides.size()) == rank_);
+  Tensor view = *this;
+  std::size_t i = 0;
+  for (const std::int64_t s : strides) view.stride_[i++] = s;
+  return view;
+}
+
+std::string Tensor::describe() const {
+  std::string text(to_string(dtype_));
+  text += " [";
+  for (int i = 0; i < rank_; ++i) text += (i > 0 ? ", " : "") + std::to_string(dim(i));
+  return text + "]";
+}
+
+}  // namespace quire

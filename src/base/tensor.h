@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "base/dtype.h"
+
+namespace quire {
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+// A view of memory somebody else owns: at most four dimensions, strides in elements, the last dimension
+// contiguous. Copying it copies the view. No allocation.
+class Tensor {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Tensor() = default;
+  // A contiguous tensor at `data`.
+  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
+         DeviceKind device = DeviceKind::kCpu);
+
+  void* data() const { return data_; }
+  template <typename T>
+  T* data_as() const {
+    return static_cast<T*>(data_);
+  }
+  DType dtype() const { return dtype_; }
+  DeviceKind device() const { return device_; }
+  int rank() const { return rank_; }
+  std::int64_t dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  std::int64_t stride(int i) const { return stride_[static_cast<std::size_t>(i)]; }
+  std::int64_t numel() const;
+  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  bool contiguous() const;
+  bool defined() const { return data_ != nullptr; }
+
+  // Rows [begin, begin + count) of the first dimension.
+  Tensor rows(std::int64_t begin, std::int64_t count) const;
+  // Columns [begin, begin + count) of the last dimension; the result may be strided.
+  Tensor columns(std::int64_t begin, std::int64_t count) const;
+  // The same elements with other strides between the leading dimensions, for interleaved layouts.
+  Tensor with_strides(std::initializer_list<std::int64_t> strides) const;
+
+  std::string describe() const;  // "bfloat16 [3, 64]"
+
+ private:
+  void* data_ = nullptr;
+  std::array<std::int64_t, kMaxRank> shape_{};
+  std::array<std::int64_t, kMaxRank> stride_{};
+  DType dtype_ = DType::kF32;
+  DeviceKind device_ = DeviceKind::kCpu;
+  int rank_ = 0;
+};
+
+}  // namespace quire

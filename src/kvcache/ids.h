@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+using TokenId = std::int32_t;
+using BlockId = std::int32_t;
+using SequenceId = std::uint64_t;
+
+// One block's contents go to another, in every layer.
+struct BlockCopy {
+  BlockId from;
+  BlockId to;
+
+  bool operator==(const BlockCopy&) const = default;
+};
+
+}  // namespace quire

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/tensor.h"
+
+namespace quire {
+
+// One named tensor of a checkpoint, read on demand; nothing is held in memory. Seen as a matrix of rows() ×
+// cols(): the first dimension by the product of the others (a vector is one row). Adapters give other views
+// of the same bytes.
+class WeightTensor {
+ public:
+  virtual ~WeightTensor() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual DType dtype() const = 0;  // as stored
+  virtual const std::vector<std::int64_t>& shape() const = 0;
+
+  // Writes rows [row, row + dst.dim(0)) into dst, a contiguous host tensor [n, cols()] of any float type. The
+  // values are converted with rounding to nearest even. Error when the file cannot be read.
+  virtual void read_rows(std::int64_t row, const Tensor& dst) const = 0;
+
+  std::int64_t rows() const;
+  std::int64_t cols() const;
+};
+
+using WeightTensorPtr = std::shared_ptr<const WeightTensor>;
+
+// The tensors of a checkpoint, by name.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  virtual bool contains(std::string_view name) const = 0;
+  // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
+  virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
+};
+
+// Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.
+WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// Columns [begin, begin + count): one rank's shard of a row-parallel weight.
+WeightTensorPtr slice_cols(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// `tensor` followed by rows of zeros up to `rows`: a vocabulary that does not divide by the ranks.
+WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows);
+
+}  // namespace quire

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvcache/ids.h"
+
+namespace quire {
+
+// What crosses from the scheduler to the runner and back. Plans are executed in the order of their ids.
+
+// Which positions of a sequence's span yield logits.
+enum class OutputKind : std::uint8_t { kNone, kLast, kAll };
+
+// What sampling needs to know of a sequence, fixed for its life.
+struct SamplingState {
+  float temperature = 0.0F;  // 0: greedy
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  int top_k = 0;  // 0: all
+  std::uint64_t seed = 0;
+  std::vector<TokenId> stop_ids;  // EOS and stop tokens, masked where SequencePlan::mask_stop says so
+};
+
+struct SequencePlan {
+  SequenceId sequence = 0;
+  int slot = 0;  // the runner's row for this sequence, in [0, max_num_seqs)
+  std::optional<SamplingState>
+      start;                    // set when the slot is given to this sequence (anew after a preemption)
+  int first_position = 0;       // of the span: the tokens before it are in the cache
+  int num_tokens = 0;           // of the span
+  std::vector<TokenId> tokens;  // the span's ids; empty: one token, the slot's last sample
+  int first_new_block = 0;      // the block table keeps its first entries and goes on with new_blocks
+  std::vector<BlockId> new_blocks;
+  OutputKind output = OutputKind::kNone;
+  bool sample = false;     // sample from the span's last position; the token becomes the slot's last sample
+  bool mask_stop = false;  // min_tokens is not reached: no stop id may be sampled
+};
+
+struct StepPlan {
+  std::uint64_t id = 0;  // 1, 2, 3, …
+  int num_tokens = 0;    // over all sequences
+  std::vector<SequencePlan> sequences;
+  std::vector<BlockCopy> block_copies;  // done before anything is computed
+};
+
+struct SequenceResult {
+  SequenceId sequence = 0;
+  // The sampled token; kNoToken where the plan asked for none, kInvalidLogits where no logit was a finite
+  // number.
+  TokenId token = -1;
+  std::vector<float> logits;  // [num_tokens, vocab] for OutputKind::kAll
+
+  static constexpr TokenId kNoToken = -1;
+  static constexpr TokenId kInvalidLogits = -2;
+};
+
+struct StepResult {
+  std::uint64_t id = 0;
+  std::vector<SequenceResult> sequences;  // in the plan's order
+};
+
+}  // namespace quire
