@@ -1,11 +1,16 @@
 # quire_library(FOLDER DEPS ... PRIVATE_DEPS ...): the static library quire_FOLDER of every .cpp in src/FOLDER.
-# Folders that have no source yet make an interface library, so the table in CMakeLists.txt is complete.
+# A folder of headers alone makes an interface library.
 function(quire_library folder)
   cmake_parse_arguments(arg "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
   string(REPLACE "/" "_" name quire_${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
   if(folder MATCHES "backends/")  # a backend's folder is its own, with its sub-folders
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
+  endif()
+  if(NOT sources)  # headers only
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${arg_DEPS})
+    return()
   endif()
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)

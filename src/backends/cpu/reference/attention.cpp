@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cmath>
+
+#include "backends/cpu/reference/reference_backend.h"
+
+namespace quire {
+namespace {
+
+// One head of one token, in float32.
+void norm_head(float* head, const Tensor& weight, std::int64_t dim, float eps) {
+  float squares = 0;
+  for (std::int64_t i = 0; i < dim; ++i) squares += head[i] * head[i];
+  const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(dim) + eps);
+  for (std::int64_t i = 0; i < dim; ++i) head[i] = head[i] * inverse * weight.data_as<const float>()[i];
+}
+
+void rotate_head(float* head, const Tensor& cos_sin, std::int64_t position) {
+  const std::int64_t half = cos_sin.dim(1) / 2;
+  const auto* cosines = cos_sin.data_as<const float>() + position * cos_sin.stride(0);
+  const auto* sines = cosines + half;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float a = head[i];
+    const float b = head[i + half];
+    head[i] = a * cosines[i] - b * sines[i];
+    head[i + half] = b * cosines[i] + a * sines[i];
+  }
+}
+
+template <typename T>
+T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int64_t offset) {
+  return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
+}
+
+}  // namespace
+
+void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                                         const AttentionBatch& batch) {
+  const std::int64_t dim = input.head_dim;
+  const std::int64_t block_size = cache.keys.dim(2);
+  scratch_.resize(static_cast<std::size_t>(dim));
+  float* head = scratch_.data();
+  dispatch_float(input.qkv.dtype(), [&]<typename T>() {
+    for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
+      T* qkv = input.qkv.data_as<T>() + t * input.qkv.stride(0);
+      const std::int64_t position = batch.positions.data_as<const std::int32_t>()[t];
+      const std::int64_t slot = batch.slot_mapping.data_as<const std::int32_t>()[t];
+      const auto transform = [&](const T* from, const Tensor& norm, T* to) {
+        for (std::int64_t i = 0; i < dim; ++i) head[i] = to_float(from[i]);
+        if (norm.defined()) norm_head(head, norm, dim, input.norm_eps);
+        if (input.cos_sin.defined()) rotate_head(head, input.cos_sin, position);
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(head[i]);
+      };
+      for (std::int64_t h = 0; h < input.num_heads; ++h)
+        transform(qkv + h * dim, input.q_norm, qkv + h * dim);
+      for (std::int64_t h = 0; h < input.num_kv_heads; ++h) {
+        const T* key = qkv + (input.num_heads + h) * dim;
+        const T* value = key + input.num_kv_heads * dim;
+        transform(key, input.k_norm, cache_row<T>(cache.keys, slot / block_size, h, slot % block_size));
+        std::copy_n(value, dim, cache_row<T>(cache.values, slot / block_size, h, slot % block_size));
+      }
+    }
+  });
+}
+
+void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                                 const AttentionBatch& batch, float scale) {
+  const std::int64_t dim = cache.keys.dim(3);
+  const std::int64_t heads = q.dim(1) / dim;
+  const std::int64_t group = heads / cache.keys.dim(1);
+  const std::int64_t block_size = cache.keys.dim(2);
+  scratch_.resize(static_cast<std::size_t>(batch.max_seq_len + dim));
+  float* scores = scratch_.data();
+  float* sums = scores + batch.max_seq_len;
+  dispatch_float(q.dtype(), [&]<typename T>() {
+    for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
+      const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
+      const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
+      const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
+      const auto* blocks = batch.block_tables.data_as<const std::int32_t>() +
+                           batch.table_rows.data_as<const std::int32_t>()[s] * batch.block_tables.stride(0);
+      for (std::int64_t t = begin; t < end; ++t) {
+        const std::int64_t context = seq_len - (end - 1 - t);  // tokens this one sees, itself included
+        for (std::int64_t h = 0; h < heads; ++h) {
+          const T* query = q.data_as<const T>() + t * q.stride(0) + h * dim;
+          float top = -INFINITY;
+          for (std::int64_t j = 0; j < context; ++j) {
+            const T* key = cache_row<const T>(cache.keys, blocks[j / block_size], h / group, j % block_size);
+            float score = 0;
+            for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
+            scores[j] = score * scale;
+            top = std::max(top, scores[j]);
+          }
+          float total = 0;
+          std::fill_n(sums, dim, 0.0F);
+          for (std::int64_t j = 0; j < context; ++j) {
+            const T* value =
+                cache_row<const T>(cache.values, blocks[j / block_size], h / group, j % block_size);
+            const float weight = std::exp(scores[j] - top);
+            total += weight;
+            for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
+          }
+          T* result = out.data_as<T>() + t * out.stride(0) + h * dim;
+          for (std::int64_t i = 0; i < dim; ++i) result[i] = from_float<T>(sums[i] / total);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace quire {
+
+// Every op in plain C++: the oracle that other implementations are compared with, and what runs where nothing
+// faster exists. Each output element is summed in one fixed order, whatever else is in the batch. Ops run as
+// they are called.
+class ReferenceBackend : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  DeviceKind device() const override { return DeviceKind::kCpu; }
+  bool supports(DType dtype) const override { return is_float(dtype); }
+
+  Buffer allocate(std::size_t bytes, MemoryKind kind) override;
+  void copy(const Tensor& dst, const Tensor& src) override;
+  Event record() override { return 0; }
+  void wait(Event) override {}
+
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+  void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                 std::int64_t first_row) override;
+  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
+  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                    float eps) override;
+  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                         const AttentionBatch& batch) override;
+  void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
+                 float scale) override;
+  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
+  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
+  void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+              const SamplingBatch& batch) override;
+  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
+
+ private:
+  std::vector<float> scratch_;           // rows widened to float32, or a row of scores
+  std::vector<std::int32_t> survivors_;  // of a row of logits, while it is sampled
+};
+
+}  // namespace quire

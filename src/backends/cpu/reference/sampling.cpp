@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "backends/cpu/reference/reference_backend.h"
+#include "ops/philox.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int32_t kInvalidLogits = -2;
+
+// The scaled logits of one row, and which tokens are still in the race.
+class Candidates {
+ public:
+  Candidates(const float* logits, float temperature, std::vector<std::int32_t>& ids)
+      : logits_(logits), inverse_temperature_(1.0F / temperature), ids_(ids) {}
+
+  float scaled(std::int32_t id) const { return logits_[id] * inverse_temperature_; }
+
+  // Tokens at least min_p times as likely as the most likely one.
+  void keep_min_p(float min_p, float top) {
+    if (min_p <= 0.0F) return;
+    const float threshold = top * inverse_temperature_ + std::log(min_p);
+    std::erase_if(ids_, [&](std::int32_t id) { return scaled(id) < threshold; });
+  }
+
+  // The k most likely tokens, and those as likely as the last of them.
+  void keep_top_k(std::int32_t k) {
+    if (k <= 0 || static_cast<std::size_t>(k) >= ids_.size()) return;
+    std::nth_element(ids_.begin(), ids_.begin() + (k - 1), ids_.end(),
+                     [&](std::int32_t a, std::int32_t b) { return logits_[a] > logits_[b]; });
+    const float threshold = logits_[ids_[static_cast<std::size_t>(k - 1)]];
+    std::erase_if(ids_, [&](std::int32_t id) { return logits_[id] < threshold; });
+  }
+
+  // The fewest most likely tokens whose probabilities, among those left, sum to top_p.
+  void keep_top_p(float top_p, float top) {
+    if (top_p >= 1.0F) return;
+    std::sort(ids_.begin(), ids_.end(), [&](std::int32_t a, std::int32_t b) {
+      return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
+    });
+    const auto weight = [&](std::int32_t id) { return std::exp(scaled(id) - top * inverse_temperature_); };
+    float total = 0;
+    for (const std::int32_t id : ids_) total += weight(id);
+    float sum = 0;
+    std::size_t kept = 0;
+    while (kept < ids_.size() && sum < top_p * total) sum += weight(ids_[kept++]);
+    ids_.resize(std::max<std::size_t>(kept, 1));
+  }
+
+  // The winner of an exponential race: token i wins with its probability. Ties go to the lowest id.
+  std::int32_t draw(std::uint64_t seed, std::int32_t position) const {
+    std::int32_t winner = -1;
+    float best = 0;
+    std::array<std::uint32_t, 4> bits{};
+    std::int32_t drawn = -1;
+    for (const std::int32_t id : ids_) {
+      if (id / 4 != drawn) {
+        drawn = id / 4;
+        bits =
+            philox4x32(seed, {static_cast<std::uint32_t>(drawn), static_cast<std::uint32_t>(position), 0, 0});
+      }
+      const float score = scaled(id) - std::log(exponential(bits[static_cast<std::size_t>(id % 4)]));
+      if (winner < 0 || score > best || (score == best && id < winner)) {
+        winner = id;
+        best = score;
+      }
+    }
+    return winner;
+  }
+
+ private:
+  const float* logits_;
+  float inverse_temperature_;
+  std::vector<std::int32_t>& ids_;
+};
+
+}  // namespace
+
+void ReferenceBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                              const SamplingBatch& batch) {
+  const std::int64_t vocab = logits.dim(1);
+  const auto at = [](const Tensor& tensor, std::int64_t i, auto zero) {
+    return tensor.data_as<decltype(zero)>()[i];
+  };
+  for (std::int64_t r = 0; r < batch.num_rows; ++r) {
+    scratch_.assign(logits.data_as<const float>() + r * logits.stride(0),
+                    logits.data_as<const float>() + r * logits.stride(0) + vocab);
+    for (std::int32_t i = at(batch.masked_starts, r, 0); i < at(batch.masked_starts, r + 1, 0); ++i) {
+      scratch_[static_cast<std::size_t>(at(batch.masked_ids, i, 0))] = -INFINITY;
+    }
+    const auto top = std::max_element(scratch_.begin(), scratch_.end());
+    const bool has_nan = std::any_of(scratch_.begin(), scratch_.end(), [](float x) { return std::isnan(x); });
+    std::int32_t token = kInvalidLogits;
+    if (!has_nan && std::isfinite(*top)) {
+      token = static_cast<std::int32_t>(top - scratch_.begin());
+      if (const float temperature = at(batch.temperature, r, 0.0F); temperature > 0.0F) {
+        survivors_.resize(static_cast<std::size_t>(vocab));
+        std::iota(survivors_.begin(), survivors_.end(), 0);
+        Candidates candidates(scratch_.data(), temperature, survivors_);
+        candidates.keep_min_p(at(batch.min_p, r, 0.0F), *top);
+        candidates.keep_top_k(at(batch.top_k, r, 0));
+        candidates.keep_top_p(at(batch.top_p, r, 0.0F), *top);
+        token = candidates.draw(static_cast<std::uint64_t>(at(batch.seeds, r, std::int64_t{0})),
+                                at(batch.positions, r, 0));
+      }
+    }
+    tokens.data_as<std::int32_t>()[r] = token;
+    last_tokens.data_as<std::int32_t>()[at(batch.slots, r, 0)] = token;
+  }
+}
+
+}  // namespace quire

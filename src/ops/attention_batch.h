@@ -1,0 +1,30 @@
+#pragma once
+
+#include "base/tensor.h"
+
+namespace quire {
+
+// One layer of the paged KV cache. Keys and values of one (block, head) lie side by side; the strides say
+// how.
+struct KvCacheLayer {
+  Tensor keys;    // [num_blocks, num_kv_heads, block_size, head_dim]
+  Tensor values;  // [num_blocks, num_kv_heads, block_size, head_dim]
+};
+
+// Which tokens a step computes and where their keys and values live; the same for every layer. All tensors
+// are int32 on the backend's device. Sequence i owns the query rows [query_starts[i], query_starts[i + 1]),
+// the last ones of its seq_lens[i] tokens.
+struct AttentionBatch {
+  int num_sequences = 0;
+  int num_tokens = 0;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+  Tensor query_starts;  // [num_sequences + 1]
+  Tensor seq_lens;      // [num_sequences] tokens in the cache once this step has run
+  Tensor table_rows;    // [num_sequences] row of block_tables
+  Tensor block_tables;  // [max_num_seqs, max_blocks_per_sequence] block ids
+  Tensor positions;     // [num_tokens]
+  Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block
+};
+
+}  // namespace quire

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/tensor.h"
+#include "ops/attention_batch.h"
+#include "ops/sampling_batch.h"
+#include "ops/weight_source.h"
+
+namespace quire {
+
+// Memory of a backend; freed with its owner.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::shared_ptr<void> data, std::size_t bytes, DeviceKind device)
+      : data_(std::move(data)), bytes_(bytes), device_(device) {}
+
+  void* data() const { return data_.get(); }
+  std::size_t bytes() const { return bytes_; }
+  DeviceKind device() const { return device_; }
+
+ private:
+  std::shared_ptr<void> data_;
+  std::size_t bytes_ = 0;
+  DeviceKind device_ = DeviceKind::kCpu;
+};
+
+enum class MemoryKind : std::uint8_t {
+  kDevice,  // where ops read and write
+  kHost,    // readable by the host, and copied to and from the device without a stop (pinned)
+};
+
+// A point in the backend's queue; what was queued before it is done once it has passed.
+using Event = std::uint64_t;
+
+// A matrix [out_features, in_features] in the form this backend multiplies with; the layout is the backend's
+// own.
+class LinearWeights {
+ public:
+  virtual ~LinearWeights() = default;
+  virtual std::int64_t out_features() const = 0;
+  virtual std::int64_t in_features() const = 0;
+  virtual std::size_t bytes() const = 0;
+};
+
+// The key and value halves of a fused projection, and what is done to them before attention; see
+// Backend::prepare_attention.
+struct AttentionInput {
+  Tensor
+      qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
+  Tensor q_norm;  // [head_dim], or undefined: no norm
+  Tensor k_norm;  // [head_dim], or undefined: no norm
+  float norm_eps = 0;
+  Tensor cos_sin;  // f32 [positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines; or undefined:
+                   // no rotary
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+// Everything Quire asks of a device: memory, a queue, and the ops. Ops are queued in the order they are
+// called and run in that order; tensors must live until then. Arguments come checked (ops.cpp). Sums are
+// taken in float32. Activations and weights of one model share a float dtype; the residual stream is always
+// float32. Thread contract: one thread at a time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual DeviceKind device() const = 0;
+  virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
+
+  // Memory, 64-byte aligned, zeroed. Error when there is not enough.
+  virtual Buffer allocate(std::size_t bytes, MemoryKind kind) = 0;
+  // Copies src to dst, contiguous and of equal bytes; either may be host memory of this backend.
+  virtual void copy(const Tensor& dst, const Tensor& src) = 0;
+  virtual Event record() = 0;          // marks the end of what is queued so far
+  virtual void wait(Event event) = 0;  // blocks until the event has passed
+
+  // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
+  virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
+
+  // out [tokens, out_features] = x [tokens, in_features] · weightsᵀ (+ bias [out_features], or undefined).
+  // out has x's dtype, or f32.
+  virtual void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                      const Tensor& bias) = 0;
+  // out f32 [tokens, in_features] = rows `ids` i32 [tokens] minus first_row of weights; ids outside give
+  // zeros.
+  virtual void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                         std::int64_t first_row) = 0;
+  // out [tokens, n] = x f32 [tokens, n] / rms(x) * weight [n] (Zhang and Sennrich, 2019).
+  virtual void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) = 0;
+  // residual f32 [tokens, n] += x [tokens, n]; out = rms_norm(residual).
+  virtual void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                            float eps) = 0;
+  // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
+  // 2021; the first half of the dimensions is paired with the second), then k and v are written to their
+  // slots of the cache.
+  virtual void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                                 const AttentionBatch& batch) = 0;
+  // out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal, over the paged cache; q are the
+  // first num_heads * head_dim columns of qkv, and head h reads KV head h / (num_heads / num_kv_heads).
+  virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                         const AttentionBatch& batch, float scale) = 0;
+  // out [tokens, n] = silu(gate) * up, with gate_up [tokens, 2n].
+  virtual void silu_mul(const Tensor& out, const Tensor& gate_up) = 0;
+  // out [m, n] = rows `rows` i32 [m] of x.
+  virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
+  // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].
+  virtual void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) = 0;
+  // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
+  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: mask, temperature, min_p, top_k,
+  // top_p. Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position,
+  // 0, 0).
+  virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                      const SamplingBatch& batch) = 0;
+  // Copies whole blocks in every layer: pairs i32 [n, 2] of (from, to), on the host.
+  virtual void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,148 @@
+#include "ops/ops.h"
+
+#include "base/error.h"
+
+namespace quire::ops {
+namespace {
+
+// A tensor of this dtype and shape, on the backend's device, rows dense.
+void check(const Backend& backend, const Tensor& tensor, DType dtype,
+           std::initializer_list<std::int64_t> shape, const char* what) {
+  bool fits = tensor.defined() && tensor.dtype() == dtype && tensor.device() == backend.device() &&
+              tensor.rank() == static_cast<int>(shape.size());
+  int i = 0;
+  for (const std::int64_t n : shape) fits = fits && tensor.dim(i++) == n;
+  QUIRE_CHECK(fits, "{} is {}", what, tensor.describe());
+  QUIRE_CHECK(tensor.rank() == 0 || tensor.stride(tensor.rank() - 1) == 1, "{} has no dense rows", what);
+}
+
+void check_cache(const Backend& backend, const KvCacheLayer& cache, DType dtype) {
+  const Tensor& k = cache.keys;
+  check(backend, k, dtype, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "keys");
+  check(backend, cache.values, dtype, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "values");
+}
+
+void check_batch(const Backend& backend, const AttentionBatch& batch) {
+  const std::int64_t sequences = batch.num_sequences;
+  const std::int64_t tokens = batch.num_tokens;
+  check(backend, batch.query_starts, DType::kI32, {sequences + 1}, "query_starts");
+  check(backend, batch.seq_lens, DType::kI32, {sequences}, "seq_lens");
+  check(backend, batch.table_rows, DType::kI32, {sequences}, "table_rows");
+  check(backend, batch.positions, DType::kI32, {tokens}, "positions");
+  check(backend, batch.slot_mapping, DType::kI32, {tokens}, "slot_mapping");
+  const Tensor& tables = batch.block_tables;
+  check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "block_tables");
+}
+
+}  // namespace
+
+void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
+            const Tensor& bias) {
+  const std::int64_t tokens = x.dim(0);
+  check(backend, x, x.dtype(), {tokens, weights.in_features()}, "x");
+  QUIRE_CHECK(out.dtype() == x.dtype() || out.dtype() == DType::kF32, "out is {}", out.describe());
+  check(backend, out, out.dtype(), {tokens, weights.out_features()}, "out");
+  if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
+  backend.linear(out, x, weights, bias);
+}
+
+void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+               std::int64_t first_row) {
+  check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
+  check(backend, out, DType::kF32, {ids.dim(0), weights.in_features()}, "out");
+  QUIRE_CHECK(first_row >= 0);
+  backend.embedding(out, weights, ids, first_row);
+}
+
+void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
+  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
+  check(backend, weight, DType::kF32, {x.dim(1)}, "weight");
+  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
+  backend.rms_norm(out, x, weight, eps);
+}
+
+void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
+                  const Tensor& weight, float eps) {
+  check(backend, residual, DType::kF32, {x.dim(0), x.dim(1)}, "residual");
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, weight, DType::kF32, {x.dim(1)}, "weight");
+  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
+  backend.add_rms_norm(out, residual, x, weight, eps);
+}
+
+void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                       const AttentionBatch& batch) {
+  check_batch(backend, batch);
+  const std::int64_t width = std::int64_t{input.num_heads + 2 * input.num_kv_heads} * input.head_dim;
+  check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
+  check_cache(backend, cache, input.qkv.dtype());
+  QUIRE_CHECK(cache.keys.dim(1) == input.num_kv_heads && cache.keys.dim(3) == input.head_dim, "keys are {}",
+              cache.keys.describe());
+  if (input.q_norm.defined()) check(backend, input.q_norm, DType::kF32, {input.head_dim}, "q_norm");
+  if (input.k_norm.defined()) check(backend, input.k_norm, DType::kF32, {input.head_dim}, "k_norm");
+  if (const Tensor& table = input.cos_sin; table.defined()) {
+    check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
+    QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
+    QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
+                table.dim(0));
+  }
+  backend.prepare_attention(input, cache, batch);
+}
+
+void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+               const AttentionBatch& batch, float scale) {
+  check_batch(backend, batch);
+  check_cache(backend, cache, q.dtype());
+  check(backend, q, q.dtype(), {batch.num_tokens, q.dim(1)}, "q");
+  check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
+  QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
+              cache.keys.describe());
+  backend.attention(out, q, cache, batch, scale);
+}
+
+void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up) {
+  check(backend, out, gate_up.dtype(), {gate_up.dim(0), out.dim(1)}, "out");
+  check(backend, gate_up, gate_up.dtype(), {gate_up.dim(0), 2 * out.dim(1)}, "gate_up");
+  backend.silu_mul(out, gate_up);
+}
+
+void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows) {
+  check(backend, rows, DType::kI32, {rows.dim(0)}, "rows");
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, x.dtype(), {rows.dim(0), x.dim(1)}, "out");
+  backend.gather_rows(out, x, rows);
+}
+
+void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) {
+  check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
+  check(backend, slots, DType::kI32, {ids.dim(0)}, "slots");
+  check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
+  backend.fill_last_tokens(ids, slots, last_tokens);
+}
+
+void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+            const SamplingBatch& batch) {
+  const std::int64_t rows = batch.num_rows;
+  check(backend, logits, DType::kF32, {rows, logits.dim(1)}, "logits");
+  check(backend, tokens, DType::kI32, {rows}, "tokens");
+  check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
+  check(backend, batch.temperature, DType::kF32, {rows}, "temperature");
+  check(backend, batch.top_k, DType::kI32, {rows}, "top_k");
+  check(backend, batch.top_p, DType::kF32, {rows}, "top_p");
+  check(backend, batch.min_p, DType::kF32, {rows}, "min_p");
+  check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
+  check(backend, batch.positions, DType::kI32, {rows}, "positions");
+  check(backend, batch.slots, DType::kI32, {rows}, "slots");
+  check(backend, batch.masked_starts, DType::kI32, {rows + 1}, "masked_starts");
+  check(backend, batch.masked_ids, DType::kI32, {batch.masked_ids.dim(0)}, "masked_ids");
+  backend.sample(tokens, last_tokens, logits, batch);
+}
+
+void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs) {
+  QUIRE_CHECK(pairs.dtype() == DType::kI32 && pairs.rank() == 2 && pairs.dim(1) == 2 && pairs.contiguous(),
+              "pairs are {}", pairs.describe());
+  for (const KvCacheLayer& layer : layers) check_cache(backend, layer, layer.keys.dtype());
+  backend.copy_blocks(layers, pairs);
+}
+
+}  // namespace quire::ops

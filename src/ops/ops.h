@@ -1,0 +1,27 @@
+#pragma once
+
+#include "ops/backend.h"
+
+// What layers call: each op checks shapes, dtypes and devices once, in every build type, then goes to the
+// backend. Meanings and shapes stand in backend.h.
+namespace quire::ops {
+
+void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
+            const Tensor& bias = {});
+void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+               std::int64_t first_row);
+void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps);
+void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
+                  const Tensor& weight, float eps);
+void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                       const AttentionBatch& batch);
+void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+               const AttentionBatch& batch, float scale);
+void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up);
+void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
+void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
+void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+            const SamplingBatch& batch);
+void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs);
+
+}  // namespace quire::ops

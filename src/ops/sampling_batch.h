@@ -1,0 +1,21 @@
+#pragma once
+
+#include "base/tensor.h"
+
+namespace quire {
+
+// How each row of logits becomes a token: one entry a row, on the backend's device.
+struct SamplingBatch {
+  int num_rows = 0;
+  Tensor temperature;  // f32 [num_rows], 0: greedy
+  Tensor top_k;        // i32 [num_rows], 0: all
+  Tensor top_p;        // f32 [num_rows]
+  Tensor min_p;        // f32 [num_rows]
+  Tensor seeds;        // i64 [num_rows], the bits of an unsigned seed
+  Tensor positions;  // i32 [num_rows] of the sampled token in its sequence: the counter of its random numbers
+  Tensor slots;      // i32 [num_rows] entry of last_tokens that the token is also written to
+  Tensor masked_starts;  // i32 [num_rows + 1] ranges of masked_ids
+  Tensor masked_ids;     // i32: tokens that may not be sampled
+};
+
+}  // namespace quire
