@@ -8,6 +8,8 @@ using TokenId = std::int32_t;
 using BlockId = std::int32_t;
 using SequenceId = std::uint64_t;
 
+constexpr BlockId kNoBlock = -1;
+
 // One block's contents go to another, in every layer.
 struct BlockCopy {
   BlockId from;

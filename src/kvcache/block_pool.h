@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvcache/ids.h"
+
+namespace quire {
+
+// The blocks of the KV cache: who holds how many references, and which are free. A block whose last reference
+// is released keeps its contents until it is allocated again, oldest release first; until then it can be
+// acquired anew. Everything is O(1). Misuse (a release too many, an id that is none) throws InternalError and
+// changes nothing. Not thread-safe.
+class BlockPool {
+ public:
+  explicit BlockPool(int num_blocks);
+
+  int num_blocks() const { return static_cast<int>(entries_.size()) - 1; }
+  int num_free() const { return num_free_; }
+
+  // Takes the block that has been free for longest; it has one reference and a new generation. There must be
+  // a free one.
+  BlockId allocate();
+  // Adds a reference, also to a free block, which is free no more.
+  void acquire(BlockId block);
+  void release(BlockId block);
+
+  int ref_count(BlockId block) const { return at(block).ref_count; }
+  // How many times the block was allocated: (id, generation) names contents for ever.
+  std::uint64_t generation(BlockId block) const { return at(block).generation; }
+
+  // Throws InternalError unless the free list holds exactly the blocks without references.
+  void check() const;
+
+ private:
+  struct Entry {
+    std::uint64_t generation = 0;
+    int ref_count = 0;
+    BlockId next = kNoBlock;  // in the free list, which is a ring through the entry after the last block
+    BlockId previous = kNoBlock;
+  };
+
+  const Entry& at(BlockId block) const;
+  Entry& at(BlockId block) { return const_cast<Entry&>(static_cast<const BlockPool*>(this)->at(block)); }
+  Entry& link(BlockId block) { return entries_[static_cast<std::size_t>(block)]; }
+  void unlink(Entry& entry);
+
+  std::vector<Entry> entries_;
+  BlockId ring_;  // the entry that begins and ends the free list
+  int num_free_;
+};
+
+}  // namespace quire

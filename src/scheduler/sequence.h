@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvcache/block_table.h"
+#include "kvcache/ids.h"
+#include "kvcache/prefix_cache.h"
+#include "scheduler/step_plan.h"
+
+namespace quire {
+
+// What the engine hands to the scheduler: ids, no text.
+struct SequenceRequest {
+  SequenceId id = 0;  // never used before
+  std::vector<TokenId> prompt;
+  SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
+  int max_tokens = 16;
+  int min_tokens = 0;
+  // kAll: logits of every prompt position are wanted; then no prefix of it is taken from the cache.
+  OutputKind prompt_output = OutputKind::kLast;
+  std::uint64_t cache_salt = 0;  // only sequences of equal salt share cached prefixes
+};
+
+enum class SequenceState : std::uint8_t {
+  kWaiting,   // holds nothing
+  kRunning,   // holds a slot and blocks
+  kRetiring,  // has ended, but steps in flight still use its slot and blocks
+};
+
+// The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
+struct Sequence {
+  SequenceRequest request;      // its prompt has moved to the front of tokens
+  std::vector<TokenId> tokens;  // prompt and output, as far as known
+  int num_prompt = 0;
+  int max_length = 0;   // tokens it ends at
+  int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
+  int num_pending = 0;  // samples in flight: tokens that exist but are not known
+  int num_in_flight = 0;
+  SequenceState state = SequenceState::kWaiting;
+  int slot = -1;
+  bool has_sampled = false;      // since it got its slot
+  bool yielding = false;         // planned no more until its steps are applied, then preempted
+  int num_cached_tokens = -1;    // prompt tokens found cached at first admission; -1: not yet admitted
+  int num_prompt_logits = 0;     // prompt positions whose logits were handed out
+  int num_indexed = 0;           // blocks of the table the prefix cache has seen
+  PrefixCache::Link last_index;  // what stands for the last of these
+  BlockTable table;
+
+  int length() const { return static_cast<int>(tokens.size()) + num_pending; }
+  int num_unplanned() const { return length() - num_planned; }
+  bool complete() const { return length() >= max_length; }  // its last token is known or in flight
+  int num_output() const { return length() - num_prompt; }
+};
+
+}  // namespace quire
