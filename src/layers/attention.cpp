@@ -1,0 +1,65 @@
+#include "layers/attention.h"
+
+#include "base/error.h"
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+std::vector<ColumnShard> qkv_shards(const Communicator& comm, const std::string& prefix,
+                                    const AttentionOptions& options) {
+  const std::int64_t dim = options.head_dim;
+  const std::int64_t kv_features = options.num_kv_heads * dim;
+  const std::int64_t kv_count = local_kv_heads(options.num_kv_heads, comm) * dim;
+  // With more ranks than KV heads, neighbouring ranks hold the same one.
+  const std::int64_t kv_begin = std::int64_t{comm.rank()} * options.num_kv_heads / comm.size() * dim;
+  return {even_shard(prefix + ".q_proj", options.num_heads * dim, comm),
+          {prefix + ".k_proj", kv_features, kv_begin, kv_count},
+          {prefix + ".v_proj", kv_features, kv_begin, kv_count}};
+}
+
+}  // namespace
+
+int local_kv_heads(int num_kv_heads, const Communicator& comm) {
+  if (num_kv_heads >= comm.size()) return static_cast<int>(shard_size(num_kv_heads, comm, "KV heads"));
+  if (comm.size() % num_kv_heads != 0)
+    fail("{} KV heads cannot be replicated over {} ranks", num_kv_heads, comm.size());
+  return 1;
+}
+
+Attention::Attention(const LoadContext& context, const std::string& prefix, const AttentionOptions& options)
+    : backend_(context.backend),
+      scale_(options.scale),
+      qkv_proj_(context, qkv_shards(context.comm, prefix, options), options.hidden_size, options.qkv_bias),
+      o_proj_(context, prefix + ".o_proj", options.hidden_size,
+              std::int64_t{options.num_heads} * options.head_dim, options.out_bias) {
+  input_.num_heads = static_cast<int>(shard_size(options.num_heads, context.comm, "attention heads"));
+  input_.num_kv_heads = local_kv_heads(options.num_kv_heads, context.comm);
+  input_.head_dim = options.head_dim;
+  input_.norm_eps = options.norm_eps;
+  input_.cos_sin = options.rotary;
+  Workspace& workspace = context.workspace;
+  if (options.qk_norm) {
+    input_.q_norm = workspace.load(*context.weights.take(prefix + ".q_norm.weight", {options.head_dim}));
+    input_.k_norm = workspace.load(*context.weights.take(prefix + ".k_norm.weight", {options.head_dim}));
+  }
+  qkv_ = workspace.activation("qkv", context.dtype, qkv_proj_.out_features());
+  heads_ =
+      workspace.activation("attention", context.dtype, std::int64_t{input_.num_heads} * options.head_dim);
+  out_ = workspace.activation("block_out", context.dtype, options.hidden_size);
+}
+
+Tensor Attention::forward(const Tensor& x, const KvCacheLayer& cache, const AttentionBatch& batch) const {
+  const std::int64_t tokens = x.dim(0);
+  const Tensor heads = heads_.rows(0, tokens);
+  const Tensor out = out_.rows(0, tokens);
+  AttentionInput input = input_;
+  input.qkv = qkv_.rows(0, tokens);
+  qkv_proj_.forward(input.qkv, x);
+  ops::prepare_attention(backend_, input, cache, batch);
+  ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scale_);
+  o_proj_.forward(out, heads);
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+
+#include "layers/linear.h"
+
+namespace quire {
+
+struct AttentionOptions {
+  std::int64_t hidden_size = 0;
+  int num_heads = 0;     // over all ranks
+  int num_kv_heads = 0;  // over all ranks
+  int head_dim = 0;
+  float scale = 0;  // of the scores
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool qk_norm = false;  // an RMSNorm over each head of q and k
+  float norm_eps = 0;
+  Tensor rotary;  // of make_rotary_table; undefined: none
+};
+
+// KV heads one rank holds: its share, or one where there are more ranks than KV heads.
+int local_kv_heads(int num_kv_heads, const Communicator& comm);
+
+// Causal self-attention over the paged cache; PREFIX is "model.layers.3.self_attn". Query heads are spread
+// over the ranks; KV heads too, or replicated where there are more ranks than KV heads.
+class Attention {
+ public:
+  Attention(const LoadContext& context, const std::string& prefix, const AttentionOptions& options);
+
+  // x [tokens, hidden_size]; the result [tokens, hidden_size] lasts until the next layer's.
+  Tensor forward(const Tensor& x, const KvCacheLayer& cache, const AttentionBatch& batch) const;
+
+ private:
+  Backend& backend_;
+  AttentionInput input_;  // all but the step's rows of qkv
+  float scale_;
+  ColumnParallelLinear qkv_proj_;
+  RowParallelLinear o_proj_;
+  Tensor qkv_, heads_, out_;  // activations
+};
+
+}  // namespace quire

@@ -1,0 +1,81 @@
+#include "layers/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context, const std::string& name,
+                                                      std::int64_t vocab_size, std::int64_t hidden_size) {
+  const std::int64_t ranks = context.comm.size();
+  const std::int64_t count = (vocab_size + ranks - 1) / ranks;
+  WeightTensorPtr tensor = context.weights.take(name, {vocab_size, hidden_size});
+  if (count * ranks != vocab_size) tensor = pad_rows(tensor, count * ranks);
+  if (ranks > 1) tensor = slice_rows(tensor, context.comm.rank() * count, count);
+  return context.backend.make_linear(std::vector{tensor}, context.dtype);
+}
+
+void check_same_values(const WeightTensor& head, const WeightTensor& embedding) {
+  constexpr std::int64_t kRows = 256;
+  const std::int64_t cols = head.cols();
+  std::vector<float> a(static_cast<std::size_t>(kRows * cols));
+  std::vector<float> b(a.size());
+  for (std::int64_t row = 0; row < head.rows(); row += kRows) {
+    const std::int64_t count = std::min(kRows, head.rows() - row);
+    head.read_rows(row, Tensor(a.data(), DType::kF32, {count, cols}));
+    embedding.read_rows(row, Tensor(b.data(), DType::kF32, {count, cols}));
+    if (std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count * cols) * sizeof(float)) != 0) {
+      fail("tensor {} differs from {}, although config.json says tie_word_embeddings", head.name(),
+           embedding.name());
+    }
+  }
+}
+
+}  // namespace
+
+VocabParallelEmbedding::VocabParallelEmbedding(const LoadContext& context, const std::string& name,
+                                               std::int64_t vocab_size, std::int64_t hidden_size)
+    : backend_(context.backend),
+      comm_(context.comm),
+      weights_(load_vocab_shard(context, name, vocab_size, hidden_size)) {}
+
+void VocabParallelEmbedding::forward(const Tensor& out, const Tensor& ids) const {
+  ops::embedding(backend_, out, *weights_, ids, comm_.rank() * weights_->out_features());
+  comm_.all_reduce(out);
+}
+
+LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights,
+               std::int64_t vocab_size)
+    : backend_(context.backend), comm_(context.comm), weights_(std::move(weights)), vocab_size_(vocab_size) {
+  const std::int64_t rows = context.max_output_rows;
+  local_logits_ = context.workspace.allocate(DType::kF32, rows, weights_->out_features());
+  logits_ = comm_.size() == 1
+                ? local_logits_
+                : context.workspace.allocate(DType::kF32, rows, weights_->out_features() * comm_.size());
+}
+
+LmHead::LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+               std::int64_t hidden_size)
+    : LmHead(context, load_vocab_shard(context, name, vocab_size, hidden_size), vocab_size) {}
+
+LmHead::LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
+               const std::string& embedding_name, std::int64_t vocab_size, std::int64_t hidden_size)
+    : LmHead(context, embedding.weights(), vocab_size) {
+  if (!context.weights.contains(name)) return;
+  check_same_values(*context.weights.take(name, {vocab_size, hidden_size}),
+                    *context.weights.take(embedding_name, {vocab_size, hidden_size}));
+}
+
+Tensor LmHead::forward(const Tensor& x) const {
+  const Tensor local = local_logits_.rows(0, x.dim(0));
+  const Tensor all = logits_.rows(0, x.dim(0));
+  ops::linear(backend_, local, x, *weights_);
+  comm_.all_gather(all, local);
+  return all.columns(0, vocab_size_);
+}
+
+}  // namespace quire

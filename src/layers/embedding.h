@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "layers/load_context.h"
+
+namespace quire {
+
+// The token embedding; each rank holds an equal range of the vocabulary, padded with zeros where it does not
+// divide.
+class VocabParallelEmbedding {
+ public:
+  VocabParallelEmbedding(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+                         std::int64_t hidden_size);
+
+  void forward(const Tensor& out,
+               const Tensor& ids) const;  // out f32 [tokens, hidden_size], ids i32 [tokens]
+
+  const std::shared_ptr<const LinearWeights>& weights() const { return weights_; }
+
+ private:
+  Backend& backend_;
+  Communicator& comm_;
+  std::shared_ptr<const LinearWeights> weights_;
+};
+
+// The output projection; ranks hold ranges of the vocabulary as in the embedding.
+class LmHead {
+ public:
+  // A matrix of its own: the checkpoint's tensor `name`.
+  LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+         std::int64_t hidden_size);
+  // The embedding's matrix, `embedding_name` in the checkpoint. A tensor `name` may stand beside it, but must
+  // hold the same values.
+  LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
+         const std::string& embedding_name, std::int64_t vocab_size, std::int64_t hidden_size);
+
+  Tensor forward(
+      const Tensor& x) const;  // x [m, hidden_size], m <= max_output_rows; result f32 [m, vocab_size]
+
+ private:
+  LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights, std::int64_t vocab_size);
+
+  Backend& backend_;
+  Communicator& comm_;
+  std::shared_ptr<const LinearWeights> weights_;
+  std::int64_t vocab_size_;
+  Tensor local_logits_;  // [max_output_rows, this rank's range]
+  Tensor logits_;        // [max_output_rows, all ranges]; the same tensor with one rank
+};
+
+}  // namespace quire

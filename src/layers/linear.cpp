@@ -1,0 +1,58 @@
+#include "layers/linear.h"
+
+#include "base/error.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+std::int64_t shard_size(std::int64_t n, const Communicator& comm, std::string_view what) {
+  if (n % comm.size() != 0) fail("{} {} cannot be divided among {} ranks", n, what, comm.size());
+  return n / comm.size();
+}
+
+ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
+  const std::int64_t count = shard_size(out_features, comm, "rows of " + prefix);
+  return {std::move(prefix), out_features, comm.rank() * count, count};
+}
+
+ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                                           std::int64_t in_features, bool has_bias)
+    : backend_(context.backend) {
+  std::vector<WeightTensorPtr> weights;
+  std::vector<float> bias;
+  for (const ColumnShard& part : parts) {
+    auto weight = context.weights.take(part.prefix + ".weight", {part.out_features, in_features});
+    weights.push_back(slice_rows(std::move(weight), part.begin, part.count));
+    if (!has_bias) continue;
+    const auto values =
+        slice_cols(context.weights.take(part.prefix + ".bias", {part.out_features}), part.begin, part.count);
+    bias.resize(bias.size() + static_cast<std::size_t>(part.count));
+    values->read_rows(
+        0, Tensor(&bias[bias.size() - static_cast<std::size_t>(part.count)], DType::kF32, {1, part.count}));
+  }
+  weights_ = backend_.make_linear(weights, context.dtype);
+  if (has_bias) bias_ = context.workspace.upload(bias);
+}
+
+void ColumnParallelLinear::forward(const Tensor& out, const Tensor& x) const {
+  ops::linear(backend_, out, x, *weights_, bias_);
+}
+
+RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
+                                     std::int64_t out_features, std::int64_t in_features, bool has_bias)
+    : backend_(context.backend), comm_(context.comm) {
+  const std::int64_t count = shard_size(in_features, comm_, "columns of " + prefix);
+  const WeightTensorPtr weight = context.weights.take(prefix + ".weight", {out_features, in_features});
+  weights_ =
+      backend_.make_linear(std::vector{slice_cols(weight, comm_.rank() * count, count)}, context.dtype);
+  if (!has_bias) return;
+  const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {out_features});
+  if (comm_.rank() == 0) bias_ = context.workspace.load(*bias);
+}
+
+void RowParallelLinear::forward(const Tensor& out, const Tensor& x) const {
+  ops::linear(backend_, out, x, *weights_, bias_);
+  comm_.all_reduce(out);
+}
+
+}  // namespace quire

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "layers/linear.h"
+
+namespace quire {
+
+// down(silu(gate(x)) * up(x)) (Shazeer, "GLU variants improve transformer", 2020); PREFIX is
+// "model.layers.3.mlp".
+class GatedMlp {
+ public:
+  GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
+           std::int64_t intermediate_size, bool has_bias = false);
+
+  // x [tokens, hidden_size]; the result [tokens, hidden_size] lasts until the next layer's.
+  Tensor forward(const Tensor& x) const;
+
+ private:
+  Backend& backend_;
+  ColumnParallelLinear gate_up_proj_;
+  RowParallelLinear down_proj_;
+  Tensor gate_up_, gated_, out_;  // activations
+};
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+#include "layers/workspace.h"
+
+#include "base/error.h"
+
+namespace quire {
+
+void* Workspace::take(std::size_t bytes) {
+  buffers_.push_back(backend_.allocate(bytes, MemoryKind::kDevice));
+  bytes_ += bytes;
+  return buffers_.back().data();
+}
+
+Tensor Workspace::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+  void* data = take(static_cast<std::size_t>(rows * cols) * size_of(dtype));
+  return Tensor(data, dtype, {rows, cols}, backend_.device());
+}
+
+Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t cols) {
+  Tensor& tensor = activations_[name];
+  if (!tensor.defined()) tensor = allocate(dtype, max_tokens_, cols);
+  QUIRE_CHECK(tensor.dtype() == dtype && tensor.dim(1) == cols, "activation {} is {}", name,
+              tensor.describe());
+  return tensor;
+}
+
+Tensor Workspace::upload(const std::vector<float>& values, std::int64_t rows) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  QUIRE_CHECK(rows > 0 && n % rows == 0);
+  Tensor tensor = allocate(DType::kF32, rows, n / rows);
+  backend_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {rows, n / rows}));
+  backend_.wait(backend_.record());  // the values may go away now
+  return tensor;
+}
+
+Tensor Workspace::upload(const std::vector<float>& values) {
+  const Tensor row = upload(values, 1);
+  return Tensor(row.data(), DType::kF32, {row.dim(1)}, backend_.device());
+}
+
+Tensor Workspace::load(const WeightTensor& vector) {
+  std::vector<float> values(static_cast<std::size_t>(vector.cols()));
+  vector.read_rows(0, Tensor(values.data(), DType::kF32, {1, vector.cols()}));
+  return upload(values);
+}
+
+}  // namespace quire

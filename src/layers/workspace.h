@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace quire {
+
+// Owns a model's tensors that are no packed matrices: small parameters, and the activations of one step.
+// Everything is taken while the model is built; a step allocates nothing.
+class Workspace {
+ public:
+  // max_tokens: rows of every activation.
+  Workspace(Backend& backend, int max_tokens) : backend_(backend), max_tokens_(max_tokens) {}
+
+  // A tensor of its own. [rows, cols], zeroed.
+  Tensor allocate(DType dtype, std::int64_t rows, std::int64_t cols);
+  // The activation [max_tokens, cols] of this name, one for all layers that ask: its contents last until the
+  // next layer writes it.
+  Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
+  // float32 values on the backend's device: a vector [n], or a matrix [rows, n / rows].
+  Tensor upload(const std::vector<float>& values);
+  Tensor upload(const std::vector<float>& values, std::int64_t rows);
+  // A vector parameter of a checkpoint in float32: [n].
+  Tensor load(const WeightTensor& vector);
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* take(std::size_t bytes);
+
+  Backend& backend_;
+  int max_tokens_;
+  std::size_t bytes_ = 0;
+  std::vector<Buffer> buffers_;
+  std::map<std::string, Tensor> activations_;
+};
+
+}  // namespace quire
