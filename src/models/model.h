@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "layers/load_context.h"
+#include "ops/attention_batch.h"
+
+namespace quire {
+
+// What the rest of the engine must know of a model, from its config.json alone.
+struct ModelSpec {
+  int num_layers = 0;
+  int num_kv_heads = 0;  // over all ranks
+  int head_dim = 0;
+  int vocab_size = 0;
+  int max_model_len = 0;  // positions the model was made for
+};
+
+// One step's tokens.
+struct ModelInput {
+  Tensor token_ids;  // i32 [tokens]
+  const AttentionBatch& batch;
+  std::span<const KvCacheLayer> cache;  // one a layer
+};
+
+// A model family: queues a step's ops on its backend. Holds no state but weights and activations.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // Hidden states after the final norm: [tokens, hidden_size], until the next call.
+  virtual Tensor forward(const ModelInput& input) = 0;
+  // Logits f32 [m, vocab_size] of hidden states [m, hidden_size], m <= max_output_rows, until the next call.
+  virtual Tensor compute_logits(const Tensor& hidden) = 0;
+};
+
+// A family's entry: its line in the registry.
+struct ModelFamily {
+  std::string architecture;  // as in config.json's "architectures"
+  ModelSpec (*describe)(const ModelConfig& config);
+  std::unique_ptr<Model> (*load)(const ModelConfig& config, const LoadContext& context);
+  std::vector<std::string> ignorable_tensors;  // regular expressions of names that nobody needs to claim
+};
+
+// Registers a family before main. Architectures are unique.
+class ModelRegistration {
+ public:
+  explicit ModelRegistration(ModelFamily family);
+};
+
+// Error that lists the architectures known.
+const ModelFamily& find_model_family(const std::string& architecture);
+
+}  // namespace quire

@@ -1,0 +1,30 @@
+#include <map>
+
+#include "base/error.h"
+#include "models/model.h"
+
+namespace quire {
+namespace {
+
+std::map<std::string, ModelFamily>& families() {
+  static std::map<std::string, ModelFamily> instance;
+  return instance;
+}
+
+}  // namespace
+
+ModelRegistration::ModelRegistration(ModelFamily family) {
+  const std::string architecture = family.architecture;
+  QUIRE_CHECK(families().emplace(architecture, std::move(family)).second, "{} is registered twice",
+              architecture);
+}
+
+const ModelFamily& find_model_family(const std::string& architecture) {
+  const auto found = families().find(architecture);
+  if (found != families().end()) return found->second;
+  std::string known;
+  for (const auto& [name, family] : families()) known += (known.empty() ? "" : ", ") + name;
+  fail("config.json: the architecture {} is not known; known are: {}", in_quotes(architecture), known);
+}
+
+}  // namespace quire

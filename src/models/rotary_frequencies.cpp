@@ -1,0 +1,83 @@
+#include "models/rotary_frequencies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+// The plain frequencies theta^(-2i/dim) (Su et al., RoFormer, 2021), computed in float32 as the reference
+// does.
+std::vector<float> plain_frequencies(double theta, int dim) {
+  std::vector<float> frequencies;
+  for (int i = 0; i < dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
+    frequencies.push_back(1.0F / static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
+  }
+  return frequencies;
+}
+
+// YaRN (Peng et al., 2023): high frequencies stay, low ones are divided by the factor, a ramp lies between.
+RotaryFrequencies yarn_frequencies(const ModelConfig::RotaryConfig& rotary, int dim) {
+  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+  // The dimension whose wave turns `rotations` times over the original context.
+  const auto dimension_of = [&](double rotations) {
+    return dim * std::log(rotary.original_max_position_embeddings / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rotary.theta));
+  };
+  double low = dimension_of(rotary.beta_fast);
+  double high = dimension_of(rotary.beta_slow);
+  if (rotary.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  if (low == high) high += 0.001;
+  for (int i = 0; i < dim / 2; ++i) {
+    float& frequency = result.inverse_frequencies[static_cast<std::size_t>(i)];
+    const auto scaled = static_cast<float>(std::clamp((i - low) / (high - low), 0.0, 1.0));
+    frequency = frequency / static_cast<float>(rotary.factor) * scaled + frequency * (1.0F - scaled);
+  }
+  const auto magnitude = [&](double weight) {
+    return rotary.factor <= 1 ? 1.0 : 0.1 * weight * std::log(rotary.factor) + 1.0;
+  };
+  if (rotary.attention_factor) {
+    result.attention_scaling = static_cast<float>(*rotary.attention_factor);
+  } else if (rotary.mscale && rotary.mscale_all_dim) {
+    result.attention_scaling =
+        static_cast<float>(magnitude(*rotary.mscale) / magnitude(*rotary.mscale_all_dim));
+  } else {
+    result.attention_scaling = static_cast<float>(magnitude(1.0));
+  }
+  return result;
+}
+
+}  // namespace
+
+RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim) {
+  const int dim = static_cast<int>(head_dim * rotary.partial_rotary_factor);
+  if (dim <= 0 || dim % 2 != 0 || dim > head_dim)
+    fail("config.json: rotary embedding over {} of {} dimensions", dim, head_dim);
+  if (rotary.type == "yarn") return yarn_frequencies(rotary, dim);
+  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+  if (rotary.type == "linear") {
+    for (float& frequency : result.inverse_frequencies) frequency /= static_cast<float>(rotary.factor);
+  } else if (rotary.type != "default") {
+    fail("config.json: rotary type {} is not supported; supported are default, linear and yarn",
+         in_quotes(rotary.type));
+  }
+  return result;
+}
+
+int scaled_max_positions(const ModelConfig::RotaryConfig& rotary, int max_position_embeddings) {
+  double positions = max_position_embeddings;
+  if (rotary.type == "yarn") positions = rotary.original_max_position_embeddings * rotary.factor;
+  if (rotary.type == "linear") positions *= rotary.factor;
+  return static_cast<int>(std::min(positions, 1.0 * (1 << 30)));
+}
+
+}  // namespace quire

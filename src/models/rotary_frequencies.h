@@ -1,0 +1,15 @@
+#pragma once
+
+#include "checkpoint/model_config.h"
+#include "layers/rotary.h"
+
+namespace quire {
+
+// The angles of a rotary embedding over heads of head_dim, fixed at start. Types: default, linear, yarn;
+// others are refused by name.
+RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim);
+
+// Positions the model was made for, scaling included (as vLLM derives max_model_len).
+int scaled_max_positions(const ModelConfig::RotaryConfig& rotary, int max_position_embeddings);
+
+}  // namespace quire
