@@ -44,7 +44,8 @@ class StrictFilter {
       std::is_same_v<J, OrderedJson> ? 4096 : std::numeric_limits<std::size_t>::max();
 
   void add_key(const std::string& key) {
-    if (!keys_.back().insert(key).second) fail("{}: the key \"{}\" stands twice in one object", where_, key);
+    if (!keys_.back().insert(key).second)
+      fail("{}: the key {} stands twice in one object", where_, in_quotes(key));
     if (keys_.back().size() > kMaxKeys) fail("{}: an object of more than {} keys", where_, kMaxKeys);
   }
   void check_depth(int depth) const {
@@ -79,6 +80,18 @@ Json parse_json(std::string_view text, std::string_view where, const JsonLimits&
 
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   return parse_strict<OrderedJson>(text, where, limits);
+}
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 200;
+  const Json shown = std::string(text.substr(0, kMaxBytes)) + (text.size() > kMaxBytes ? "..." : "");
+  return shown.dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+std::string describe(const Json& value) {
+  if (value.is_array()) return "an array";
+  if (value.is_object()) return "an object";
+  return value.is_string() ? in_quotes(value.get_ref<const std::string&>()) : value.dump();
 }
 
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {

@@ -23,6 +23,12 @@ struct JsonLimits {
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 
+// Text of a file as it may stand in a message: in quotes, on one line, nothing but ASCII, cut after 200
+// bytes.
+std::string in_quotes(std::string_view text);
+// The same of a value: "an array", "an object", otherwise itself.
+std::string describe(const Json& value);
+
 // Reads and parses a regular file.
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 

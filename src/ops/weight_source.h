@@ -28,6 +28,10 @@ class WeightTensor {
 
   std::int64_t rows() const;
   std::int64_t cols() const;
+
+ protected:
+  // Every read_rows starts with it: dst is as described there and its rows lie in this tensor.
+  void check_read(std::int64_t row, const Tensor& dst) const;
 };
 
 using WeightTensorPtr = std::shared_ptr<const WeightTensor>;

@@ -1,0 +1,161 @@
+#include "checkpoint/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/weight_index.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxIndexBytes = 100'000'000;
+
+class FileTensor final : public WeightTensor {
+ public:
+  FileTensor(std::shared_ptr<const SafetensorsFile> file, std::string name)
+      : file_(std::move(file)), name_(std::move(name)), entry_(file_->tensor(name_)) {}
+
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return *entry_.dtype; }
+  const std::vector<std::int64_t>& shape() const override { return entry_.shape; }
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    const auto begin =
+        static_cast<std::uint64_t>(row) * static_cast<std::uint64_t>(cols()) * size_of(dtype());
+    if (dst.dtype() == dtype()) {
+      file_->read(name_, begin, {dst.data_as<std::byte>(), dst.bytes()});
+    } else {
+      read_converted(begin, dst);
+    }
+  }
+
+ private:
+  void read_converted(std::uint64_t begin, const Tensor& dst) const {
+    // Small enough to be converted while still in the cache, large enough to hide the system call.
+    constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
+    const auto total = static_cast<std::size_t>(dst.numel());
+    const std::size_t step = std::min(total, kScratchBytes / size_of(dtype()));
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(step * size_of(dtype()));
+    auto* out = dst.data_as<std::byte>();
+    for (std::size_t done = 0; done < total; done += step) {
+      const std::size_t n = std::min(step, total - done);
+      file_->read(name_, begin + done * size_of(dtype()), {scratch.get(), n * size_of(dtype())});
+      convert(dtype(), scratch.get(), dst.dtype(), out + done * size_of(dst.dtype()), n);
+    }
+  }
+
+  std::shared_ptr<const SafetensorsFile> file_;
+  std::string name_;
+  const SafetensorsEntry& entry_;  // in file_
+};
+
+// Why a folder without safetensors cannot be loaded.
+[[noreturn]] void fail_without_weights(const std::filesystem::path& directory) {
+  constexpr std::array<std::string_view, 5> kOtherFormats{".bin", ".pt", ".pth", ".ckpt", ".gguf"};
+  std::error_code ec;
+  if (!std::filesystem::is_directory(directory, ec)) fail("{}: no such folder", directory.string());
+  for (const auto& item : std::filesystem::directory_iterator(directory, ec)) {
+    const std::string extension = item.path().extension().string();
+    if (std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) != kOtherFormats.end()) {
+      fail("{}: only safetensors is read, and the folder holds only {} and the like", directory.string(),
+           in_quotes(item.path().filename().string()));
+    }
+  }
+  fail("{}: neither model.safetensors nor model.safetensors.index.json", directory.string());
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory.string()) {
+  const std::filesystem::path single = directory / "model.safetensors";
+  const std::filesystem::path index = directory / "model.safetensors.index.json";
+  std::error_code ec;
+  if (std::filesystem::exists(single, ec)) {
+    add_file(single);
+  } else if (std::filesystem::exists(index, ec)) {
+    open_shards(index);
+  } else {
+    fail_without_weights(directory);
+  }
+}
+
+void Checkpoint::open_shards(const std::filesystem::path& index) {
+  const WeightMap shards = parse_weight_index(read_text_file(index, kMaxIndexBytes), index.string());
+  std::set<std::string> names;
+  std::error_code ec;
+  for (const auto& [tensor, shard] : shards) {
+    const std::filesystem::path path = index.parent_path() / shard;
+    if (!std::filesystem::exists(path, ec)) {
+      fail("{}: no such file, but {} says that tensor {} is in it", path.string(), index.string(),
+           in_quotes(tensor));
+    }
+    names.insert(shard);
+  }
+  for (const std::string& name : names) add_file(index.parent_path() / name);
+  for (const auto& [tensor, shard] : shards) {
+    const std::string path = (index.parent_path() / shard).string();
+    const auto found = files_.find(tensor);
+    if (found == files_.end() || found->second->path() != path) {
+      fail("{}: no tensor {}, which {} says is in it", path, in_quotes(tensor), index.string());
+    }
+  }
+}
+
+void Checkpoint::add_file(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const SafetensorsFile>(path);
+  for (const auto& item : file->tensors()) {
+    const auto [position, added] = files_.emplace(item.first, file);
+    if (!added) {
+      fail("{}: tensor {} is also in {}", path.string(), in_quotes(item.first), position->second->path());
+    }
+  }
+}
+
+Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) const {
+  const auto found = files_.find(name);
+  if (found != files_.end() || optional_prefix_.empty()) return found;
+  if (name.starts_with(optional_prefix_)) return files_.find(name.substr(optional_prefix_.size()));
+  return files_.find(optional_prefix_ + std::string(name));
+}
+
+bool Checkpoint::contains(std::string_view name) const { return find(name) != files_.end(); }
+
+WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::int64_t>& shape) {
+  const auto found = find(name);
+  if (found == files_.end()) fail("{}: the checkpoint has no tensor {}", directory_, in_quotes(name));
+  const auto& [stored_name, file] = *found;
+  const SafetensorsEntry& entry = file->tensor(stored_name);
+  if (entry.shape != shape) {
+    fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
+         in_quotes(stored_name), fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+  }
+  if (!entry.dtype || !is_float(*entry.dtype)) {
+    fail("{}: tensor {} has dtype {}; weights must be F32, F16 or BF16", file->path(), in_quotes(stored_name),
+         entry.dtype_name);
+  }
+  claimed_.insert(stored_name);
+  return std::make_shared<FileTensor>(file, stored_name);
+}
+
+std::vector<std::string> Checkpoint::unclaimed() const {
+  std::vector<std::string> names;
+  for (const auto& item : files_) {
+    if (!claimed_.contains(item.first)) names.push_back(item.first);
+  }
+  return names;
+}
+
+std::uint64_t Checkpoint::bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& [name, file] : files_) total += file->tensor(name).bytes;
+  return total;
+}
+
+}  // namespace quire

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "ops/weight_source.h"
+
+namespace quire {
+
+// The tensors of a checkpoint folder: model.safetensors, or else the shards that
+// model.safetensors.index.json names (as transformers chooses). Opening it reads and checks every header. As
+// in transformers, a tensor of a shard that the index leaves out is there all the same; one that stands in
+// two shards is an Error. Names and claims belong to one thread; tensors that were taken may be read from
+// several, and outlive the checkpoint.
+class Checkpoint final : public WeightSource {
+ public:
+  explicit Checkpoint(const std::filesystem::path& directory);
+
+  // Tensors are found with or without this outer prefix, such as "model." or "transformer.", whichever way
+  // the file spells them. The spelling asked for comes first.
+  void set_optional_prefix(std::string prefix) { optional_prefix_ = std::move(prefix); }
+
+  bool contains(std::string_view name) const override;
+  // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
+  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+
+  std::vector<std::string> unclaimed() const;  // names as in the file that nobody took, sorted
+  std::uint64_t bytes() const;                 // of all tensors, as stored
+
+ private:
+  using FilePtr = std::shared_ptr<const SafetensorsFile>;
+  using FileMap = std::map<std::string, FilePtr, std::less<>>;
+
+  void open_shards(const std::filesystem::path& index);
+  void add_file(const std::filesystem::path& path);
+  FileMap::const_iterator find(std::string_view name) const;
+
+  std::string directory_;
+  FileMap files_;  // by tensor name
+  std::set<std::string, std::less<>> claimed_;
+  std::string optional_prefix_;
+};
+
+}  // namespace quire

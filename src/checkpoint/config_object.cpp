@@ -1,0 +1,175 @@
+#include "checkpoint/config_object.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+
+std::string describe_range(DoubleRange range) {
+  const bool bounded = range.max < std::numeric_limits<float>::max();
+  if (range.min == kPositive.min)
+    return bounded ? fmt::format("a number above 0 and at most {}", range.max) : "a positive number";
+  if (range.min == DoubleRange{}.min && !bounded) return "a number";
+  return bounded ? fmt::format("a number from {} to {}", range.min, range.max)
+                 : fmt::format("a number not below {}", range.min);
+}
+
+template <typename T>
+T required(std::optional<T> value, auto&& fail_absent) {
+  if (!value) fail_absent();
+  return *std::move(value);
+}
+
+}  // namespace
+
+ConfigObject::ConfigObject(std::string_view text, std::string where)
+    : ConfigObject(parse_json(text, where, {.max_bytes = kMaxConfigBytes}), where, "") {}
+
+ConfigObject::ConfigObject(Json json, std::string where, std::string path)
+    : json_(std::move(json)), where_(std::move(where)), path_(std::move(path)) {
+  if (!json_.is_object()) fail("{}: must hold a JSON object, not {}", where_, describe(json_));
+}
+
+ConfigObject ConfigObject::read_file(const std::filesystem::path& path) {
+  return {read_text_file(path, kMaxConfigBytes), path.string()};
+}
+
+ConfigObject::Found ConfigObject::find(const ConfigKey& key) const {
+  for (const std::string_view spelling : key.spellings()) {
+    const auto found = json_.find(spelling);
+    if (found != json_.end() && !found->is_null()) return {spelling, &*found};
+  }
+  return {key.spellings().front(), nullptr};
+}
+
+bool ConfigObject::contains(const ConfigKey& key) const { return find(key).value != nullptr; }
+
+void ConfigObject::fail_at(std::string_view key, std::string_view problem) const {
+  fail("{}: \"{}{}\" {}", where_, path_, key, problem);
+}
+
+void ConfigObject::fail_absent(const ConfigKey& key) const {
+  const auto& spellings = key.spellings();
+  std::string also;
+  if (spellings.size() > 1) {
+    also = fmt::format(" (also known as {})", fmt::join(spellings.begin() + 1, spellings.end(), ", "));
+  }
+  fail_at(spellings.front(), "is missing" + also);
+}
+
+void ConfigObject::fail_type(std::string_view key, std::string_view expected, const Json& value) const {
+  fail_at(key, fmt::format("must be {}, not {}", expected, describe(value)));
+}
+
+int ConfigObject::to_int(std::string_view key, const Json& value, IntRange range) const {
+  // Above 2^63 the parser keeps an unsigned number, which would wrap when read as a signed one.
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT32_MAX});
+  if (!fits || value.get<std::int64_t>() < range.min || value.get<std::int64_t>() > range.max) {
+    fail_type(key, fmt::format("a whole number from {} to {}", range.min, range.max), value);
+  }
+  return value.get<int>();
+}
+
+double ConfigObject::to_double(std::string_view key, const Json& value, DoubleRange range) const {
+  if (!value.is_number() || !(value.get<double>() >= range.min && value.get<double>() <= range.max)) {
+    fail_type(key, describe_range(range), value);
+  }
+  return value.get<double>();
+}
+
+std::optional<int> ConfigObject::find_int(const ConfigKey& key, IntRange range) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  return to_int(name, *value, range);
+}
+
+std::optional<double> ConfigObject::find_double(const ConfigKey& key, DoubleRange range) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  return to_double(name, *value, range);
+}
+
+std::optional<float> ConfigObject::find_float(const ConfigKey& key, DoubleRange range) const {
+  constexpr double kMaxFloat = std::numeric_limits<float>::max();
+  const auto value = find_double(key, {range.min, std::min(range.max, kMaxFloat)});
+  if (!value) return {};
+  return static_cast<float>(*value);
+}
+
+std::optional<bool> ConfigObject::find_bool(const ConfigKey& key) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_boolean()) fail_type(name, "true or false", *value);
+  return value->get<bool>();
+}
+
+std::optional<std::string> ConfigObject::find_string(const ConfigKey& key) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_string()) fail_type(name, "a string", *value);
+  return value->get<std::string>();
+}
+
+std::optional<ConfigObject> ConfigObject::find_object(const ConfigKey& key) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_object()) fail_type(name, "an object", *value);
+  return ConfigObject(*value, where_, fmt::format("{}{}.", path_, name));
+}
+
+std::vector<double> ConfigObject::get_doubles(const ConfigKey& key, DoubleRange range) const {
+  const auto [name, value] = find(key);
+  std::vector<double> numbers;
+  if (value == nullptr) return numbers;
+  if (!value->is_array()) fail_type(name, "a list of numbers", *value);
+  for (const Json& item : *value) numbers.push_back(to_double(name, item, range));
+  return numbers;
+}
+
+std::vector<std::string> ConfigObject::get_strings(const ConfigKey& key) const {
+  const auto [name, value] = find(key);
+  std::vector<std::string> strings;
+  if (value == nullptr) return strings;
+  if (!value->is_array()) fail_type(name, "a list of strings", *value);
+  for (const Json& item : *value) {
+    if (!item.is_string()) fail_type(name, "a list of strings", item);
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
+std::vector<std::int32_t> ConfigObject::get_token_ids(const ConfigKey& key) const {
+  constexpr IntRange kTokenIds{.min = 0};
+  const auto [name, value] = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array()) return {to_int(name, *value, kTokenIds)};
+  std::vector<std::int32_t> ids;
+  for (const Json& item : *value) ids.push_back(to_int(name, item, kTokenIds));
+  return ids;
+}
+
+int ConfigObject::require_int(const ConfigKey& key, IntRange range) const {
+  return required(find_int(key, range), [&] { fail_absent(key); });
+}
+
+double ConfigObject::require_double(const ConfigKey& key, DoubleRange range) const {
+  return required(find_double(key, range), [&] { fail_absent(key); });
+}
+
+bool ConfigObject::require_bool(const ConfigKey& key) const {
+  return required(find_bool(key), [&] { fail_absent(key); });
+}
+
+std::string ConfigObject::require_string(const ConfigKey& key) const {
+  return required(find_string(key), [&] { fail_absent(key); });
+}
+
+}  // namespace quire

@@ -1,0 +1,36 @@
+#include "checkpoint/generation_config.h"
+
+#include <utility>
+
+#include "checkpoint/config_object.h"
+
+namespace quire {
+namespace {
+
+GenerationConfig from_object(const ConfigObject& object) {
+  GenerationConfig config;
+  config.eos_token_ids = object.get_token_ids("eos_token_id");
+  config.temperature = object.find_float("temperature", kNonNegative);
+  config.top_p = object.find_float("top_p", kFraction);
+  config.min_p = object.find_float("min_p", {.min = 0, .max = 1});
+  config.repetition_penalty = object.find_float("repetition_penalty", kPositive);
+  config.top_k = object.find_int("top_k", {.min = -1});
+  config.max_new_tokens = object.find_int("max_new_tokens");
+  config.do_sample = object.find_bool("do_sample");
+  return config;
+}
+
+}  // namespace
+
+GenerationConfig read_generation_config(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "generation_config.json";
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return {};
+  return from_object(ConfigObject::read_file(path));
+}
+
+GenerationConfig parse_generation_config(std::string_view text, std::string where) {
+  return from_object(ConfigObject(text, std::move(where)));
+}
+
+}  // namespace quire

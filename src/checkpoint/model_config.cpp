@@ -1,0 +1,124 @@
+#include "checkpoint/model_config.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+// The rope_scaling or rope_parameters object; an empty one counts as absent, as in transformers.
+std::optional<ConfigObject> find_rope(const ConfigObject& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    std::optional<ConfigObject> rope = config.find_object(key);
+    if (rope && !rope->empty()) return rope;
+  }
+  return {};
+}
+
+// transformers takes a zero for "not given".
+std::optional<double> find_nonzero(const ConfigObject& rope, const char* key) {
+  const std::optional<double> value = rope.find_double(key, kNonNegative);
+  return value == 0.0 ? std::nullopt : value;
+}
+
+void read_llama3(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
+  rotary.low_freq_factor = rope.require_double("low_freq_factor", kPositive);
+  rotary.high_freq_factor = rope.require_double("high_freq_factor", kPositive);
+  if (rotary.high_freq_factor <= rotary.low_freq_factor) {
+    rope.fail_at("high_freq_factor", "must be greater than low_freq_factor");
+  }
+}
+
+void read_longrope(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
+  rotary.attention_factor = rope.find_double("attention_factor", kPositive);
+  rotary.short_factor = rope.get_doubles("short_factor", kPositive);
+  rotary.long_factor = rope.get_doubles("long_factor", kPositive);
+  if (rotary.short_factor.empty()) rope.fail_at("short_factor", "must be a list of numbers");
+  if (rotary.long_factor.size() != rotary.short_factor.size()) {
+    rope.fail_at("long_factor", "must be a list of numbers as long as short_factor");
+  }
+}
+
+void read_yarn(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
+  rotary.attention_factor = rope.find_double("attention_factor", kPositive);
+  rotary.beta_fast = find_nonzero(rope, "beta_fast").value_or(rotary.beta_fast);
+  rotary.beta_slow = find_nonzero(rope, "beta_slow").value_or(rotary.beta_slow);
+  if (rotary.beta_fast < rotary.beta_slow) rope.fail_at("beta_fast", "must not be less than beta_slow");
+  rotary.mscale = find_nonzero(rope, "mscale");
+  rotary.mscale_all_dim = find_nonzero(rope, "mscale_all_dim");
+  rotary.truncate = rope.get_bool("truncate", true);
+}
+
+}  // namespace
+
+ModelConfig::ModelConfig(ConfigObject object)
+    : ConfigObject(std::move(object)), architectures_(get_strings("architectures")) {}
+
+ModelConfig ModelConfig::from_file(const std::filesystem::path& path) { return ModelConfig(read_file(path)); }
+
+ModelConfig ModelConfig::from_json(std::string_view text, std::string where) {
+  return ModelConfig(ConfigObject(text, std::move(where)));
+}
+
+const std::string& ModelConfig::architecture() const {
+  if (architectures_.empty()) fail_at("architectures", "must name the model's architecture");
+  return architectures_.front();
+}
+
+ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta) const {
+  const std::optional<ConfigObject> rope = find_rope(*this);
+  RotaryConfig rotary;
+  rotary.type = "default";
+  rotary.theta = get_double("rope_theta", default_theta, kPositive);
+  std::optional<double> partial;
+  if (rope) {
+    rotary.type = rope->get_string({"rope_type", "type"}, rotary.type);
+    rotary.theta = rope->get_double("rope_theta", rotary.theta, kPositive);
+    partial = rope->find_double("partial_rotary_factor", kFraction);
+  }
+  rotary.partial_rotary_factor = get_double("partial_rotary_factor", partial.value_or(1.0), kFraction);
+
+  if (rotary.type == "linear" || rotary.type == "dynamic") {
+    rotary.factor = rope->require_double("factor", kPositive);
+  } else if (rotary.type == "yarn" || rotary.type == "llama3" || rotary.type == "longrope") {
+    read_extension(*rope, rotary);
+  }
+  return rotary;
+}
+
+// The types that stretch a model beyond the length it was trained on.
+void ModelConfig::read_extension(const ConfigObject& rope, RotaryConfig& rotary) const {
+  // The outer key wins, as in transformers.
+  const std::optional<int> inner = rope.find_int("original_max_position_embeddings");
+  const std::optional<int> outer = find_int("original_max_position_embeddings");
+  rotary.original_max_position_embeddings = outer   ? *outer
+                                            : inner ? *inner
+                                                    : require_int("max_position_embeddings");
+  if (rotary.type == "longrope" && !rope.contains("factor")) {
+    rotary.factor =
+        static_cast<double>(require_int("max_position_embeddings")) / rotary.original_max_position_embeddings;
+  } else {
+    rotary.factor = rope.require_double("factor", kPositive);
+  }
+  if (rotary.type == "yarn") read_yarn(rope, rotary);
+  if (rotary.type == "llama3") read_llama3(rope, rotary);
+  if (rotary.type == "longrope") read_longrope(rope, rotary);
+}
+
+std::optional<DType> ModelConfig::dtype() const {
+  const std::optional<std::string> name = find_string({"dtype", "torch_dtype"});
+  if (!name) return {};
+  if (*name == "float32" || *name == "float") return DType::kF32;
+  if (*name == "bfloat16") return DType::kBF16;
+  if (*name == "float16" || *name == "half") return DType::kF16;
+  fail_at("dtype", fmt::format("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
+}
+
+std::optional<std::string> ModelConfig::quantization() const {
+  const std::optional<ConfigObject> config = find_object("quantization_config");
+  if (!config) return {};
+  return config->require_string("quant_method");
+}
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "checkpoint/config_object.h"
+
+namespace quire {
+
+// A checkpoint's config.json. What a model family calls its sizes is the model file's business; here is what
+// families share.
+class ModelConfig : public ConfigObject {
+ public:
+  // Rotary embedding as the file has it. A field that the file leaves out holds transformers' default where
+  // that is a constant or another key, and is empty where the default is a formula.
+  struct RotaryConfig {
+    std::string type;  // default, linear, dynamic, yarn, llama3, longrope; others as written, to be refused
+    double theta = 0;
+    double factor = 1;  // linear, dynamic, yarn, llama3, longrope
+    double partial_rotary_factor = 1;
+    int original_max_position_embeddings = 0;  // yarn, llama3, longrope
+    // yarn and longrope: multiplies cos and sin. Empty: derived from factor (and mscale).
+    std::optional<double> attention_factor;
+    double beta_fast = 32;  // yarn from here on
+    double beta_slow = 1;
+    std::optional<double> mscale;
+    std::optional<double> mscale_all_dim;
+    bool truncate = true;
+    double low_freq_factor = 0;  // llama3
+    double high_freq_factor = 0;
+    std::vector<double> short_factor;  // longrope
+    std::vector<double> long_factor;
+  };
+
+  static ModelConfig from_file(const std::filesystem::path& path);
+  static ModelConfig from_json(std::string_view text, std::string where);
+
+  const std::string& architecture() const;  // the first of "architectures"
+
+  // Reads rope_theta and rope_scaling, or rope_parameters.
+  RotaryConfig rotary(double default_theta) const;
+  // Of the weights, as the file promises; empty when it does not say.
+  std::optional<DType> dtype() const;
+  // The method that quantization_config names; empty: the weights are plain.
+  std::optional<std::string> quantization() const;
+  std::vector<std::int32_t> eos_token_ids() const { return get_token_ids("eos_token_id"); }
+
+ private:
+  explicit ModelConfig(ConfigObject object);
+  void read_extension(const ConfigObject& rope, RotaryConfig& rotary) const;
+
+  std::vector<std::string> architectures_;
+};
+
+}  // namespace quire

@@ -1,0 +1,264 @@
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kLengthBytes = 8;                // the header's length, little-endian
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;   // the reference reader's limit
+constexpr std::size_t kMaxHeaderDepth = 3;               // the header, a tensor, its shape
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 48;  // far above any tensor
+
+struct Format {
+  std::string_view name;
+  unsigned bits;
+  std::optional<DType> dtype;
+};
+
+constexpr std::array<Format, 22> kFormats{{
+    {"F32", 32, DType::kF32},
+    {"F16", 16, DType::kF16},
+    {"BF16", 16, DType::kBF16},
+    {"I64", 64, DType::kI64},
+    {"I32", 32, DType::kI32},
+    {"I16", 16, DType::kI16},
+    {"I8", 8, DType::kI8},
+    {"U8", 8, DType::kU8},
+    {"BOOL", 8, DType::kBool},
+    {"F64", 64, {}},
+    {"U64", 64, {}},
+    {"U32", 32, {}},
+    {"U16", 16, {}},
+    {"C64", 64, {}},
+    {"F8_E4M3", 8, {}},
+    {"F8_E5M2", 8, {}},
+    {"F8_E8M0", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},
+    {"F8_E5M2FNUZ", 8, {}},
+    {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},
+    {"F4", 4, {}},
+}};
+
+// Reads the header's description of one tensor; data_bytes is what follows the header in the file.
+class EntryParser {
+ public:
+  EntryParser(const std::string& path, const std::string& name, std::uint64_t data_bytes)
+      : where_(fmt::format("{}: tensor {}", path, in_quotes(name))), data_bytes_(data_bytes) {}
+
+  // The offset of the result counts from the end of the header.
+  SafetensorsEntry parse(const Json& info) const {
+    if (!info.is_object() || info.size() != 3 || !info.contains("dtype") || !info.contains("shape") ||
+        !info.contains("data_offsets")) {
+      fail("{} must be an object of dtype, shape and data_offsets", where_);
+    }
+    SafetensorsEntry entry;
+    const Format& format = parse_format(info["dtype"]);
+    entry.dtype_name = format.name;
+    entry.dtype = format.dtype;
+    entry.shape = parse_shape(info["shape"]);
+    const auto [begin, end] = parse_offsets(info["data_offsets"]);
+    entry.offset = begin;
+    entry.bytes = end - begin;
+    const std::uint64_t expected = bytes_of(entry.shape, format);
+    if (entry.bytes != expected) {
+      fail("{} has data_offsets of {} bytes, its shape and dtype {} need {}", where_, entry.bytes,
+           format.name, expected);
+    }
+    return entry;
+  }
+
+ private:
+  const Format& parse_format(const Json& value) const {
+    if (!value.is_string()) fail("{}: dtype must be a string", where_);
+    const auto& name = value.get_ref<const std::string&>();
+    const auto* found = std::find_if(kFormats.begin(), kFormats.end(),
+                                     [&](const Format& format) { return format.name == name; });
+    if (found == kFormats.end()) fail("{} has the unknown dtype {}", where_, in_quotes(name));
+    return *found;
+  }
+
+  std::vector<std::int64_t> parse_shape(const Json& value) const {
+    if (!value.is_array()) fail("{}: shape must be an array", where_);
+    std::vector<std::int64_t> shape;
+    shape.reserve(value.size());
+    for (const Json& dim : value) {
+      if (!dim.is_number_unsigned() || dim.get<std::uint64_t>() >= std::uint64_t{kMaxDim}) {
+        fail("{}: shape must hold whole numbers from 0 to 2^48, not {}", where_, describe(dim));
+      }
+      shape.push_back(dim.get<std::int64_t>());
+    }
+    return shape;
+  }
+
+  std::pair<std::uint64_t, std::uint64_t> parse_offsets(const Json& value) const {
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
+        !value[1].is_number_unsigned()) {
+      fail("{}: data_offsets must be two whole numbers", where_);
+    }
+    const auto begin = value[0].get<std::uint64_t>();
+    const auto end = value[1].get<std::uint64_t>();
+    if (begin > end) fail("{}: data_offsets [{}, {}] end before they begin", where_, begin, end);
+    if (end > data_bytes_) {
+      fail("{}: data_offsets [{}, {}] reach beyond the file, which holds {} bytes of data (is it cut short?)",
+           where_, begin, end, data_bytes_);
+    }
+    return {begin, end};
+  }
+
+  std::uint64_t bytes_of(const std::vector<std::int64_t>& shape, const Format& format) const {
+    // Zeros count as one while multiplying, so that the product of any part of the shape fits as well.
+    std::uint64_t bits = format.bits;
+    bool empty = false;
+    for (const std::int64_t dim : shape) {
+      empty = empty || dim == 0;
+      if (__builtin_mul_overflow(bits, static_cast<std::uint64_t>(std::max<std::int64_t>(dim, 1)), &bits) ||
+          bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+        fail("{}: the product of its shape overflows", where_);
+      }
+    }
+    if (empty) return 0;
+    if (bits % 8 != 0)
+      fail("{}: {} values of {} bits do not fill bytes", where_, bits / format.bits, format.bits);
+    return bits / 8;
+  }
+
+  std::string where_;
+  std::uint64_t data_bytes_;
+};
+
+void check_metadata(const std::string& path, const Json& metadata) {
+  if (!metadata.is_object()) fail("{}: __metadata__ must be an object", path);
+  for (const auto& [key, value] : metadata.items()) {
+    if (!value.is_string()) fail("{}: __metadata__ key {} must hold a string", path, in_quotes(key));
+  }
+}
+
+// The tensors in the order of their bytes must follow one another without a hole, from 0 to data_bytes. An
+// empty tensor may stand at any border.
+void check_coverage(const std::string& path, const SafetensorsFile::Entries& tensors,
+                    std::uint64_t data_bytes) {
+  std::vector<SafetensorsFile::Entries::const_pointer> order;
+  order.reserve(tensors.size());
+  for (const auto& item : tensors) order.push_back(&item);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.offset, a->second.bytes) < std::pair(b->second.offset, b->second.bytes);
+  });
+  std::uint64_t end = 0;
+  for (const auto* item : order) {
+    const SafetensorsEntry& entry = item->second;
+    if (entry.offset != end) {
+      fail("{}: tensor {} begins at byte {} of the data, the one before it ends at {}: tensors must not {}",
+           path, in_quotes(item->first), entry.offset, end, entry.offset < end ? "overlap" : "leave holes");
+    }
+    end += entry.bytes;
+  }
+  if (end != data_bytes) {
+    fail("{}: {} bytes of data, but its tensors end at {}: the file has trailing bytes", path, data_bytes,
+         end);
+  }
+}
+
+// Pickled checkpoints are zip archives or begin with the pickle protocol's mark.
+bool looks_like_pickle(std::string_view begin) {
+  return begin.starts_with("PK\x03\x04") || (begin.size() > 2 && begin[0] == '\x80' && begin[1] <= '\x05');
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path.string()) {
+  // O_NONBLOCK: opening a FIFO must not wait for its writer; regular files ignore it.
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) fail("{}: cannot open ({})", path_, std::strerror(errno));
+  try {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) fail("{}: cannot read ({})", path_, std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path_);
+    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+
+    const std::string text = read_header(file_bytes);
+    const std::uint64_t data_begin = kLengthBytes + text.size();
+    const std::uint64_t data_bytes = file_bytes - data_begin;
+    const Json header =
+        parse_json(text, path_ + ": header", {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes});
+    for (const auto& [name, info] : header.items()) {
+      if (name == "__metadata__") {
+        check_metadata(path_, info);
+      } else {
+        tensors_.emplace(name, EntryParser(path_, name, data_bytes).parse(info));
+      }
+    }
+    check_coverage(path_, tensors_, data_bytes);
+    for (auto& item : tensors_) item.second.offset += data_begin;
+    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
+
+std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
+  std::array<unsigned char, kLengthBytes> length{};
+  if (file_bytes < kLengthBytes) {
+    fail("{}: {} bytes, too short for a safetensors file", path_, file_bytes);
+  }
+  read_at(0, std::as_writable_bytes(std::span(length)), "header");
+  if (looks_like_pickle({reinterpret_cast<const char*>(length.data()), length.size()})) {
+    fail("{}: a pickled PyTorch file; only safetensors is read", path_);
+  }
+  std::uint64_t header_bytes = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  if (header_bytes > kMaxHeaderBytes) {
+    fail("{}: a header of {} bytes, more than the limit of {}; not a safetensors file?", path_, header_bytes,
+         kMaxHeaderBytes);
+  }
+  if (header_bytes > file_bytes - kLengthBytes) {
+    fail("{}: cut short: a header of {} bytes in a file of {}", path_, header_bytes, file_bytes);
+  }
+  std::string header(header_bytes, '\0');
+  read_at(kLengthBytes, std::as_writable_bytes(std::span(header)), "header");
+  if (!header.starts_with('{')) fail("{}: the header must be a JSON object", path_);
+  return header;
+}
+
+const SafetensorsEntry& SafetensorsFile::tensor(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) fail("{}: no tensor {}", path_, in_quotes(name));
+  return found->second;
+}
+
+void SafetensorsFile::read(std::string_view name, std::uint64_t begin, std::span<std::byte> dst) const {
+  const SafetensorsEntry& entry = tensor(name);
+  QUIRE_CHECK(begin <= entry.bytes && dst.size() <= entry.bytes - begin, "bytes {} + {} of {}", begin,
+              dst.size(), name);
+  read_at(entry.offset + begin, dst, name);
+}
+
+void SafetensorsFile::read_at(std::uint64_t offset, std::span<std::byte> dst, std::string_view what) const {
+  while (!dst.empty()) {
+    const ssize_t n = ::pread(fd_, dst.data(), dst.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      fail("{}: cannot read {} at byte {} ({})", path_, in_quotes(what), offset, std::strerror(errno));
+    if (n == 0) fail("{}: cut short while reading {}: it ends at byte {}", path_, in_quotes(what), offset);
+    dst = dst.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace quire {
+
+// A tensor as the header of a safetensors file describes it.
+struct SafetensorsEntry {
+  std::string dtype_name;      // as written in the file: "BF16", "F8_E4M3", …
+  std::optional<DType> dtype;  // empty: a format that Quire has no type for
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  // of the first byte, from the start of the file
+  std::uint64_t bytes = 0;
+};
+
+// A safetensors file, open for reading. The constructor checks the whole header, by the rules of the format's
+// reference reader: sizes that agree with shapes, no holes, no overlaps, nothing missing at the end. Errors
+// name file and tensor. Const members may be called from several threads.
+class SafetensorsFile {
+ public:
+  using Entries = std::map<std::string, SafetensorsEntry, std::less<>>;
+
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const Entries& tensors() const { return tensors_; }
+  // Error when there is no such tensor.
+  const SafetensorsEntry& tensor(std::string_view name) const;
+
+  // Reads bytes [begin, begin + dst.size()) of a tensor. The file is not mapped: one that is cut short or
+  // fails to read while in use is an Error, not a signal.
+  void read(std::string_view name, std::uint64_t begin, std::span<std::byte> dst) const;
+
+ private:
+  void read_at(std::uint64_t offset, std::span<std::byte> dst, std::string_view what) const;
+  std::string read_header(std::uint64_t file_bytes) const;
+
+  std::string path_;
+  int fd_ = -1;
+  Entries tensors_;
+};
+
+}  // namespace quire
