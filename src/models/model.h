@@ -16,6 +16,7 @@ struct ModelSpec {
   int num_layers = 0;
   int num_kv_heads = 0;  // over all ranks
   int head_dim = 0;
+  int hidden_size = 0;
   int vocab_size = 0;
   int max_model_len = 0;  // positions the model was made for
 };

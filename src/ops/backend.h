@@ -120,6 +120,9 @@ class Backend {
   // 0, 0).
   virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                       const SamplingBatch& batch) = 0;
+  // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
+  // set.
+  virtual void update_block_tables(const Tensor& tables, const Tensor& entries) = 0;
   // Copies whole blocks in every layer: pairs i32 [n, 2] of (from, to), on the host.
   virtual void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) = 0;
 };

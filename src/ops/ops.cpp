@@ -138,6 +138,12 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   backend.sample(tokens, last_tokens, logits, batch);
 }
 
+void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries) {
+  check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "tables");
+  check(backend, entries, DType::kI32, {entries.dim(0), 3}, "entries");
+  backend.update_block_tables(tables, entries);
+}
+
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs) {
   QUIRE_CHECK(pairs.dtype() == DType::kI32 && pairs.rank() == 2 && pairs.dim(1) == 2 && pairs.contiguous(),
               "pairs are {}", pairs.describe());

@@ -22,6 +22,7 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
 void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
             const SamplingBatch& batch);
+void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries);
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs);
 
 }  // namespace quire::ops

@@ -15,12 +15,14 @@ enum class OutputKind : std::uint8_t { kNone, kLast, kAll };
 
 // What sampling needs to know of a sequence, fixed for its life.
 struct SamplingState {
+  static constexpr int kMaxStopIds = 256;
+
   float temperature = 0.0F;  // 0: greedy
   float top_p = 1.0F;
   float min_p = 0.0F;
   int top_k = 0;  // 0: all
   std::uint64_t seed = 0;
-  std::vector<TokenId> stop_ids;  // EOS and stop tokens, masked where SequencePlan::mask_stop says so
+  std::vector<TokenId> stop_ids;  // at most kMaxStopIds; masked where SequencePlan::mask_stop says so
 };
 
 struct SequencePlan {

@@ -23,6 +23,13 @@ void ReferenceBackend::copy(const Tensor& dst, const Tensor& src) {
   if (src.bytes() > 0) std::memcpy(dst.data(), src.data(), src.bytes());
 }
 
+void ReferenceBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {
+  for (std::int64_t i = 0; i < entries.dim(0); ++i) {
+    const auto* entry = entries.data_as<const std::int32_t>() + 3 * i;
+    tables.data_as<std::int32_t>()[entry[0] * tables.stride(0) + entry[1]] = entry[2];
+  }
+}
+
 void ReferenceBackend::copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) {
   const auto* ids = pairs.data_as<const std::int32_t>();
   for (std::int64_t i = 0; i < pairs.dim(0); ++i) {

@@ -36,6 +36,7 @@ class ReferenceBackend : public Backend {
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override;
+  void update_block_tables(const Tensor& tables, const Tensor& entries) override;
   void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
 
  private:

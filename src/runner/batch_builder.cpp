@@ -1,0 +1,147 @@
+#include "runner/batch_builder.h"
+
+#include <algorithm>
+
+namespace quire {
+
+BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config) : config_(config) {
+  const std::int64_t rows = config.max_num_seqs;
+  const std::int64_t cols = config.max_blocks_per_sequence();
+  host_tables_.resize(static_cast<std::size_t>(rows * cols));
+  sampling_.resize(static_cast<std::size_t>(rows));
+  table_buffer_ = backend.allocate(host_tables_.size() * sizeof(BlockId), MemoryKind::kDevice);
+  block_tables_ = Tensor(table_buffer_.data(), DType::kI32, {rows, cols}, backend.device());
+}
+
+std::size_t BatchBuilder::staging_bytes() const {
+  const auto tokens = static_cast<std::size_t>(config_.max_num_batched_tokens);
+  const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
+  const std::size_t token_arrays = 4 * tokens * sizeof(std::int32_t);
+  const std::size_t sequence_arrays = 16 * (sequences + 1) * sizeof(std::int64_t);
+  // Every slot could get a whole table of cached blocks.
+  const std::size_t tables = 3 * host_tables_.size() * sizeof(std::int32_t);
+  const std::size_t masks = sequences * SamplingState::kMaxStopIds * sizeof(TokenId);
+  constexpr std::size_t kAlignmentSlack = 64 * 32;
+  return token_arrays + sequence_arrays + tables + masks + kAlignmentSlack;
+}
+
+BlockId BatchBuilder::block_of(int slot, int position) const {
+  const std::int64_t index =
+      std::int64_t{slot} * config_.max_blocks_per_sequence() + position / config_.block_size;
+  return host_tables_[static_cast<std::size_t>(index)];
+}
+
+void BatchBuilder::record_changes(const StepPlan& plan) {
+  changes_.clear();
+  for (const SequencePlan& sequence : plan.sequences) {
+    if (sequence.start) sampling_[static_cast<std::size_t>(sequence.slot)] = *sequence.start;
+    int index = sequence.first_new_block;
+    QUIRE_CHECK(index + static_cast<int>(sequence.new_blocks.size()) <= config_.max_blocks_per_sequence());
+    for (const BlockId block : sequence.new_blocks) {
+      host_tables_[static_cast<std::size_t>(sequence.slot) * config_.max_blocks_per_sequence() + index] =
+          block;
+      changes_.insert(changes_.end(), {sequence.slot, index, block});
+      ++index;
+    }
+  }
+}
+
+void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
+  AttentionBatch& batch = tensors.attention;
+  batch.num_sequences = static_cast<int>(plan.sequences.size());
+  batch.num_tokens = plan.num_tokens;
+  batch.block_tables = block_tables_;
+  const auto ids = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, tensors.token_ids);
+  const auto sources = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, tensors.source_slots);
+  const auto positions = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, batch.positions);
+  const auto slots = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, batch.slot_mapping);
+  const auto starts = staging.take<std::int32_t>(DType::kI32, batch.num_sequences + 1, batch.query_starts);
+  const auto lengths = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.seq_lens);
+  const auto rows = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.table_rows);
+
+  std::size_t token = 0;
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const SequencePlan& sequence = plan.sequences[s];
+    const bool given = !sequence.tokens.empty();
+    QUIRE_CHECK(static_cast<int>(sequence.tokens.size()) == (given ? sequence.num_tokens : 0) &&
+                (given || sequence.num_tokens == 1));
+    starts[s] = static_cast<std::int32_t>(token);
+    rows[s] = sequence.slot;
+    lengths[s] = sequence.first_position + sequence.num_tokens;
+    batch.max_query_len = std::max(batch.max_query_len, sequence.num_tokens);
+    batch.max_seq_len = std::max(batch.max_seq_len, lengths[s]);
+    for (int i = 0; i < sequence.num_tokens; ++i, ++token) {
+      const int position = sequence.first_position + i;
+      ids[token] = given ? sequence.tokens[static_cast<std::size_t>(i)] : 0;
+      sources[token] = given ? -1 : sequence.slot;
+      positions[token] = position;
+      slots[token] = block_of(sequence.slot, position) * config_.block_size + position % config_.block_size;
+    }
+  }
+  starts[plan.sequences.size()] = static_cast<std::int32_t>(token);
+  QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
+}
+
+void BatchBuilder::build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
+  SamplingBatch& batch = tensors.sampling;
+  std::int64_t num_masked = 0;
+  for (const SequencePlan& sequence : plan.sequences) {
+    if (!sequence.sample) continue;
+    ++batch.num_rows;
+    if (sequence.mask_stop)
+      num_masked += std::ssize(sampling_[static_cast<std::size_t>(sequence.slot)].stop_ids);
+  }
+  const int n = batch.num_rows;
+  const auto rows = staging.take<std::int32_t>(DType::kI32, n, tensors.sampled_rows);
+  const auto temperature = staging.take<float>(DType::kF32, n, batch.temperature);
+  const auto top_k = staging.take<std::int32_t>(DType::kI32, n, batch.top_k);
+  const auto top_p = staging.take<float>(DType::kF32, n, batch.top_p);
+  const auto min_p = staging.take<float>(DType::kF32, n, batch.min_p);
+  const auto seeds = staging.take<std::int64_t>(DType::kI64, n, batch.seeds);
+  const auto positions = staging.take<std::int32_t>(DType::kI32, n, batch.positions);
+  const auto slots = staging.take<std::int32_t>(DType::kI32, n, batch.slots);
+  const auto masked_starts = staging.take<std::int32_t>(DType::kI32, n + 1, batch.masked_starts);
+  const auto masked_ids = staging.take<std::int32_t>(DType::kI32, num_masked, batch.masked_ids);
+
+  std::size_t row = 0;
+  std::int32_t token = 0;
+  std::int32_t masked = 0;
+  for (const SequencePlan& sequence : plan.sequences) {
+    token += sequence.num_tokens;
+    if (!sequence.sample) continue;
+    const SamplingState& state = sampling_[static_cast<std::size_t>(sequence.slot)];
+    rows[row] = token - 1;
+    temperature[row] = state.temperature;
+    top_k[row] = state.top_k;
+    top_p[row] = state.top_p;
+    min_p[row] = state.min_p;
+    seeds[row] = static_cast<std::int64_t>(state.seed);
+    positions[row] = sequence.first_position + sequence.num_tokens;
+    slots[row] = sequence.slot;
+    masked_starts[row] = masked;
+    if (sequence.mask_stop) {
+      std::copy(state.stop_ids.begin(), state.stop_ids.end(), masked_ids.begin() + masked);
+      masked += static_cast<std::int32_t>(state.stop_ids.size());
+    }
+    ++row;
+  }
+  masked_starts[row] = masked;
+}
+
+StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging) {
+  QUIRE_CHECK(plan.num_tokens <= config_.max_num_batched_tokens);
+  StepTensors tensors;
+  staging.clear();
+  record_changes(plan);
+  build_tokens(plan, staging, tensors);
+  build_sampling(plan, staging, tensors);
+  Tensor entries;
+  const auto changes = staging.take<std::int32_t>(DType::kI32, std::ssize(changes_), entries);
+  std::copy(changes_.begin(), changes_.end(), changes.begin());
+  tensors.table_entries =
+      Tensor(entries.data(), DType::kI32, {std::ssize(changes_) / 3, 3}, entries.device());
+  staging.upload();
+  return tensors;
+}
+
+}  // namespace quire

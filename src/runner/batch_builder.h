@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include "ops/attention_batch.h"
+#include "ops/sampling_batch.h"
+#include "runner/runtime_config.h"
+#include "runner/staging_area.h"
+#include "scheduler/step_plan.h"
+
+namespace quire {
+
+// A step plan as tensors on the device.
+struct StepTensors {
+  AttentionBatch attention;
+  Tensor token_ids;      // i32 [tokens]
+  Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
+  Tensor table_entries;  // i32 [n, 3] changes of the block tables
+  Tensor sampled_rows;   // i32 [rows]: rows of the hidden states to sample from
+  SamplingBatch sampling;
+};
+
+// Turns plans into tensors. Keeps what lasts over steps: each slot's block table and sampling state.
+class BatchBuilder {
+ public:
+  BatchBuilder(Backend& backend, const RuntimeConfig& config);
+
+  // Writes the plan into `staging` (of staging_bytes()) and queues its upload.
+  StepTensors build(const StepPlan& plan, StagingArea& staging);
+
+  std::size_t staging_bytes() const;
+  const Tensor& block_tables() const {
+    return block_tables_;
+  }  // on the device, as of the table_entries applied
+
+ private:
+  void record_changes(const StepPlan& plan);
+  void build_tokens(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
+  void build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
+  BlockId block_of(int slot, int position) const;
+
+  const RuntimeConfig& config_;
+  Buffer table_buffer_;
+  Tensor block_tables_;                  // i32 [max_num_seqs, max_blocks_per_sequence]
+  std::vector<BlockId> host_tables_;     // the same, on the host
+  std::vector<SamplingState> sampling_;  // by slot
+  std::vector<std::int32_t> changes_;    // of this plan: (slot, index, block) triples
+};
+
+}  // namespace quire

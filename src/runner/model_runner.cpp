@@ -1,0 +1,137 @@
+#include "runner/model_runner.h"
+
+#include <algorithm>
+
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+int max_output_rows(const RuntimeConfig& config) {
+  return std::min(config.max_num_seqs, config.max_num_batched_tokens);
+}
+
+Tensor vector_of(const Tensor& column) {
+  return Tensor(column.data(), column.dtype(), {column.numel()}, column.device());
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config,
+                         const ModelConfig& model, WeightSource& weights)
+    : backend_(backend),
+      config_(config),
+      workspace_(backend, config.max_num_batched_tokens),
+      batch_builder_(backend, config_) {
+  const LoadContext context{
+      backend, comm, weights, workspace_, config.dtype, max_output_rows(config), config.max_model_len};
+  model_ = find_model_family(model.architecture()).load(model, context);
+  allocate_cache();
+  last_tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
+  tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
+  output_rows_ = workspace_.allocate(config.dtype, max_output_rows(config), config.spec.hidden_size);
+  for (int i = 0; i < kMaxInFlight; ++i) {
+    stages_.push_back({StagingArea(backend, batch_builder_.staging_bytes()),
+                       backend.allocate(static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId),
+                                        MemoryKind::kHost)});
+  }
+}
+
+// In memory: [layers][blocks][kv heads][keys, values][block_size][head_dim].
+void ModelRunner::allocate_cache() {
+  const RuntimeConfig& c = config_;
+  const std::int64_t half = std::int64_t{c.block_size} * c.spec.head_dim;
+  const std::int64_t layer = std::int64_t{c.num_blocks} * c.num_kv_heads * 2 * half;
+  cache_buffer_ =
+      backend_.allocate(c.block_bytes() * static_cast<std::size_t>(c.num_blocks), MemoryKind::kDevice);
+  for (int i = 0; i < c.spec.num_layers; ++i) {
+    const auto half_at = [&](std::int64_t offset) {
+      auto* data = static_cast<std::byte*>(cache_buffer_.data()) +
+                   static_cast<std::size_t>(i * layer + offset) * size_of(c.dtype);
+      return Tensor(data, c.dtype, {c.num_blocks, c.num_kv_heads, c.block_size, c.spec.head_dim},
+                    backend_.device())
+          .with_strides({c.num_kv_heads * 2 * half, 2 * half, c.spec.head_dim, 1});
+    };
+    cache_.push_back({half_at(0), half_at(half)});
+  }
+}
+
+void ModelRunner::submit(const StepPlan& plan) {
+  QUIRE_CHECK(static_cast<int>(pending_.size()) < kMaxInFlight);
+  Stage& stage = stages_[next_stage_];
+  next_stage_ = (next_stage_ + 1) % stages_.size();
+
+  const StepTensors step = batch_builder_.build(plan, stage.inputs);
+  ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
+  if (!plan.block_copies.empty()) {
+    static_assert(sizeof(BlockCopy) == 2 * sizeof(std::int32_t));
+    ops::copy_blocks(backend_, cache_,
+                     Tensor(const_cast<BlockCopy*>(plan.block_copies.data()), DType::kI32,
+                            {std::ssize(plan.block_copies), 2}));
+  }
+  ops::fill_last_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
+  const Tensor hidden = model_->forward({step.token_ids, step.attention, cache_});
+
+  Pending pending;
+  pending.result.id = plan.id;
+  for (const SequencePlan& sequence : plan.sequences) {
+    if (sequence.sample) pending.sampled.push_back(pending.result.sequences.size());
+    pending.result.sequences.push_back({.sequence = sequence.sequence, .logits = {}});
+  }
+  if (step.sampling.num_rows > 0) {
+    sample(step, hidden, Tensor(stage.tokens.data(), DType::kI32, {step.sampling.num_rows}));
+  }
+  read_logits(plan, hidden, pending.result);
+  pending.done = backend_.record();
+  pending_.push_back(std::move(pending));
+}
+
+void ModelRunner::sample(const StepTensors& step, const Tensor& hidden, const Tensor& host_tokens) {
+  const std::int64_t rows = step.sampling.num_rows;
+  const Tensor picked = output_rows_.rows(0, rows);
+  const Tensor tokens = tokens_.rows(0, rows);
+  ops::gather_rows(backend_, picked, hidden, step.sampled_rows);
+  ops::sample(backend_, tokens, last_tokens_, model_->compute_logits(picked), step.sampling);
+  backend_.copy(host_tokens, tokens);
+}
+
+// Logits of every position of the sequences that ask for them, as many rows at a time as the head can hold.
+void ModelRunner::read_logits(const StepPlan& plan, const Tensor& hidden, StepResult& result) {
+  std::int64_t first_row = 0;
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const SequencePlan& sequence = plan.sequences[s];
+    if (sequence.output == OutputKind::kAll) {
+      std::vector<float>& logits = result.sequences[s].logits;
+      logits.resize(static_cast<std::size_t>(sequence.num_tokens) * config_.spec.vocab_size);
+      for (std::int64_t row = 0; row < sequence.num_tokens; row += max_output_rows(config_)) {
+        const std::int64_t count =
+            std::min<std::int64_t>(max_output_rows(config_), sequence.num_tokens - row);
+        const Tensor out(&logits[static_cast<std::size_t>(row * config_.spec.vocab_size)], DType::kF32,
+                         {count, config_.spec.vocab_size});
+        backend_.copy(out, model_->compute_logits(hidden.rows(first_row + row, count)));
+      }
+      backend_.wait(backend_.record());
+    }
+    first_row += sequence.num_tokens;
+  }
+}
+
+StepResult ModelRunner::collect() {
+  QUIRE_CHECK(!pending_.empty());
+  Pending pending = std::move(pending_.front());
+  pending_.pop_front();
+  backend_.wait(pending.done);
+  const std::size_t stage = (next_stage_ + stages_.size() - pending_.size() - 1) % stages_.size();
+  const auto* tokens = static_cast<const TokenId*>(stages_[stage].tokens.data());
+  for (std::size_t row = 0; row < pending.sampled.size(); ++row) {
+    pending.result.sequences[pending.sampled[row]].token = tokens[row];
+  }
+  return std::move(pending.result);
+}
+
+void ModelRunner::drop_in_flight() {
+  pending_.clear();
+  next_stage_ = 0;
+}
+
+}  // namespace quire

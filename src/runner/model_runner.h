@@ -1,0 +1,58 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "runner/batch_builder.h"
+
+namespace quire {
+
+// Runs step plans on a backend: owns the model, the KV cache and the sampling, knows no requests. Plans run
+// in the order they are submitted; up to kMaxInFlight may be submitted and not yet collected. Thread
+// contract: one thread.
+class ModelRunner {
+ public:
+  static constexpr int kMaxInFlight = 2;
+
+  // Loads the weights. Error when the checkpoint does not fit the model.
+  ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
+              WeightSource& weights);
+
+  void submit(const StepPlan& plan);
+  StepResult collect();   // the oldest plan's; waits for it
+  void drop_in_flight();  // after a failure: what was submitted has no result
+
+ private:
+  struct Pending {
+    StepResult result;
+    std::vector<std::size_t> sampled;  // entries of the result that get a token, in the order of the rows
+    Event done = 0;
+  };
+  // What one plan in flight needs to itself.
+  struct Stage {
+    StagingArea inputs;
+    Buffer tokens;  // i32 [max_num_seqs] on the host
+  };
+
+  void allocate_cache();
+  void sample(const StepTensors& step, const Tensor& hidden, const Tensor& host_tokens);
+  void read_logits(const StepPlan& plan, const Tensor& hidden, StepResult& result);
+
+  Backend& backend_;
+  RuntimeConfig config_;
+  Workspace workspace_;
+  std::unique_ptr<Model> model_;
+  Buffer cache_buffer_;
+  std::vector<KvCacheLayer> cache_;
+  BatchBuilder batch_builder_;
+  Tensor last_tokens_;  // i32 [max_num_seqs]: each slot's last sample
+  Tensor tokens_;       // i32 [max_num_seqs]: this step's samples
+  Tensor output_rows_;  // [max_output_rows, hidden_size]: hidden states that are sampled from
+  std::vector<Stage> stages_;
+  std::size_t next_stage_ = 0;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace quire

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "models/model.h"
+#include "quire/engine_config.h"
+
+namespace quire {
+
+// An EngineConfig with every "auto" decided for one model: what the engine runs with, fixed from here on.
+struct RuntimeConfig {
+  ModelSpec spec;
+  DType dtype = DType::kF32;
+  int max_num_seqs = 0;
+  int max_num_batched_tokens = 0;
+  int max_model_len = 0;
+  int block_size = 0;
+  int num_blocks = 0;
+  int num_kv_heads = 0;  // on one rank
+
+  std::size_t block_bytes() const;  // keys and values of one block, over all layers of one rank
+  int max_blocks_per_sequence() const;
+};
+
+// Error that names the flag and what would be right.
+RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, const Backend& backend,
+                             const Communicator& comm);
+
+}  // namespace quire

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <span>
+
+#include "base/error.h"
+#include "ops/backend.h"
+
+namespace quire {
+
+// Small arrays of one step, laid out side by side in host memory and brought to the device in one copy.
+class StagingArea {
+ public:
+  StagingArea(Backend& backend, std::size_t bytes)
+      : backend_(backend),
+        host_(backend.allocate(bytes, MemoryKind::kHost)),
+        device_(backend.allocate(bytes, MemoryKind::kDevice)) {}
+
+  void clear() { used_ = 0; }
+
+  // The host side of an array [n]; `tensor` becomes its device side, valid once upload() was called.
+  template <typename T>
+  std::span<T> take(DType dtype, std::int64_t n, Tensor& tensor) {
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    QUIRE_CHECK(sizeof(T) == size_of(dtype) && used_ + bytes <= host_.bytes());
+    tensor = Tensor(static_cast<std::byte*>(device_.data()) + used_, dtype, {n}, device_.device());
+    T* host = reinterpret_cast<T*>(static_cast<std::byte*>(host_.data()) + used_);
+    used_ = (used_ + bytes + 63) / 64 * 64;
+    return {host, static_cast<std::size_t>(n)};
+  }
+
+  void upload() {
+    const auto bytes = static_cast<std::int64_t>(std::min(used_, host_.bytes()));
+    backend_.copy(Tensor(device_.data(), DType::kU8, {bytes}, device_.device()),
+                  Tensor(host_.data(), DType::kU8, {bytes}));
+  }
+
+ private:
+  Backend& backend_;
+  Buffer host_;
+  Buffer device_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace quire
