@@ -58,8 +58,8 @@ class PrefixCache {
   };
 
   std::uint64_t hash(const Key& key) const;
-  BlockId& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
-  std::optional<Link> find(const Key& key, std::uint64_t hash) const;
+  std::size_t bucket(std::uint64_t key_hash) const { return key_hash & (buckets_.size() - 1); }
+  std::optional<Link> find(const Key& key, std::uint64_t key_hash) const;
   std::span<const TokenId> tokens(BlockId block) const;
 
   const BlockPool& pool_;

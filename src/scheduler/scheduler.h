@@ -95,21 +95,23 @@ class Scheduler {
     std::uint64_t id;
     std::vector<PlannedSequence> sequences;
   };
-  struct Draft;  // the plan in the making
+  struct Draft;  // a step in the making
 
-  void plan_running(Draft& draft);
+  bool plan_running(Draft& draft);
   void admit_waiting(Draft& draft);
-  bool admit(Sequence& sequence, const Draft& draft);
-  void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
+  bool admit(Sequence& sequence);
   int span_limit(const Sequence& sequence) const;
-  bool make_room(Sequence& sequence);
+  void plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft);
+  bool make_room(const Sequence& sequence);
+  void preempt_youngest();
   int blocks_ahead(const Sequence& sequence) const;
   void index_full_blocks(Sequence& sequence);
-  void preempt_youngest();
-  FinishReason finish_after(const Sequence& sequence) const;
-  void book(const PlannedSequence& planned, SequenceResult&& result, std::vector<SequenceUpdate>& updates);
+  void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);
+  FinishReason finish_reason(const Sequence& sequence) const;
   void end(Sequence& sequence);
   void give_back(Sequence& sequence);
+  void check_sequence(const Sequence& sequence) const;
+  void check_order() const;
   int blocks_for(int num_tokens) const { return (num_tokens + config_.block_size - 1) / config_.block_size; }
 
   SchedulerConfig config_;
@@ -120,6 +122,7 @@ class Scheduler {
   std::deque<Sequence*> waiting_;                       // in order of arrival
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;
+  std::uint64_t last_arrival_ = 0;
   std::uint64_t last_plan_ = 0;
   bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since
   std::uint64_t num_preemptions_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kvcache/block_table.h"
@@ -30,8 +31,11 @@ enum class SequenceState : std::uint8_t {
 
 // The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
 struct Sequence {
+  explicit Sequence(BlockTable empty_table) : table(std::move(empty_table)) {}
+
   SequenceRequest request;      // its prompt has moved to the front of tokens
   std::vector<TokenId> tokens;  // prompt and output, as far as known
+  std::uint64_t arrival = 0;    // counts up
   int num_prompt = 0;
   int max_length = 0;   // tokens it ends at
   int num_planned = 0;  // its first tokens whose computation is planned, in flight or done

@@ -1,0 +1,65 @@
+#include "kvcache/block_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : pool_(other.pool_), block_size_(other.block_size_), blocks_(std::exchange(other.blocks_, {})) {}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(block_size_, other.block_size_);
+  std::swap(blocks_, other.blocks_);
+  return *this;
+}
+
+void BlockTable::share(BlockId block) {
+  pool_->acquire(block);
+  blocks_.push_back(block);
+}
+
+int BlockTable::writable(int first, int wanted) const {
+  int num_free = pool_->num_free();
+  int index = first / block_size_;
+  for (; index * block_size_ < first + wanted; ++index) {
+    const bool costs_block = index >= size() || shared(index);
+    if (costs_block && num_free-- == 0) break;
+  }
+  return std::clamp(index * block_size_ - first, 0, wanted);
+}
+
+int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copies) {
+  QUIRE_CHECK(first < last && first / block_size_ <= size(), "positions {} to {} of {} blocks", first, last,
+              size());
+  QUIRE_CHECK(writable(first, last - first) == last - first, "too few free blocks");
+  int first_changed = size();
+  const int begin = first / block_size_;
+  for (int i = begin; i * block_size_ < last; ++i) {
+    if (i == size()) {
+      blocks_.push_back(pool_->allocate());
+    } else if (shared(i)) {
+      BlockId& entry = blocks_[static_cast<std::size_t>(i)];
+      const BlockId from = std::exchange(entry, pool_->allocate());
+      if (first > i * block_size_) copies.push_back({from, entry});
+      pool_->release(from);
+      first_changed = std::min(first_changed, i);
+    }
+  }
+  return first_changed;
+}
+
+BlockTable BlockTable::fork() const {
+  BlockTable copy(*pool_, block_size_);
+  for (const BlockId block : blocks_) copy.share(block);
+  return copy;
+}
+
+void BlockTable::clear() {
+  for (; !blocks_.empty(); blocks_.pop_back()) pool_->release(blocks_.back());
+}
+
+}  // namespace quire

@@ -1,0 +1,92 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+// The numbers are those of docs/invariants.md.
+void Scheduler::check() const {
+  pool_.check();          // 1
+  prefix_cache_.check();  // 4
+  check_order();
+  std::vector<int> num_holders(static_cast<std::size_t>(pool_.num_blocks()));
+  std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
+  std::size_t num_retiring = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    check_sequence(sequence);
+    num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
+    for (const BlockId block : sequence.table.blocks()) ++num_holders.at(static_cast<std::size_t>(block));
+    if (sequence.state == SequenceState::kWaiting) continue;
+    const auto slot = static_cast<std::size_t>(sequence.slot);
+    QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
+    taken.at(slot) = true;
+  }
+  for (BlockId block = 0; block < pool_.num_blocks(); ++block)
+    QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
+                "2: block {} has {} references", block, pool_.ref_count(block));
+  QUIRE_CHECK(running_.size() + waiting_.size() + num_retiring == sequences_.size(), "9");
+  QUIRE_CHECK(running_.size() + num_retiring + free_slots_.size() == taken.size(), "10: slots are lost");
+}
+
+void Scheduler::check_order() const {
+  std::uint64_t previous = 0;
+  const auto check_list = [&](const auto& list, SequenceState state) {
+    for (const Sequence* sequence : list) {
+      QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", sequence->request.id);
+      QUIRE_CHECK(sequence->arrival > previous, "11: sequence {} lost its place", sequence->request.id);
+      previous = sequence->arrival;
+      // Only the youngest running one may have to yield, or it would not be the next to be preempted.
+      QUIRE_CHECK(!sequence->yielding || sequence == running_.back(), "11");
+    }
+  };
+  check_list(running_, SequenceState::kRunning);
+  check_list(waiting_, SequenceState::kWaiting);
+  for (const PlannedStep& step : in_flight_) {
+    int num_tokens = 0;
+    for (const PlannedSequence& planned : step.sequences) num_tokens += planned.num_tokens;
+    QUIRE_CHECK(num_tokens > 0 && num_tokens <= config_.max_num_batched_tokens, "10: step of {} tokens",
+                num_tokens);
+    QUIRE_CHECK(static_cast<int>(step.sequences.size()) <= config_.max_num_seqs, "10");
+  }
+}
+
+void Scheduler::check_sequence(const Sequence& sequence) const {
+  const SequenceId id = sequence.request.id;
+  int num_in_flight = 0;
+  int num_tokens_in_flight = 0;
+  int num_pending = 0;
+  for (const PlannedStep& step : in_flight_) {
+    for (const PlannedSequence& planned : step.sequences) {
+      if (planned.sequence != &sequence) continue;
+      ++num_in_flight;
+      num_tokens_in_flight += planned.num_tokens;
+      num_pending += planned.sample ? 1 : 0;
+    }
+  }
+  QUIRE_CHECK(sequence.num_in_flight == num_in_flight && sequence.num_pending == num_pending,
+              "14: sequence {} counts {} steps and {} samples in flight, there are {} and {}", id,
+              sequence.num_in_flight, sequence.num_pending, num_in_flight, num_pending);
+  QUIRE_CHECK(sequence.num_planned >= num_tokens_in_flight, "14: sequence {}", id);
+  if (sequence.state == SequenceState::kWaiting) {
+    QUIRE_CHECK(
+        sequence.table.size() == 0 && sequence.slot < 0 && num_in_flight == 0 && !sequence.has_sampled,
+        "9: sequence {} waits and holds something", id);
+  }
+  QUIRE_CHECK(sequence.state != SequenceState::kRetiring || num_in_flight > 0, "6: sequence {} is kept", id);
+  QUIRE_CHECK(sequence.table.size() == blocks_for(sequence.num_planned), "5, 6: sequence {} holds {} blocks",
+              id, sequence.table.size());
+  QUIRE_CHECK(blocks_for(sequence.max_length - 1) <= pool_.num_blocks(), "7: sequence {} cannot end", id);
+  if (sequence.state == SequenceState::kRetiring) return;
+  QUIRE_CHECK(sequence.num_planned <= sequence.length() && sequence.length() <= sequence.max_length,
+              "14: sequence {}", id);
+  const int num_full = sequence.num_planned / config_.block_size;
+  QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
+  for (int i = num_full; i < sequence.table.size(); ++i) {
+    const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(i)];
+    QUIRE_CHECK(pool_.ref_count(block) == 1 && !prefix_cache_.contains(block),
+                "3: block {} is shared, and sequence {} will write it", block, id);
+  }
+}
+
+}  // namespace quire
