@@ -64,6 +64,8 @@ J parse_strict(std::string_view text, std::string_view where, const JsonLimits& 
   if (text.size() > limits.max_bytes) {
     fail("{}: {} bytes of JSON, more than the limit of {}", where, text.size(), limits.max_bytes);
   }
+  // The library takes a NUL byte for the end of its input and would ignore what follows.
+  if (text.find('\0') != std::string_view::npos) fail("{}: not valid JSON (a NUL byte)", where);
   StrictFilter<J> filter(limits, where);
   try {
     return J::parse(text.begin(), text.end(), std::ref(filter));

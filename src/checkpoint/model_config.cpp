@@ -7,11 +7,17 @@
 namespace quire {
 namespace {
 
-// The rope_scaling or rope_parameters object; an empty one counts as absent, as in transformers.
+// The rope_scaling or else the rope_parameters object; an empty one counts as absent, as in transformers.
 std::optional<ConfigObject> find_rope(const ConfigObject& config) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     std::optional<ConfigObject> rope = config.find_object(key);
-    if (rope && !rope->empty()) return rope;
+    if (!rope || rope->empty()) continue;
+    for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+      if (rope->contains(layer_type)) {
+        rope->fail_at(layer_type, "is there, but rotary parameters of each layer type are not supported");
+      }
+    }
+    return rope;
   }
   return {};
 }
@@ -112,7 +118,8 @@ std::optional<DType> ModelConfig::dtype() const {
   if (*name == "float32" || *name == "float") return DType::kF32;
   if (*name == "bfloat16") return DType::kBF16;
   if (*name == "float16" || *name == "half") return DType::kF16;
-  fail_at("dtype", fmt::format("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
+  fail_at(contains("dtype") ? "dtype" : "torch_dtype",
+          fmt::format("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
 }
 
 std::optional<std::string> ModelConfig::quantization() const {
