@@ -44,7 +44,7 @@ struct ModelFamily {
   std::string architecture;  // as in config.json's "architectures"
   ModelSpec (*describe)(const ModelConfig& config);
   std::unique_ptr<Model> (*load)(const ModelConfig& config, const LoadContext& context);
-  std::vector<std::string> ignorable_tensors;  // regular expressions of names that nobody needs to claim
+  std::vector<std::string> ignorable_endings;  // of tensor names that nobody needs to claim
 };
 
 // Registers a family before main. Architectures are unique.

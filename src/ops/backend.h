@@ -75,6 +75,7 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual DeviceKind device() const = 0;
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
+  virtual bool asynchronous() const = 0;         // ops return before they have run
 
   // Memory, 64-byte aligned, zeroed. Error when there is not enough.
   virtual Buffer allocate(std::size_t bytes, MemoryKind kind) = 0;

@@ -14,6 +14,7 @@ class ReferenceBackend : public Backend {
   std::string_view name() const override { return "cpu"; }
   DeviceKind device() const override { return DeviceKind::kCpu; }
   bool supports(DType dtype) const override { return is_float(dtype); }
+  bool asynchronous() const override { return false; }
 
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
   void copy(const Tensor& dst, const Tensor& src) override;

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/generation_config.h"
+#include "engine/output_processor.h"
+#include "engine/request.h"
+#include "ops/communicator.h"
+#include "quire/engine_config.h"
+#include "runner/model_runner.h"
+#include "scheduler/scheduler.h"
+#include "tokenizer/tokenizer.h"
+
+namespace quire {
+
+// What the engine has done since it started.
+struct EngineStats {
+  SchedulerStats scheduler;
+  std::uint64_t prefill_tokens = 0;      // prompt tokens computed
+  std::uint64_t decode_tokens = 0;       // tokens sampled
+  double prefill_seconds = 0;            // in steps with prompt tokens
+  double decode_seconds = 0;             // in steps without
+  std::uint64_t decode_only_tokens = 0;  // sampled in steps without prompt tokens
+};
+
+// A loaded model and the loop that serves it: requests come in, the scheduler plans a step, the runner
+// computes it, the output processor tells the callers.
+//
+// Threads: submit, abort and stats may be called from any thread. Scheduler and runner belong to the engine's
+// own thread, text to the output processor's.
+class Engine {
+ public:
+  // Loads everything; Error when the model or the configuration is not usable.
+  explicit Engine(const EngineConfig& config);
+  ~Engine();  // aborts what is unfinished
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Error when the parameters or token ids are wrong.
+  void validate(const EngineRequest& request) const;
+  // Error as in validate. What only the scheduler can refuse (a prompt that is
+  // empty or can never fit) ends the request with FinishReason::kError.
+  RequestId submit(EngineRequest request);
+  void abort(RequestId id);  // legal in every state
+
+  const RuntimeConfig& config() const { return config_; }
+  const GenerationConfig& generation_config() const { return generation_config_; }
+  const Tokenizer& tokenizer() const;  // Error when the checkpoint has none
+  bool has_tokenizer() const { return tokenizer_.has_value(); }
+  const std::filesystem::path& model_directory() const { return directory_; }
+  EngineStats stats() const;
+
+ private:
+  struct Arrival {
+    RequestId id;
+    SequenceRequest sequence;
+  };
+  struct Abort {
+    RequestId id;
+    bool tell;  // the output processor does not know yet
+  };
+  using Message = std::variant<Arrival, Abort>;
+
+  // A step in flight, for the statistics.
+  struct StepRecord {
+    std::uint64_t prefill_tokens = 0;
+    std::uint64_t decode_tokens = 0;
+    std::chrono::steady_clock::time_point start;
+  };
+
+  void load_weights(const ModelConfig& model);
+  void read_eos_token_ids(const ModelConfig& model);
+  void post(Message message);
+  void run();
+  bool take_messages();
+  void handle(Message message);
+
+  void submit_step(const StepPlan& plan);
+  void collect_step();
+
+  std::filesystem::path directory_;
+  GenerationConfig generation_config_;
+  std::vector<TokenId> eos_token_ids_;
+  std::uint64_t seed_;
+  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Communicator> comm_;
+  RuntimeConfig config_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<OutputProcessor> outputs_;
+  std::deque<StepRecord> steps_;  // in flight
+  std::chrono::steady_clock::time_point last_collected_;
+
+  std::atomic<RequestId> next_id_{1};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Message> messages_;  // guarded by mutex_
+  bool closing_ = false;           // guarded by mutex_
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+  std::thread thread_;
+};
+
+}  // namespace quire

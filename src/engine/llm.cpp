@@ -1,0 +1,187 @@
+#include "quire/llm.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "tokenizer/chat_template.h"
+
+namespace quire {
+
+std::string_view to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "";
+}
+
+namespace {
+
+// The requests of one call to generate, shared with the output thread.
+class Batch {
+ public:
+  Batch(std::size_t size, const GenerateOptions& options)
+      : options_(options), outputs_(size), unfinished_(size) {}
+
+  void update(std::size_t index, const RequestUpdate& update) {
+    if (options_.on_text && !update.new_text.empty()) options_.on_text(index, update.output, update.new_text);
+    if (!update.finished) return;
+    finish(index, update.output);
+  }
+
+  void finish(std::size_t index, const RequestOutput& output) {
+    {
+      const std::lock_guard lock(mutex_);
+      outputs_[index] = output;
+      --unfinished_;
+    }
+    done_.notify_all();
+  }
+
+  // True: all have ended. False: the time is up.
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, time, [this] { return unfinished_ == 0; });
+  }
+
+  std::size_t num_finished() const {
+    const std::lock_guard lock(mutex_);
+    return outputs_.size() - unfinished_;
+  }
+  std::vector<RequestOutput> take_outputs() { return std::move(outputs_); }
+
+ private:
+  const GenerateOptions& options_;
+  mutable std::mutex mutex_;
+  std::condition_variable done_;
+  std::vector<RequestOutput> outputs_;  // guarded by mutex_
+  std::size_t unfinished_;              // guarded by mutex_
+};
+
+// One line on stderr, rewritten in place.
+class ProgressLine {
+ public:
+  ProgressLine(bool wanted, const Engine& engine)
+      : shown_(wanted && isatty(STDERR_FILENO) != 0), engine_(engine), start_(engine.stats()) {}
+
+  void show(std::size_t finished, std::size_t total, bool last) const {
+    if (!shown_) return;
+    const EngineStats now = engine_.stats();
+    const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
+    const double prefill = rate(static_cast<double>(now.prefill_tokens - start_.prefill_tokens),
+                                now.prefill_seconds - start_.prefill_seconds);
+    const double decode = rate(static_cast<double>(now.decode_only_tokens - start_.decode_only_tokens),
+                               now.decode_seconds - start_.decode_seconds);
+    fmt::print(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
+               total, prefill, decode, last ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+ private:
+  bool shown_;
+  const Engine& engine_;
+  EngineStats start_;
+};
+
+}  // namespace
+
+struct LLM::Impl {
+  explicit Impl(const EngineConfig& config)
+      : engine(config), chat_template(load_chat_template(engine.model_directory())) {}
+
+  Engine engine;
+  std::optional<CheckpointChatTemplate> chat_template;
+};
+
+LLM::LLM(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+LLM::~LLM() = default;
+LLM::LLM(LLM&&) noexcept = default;
+LLM& LLM::operator=(LLM&&) noexcept = default;
+
+std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts, const SamplingParams& params,
+                                         const GenerateOptions& options) {
+  return generate(prompts, std::vector<SamplingParams>(prompts.size(), params), options);
+}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
+                                         const std::vector<SamplingParams>& params,
+                                         const GenerateOptions& options) {
+  if (params.size() != prompts.size())
+    fail("{} prompts with {} sampling parameters; give one, or one each", prompts.size(), params.size());
+  Engine& engine = impl_->engine;
+  // Shared: the output thread may still be leaving it when the last request has ended.
+  const auto batch = std::make_shared<Batch>(prompts.size(), options);
+  const ProgressLine progress(options.progress, engine);
+  std::vector<EngineRequest> requests(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto* text = std::get_if<std::string>(&prompts[i]);
+    requests[i].prompt = text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(prompts[i]);
+    requests[i].params = params[i];
+    requests[i].on_update = [batch, i](const RequestUpdate& update) { batch->update(i, update); };
+    engine.validate(requests[i]);  // all of them, before the first one runs
+  }
+  std::vector<RequestId> ids;
+  for (EngineRequest& request : requests) ids.push_back(engine.submit(std::move(request)));
+  bool aborted = false;
+  while (!batch->wait_for(std::chrono::milliseconds(20))) {
+    progress.show(batch->num_finished(), prompts.size(), false);
+    if (!aborted && options.cancelled != nullptr && *options.cancelled) {
+      for (const RequestId id : ids) engine.abort(id);
+      aborted = true;
+    }
+  }
+  progress.show(prompts.size(), prompts.size(), true);
+  return batch->take_outputs();
+}
+
+std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage>& messages) const {
+  if (!impl_->chat_template) {
+    fail("{}: no chat template in chat_template.jinja or tokenizer_config.json; use plain prompts",
+         impl_->engine.model_directory().string());
+  }
+  OrderedJson context;
+  context["messages"] = OrderedJson::array();
+  for (const ChatMessage& message : messages) {
+    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  }
+  context["add_generation_prompt"] = true;
+  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context)), false);
+}
+
+std::vector<std::int32_t> LLM::encode(std::string_view text) const {
+  return impl_->engine.tokenizer().encode(text);
+}
+
+std::string LLM::decode(std::span<const std::int32_t> token_ids) const {
+  return impl_->engine.tokenizer().decode(token_ids, true);
+}
+
+SamplingParams LLM::default_sampling_params() const {
+  const GenerationConfig& defaults = impl_->engine.generation_config();
+  SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.max_tokens = defaults.max_new_tokens.value_or(params.max_tokens);
+  return params;
+}
+
+int LLM::max_model_len() const { return impl_->engine.config().max_model_len; }
+
+}  // namespace quire

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/ids.h"
+#include "quire/request_output.h"
+#include "quire/sampling_params.h"
+
+namespace quire {
+
+using RequestId = SequenceId;
+
+// What happened to a request since the last call.
+struct RequestUpdate {
+  RequestId id = 0;
+  const RequestOutput& output;  // all so far
+  std::string_view new_text;    // never part of a character, and never part of a stop string
+  bool finished = false;        // no further update follows
+  std::vector<float> logits;    // [n, vocab] of the next n prompt positions, where asked for
+};
+
+// One prompt to be continued.
+struct EngineRequest {
+  std::vector<TokenId> prompt;
+  SamplingParams params;
+  bool prompt_logits = false;  // deliver the logits of every prompt position
+  // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
+  std::function<void(const RequestUpdate&)> on_update;
+};
+
+}  // namespace quire

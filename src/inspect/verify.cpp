@@ -1,0 +1,148 @@
+#include "inspect/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <future>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+#include "engine/engine.h"
+
+namespace quire {
+namespace {
+
+constexpr int kChunk = 7;
+
+// Limits by the dtype computed in: of the logits' relative error, and the gap between the reference's two
+// best logits, relative to its largest, below which another argmax is excused.
+struct Limits {
+  double error;
+  double excused_gap;
+};
+
+Limits limits_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return {6e-2, 2.5e-2};
+    case DType::kF16:
+      return {1e-2, 3e-3};
+    default:
+      return {2e-5, 0};
+  }
+}
+
+struct Reference {
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> greedy;
+  std::vector<float> logits;  // [prompt.size(), vocab]
+  std::vector<float> gap;     // [greedy.size()]
+};
+
+template <typename T>
+std::vector<T> read_values(const SafetensorsFile& file, const std::string& name, DType dtype) {
+  const SafetensorsEntry& entry = file.tensor(name);
+  if (entry.dtype != dtype)
+    fail("{}: tensor {} is {}, not {}", file.path(), name, entry.dtype_name, to_string(dtype));
+  std::vector<T> values(entry.bytes / sizeof(T));
+  file.read(name, 0, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+std::vector<Reference> read_references(const std::filesystem::path& path, int vocab_size) {
+  const SafetensorsFile file(path);
+  std::vector<Reference> references;
+  while (file.tensors().contains("prompt." + std::to_string(references.size()))) {
+    const std::string suffix = "." + std::to_string(references.size());
+    Reference reference{read_values<TokenId>(file, "prompt" + suffix, DType::kI32),
+                        read_values<TokenId>(file, "greedy" + suffix, DType::kI32),
+                        read_values<float>(file, "logits" + suffix, DType::kF32),
+                        read_values<float>(file, "gap" + suffix, DType::kF32)};
+    if (reference.prompt.empty() || reference.greedy.empty() ||
+        reference.gap.size() != reference.greedy.size() ||
+        reference.logits.size() != reference.prompt.size() * static_cast<std::size_t>(vocab_size)) {
+      fail("{}: the tensors of prompt {} do not fit together, or not the vocabulary of {}", path.string(),
+           references.size(), vocab_size);
+    }
+    references.push_back(std::move(reference));
+  }
+  if (references.empty()) fail("{}: no tensor prompt.0", path.string());
+  return references;
+}
+
+// Logits at every position of `tokens`: [tokens.size(), vocab].
+std::vector<float> run(Engine& engine, std::vector<TokenId> tokens) {
+  std::vector<float> logits;
+  std::promise<std::string> done;
+  EngineRequest request;
+  request.prompt = std::move(tokens);
+  request.params.max_tokens = 1;
+  request.params.ignore_eos = true;
+  request.params.temperature = 0;
+  request.prompt_logits = true;
+  request.on_update = [&](const RequestUpdate& update) {
+    logits.insert(logits.end(), update.logits.begin(), update.logits.end());
+    if (update.finished) done.set_value(update.output.error);
+  };
+  auto finished = done.get_future();
+  engine.submit(std::move(request));
+  if (const std::string error = finished.get(); !error.empty()) fail("verify: {}", error);
+  return logits;
+}
+
+VerifyResult compare(const Reference& reference, const std::vector<float>& logits, Limits limits) {
+  VerifyResult result;
+  const std::size_t vocab = reference.logits.size() / reference.prompt.size();
+  double largest = 0;
+  double difference = 0;
+  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    largest = std::max(largest, std::abs(double{reference.logits[i]}));
+    const double d = std::abs(double{reference.logits[i]} - double{logits[i]});
+    difference = std::max(difference, std::isnan(d) ? INFINITY : d);
+  }
+  result.num_tokens = static_cast<int>(reference.prompt.size());
+  result.error = difference / largest;
+  result.limit = limits.error;
+  result.num_steps = static_cast<int>(reference.greedy.size());
+  for (std::size_t step = 0; step < reference.greedy.size(); ++step) {
+    const auto row =
+        logits.begin() + static_cast<std::ptrdiff_t>((reference.prompt.size() - 1 + step) * vocab);
+    const auto best = std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab)) - row;
+    if (best == reference.greedy[step]) {
+      ++result.argmax_equal;
+    } else if (reference.gap[step] < limits.excused_gap * largest) {
+      ++result.argmax_excused;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result) {
+  bool passed = true;
+  for (const int chunk : {0, kChunk}) {
+    EngineConfig chunked = config;
+    if (chunk != 0) chunked.max_num_batched_tokens = chunk;
+    Engine engine(chunked);
+    const auto references =
+        read_references(engine.model_directory() / "expected.safetensors", engine.config().spec.vocab_size);
+    for (std::size_t i = 0; i < references.size(); ++i) {
+      std::vector<TokenId> tokens = references[i].prompt;
+      // The last greedy token is predicted, never read.
+      tokens.insert(tokens.end(), references[i].greedy.begin(), references[i].greedy.end() - 1);
+      if (chunk == 0 && static_cast<int>(tokens.size()) > engine.config().max_num_batched_tokens) {
+        fail("max-num-batched-tokens is {}; verify needs {} to run prompt {} in one chunk",
+             engine.config().max_num_batched_tokens, tokens.size(), i);
+      }
+      VerifyResult result =
+          compare(references[i], run(engine, std::move(tokens)), limits_of(engine.config().dtype));
+      result.prompt = static_cast<int>(i);
+      result.chunk_size = chunk;
+      passed = passed && result.passed();
+      on_result(result);
+    }
+  }
+  return passed;
+}
+
+}  // namespace quire

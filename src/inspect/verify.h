@@ -1,0 +1,32 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quire/engine_config.h"
+
+namespace quire {
+
+// How one prompt of a reference compared, run in one way.
+struct VerifyResult {
+  int prompt = 0;          // its number in the reference
+  int num_tokens = 0;      // of the prompt
+  int chunk_size = 0;      // tokens a step; 0: the prompt in one piece
+  double error = 0;        // largest |difference| of a prompt logit over the largest |logit| of the prompt
+  double limit = 0;        // of error
+  int argmax_equal = 0;    // greedy steps with the reference's token
+  int argmax_excused = 0;  // others, where the reference's two best tokens are too close to tell apart
+  int num_steps = 0;
+  bool passed() const { return error <= limit && argmax_equal + argmax_excused == num_steps; }
+};
+
+// Runs the paged engine over the prompts and greedy continuations of config.model's expected.safetensors
+// (written by Hugging Face transformers in float32), teacher-forced, once in one chunk and once in chunks of
+// 7 tokens, and compares the logits of every prompt position and the most likely token at every greedy step.
+// Calls `on_result` for each. Error when the folder is no such model. Other settings of `config` apply as
+// they are.
+bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result);
+
+}  // namespace quire
