@@ -1,0 +1,158 @@
+#include "tokenizer/added_tokens.h"
+
+#include <algorithm>
+
+#include "tokenizer/unicode.h"
+#include "tokenizer/vocabulary.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxContentBytes = 256;  // bounds the steps at each place of a text
+
+// The last character of a text that is valid UTF-8 and not empty.
+Utf8Step last_character(std::string_view text) {
+  std::size_t position = text.size() - 1;
+  while ((static_cast<unsigned char>(text[position]) & 0xC0) == 0x80) --position;
+  return read_utf8(text, position);
+}
+
+bool stands_alone(std::string_view text, const TextRange& range) {
+  const bool word_before =
+      range.begin > 0 && is_word_character(last_character(text.substr(0, range.begin)).code_point);
+  const bool word_after = range.end < text.size() && is_word_character(read_utf8(text, range.end).code_point);
+  return !word_before && !word_after;
+}
+
+// Moves the beginning back over white space, but not before `limit`.
+std::size_t skip_space_before(std::string_view text, std::size_t begin, std::size_t limit) {
+  while (begin > limit) {
+    const Utf8Step step = last_character(text.substr(0, begin));
+    if (!is_whitespace(step.code_point)) break;
+    begin -= step.length;
+  }
+  return begin;
+}
+
+std::size_t skip_space_after(std::string_view text, std::size_t end) {
+  while (end < text.size()) {
+    const Utf8Step step = read_utf8(text, end);
+    if (!is_whitespace(step.code_point)) break;
+    end += step.length;
+  }
+  return end;
+}
+
+}  // namespace
+
+std::vector<AddedToken> added_tokens_from_json(const JsonView& list) {
+  std::vector<AddedToken> tokens;
+  for (const JsonView& item : list.items()) {
+    AddedToken token{.id = static_cast<TokenId>(item.at("id").as_int(0, kMaxTokenId)),
+                     .content = item.at("content").as_string(),
+                     .single_word = item.at("single_word").as_bool(),
+                     .lstrip = item.at("lstrip").as_bool(),
+                     .rstrip = item.at("rstrip").as_bool(),
+                     .normalized = item.at("normalized").as_bool(),
+                     .special = item.at("special").as_bool()};
+    if (token.content.empty() || token.content.size() > kMaxContentBytes) {
+      fail("{}.content: must have from 1 to {} bytes, has {}", item.where(), kMaxContentBytes,
+           token.content.size());
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+void TrustRuns::append(std::size_t bytes, bool trusted) {
+  if (bytes == 0) return;
+  if (runs_.empty() || runs_.back().trusted != trusted)
+    runs_.push_back({runs_.empty() ? 0 : runs_.back().end, trusted});
+  runs_.back().end += bytes;
+}
+
+std::vector<TrustRuns::Run>::const_iterator TrustRuns::run_at(std::size_t position) const {
+  return std::upper_bound(runs_.begin(), runs_.end(), position,
+                          [](std::size_t at, const Run& run) { return at < run.end; });
+}
+
+bool TrustRuns::covers(const TextRange& range) const {
+  const auto run = run_at(range.begin);
+  return run != runs_.end() && run->trusted && range.end <= run->end;
+}
+
+TrustRuns TrustRuns::slice(const TextRange& range) const {
+  TrustRuns part;
+  std::size_t begin = range.begin;
+  for (auto run = run_at(begin); run != runs_.end() && begin < range.end; ++run) {
+    const std::size_t end = std::min(run->end, range.end);
+    part.append(end - begin, run->trusted);
+    begin = end;
+  }
+  return part;
+}
+
+void AddedTokenMatcher::add(const AddedToken& token, std::string_view text) {
+  if (text.empty()) return;
+  first_bytes_[static_cast<unsigned char>(text.front())] = true;
+  std::uint32_t node = kRoot;
+  for (const char byte : text) {
+    const std::uint64_t edge = std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
+    const auto [entry, added] = edges_.try_emplace(edge, static_cast<std::uint32_t>(found_at_.size()));
+    if (added) found_at_.push_back(kNone);
+    node = entry->second;
+  }
+  if (found_at_[node] != kNone) return;
+  found_at_[node] = static_cast<std::uint32_t>(found_.size());
+  found_.push_back({token.id, token.single_word, token.lstrip, token.rstrip, token.special});
+}
+
+std::uint32_t AddedTokenMatcher::step(std::uint32_t node, char byte) const {
+  const auto edge = edges_.find(std::uint64_t{node} << 8 | static_cast<unsigned char>(byte));
+  return edge == edges_.end() ? kNone : edge->second;
+}
+
+std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::string_view text,
+                                                                      std::size_t position,
+                                                                      const TrustRuns& trust) const {
+  std::optional<Match> longest;
+  std::uint32_t node = kRoot;
+  for (std::size_t end = position; end < text.size();) {
+    node = step(node, text[end++]);
+    if (node == kNone) break;
+    if (found_at_[node] == kNone) continue;
+    const Found& token = found_[found_at_[node]];
+    const TextRange range{position, end};
+    if (!token.special || trust.covers(range)) longest = {range, &token};
+  }
+  return longest;
+}
+
+std::vector<Segment> AddedTokenMatcher::split(std::string_view text, const TrustRuns& trust) const {
+  std::vector<Segment> segments;
+  std::size_t done = 0;
+  const auto add_text = [&](std::size_t end) {
+    if (done < end) segments.push_back({{done, end}, std::nullopt});
+  };
+  for (std::size_t position = 0; !empty() && position < text.size();) {
+    const bool possible = first_bytes_[static_cast<unsigned char>(text[position])];
+    const std::optional<Match> match = possible ? longest_at(text, position, trust) : std::nullopt;
+    if (!match) {
+      ++position;
+      continue;
+    }
+    position = match->range.end;
+    if (match->token->single_word && !stands_alone(text, match->range)) continue;
+    TextRange range = match->range;
+    if (match->token->lstrip) range.begin = skip_space_before(text, range.begin, done);
+    // The space before `done` has been walked through already: the same end, and never twice the work.
+    if (match->token->rstrip) range.end = skip_space_after(text, std::max(range.end, done));
+    add_text(range.begin);
+    segments.push_back({range, match->token->id});
+    done = range.end;
+  }
+  add_text(text.size());
+  return segments;
+}
+
+}  // namespace quire

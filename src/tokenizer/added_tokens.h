@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/json_view.h"
+#include "tokenizer/regex.h"
+#include "tokenizer/token_id.h"
+
+namespace quire {
+
+// An entry of tokenizer.json's "added_tokens": a text that is one token wherever it stands.
+struct AddedToken {
+  TokenId id;
+  std::string content;
+  bool single_word;  // only where no letter or digit adjoins it
+  bool lstrip;       // takes the white space before it along
+  bool rstrip;       // and after it
+  bool normalized;   // looked for in normalised text, otherwise in the text as given
+  bool special;      // a control token: looked for in trusted text only, left out of decoded text on demand
+};
+
+std::vector<AddedToken> added_tokens_from_json(const JsonView& list);
+
+// Which parts of a text may hold special tokens, as runs from its beginning.
+class TrustRuns {
+ public:
+  struct Run {
+    std::size_t end;
+    bool trusted;
+  };
+
+  void append(std::size_t bytes, bool trusted);
+  bool covers(const TextRange& range) const;  // with trust, the whole of a range that is not empty
+  TrustRuns slice(const TextRange& range) const;
+  const std::vector<Run>& runs() const { return runs_; }
+
+ private:
+  std::vector<Run>::const_iterator run_at(std::size_t position) const;
+
+  std::vector<Run> runs_;  // neighbours differ in trust
+};
+
+// A part of a text: an added token, or text for the model.
+struct Segment {
+  TextRange range;
+  std::optional<TokenId> token;
+};
+
+// Finds one set of added tokens in texts: at each place the longest, from left to right. Immutable, usable
+// from any thread.
+class AddedTokenMatcher {
+ public:
+  // `text` is what to look for: the token's content, or its normalised form. An empty text is never found; of
+  // several tokens with one text the first counts.
+  void add(const AddedToken& token, std::string_view text);
+  bool empty() const { return found_.empty(); }
+
+  // The parts of `text`, which is valid UTF-8, in order. A special token that trust does not cover whole is
+  // plain text.
+  std::vector<Segment> split(std::string_view text, const TrustRuns& trust) const;
+
+ private:
+  static constexpr std::uint32_t kRoot = 0, kNone = UINT32_MAX;
+  struct Found {
+    TokenId id;
+    bool single_word, lstrip, rstrip, special;
+  };
+  struct Match {
+    TextRange range;
+    const Found* token;
+  };
+
+  std::uint32_t step(std::uint32_t node, char byte) const;
+  std::optional<Match> longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
+
+  std::vector<Found> found_;
+  std::vector<std::uint32_t> found_at_ = {kNone};           // by node of the trie; kNone: no token ends there
+  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // (node, byte) to node
+  std::array<bool, 256> first_bytes_{};                     // of any token
+};
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+#include "tokenizer/post_processor.h"
+
+#include "tokenizer/vocabulary.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxSurrounding = 1024;  // tokens
+
+// The special tokens of the template for one text, in which that text, "A", stands once.
+void wrap_in_template(PostProcessor& processor, const JsonView& config) {
+  std::vector<TokenId> before, after;
+  bool seen_text = false;
+  const JsonView single = config.at("single");
+  for (const JsonView& piece : single.items()) {
+    if (const auto sequence = piece.find("Sequence")) {
+      if (seen_text || sequence->at("id").as_string() != "A")
+        fail("{}: must hold the sequence A once", single.where());
+      seen_text = true;
+      continue;
+    }
+    const std::string& name = piece.at("SpecialToken").at("id").as_string();
+    for (const JsonView& id : config.at("special_tokens").at(name).at("ids").items()) {
+      (seen_text ? after : before).push_back(static_cast<TokenId>(id.as_int(0, kMaxTokenId)));
+    }
+  }
+  if (!seen_text) fail("{}: must hold the sequence A once", single.where());
+  if (before.size() + after.size() > kMaxSurrounding)
+    fail("{}: over {} tokens", single.where(), kMaxSurrounding);
+  processor.prefix.insert(processor.prefix.begin(), before.begin(), before.end());
+  processor.suffix.insert(processor.suffix.end(), after.begin(), after.end());
+}
+
+void add_steps(PostProcessor& processor, const JsonView& config) {
+  const std::string& type = config.at("type").as_string();
+  if (type == "Sequence") {
+    for (const JsonView& step : config.at("processors").items()) add_steps(processor, step);
+  } else if (type == "TemplateProcessing") {
+    wrap_in_template(processor, config);
+  } else if (type != "ByteLevel") {  // which changes offsets alone
+    fail(
+        "{}: the post-processor {} is not supported; supported are TemplateProcessing, ByteLevel and "
+        "Sequence",
+        config.where(), type);
+  }
+}
+
+}  // namespace
+
+PostProcessor PostProcessor::from_json(const JsonView& config) {
+  PostProcessor processor;
+  add_steps(processor, config);
+  return processor;
+}
+
+}  // namespace quire

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/json_view.h"
+#include "tokenizer/regex.h"
+
+namespace quire {
+
+// A text cut into the pieces that merges do not cross. The pieces are ranges of text(), in order; a piece is
+// not empty.
+class PreTokens {
+ public:
+  // Begins with one piece, the whole of `text`, which outlives this object or the next start().
+  void start(std::string_view text);
+
+  std::string_view text() const { return text_; }
+  const std::vector<TextRange>& pieces() const { return pieces_; }
+  std::string_view piece(const TextRange& range) const {
+    return text_.substr(range.begin, range.end - range.begin);
+  }
+
+  // Replaces each piece by the pieces that split(piece, add) hands to add(TextRange in the piece).
+  template <typename Split>
+  void split(Split&& split_piece);
+  // Replaces the text of each piece.
+  template <typename Rewrite>
+  void rewrite(Rewrite&& rewrite_piece);
+
+ private:
+  std::string_view text_;
+  std::string buffer_;  // holds text_ once a step has rewritten it
+  std::vector<TextRange> pieces_;
+};
+
+// Cuts text into pieces of bytes. Immutable, usable from any thread. A pre-tokenizer that is not byte-level
+// is refused.
+class PreTokenizer {
+ public:
+  PreTokenizer() = default;  // leaves a text whole
+  static PreTokenizer from_json(const JsonView& config);
+
+  // Cuts the text that `tokens` was started with; it is valid UTF-8. The pieces are raw bytes.
+  void run(PreTokens& tokens) const;
+
+ private:
+  enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+  struct AddPrefixSpace {};
+  struct ToByteCharacters {};
+  struct FromByteCharacters {};
+  struct Split {
+    Regex pattern;
+    Behavior behavior;
+    bool invert;  // matches and what lies between them change their parts
+  };
+  using Step = std::variant<Split, AddPrefixSpace, ToByteCharacters, FromByteCharacters>;
+
+  void add_steps(const JsonView& config);
+  void add_byte_level(const JsonView& config);
+  void add_split(std::string_view pcre2_pattern, Behavior behavior, bool invert = false);
+  static Behavior behavior_from_json(const JsonView& name);
+
+  static void run(AddPrefixSpace, PreTokens& tokens);
+  static void run(ToByteCharacters, PreTokens& tokens);
+  static void run(FromByteCharacters, PreTokens& tokens);
+  static void run(const Split& split, PreTokens& tokens);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace quire

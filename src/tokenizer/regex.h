@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_data_8;
+struct pcre2_real_match_context_8;
+
+namespace quire {
+
+// A part of a text, in bytes.
+struct TextRange {
+  std::size_t begin;
+  std::size_t end;
+
+  bool operator==(const TextRange&) const = default;
+};
+
+// A compiled pattern. Immutable, cheap to copy, usable from any thread.
+class Regex {
+ public:
+  // A pattern in the syntax of tokenizer.json (Oniguruma's, see regex_syntax.h). `where` names it in errors.
+  static Regex from_oniguruma(std::string_view pattern, std::string_view where);
+  static Regex from_pcre2(std::string_view pattern, std::string_view where);
+  static Regex literal(std::string_view text);
+
+ private:
+  friend class RegexScanner;
+  explicit Regex(std::shared_ptr<const pcre2_real_code_8> code) : code_(std::move(code)) {}
+  std::shared_ptr<const pcre2_real_code_8> code_;
+};
+
+// Walks through the matches of a pattern in one text after another. Error when a match takes more steps, or
+// all of them more time, than any sound pattern needs.
+class RegexScanner {
+ public:
+  explicit RegexScanner(const Regex& regex);
+  ~RegexScanner();
+  RegexScanner(const RegexScanner&) = delete;
+  RegexScanner& operator=(const RegexScanner&) = delete;
+
+  // `text` is valid UTF-8 and outlives the scan.
+  void start(std::string_view text);
+  // The next match that does not overlap the last. An empty match directly behind the last one does not
+  // count.
+  std::optional<TextRange> next();
+
+ private:
+  std::optional<TextRange> match_from(std::size_t position);
+  void check_time();
+
+  Regex regex_;
+  std::unique_ptr<pcre2_real_match_data_8, void (*)(pcre2_real_match_data_8*)> data_;
+  std::unique_ptr<pcre2_real_match_context_8, void (*)(pcre2_real_match_context_8*)> context_;
+  std::string_view text_;
+  std::size_t position_ = 0;
+  std::optional<std::size_t> last_end_;
+  std::size_t calls_ = 0;
+  long long deadline_ns_ = 0;  // on the steady clock; 0 until calls_ is worth a look at it
+};
+
+}  // namespace quire

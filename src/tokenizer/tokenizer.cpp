@@ -1,0 +1,194 @@
+#include "tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "tokenizer/tokenizer_file.h"
+#include "tokenizer/unicode.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
+
+std::string_view part_of(std::string_view text, const TextRange& range) {
+  return text.substr(range.begin, range.end - range.begin);
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
+  return from_json(read_text_file(path, kMaxFileBytes), path.string());
+}
+
+Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
+  return Tokenizer(parse_tokenizer_file(text, where), where);
+}
+
+Tokenizer::Tokenizer(TokenizerFile file, std::string_view where)
+    : added_tokens_(read_added_tokens(file, where)), bpe_(make_bpe(file, added_tokens_, where)) {
+  const JsonView root(file.config, std::string(where) + ":");
+  if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer::from_json(*normalizer);
+  pre_tokenizer_ = PreTokenizer::from_json(root.at("pre_tokenizer"));
+  if (const auto processor = root.find("post_processor"))
+    post_processor_ = PostProcessor::from_json(*processor);
+  decoder_ = Decoder::from_json(root.at("decoder"));
+  index_added_tokens(where);
+  for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
+    for (const TokenId id : ids) {
+      if (!id_to_token(id)) fail("{}: post_processor: the id {} belongs to no token", where, id);
+    }
+  }
+}
+
+std::vector<AddedToken> Tokenizer::read_added_tokens(const TokenizerFile& file, std::string_view where) {
+  const auto list = JsonView(file.config, std::string(where) + ":").find("added_tokens");
+  return list ? added_tokens_from_json(*list) : std::vector<AddedToken>();
+}
+
+Bpe Tokenizer::make_bpe(TokenizerFile& file, const std::vector<AddedToken>& added, std::string_view where) {
+  const JsonView model = JsonView(file.config, std::string(where) + ":").at("model");
+  if (const auto type = model.find("type"); type && type->as_string() != "BPE") {
+    fail("{}: the model {} is not supported; supported is BPE (byte-level)", type->where(),
+         in_quotes(type->as_string()));
+  }
+  if (file.vocab.empty()) fail("{}: the key \"vocab\" is missing or empty", model.where());
+  std::unordered_set<TokenId> special;
+  for (const AddedToken& token : added) {
+    if (token.special) special.insert(token.id);
+  }
+  return Bpe(model, Vocabulary(std::move(file.vocab), model.where() + ".vocab"), file.merges, special);
+}
+
+void Tokenizer::index_added_tokens(std::string_view where) {
+  const Vocabulary& vocabulary = bpe_.vocabulary();
+  vocab_size_ = vocabulary.size();
+  for (std::size_t i = 0; i < added_tokens_.size(); ++i) {
+    const AddedToken& token = added_tokens_[i];
+    const bool other_text = vocabulary.text(token.id).value_or(token.content) != token.content;
+    const bool other_id = vocabulary.find(token.content).value_or(token.id) != token.id;
+    const bool new_id = added_by_id_.emplace(token.id, i).second;
+    const bool new_text = added_by_text_.emplace(token.content, token.id).second;
+    if (other_text || other_id || !new_id || !new_text) {
+      fail("{}: added_tokens[{}]: the id {} or the text {} belongs to another token already", where, i,
+           token.id, in_quotes(token.content));
+    }
+    vocab_size_ = std::max(vocab_size_, token.id + 1);
+  }
+  // Of two tokens that normalisation makes alike, the special one is found.
+  for (const bool special : {true, false}) {
+    for (const AddedToken& token : added_tokens_) {
+      if (token.special != special) continue;
+      std::string buffer;
+      if (token.normalized) {
+        in_normalized_text_.add(token, normalizer_.apply(token.content, buffer));
+      } else {
+        in_text_.add(token, token.content);
+      }
+    }
+  }
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::string repaired;
+  if (valid_utf8_prefix(text) != text.size()) text = repaired = to_valid_utf8(text);
+  TrustRuns trust;
+  trust.append(text.size(), true);
+  return encode(text, trust, add_special_tokens);
+}
+
+std::vector<TokenId> Tokenizer::encode(std::span<const TextPiece> pieces, bool add_special_tokens) const {
+  std::string text;
+  TrustRuns trust;
+  for (const TextPiece& piece : pieces) {
+    const std::size_t begin = text.size();
+    text += to_valid_utf8(piece.text);
+    trust.append(text.size() - begin, piece.trusted);
+  }
+  return encode(text, trust, add_special_tokens);
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& trust,
+                                       bool add_special_tokens) const {
+  if (text.size() > kMaxTextBytes) {
+    fail("cannot tokenize a text of {} bytes: the limit is {}", text.size(), kMaxTextBytes);
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 3);
+  if (add_special_tokens) ids = post_processor_.prefix;
+  BpeEncoder encoder(bpe_, text.size());
+  PreTokens pre_tokens;
+  std::string buffer;
+  for (const Segment& segment : in_text_.split(text, trust)) {
+    if (segment.token) {
+      ids.push_back(*segment.token);
+      continue;
+    }
+    const std::string_view plain = part_of(text, segment.range);
+    const std::string_view normalized = normalizer_.apply(plain, buffer);
+    const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, trust.slice(segment.range));
+    for (const Segment& part : in_normalized_text_.split(normalized, still_trusted)) {
+      if (part.token) {
+        ids.push_back(*part.token);
+        continue;
+      }
+      pre_tokens.start(part_of(normalized, part.range));
+      pre_tokenizer_.run(pre_tokens);
+      for (const TextRange& range : pre_tokens.pieces()) encoder.encode(pre_tokens.piece(range), ids);
+    }
+  }
+  if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
+  return ids;
+}
+
+TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_view normalized,
+                                             const TrustRuns& trust) const {
+  TrustRuns after;
+  if (in_normalized_text_.empty() || normalized == text) return trust;
+  if (trust.runs().size() == 1) {
+    after.append(normalized.size(), trust.runs().front().trusted);
+    return after;
+  }
+  // Runs that normalise to the same text alone as together keep their trust. Where a normaliser works across
+  // their borders nothing is trusted: a lost control token is the lesser harm.
+  std::string joined, buffer;
+  std::size_t begin = 0;
+  for (const TrustRuns::Run& run : trust.runs()) {
+    const std::string_view part = normalizer_.apply(part_of(text, {begin, run.end}), buffer);
+    joined += part;
+    after.append(part.size(), run.trusted);
+    begin = run.end;
+  }
+  return joined == normalized ? after : TrustRuns();
+}
+
+std::string Tokenizer::token_bytes(TokenId id) const {
+  const auto text = id_to_token(id);
+  return text ? decoder_.bytes(*text) : std::string();
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  std::string bytes;
+  for (const TokenId id : ids) {
+    if (!skip_special_tokens || !is_special(id)) bytes += token_bytes(id);
+  }
+  return to_valid_utf8(bytes);
+}
+
+std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
+  const auto added = added_by_text_.find(std::string(token));
+  return added != added_by_text_.end() ? added->second : bpe_.vocabulary().find(token);
+}
+
+std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+  const auto added = added_by_id_.find(id);
+  return added != added_by_id_.end() ? added_tokens_[added->second].content : bpe_.vocabulary().text(id);
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+  const auto added = added_by_id_.find(id);
+  return added != added_by_id_.end() && added_tokens_[added->second].special;
+}
+
+}  // namespace quire

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/post_processor.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/text_piece.h"
+#include "tokenizer/token_id.h"
+
+namespace quire {
+
+struct TokenizerFile;
+
+// A tokenizer.json with a byte-level BPE model, with the results of Hugging Face's tokenizers library; what
+// it does not support it refuses by name. "truncation" and "padding" are ignored, as transformers does.
+// Immutable after loading, usable from any thread at once.
+class Tokenizer {
+ public:
+  static Tokenizer from_file(const std::filesystem::path& path);
+  static Tokenizer from_json(std::string_view text, std::string_view where);
+
+  // The tokens of a text, its special tokens included. Invalid UTF-8 becomes U+FFFD, one for each maximal
+  // subpart. Error for a text of over 256 MiB.
+  std::vector<TokenId> encode(std::string_view text, bool add_special_tokens = true) const;
+
+  // The same for the pieces joined, but a special token is recognised only where it lies in trusted pieces.
+  // No other text becomes one either, apart from what stands for a byte that the vocabulary lacks. Characters
+  // do not cross pieces: each is made valid UTF-8 by itself.
+  std::vector<TokenId> encode(std::span<const TextPiece> pieces, bool add_special_tokens) const;
+
+  // Ids without a token count for nothing; bytes that are no UTF-8 become U+FFFD.
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
+  // What one token adds to a text; characters may be split between tokens.
+  std::string token_bytes(TokenId id) const;
+
+  int vocab_size() const { return vocab_size_; }  // largest id + 1, added tokens included
+  std::optional<TokenId> token_to_id(std::string_view token) const;
+  // As the file spells it; nothing for an id without a token.
+  std::optional<std::string_view> id_to_token(TokenId id) const;
+  bool is_special(TokenId id) const;
+
+ private:
+  Tokenizer(TokenizerFile file, std::string_view where);
+  static Bpe make_bpe(TokenizerFile& file, const std::vector<AddedToken>& added, std::string_view where);
+  static std::vector<AddedToken> read_added_tokens(const TokenizerFile& file, std::string_view where);
+  void index_added_tokens(std::string_view where);
+  // `text` is valid UTF-8.
+  std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;
+  TrustRuns trust_after_normalizing(std::string_view text, std::string_view normalized,
+                                    const TrustRuns& trust) const;
+
+  std::vector<AddedToken> added_tokens_;
+  Bpe bpe_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  PostProcessor post_processor_;
+  Decoder decoder_;
+  std::unordered_map<TokenId, std::size_t> added_by_id_;    // index of added_tokens_
+  std::unordered_map<std::string, TokenId> added_by_text_;  // texts of added_tokens_
+  AddedTokenMatcher in_text_, in_normalized_text_;
+  int vocab_size_ = 0;
+};
+
+}  // namespace quire

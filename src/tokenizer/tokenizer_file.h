@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizer/token_id.h"
+
+namespace quire {
+
+// A tokenizer.json, with its two large tables apart: as JSON values they would take most of the loading time.
+struct TokenizerFile {
+  Json config;  // "model" lacks "vocab" if that is an object, and "merges"
+  std::vector<std::pair<std::string, TokenId>> vocab;  // each id within 0 to kMaxTokenId
+  std::vector<std::pair<std::string, std::string>> merges;
+};
+
+// Error as parse_json, and for ids and merges of a wrong type or out of range.
+TokenizerFile parse_tokenizer_file(std::string_view text, std::string_view where);
+
+}  // namespace quire

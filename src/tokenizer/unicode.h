@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// One step of reading UTF-8 that may be damaged.
+struct Utf8Step {
+  enum class Kind { kCharacter, kInvalid, kIncomplete };
+  Kind kind;
+  std::size_t length;   // bytes consumed, at least 1
+  char32_t code_point;  // U+FFFD unless kind is kCharacter
+};
+
+// Reads at `position` < text.size(). kInvalid consumes one maximal subpart (Unicode 15, section 3.9), which
+// stands for one U+FFFD; kIncomplete is a subpart that the end of the text cuts short.
+Utf8Step read_utf8(std::string_view text, std::size_t position);
+
+void append_utf8(std::string& out, char32_t code_point);
+
+// The number of leading bytes of `text` that are valid UTF-8.
+std::size_t valid_utf8_prefix(std::string_view text);
+
+// Copies `text`, with each invalid maximal subpart replaced by U+FFFD.
+std::string to_valid_utf8(std::string_view text);
+
+// Moves out of `bytes` what further bytes cannot change, invalid parts replaced by U+FFFD; what stays is the
+// beginning of a character (at most 3 bytes).
+std::string take_complete_utf8(std::string& bytes);
+
+bool is_whitespace(char32_t code_point);      // the property White_Space
+bool is_word_character(char32_t code_point);  // what \w matches: UTS 18, annex C
+
+}  // namespace quire
