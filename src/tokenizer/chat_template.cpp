@@ -1,0 +1,171 @@
+#include "tokenizer/chat_template.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_interpreter.h"
+#include "tokenizer/jinja_parser.h"
+#include "tokenizer/jinja_unicode.h"
+
+namespace quire {
+namespace {
+
+using jinja::Runtime;
+using jinja::Value;
+
+Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
+  if (!jinja::is_utf8(text)) fail("the context of a chat template holds a string that is no valid UTF-8");
+  return runtime.make(text, trusted);
+}
+
+Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth) {
+  constexpr bool kTrusted = false;
+  if (depth > Runtime::kMaxValueDepth) {
+    fail("the context of a chat template is nested deeper than {}", Runtime::kMaxValueDepth);
+  }
+  switch (json.type()) {
+    case OrderedJson::value_t::null:
+      return {jinja::None{}, kTrusted};
+    case OrderedJson::value_t::boolean:
+      return {json.get<bool>(), kTrusted};
+    case OrderedJson::value_t::number_unsigned:
+      if (json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+        fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
+      }
+      return {json.get<std::int64_t>(), kTrusted};
+    case OrderedJson::value_t::number_integer:
+      return {json.get<std::int64_t>(), kTrusted};
+    case OrderedJson::value_t::number_float:
+      return {json.get<double>(), kTrusted};
+    case OrderedJson::value_t::string:
+      return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
+    case OrderedJson::value_t::array: {
+      std::vector<Value> items;
+      for (const OrderedJson& item : json) items.push_back(context_value(runtime, item, depth + 1));
+      return runtime.make(std::move(items));
+    }
+    case OrderedJson::value_t::object: {
+      std::vector<std::pair<Value, Value>> items;
+      for (const auto& [key, item] : json.items()) {
+        const Value name = text_value(runtime, key, kTrusted);
+        items.emplace_back(name, context_value(runtime, item, depth + 1));
+      }
+      return runtime.make(std::move(items));
+    }
+    default:
+      fail("the context of a chat template holds a value that JSON has not");
+  }
+}
+
+// Everything the template mentions and the globals or the context define.
+std::vector<std::optional<Value>> context_variables(const jinja::Template& source, Runtime& runtime,
+                                                    const OrderedJson& context) {
+  std::vector<std::optional<Value>> variables(source.names.size());
+  for (std::size_t id = 0; id < source.names.size(); ++id) {
+    const std::string& name = source.names[id];
+    if (const auto found = context.find(name); found != context.end()) {
+      const bool is_token = found->is_string() && name.ends_with("_token");
+      variables[id] = is_token ? text_value(runtime, found->get_ref<const std::string&>(), true)
+                               : context_value(runtime, *found, 1);
+    } else if (const jinja::Native native = jinja::find_global(name)) {
+      variables[id] = runtime.make(jinja::Callable{.name = name, .native = native});
+    }
+  }
+  return variables;
+}
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;  // of tokenizer_config.json
+
+// A token is a string, or an object that holds it as content.
+OrderedJson special_tokens_of(const Json& config) {
+  OrderedJson tokens = OrderedJson::object();
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    const Json& content = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (content.is_string()) tokens[key] = content.get<std::string>();
+  }
+  return tokens;
+}
+
+// The list form of tokenizer_config.json's chat_template.
+std::string named_template(const Json& list, std::string_view name, const std::string& where) {
+  for (const Json& entry : list) {
+    const bool well_formed = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                             entry.contains("template") && entry["template"].is_string();
+    if (!well_formed)
+      fail("{}: every entry of chat_template must have a name and a template, both strings", where);
+    if (entry["name"] == name) return entry["template"].get<std::string>();
+  }
+  return {};
+}
+
+}  // namespace
+
+ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view where,
+                                   const ChatTemplateLimits& limits) {
+  ChatTemplate result;
+  result.template_ = std::make_shared<const jinja::Template>(jinja::parse_template(source, where, limits));
+  result.limits_ = limits;
+  return result;
+}
+
+std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const std::tm& now) const {
+  if (!context.is_object()) fail("{}: the context must be an object", template_->where);
+  Runtime runtime(limits_, now);
+  const jinja::Text text =
+      jinja::run_template(*template_, runtime, context_variables(*template_, runtime, context));
+  std::vector<TextPiece> pieces;
+  text.for_each_run([&](std::string_view run, bool trusted) {
+    pieces.push_back({std::string(run), trusted});
+  });
+  return pieces;
+}
+
+std::string join_pieces(const std::vector<TextPiece>& pieces) {
+  std::string text;
+  for (const TextPiece& piece : pieces) text += piece.text;
+  return text;
+}
+
+std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context, const std::tm& now) const {
+  if (!context.is_object()) fail("the context of a chat template must be an object");
+  for (const auto& [name, token] : special_tokens.items()) context[name] = token;
+  const auto tools = context.find("tools");
+  const bool has_tools = tools != context.end() && !tools->is_null();
+  return (has_tools && tool_use ? *tool_use : standard).render(context, now);
+}
+
+std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
+                                                         const ChatTemplateLimits& limits) {
+  const std::filesystem::path config_path = folder / "tokenizer_config.json";
+  const std::filesystem::path jinja_path = folder / "chat_template.jinja";
+  Json config = Json::object();
+  if (std::filesystem::exists(config_path))
+    config = read_json_file(config_path, {.max_bytes = kMaxConfigBytes});
+  if (!config.is_object()) fail("{}: must be a JSON object", config_path.string());
+  const OrderedJson tokens = special_tokens_of(config);
+
+  if (std::filesystem::exists(jinja_path)) {
+    const std::string source = read_text_file(jinja_path, limits.max_source_bytes);
+    return CheckpointChatTemplate{ChatTemplate::compile(source, jinja_path.string(), limits), std::nullopt,
+                                  tokens};
+  }
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return std::nullopt;
+  const std::string where = config_path.string() + ": chat_template";
+  if (found->is_string()) {
+    return CheckpointChatTemplate{ChatTemplate::compile(found->get<std::string>(), where, limits),
+                                  std::nullopt, tokens};
+  }
+  if (!found->is_array()) fail("{} must be a string or a list of named templates", where);
+  const std::string standard = named_template(*found, "default", where);
+  const std::string tool_use = named_template(*found, "tool_use", where);
+  if (standard.empty()) fail("{} has no template named 'default'", where);
+  CheckpointChatTemplate result{ChatTemplate::compile(standard, where + " 'default'", limits), std::nullopt,
+                                tokens};
+  if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'", limits);
+  return result;
+}
+
+}  // namespace quire

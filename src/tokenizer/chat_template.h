@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "tokenizer/jinja_limits.h"
+#include "tokenizer/text_piece.h"
+
+namespace quire {
+
+namespace jinja {
+struct Template;
+}
+
+// A chat template in Jinja, as Hugging Face transformers would render it. Immutable once compiled: any number
+// of threads may render at once.
+class ChatTemplate {
+ public:
+  // `where` names the source in errors, which give the line too.
+  static ChatTemplate compile(std::string_view source, std::string_view where,
+                              const ChatTemplateLimits& limits = {});
+
+  // `context` is an object: messages, tools, documents, add_generation_prompt, bos_token, eos_token and what
+  // else the template reads; `now` is what strftime_now formats. Neighbouring pieces differ in trust. Trusted
+  // is what stands in the template itself and the context's strings named *_token; so never let a request
+  // name such a variable. Error where transformers would refuse, or beyond the limits; that of
+  // raise_exception is the template's message.
+  std::vector<TextPiece> render(const OrderedJson& context, const std::tm& now) const;
+
+ private:
+  ChatTemplate() = default;
+
+  std::shared_ptr<const jinja::Template> template_;
+  ChatTemplateLimits limits_;
+};
+
+std::string join_pieces(const std::vector<TextPiece>& pieces);
+
+// What a checkpoint folder says about chat.
+struct CheckpointChatTemplate {
+  ChatTemplate standard;
+  std::optional<ChatTemplate> tool_use;  // for conversations with tools
+  OrderedJson special_tokens;            // bos_token, eos_token, ...: the strings of tokenizer_config.json
+
+  // Chooses the template and adds the special tokens to the context.
+  std::vector<TextPiece> render(OrderedJson context, const std::tm& now) const;
+};
+
+// chat_template.jinja, or else the chat_template of tokenizer_config.json: a string, or a list of {name,
+// template}. Nothing if the folder has neither.
+std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
+                                                         const ChatTemplateLimits& limits = {});
+
+}  // namespace quire

@@ -1,0 +1,106 @@
+// The global functions of chat templates.
+#include <locale.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_format.h"
+#include "tokenizer/jinja_operators.h"
+
+namespace quire::jinja {
+namespace {
+
+constexpr std::size_t kMaxRange = 100'000;  // that of Jinja's sandbox
+
+Value raise_exception(const Invocation& call) {
+  const auto args = bind(call, {"message"}, 1);
+  throw RaisedByTemplate(std::string(to_text(call.runtime, *args[0]).bytes()));
+}
+
+Value strftime_now(const Invocation& call) {
+  static const locale_t kEnglish = newlocale(LC_ALL_MASK, "C", locale_t{});
+  const auto args = bind(call, {"format"}, 1);
+  const Text& format = require_text(*args[0]);
+  if (format.empty()) return *args[0];
+  std::tm now = call.runtime.now();
+  now.tm_isdst = -1;  // %z prints nothing, nor does %Z: the time has no zone, as Python's datetime.now()
+  now.tm_zone = "";
+  call.runtime.charge(format.size());
+  std::array<char, 4096> buffer;
+  const std::string terminated(format.bytes());
+  // A trailing space tells an empty result from one that does not fit.
+  const std::size_t size =
+      strftime_l(buffer.data(), buffer.size(), (terminated + " ").c_str(), &now, kEnglish);
+  if (size == 0) fail("strftime_now: the formatted time is longer than {} bytes", buffer.size());
+  const std::string_view text(buffer.data(), size - 1);
+  return call.runtime.make(text, format.trusted());
+}
+
+Value range_function(const Invocation& call) {
+  if (!call.arguments.named.empty()) fail("range takes no named arguments");
+  const auto args = bind(call, {"start", "stop", "step"}, 1);
+  const std::int64_t start = args[1] == nullptr ? 0 : require_integer(*args[0]);
+  const std::int64_t stop = require_integer(args[1] == nullptr ? *args[0] : *args[1]);
+  const std::int64_t step = args[2] == nullptr ? 1 : require_integer(*args[2]);
+  if (step == 0) fail("range step must not be zero");
+  const std::vector<Value>& given = call.arguments.positional;
+  const bool trusted =
+      std::all_of(given.begin(), given.end(), [](const Value& bound) { return bound.trusted; });
+  std::vector<Value> numbers;
+  for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (numbers.size() >= kMaxRange) fail("a range has more than {} numbers", kMaxRange);
+    numbers.push_back({i, trusted});
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return call.runtime.make(std::move(numbers), ListKind::kRange);
+}
+
+// dict(mapping or pairs, name=value, ...)
+std::vector<std::pair<Value, Value>> collect_items(const Invocation& call) {
+  if (call.arguments.positional.size() > 1) fail("takes at most one positional argument");
+  Runtime& runtime = call.runtime;
+  std::vector<std::pair<Value, Value>> items;
+  if (!call.arguments.positional.empty()) {
+    const Value& source = call.arguments.positional[0];
+    if (const Dict* dict = source.dict()) {
+      runtime.charge_product(dict->items.size(), 2 * sizeof(Value));
+      items = dict->items;
+    } else {
+      for (const Value& pair : iterate(runtime, source)) {
+        const std::span<const Value> parts = iterate(runtime, pair);
+        if (parts.size() != 2) fail("an item of a dict needs a key and a value, not {} parts", parts.size());
+        set_key(runtime, items, parts[0], parts[1]);
+      }
+    }
+  }
+  for (const auto& [name, value] : call.arguments.named) {
+    set_key(runtime, items, runtime.make(name, true), value);
+  }
+  return items;
+}
+
+Value dict_function(const Invocation& call) { return call.runtime.make(collect_items(call)); }
+
+Value namespace_function(const Invocation& call) {
+  Namespace space;
+  for (const auto& [key, value] : collect_items(call)) {
+    space.attributes.emplace_back(require_text(key).bytes(), value);
+  }
+  return call.runtime.make(std::move(space));
+}
+
+constexpr std::array kGlobals = {
+    Builtin{"dict", dict_function},
+    Builtin{"namespace", namespace_function},
+    Builtin{"raise_exception", raise_exception},
+    Builtin{"range", range_function},
+    Builtin{"strftime_now", strftime_now},
+};
+
+}  // namespace
+
+Native find_global(std::string_view name) { return find_builtin(kGlobals, name); }
+
+}  // namespace quire::jinja

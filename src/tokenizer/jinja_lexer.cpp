@@ -1,0 +1,342 @@
+#include "tokenizer/jinja_lexer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "tokenizer/jinja_unicode.h"
+
+namespace quire::jinja {
+namespace {
+
+bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_name_char(char c) { return is_name_start(c) || is_ascii_digit(c); }
+bool is_tag_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= 0x1F); }
+
+// One kind of newline, and none at the very end.
+std::string normalize_newlines(std::string_view source) {
+  std::string out;
+  out.reserve(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r') {
+      out += '\n';
+      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+    } else {
+      out += source[i];
+    }
+  }
+  if (out.ends_with('\n')) out.pop_back();
+  return out;
+}
+
+std::string_view strip_end(std::string_view text) {
+  std::size_t end = 0;
+  for (std::size_t offset = 0; offset < text.size();) {
+    if (!is_space(next_code_point(text, offset))) end = offset;
+  }
+  return text.substr(0, end);
+}
+
+class Lexer {
+ public:
+  Lexer(std::string_view source, std::string_view where)
+      : owned_(normalize_newlines(source)), source_(owned_), where_(where) {}
+
+  std::vector<Token> run() {
+    while (at_ < source_.size()) lex_data();
+    add(TokenKind::kEnd, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    fail("{}, line {}: {}", where_, line_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  std::string_view rest() const { return source_.substr(at_); }
+  bool next_is(std::string_view text) const { return rest().starts_with(text); }
+
+  void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_, std::string(text)}); }
+
+  void advance(std::size_t bytes) {
+    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                         source_.begin() + static_cast<std::ptrdiff_t>(at_ + bytes), '\n'));
+    at_ += bytes;
+    line_starting_ = at_ > 0 && source_[at_ - 1] == '\n';
+  }
+
+  void skip_space() {
+    std::size_t offset = at_, end = at_;
+    while (offset < source_.size() && is_space(next_code_point(source_, offset))) end = offset;
+    advance(end - at_);
+  }
+
+  // Adds the text up to the tag that opens at `tag`, less the whitespace that the tag's sign or lstrip_blocks
+  // takes.
+  void add_data(std::size_t tag, bool is_variable) {
+    std::string_view text = source_.substr(at_, tag - at_);
+    const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
+    if (sign == '-') {
+      text = strip_end(text);
+    } else if (sign != '+' && !is_variable) {
+      const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
+      if ((line_begin > 0 || line_starting_) && strip_end(text.substr(line_begin)).empty()) {
+        text = text.substr(0, line_begin);
+      }
+    }
+    if (!text.empty()) add(TokenKind::kData, text);
+    advance(tag - at_);
+  }
+
+  void skip_sign() {
+    if (next_is("-") || next_is("+")) advance(1);
+  }
+
+  // Length of what closes a tag here, by `end` ("%}", "}}", "#}") with its sign; 0 if nothing does.
+  std::size_t closing_length(std::string_view end) const {
+    if (next_is(end)) return end.size();
+    const bool has_sign = next_is("-") || (next_is("+") && end != "}}");
+    return has_sign && rest().substr(1).starts_with(end) ? end.size() + 1 : 0;
+  }
+
+  void close(std::size_t length, bool trim_newline) {
+    const bool strip = next_is("-");
+    const bool keep = next_is("+");
+    advance(length);
+    if (strip) skip_space();
+    if (!strip && !keep && trim_newline && next_is("\n")) advance(1);
+  }
+
+  void lex_data() {
+    std::size_t tag = at_;
+    while (true) {
+      tag = source_.find('{', tag);
+      if (tag == std::string_view::npos || tag + 1 == source_.size()) {
+        add(TokenKind::kData, rest());
+        at_ = source_.size();
+        return;
+      }
+      const char next = source_[tag + 1];
+      if (next == '%' || next == '{' || next == '#') break;
+      ++tag;
+    }
+    const char next = source_[tag + 1];
+    add_data(tag, next == '{');
+    if (next == '#') {
+      lex_comment();
+    } else if (next == '{') {
+      lex_tag(TokenKind::kVariableBegin, TokenKind::kVariableEnd, "}}");
+    } else if (!lex_raw()) {
+      lex_tag(TokenKind::kBlockBegin, TokenKind::kBlockEnd, "%}");
+    }
+  }
+
+  void lex_comment() {
+    advance(2);
+    skip_sign();
+    const std::size_t end = source_.find("#}", at_);
+    if (end == std::string_view::npos) refuse("a comment is not closed by '#}}'");
+    const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
+    advance((signed_end ? end - 1 : end) - at_);
+    close(closing_length("#}"), true);
+  }
+
+  // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
+  std::size_t bare_tag_length(std::string_view name, std::size_t from) const {
+    std::size_t i = from + 2;
+    if (i < source_.size() && (source_[i] == '-' || source_[i] == '+')) ++i;
+    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    if (!source_.substr(i).starts_with(name)) return 0;
+    i += name.size();
+    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    const std::string_view tail = source_.substr(i);
+    const bool closes =
+        tail.starts_with("%}") || tail.starts_with("-%}") || (tail.starts_with("+%}") && name == "endraw");
+    return closes ? i - from : 0;
+  }
+
+  bool lex_raw() {
+    const std::size_t open = bare_tag_length("raw", at_);
+    if (open == 0) return false;
+    advance(open);
+    close(closing_length("%}"), false);
+    for (std::size_t tag = at_; (tag = source_.find("{%", tag)) != std::string_view::npos; ++tag) {
+      const std::size_t length = bare_tag_length("endraw", tag);
+      if (length == 0) continue;
+      add_data(tag, false);
+      advance(length);
+      close(closing_length("%}"), true);
+      return true;
+    }
+    refuse("a raw block is not closed by 'endraw'");
+  }
+
+  void lex_tag(TokenKind begin, TokenKind end, std::string_view closing) {
+    add(begin, "");
+    advance(2);
+    skip_sign();
+    std::vector<char> brackets;
+    while (true) {
+      while (at_ < source_.size() && is_tag_space(source_[at_])) advance(1);
+      if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
+      if (brackets.empty()) {
+        if (const std::size_t length = closing_length(closing); length > 0) {
+          add(end, "");
+          close(length, closing == "%}");
+          return;
+        }
+      }
+      lex_token(brackets);
+    }
+  }
+
+  void lex_token(std::vector<char>& brackets) {
+    const char c = source_[at_];
+    if (is_ascii_digit(c)) {
+      lex_number();
+    } else if (is_name_start(c)) {
+      std::size_t length = 1;
+      while (length < rest().size() && is_name_char(rest()[length])) ++length;
+      add(TokenKind::kName, rest().substr(0, length));
+      advance(length);
+    } else if (c == '\'' || c == '"') {
+      lex_string(c);
+    } else {
+      lex_operator(brackets);
+    }
+  }
+
+  // Digits with single underscores between them, from offset `i` of what is left.
+  std::size_t skip_digits(std::size_t i) const {
+    const std::string_view text = rest();
+    while (i < text.size() && (is_ascii_digit(text[i]) ||
+                               (text[i] == '_' && i + 1 < text.size() && is_ascii_digit(text[i + 1])))) {
+      ++i;
+    }
+    return i;
+  }
+
+  void lex_number() {
+    const std::string_view text = rest();
+    const auto digit_at = [&](std::size_t i) { return i < text.size() && is_ascii_digit(text[i]); };
+    std::size_t end = skip_digits(0);
+    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // x.0.1 is two subscripts
+    bool is_float = false;
+    if (!after_dot) {
+      if (end < text.size() && text[end] == '.' && digit_at(end + 1)) {
+        end = skip_digits(end + 1);
+        is_float = true;
+      }
+      if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
+        const std::size_t sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
+        if (digit_at(end + 1 + sign)) {
+          end = skip_digits(end + 1 + sign);
+          is_float = true;
+        }
+      }
+    }
+    if (end < text.size() && is_name_char(text[end])) refuse("'{}' is no number", text.substr(0, end + 1));
+    if (!is_float && end > 1 && text[0] == '0' && text.substr(0, end).find_first_not_of("0_") < end) {
+      refuse("the number {} has a leading zero", text.substr(0, end));
+    }
+    std::string digits(text.substr(0, end));
+    std::erase(digits, '_');
+    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, digits);
+    advance(end);
+  }
+
+  void lex_string(char quote) {
+    std::size_t end = at_ + 1;
+    while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
+    if (end >= source_.size()) refuse("a string is not closed by {}", quote);
+    add(TokenKind::kString, unescape(source_.substr(at_ + 1, end - at_ - 1)));
+    advance(end + 1 - at_);
+  }
+
+  char32_t parse_code(std::string_view digits, std::size_t length, unsigned base) const {
+    if (digits.size() < length) refuse("a string escape is cut short");
+    char32_t code = 0;
+    for (char digit : digits.substr(0, length)) {
+      const std::size_t value =
+          std::string_view("0123456789abcdef")
+              .find(static_cast<char>(digit >= 'A' && digit <= 'F' ? digit - 'A' + 'a' : digit));
+      if (value >= base) refuse("a string escape holds '{}', no digit", digit);
+      code = code * base + static_cast<char32_t>(value);
+    }
+    if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) refuse("a string escape is no character");
+    return code;
+  }
+
+  // Python's escapes; an unknown one stands for itself.
+  std::string unescape(std::string_view text) const {
+    static constexpr std::string_view kSimple = "abfnrtv\\'\"";
+    static constexpr std::string_view kMeaning = "\a\b\f\n\r\t\v\\'\"";
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] != '\\') {
+        out += text[i];
+        continue;
+      }
+      const char kind = text[++i];
+      const std::string_view tail = text.substr(i + 1);
+      if (const std::size_t at = kSimple.find(kind); at != std::string_view::npos) {
+        out += kMeaning[at];
+      } else if (kind == 'x' || kind == 'u' || kind == 'U') {
+        const std::size_t length = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
+        append_utf8(out, parse_code(tail, length, 16));
+        i += length;
+      } else if (kind >= '0' && kind <= '7') {
+        std::size_t length = 1;
+        while (length < 3 && i + length < text.size() && text[i + length] >= '0' && text[i + length] <= '7') {
+          ++length;
+        }
+        append_utf8(out, parse_code(text.substr(i), length, 8));
+        i += length - 1;
+      } else if (kind == 'N') {
+        refuse("characters by name (\\N) are not supported in strings");
+      } else if (kind != '\n') {
+        out += '\\';
+        out += kind;
+      }
+    }
+    return out;
+  }
+
+  void lex_operator(std::vector<char>& brackets) {
+    static constexpr std::array<std::string_view, 26> kOperators = {
+        "//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<",
+        ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ".", ",", ":", "|", ";"};
+    const auto* symbol = std::find_if(kOperators.begin(), kOperators.end(),
+                                      [&](std::string_view candidate) { return next_is(candidate); });
+    if (symbol == kOperators.end()) {
+      std::size_t end = at_;
+      next_code_point(source_, end);
+      refuse("unexpected '{}' in a tag", source_.substr(at_, end - at_));
+    }
+    const char c = (*symbol)[0];
+    if (c == '(' || c == '[' || c == '{') {
+      brackets.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
+    } else if (c == ')' || c == ']' || c == '}') {
+      if (brackets.empty() || brackets.back() != c) refuse("unexpected '{}'", c);
+      brackets.pop_back();
+    }
+    add(TokenKind::kOperator, *symbol);
+    advance(symbol->size());
+  }
+
+  const std::string owned_;
+  const std::string_view source_;
+  const std::string_view where_;
+  std::size_t at_ = 0;
+  int line_ = 1;
+  bool line_starting_ = true;  // nothing, or a newline, stands before at_
+  std::vector<Token> tokens_;
+};
+
+}  // namespace
+
+std::vector<Token> lex(std::string_view source, std::string_view where) { return Lexer(source, where).run(); }
+
+}  // namespace quire::jinja

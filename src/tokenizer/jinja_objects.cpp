@@ -1,0 +1,242 @@
+// Attributes, items and the methods of lists, dicts and loops; those of strings are in
+// jinja_text_methods.cpp.
+#include <algorithm>
+
+#include "base/error.h"
+#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_operators.h"
+#include "tokenizer/jinja_unicode.h"
+
+namespace quire::jinja {
+namespace {
+
+Value dict_items(const Invocation& call) {
+  bind(call, {});
+  std::vector<Value> items;
+  for (const auto& [key, value] : call.self.dict()->items) {
+    items.push_back(call.runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
+  }
+  return call.runtime.make(std::move(items), ListKind::kItems);
+}
+
+Value dict_keys(const Invocation& call) {
+  bind(call, {});
+  std::vector<Value> keys;
+  for (const auto& [key, value] : call.self.dict()->items) keys.push_back(key);
+  return call.runtime.make(std::move(keys), ListKind::kKeys);
+}
+
+Value dict_values(const Invocation& call) {
+  bind(call, {});
+  std::vector<Value> values;
+  for (const auto& [key, value] : call.self.dict()->items) values.push_back(value);
+  return call.runtime.make(std::move(values), ListKind::kValues);
+}
+
+Value dict_get(const Invocation& call) {
+  const auto args = bind(call, {"key", "default"}, 1);
+  require_hashable(*args[0]);
+  const Value* found = find_key(call.runtime, *call.self.dict(), *args[0]);
+  return found != nullptr ? *found : args[1] != nullptr ? *args[1] : Value{None{}};
+}
+
+Value copy_self(const Invocation& call) {  // values never change, so a copy is the value
+  bind(call, {});
+  return call.self;
+}
+
+Value list_index(const Invocation& call) {
+  const auto args = bind(call, {"value"}, 1);
+  const std::vector<Value>& items = call.self.list()->items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (equal(call.runtime, items[i], *args[0])) return {static_cast<std::int64_t>(i), false};
+  }
+  fail("the value is not in the list");
+}
+
+Value list_count(const Invocation& call) {
+  const auto args = bind(call, {"value"}, 1);
+  std::int64_t count = 0;
+  for (const Value& item : call.self.list()->items) count += equal(call.runtime, item, *args[0]) ? 1 : 0;
+  return {count, false};
+}
+
+Value loop_cycle(const Invocation& call) {
+  const std::vector<Value>& values = call.arguments.positional;
+  if (values.empty()) fail("loop.cycle needs values to cycle through");
+  return values[call.self.pointer<Loop>()->index % values.size()];
+}
+
+Value loop_changed(const Invocation& call) {
+  Loop& loop = *call.self.pointer<Loop>();
+  const Value now = call.runtime.make(call.arguments.positional, ListKind::kTuple);
+  const bool same = loop.last_changed != nullptr && equal(call.runtime, Value{loop.last_changed}, now);
+  if (!same) loop.last_changed = now.list();
+  return {!same};
+}
+
+constexpr std::array kDictMethods = {Builtin{"items", dict_items}, Builtin{"keys", dict_keys},
+                                     Builtin{"values", dict_values}, Builtin{"get", dict_get},
+                                     Builtin{"copy", copy_self}};
+constexpr std::array kListMethods = {Builtin{"index", list_index}, Builtin{"count", list_count},
+                                     Builtin{"copy", copy_self}};
+constexpr std::array kLoopMethods = {Builtin{"cycle", loop_cycle}, Builtin{"changed", loop_changed}};
+
+// What Python's lists and dicts have and the sandbox of chat templates refuses: it changes them.
+constexpr std::string_view kDictChanges[] = {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::string_view kListChanges[] = {"append", "clear",  "extend",  "insert",
+                                             "pop",    "remove", "reverse", "sort"};
+
+bool changes(const Value& object, std::string_view name) {
+  const auto named = [&](const auto& names) {
+    return std::count(std::begin(names), std::end(names), name) > 0;
+  };
+  if (object.dict() != nullptr) return named(kDictChanges);
+  return object.list() != nullptr && object.list()->kind == ListKind::kList && named(kListChanges);
+}
+
+Native find_method(const Value& object, std::string_view name) {
+  if (object.text() != nullptr) return find_text_method(name);
+  if (object.dict() != nullptr) return find_builtin(kDictMethods, name);
+  if (object.pointer<Loop>() != nullptr) return find_builtin(kLoopMethods, name);
+  const List* list = object.list();
+  if (list == nullptr || list->kind == ListKind::kGenerator) return nullptr;
+  if (list->kind == ListKind::kList) return find_builtin(kListMethods, name);
+  const bool counts = list->kind == ListKind::kTuple || list->kind == ListKind::kRange;
+  return counts && name != "copy" ? find_builtin(kListMethods, name) : nullptr;
+}
+
+std::optional<Value> loop_attribute(Runtime& runtime, const Loop& loop, std::string_view name) {
+  const auto integer = [](std::size_t value) { return Value{static_cast<std::int64_t>(value)}; };
+  const std::size_t length = loop.items.size();
+  if (name == "index") return integer(loop.index + 1);
+  if (name == "index0") return integer(loop.index);
+  if (name == "revindex") return integer(length - loop.index);
+  if (name == "revindex0") return integer(length - loop.index - 1);
+  if (name == "first") return Value{loop.index == 0};
+  if (name == "last") return Value{loop.index + 1 == length};
+  if (name == "length") return integer(length);
+  if (name == "depth") return integer(loop.depth);
+  if (name == "depth0") return integer(loop.depth - 1);
+  if (name == "previtem")
+    return loop.index > 0 ? loop.items[loop.index - 1] : runtime.undefined("there is no previous item");
+  if (name == "nextitem") {
+    return loop.index + 1 < length ? loop.items[loop.index + 1] : runtime.undefined("there is no next item");
+  }
+  return std::nullopt;
+}
+
+// What Python's getattr would find.
+std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::string_view name) {
+  if (const Native method = find_method(object, name)) {
+    return runtime.make(Callable{.name = name, .native = method, .self = object});
+  }
+  if (changes(object, name)) {
+    return runtime.undefined(
+        fmt::format("'{}' would change a {}, which templates may not", name, type_name(object)));
+  }
+  if (const Namespace* space = object.pointer<Namespace>()) {
+    runtime.charge(space->attributes.size() * (8 + name.size() / 4));
+    for (const auto& [key, value] : space->attributes) {
+      if (key == name) return value;
+    }
+  }
+  if (const Loop* loop = object.pointer<Loop>()) return loop_attribute(runtime, *loop, name);
+  return std::nullopt;
+}
+
+const Value* find_item(Runtime& runtime, const Value& object, const Value& key) {
+  if (const Dict* dict = object.dict()) {
+    return is_hashable(key) ? find_key(runtime, *dict, key) : nullptr;
+  }
+  const List* list = object.list();
+  const std::optional<std::int64_t> index = as_integer(key);
+  const bool indexable =
+      list != nullptr &&
+      (list->kind == ListKind::kList || list->kind == ListKind::kTuple || list->kind == ListKind::kRange);
+  if (!indexable || !index) return nullptr;
+  const std::int64_t length = static_cast<std::int64_t>(list->items.size());
+  const std::int64_t at = *index < 0 ? *index + length : *index;
+  return at >= 0 && at < length ? &list->items[static_cast<std::size_t>(at)] : nullptr;
+}
+
+std::optional<Value> find_character(Runtime& runtime, const Text& text, const Value& key) {
+  const std::optional<std::int64_t> index = as_integer(key);
+  if (!index) return std::nullopt;
+  const std::int64_t length = static_cast<std::int64_t>(length_of(runtime, Value{&text}));
+  const std::int64_t at = *index < 0 ? *index + length : *index;
+  if (at < 0 || at >= length) return std::nullopt;
+  const std::size_t begin = byte_offset(text.bytes(), static_cast<std::size_t>(at));
+  std::size_t end = begin;
+  next_code_point(text.bytes(), end);
+  return runtime.make(text.slice(begin, end));
+}
+
+}  // namespace
+
+Value get_attribute(Runtime& runtime, const Value& object, std::string_view name) {
+  if (object.is_undefined()) fail_undefined(object);
+  if (const std::optional<Value> own = own_attribute(runtime, object, name)) return *own;
+  if (const Dict* dict = object.dict()) {
+    if (const Value* value = find_key(runtime, *dict, name)) return *value;
+  }
+  return runtime.undefined(fmt::format("'{} object' has no attribute '{}'", type_name(object), name));
+}
+
+Value get_item(Runtime& runtime, const Value& object, const Value& key) {
+  runtime.charge();
+  if (object.is_undefined()) fail_undefined(object);
+  if (const Text* text = object.text()) {
+    if (const std::optional<Value> character = find_character(runtime, *text, key)) return *character;
+  } else if (const Value* item = find_item(runtime, object, key)) {
+    return *item;
+  }
+  if (const Text* name = key.text()) {
+    if (const std::optional<Value> own = own_attribute(runtime, object, name->bytes())) return *own;
+    return runtime.undefined(
+        fmt::format("'{} object' has no attribute '{}'", type_name(object), name->bytes()));
+  }
+  if (const std::optional<std::int64_t> index = as_integer(key)) {
+    return runtime.undefined(fmt::format("{} object has no element {}", type_name(object), *index));
+  }
+  return runtime.undefined(fmt::format("{} object has no such element", type_name(object)));
+}
+
+std::array<const Value*, kMaxParameters> bind(const Invocation& call,
+                                              std::initializer_list<std::string_view> names,
+                                              std::size_t required) {
+  QUIRE_CHECK(names.size() <= kMaxParameters);
+  const auto& [positional, named] = call.arguments;
+  std::array<const Value*, kMaxParameters> bound = {};
+  if (positional.size() > names.size()) {
+    fail("'{}' takes at most {} arguments, {} were given", call.name, names.size(), positional.size());
+  }
+  for (std::size_t i = 0; i < positional.size(); ++i) bound[i] = &positional[i];
+  for (const auto& [name, value] : named) {
+    const auto* slot = std::find(names.begin(), names.end(), name);
+    if (slot == names.end()) fail("'{}' has no argument named '{}'", call.name, name);
+    const Value*& place = bound[static_cast<std::size_t>(slot - names.begin())];
+    if (place != nullptr) fail("'{}' is given its argument '{}' twice", call.name, name);
+    place = &value;
+  }
+  for (std::size_t i = 0; i < required; ++i) {
+    if (bound[i] == nullptr) fail("'{}' needs its argument '{}'", call.name, *(names.begin() + i));
+  }
+  return bound;
+}
+
+std::int64_t require_integer(const Value& value) {
+  if (value.is_undefined()) fail_undefined(value);
+  const std::optional<std::int64_t> integer = as_integer(value);
+  if (!integer) fail("'{}' object cannot be interpreted as an integer", type_name(value));
+  return *integer;
+}
+
+const Text& require_text(const Value& value) {
+  if (value.is_undefined()) fail_undefined(value);
+  const Text* text = value.text();
+  if (text == nullptr) fail("expected str, got {}", type_name(value));
+  return *text;
+}
+
+}  // namespace quire::jinja

@@ -1,0 +1,136 @@
+#include "tokenizer/jinja_unicode.h"
+
+#include <string.h>  // memmem, a GNU extension
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace quire::jinja {
+namespace {
+
+utf8proc_category_t category(char32_t code_point) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+}
+
+utf8proc_ssize_t decode(std::string_view text, std::size_t offset, utf8proc_int32_t& code_point) {
+  return utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + offset,
+                          static_cast<utf8proc_ssize_t>(text.size() - offset), &code_point);
+}
+
+bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+constexpr char32_t kSharpS = 0xDF;
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t offset = 0; offset < text.size();) {
+    utf8proc_int32_t code_point = 0;
+    const utf8proc_ssize_t length = decode(text, offset, code_point);
+    if (length <= 0) return false;
+    offset += static_cast<std::size_t>(length);
+  }
+  return true;
+}
+
+char32_t next_code_point(std::string_view text, std::size_t& offset) {
+  utf8proc_int32_t code_point = 0;
+  const utf8proc_ssize_t length = decode(text, offset, code_point);
+  QUIRE_CHECK(length > 0);
+  offset += static_cast<std::size_t>(length);
+  return static_cast<char32_t>(code_point);
+}
+
+void append_utf8(std::string& out, char32_t code_point) {
+  utf8proc_uint8_t bytes[4];
+  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
+}
+
+std::size_t count_code_points(std::string_view text) {
+  return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
+}
+
+std::size_t byte_offset(std::string_view text, std::size_t code_points) {
+  std::size_t offset = 0;
+  for (; offset < text.size(); ++offset) {
+    if (is_continuation(text[offset])) continue;
+    if (code_points-- == 0) break;
+  }
+  return offset;
+}
+
+bool is_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0x2028 || c == 0x2029 ||
+         (c >= 0x80 && category(c) == UTF8PROC_CATEGORY_ZS);
+}
+
+bool is_line_break(char32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+bool is_printable(char32_t c) {
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return c == U' ';
+    default:
+      return true;
+  }
+}
+
+bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+
+bool is_alpha(char32_t c) {
+  const utf8proc_category_t kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
+}
+
+bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
+bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+
+void append_upper(std::string& out, char32_t c) {
+  if (c == kSharpS) {
+    out += "SS";
+  } else {
+    append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+void append_lower(std::string& out, char32_t c) {
+  append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+}
+
+void append_title(std::string& out, char32_t c) {
+  if (c == kSharpS) {
+    out += "Ss";
+  } else {
+    append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+  }
+}
+
+std::size_t find_first(std::string_view text, std::string_view part, std::size_t from) {
+  if (part.empty()) return from <= text.size() ? from : std::string_view::npos;
+  if (from >= text.size()) return std::string_view::npos;
+  const void* hit = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return hit == nullptr ? std::string_view::npos
+                        : static_cast<std::size_t>(static_cast<const char*>(hit) - text.data());
+}
+
+std::size_t find_last(std::string_view text, std::string_view part) {
+  const std::string backwards(text.rbegin(), text.rend());
+  const std::string part_backwards(part.rbegin(), part.rend());
+  const std::size_t hit = find_first(backwards, part_backwards);
+  return hit == std::string_view::npos ? hit : text.size() - hit - part.size();
+}
+
+}  // namespace quire::jinja

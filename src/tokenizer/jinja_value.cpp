@@ -1,0 +1,282 @@
+#include "tokenizer/jinja_value.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tokenizer/jinja_unicode.h"
+
+namespace quire::jinja {
+namespace {
+
+std::size_t depth_of(const Value& value) {
+  if (const List* list = value.list()) return list->depth;
+  if (const Dict* dict = value.dict()) return dict->depth;
+  return 0;
+}
+
+std::size_t checked_depth(std::size_t deepest_item) {
+  if (deepest_item >= Runtime::kMaxValueDepth) {
+    fail("lists and dicts are nested deeper than {}", Runtime::kMaxValueDepth);
+  }
+  return deepest_item + 1;
+}
+
+bool equal_items(Runtime& runtime, std::span<const Value> a, std::span<const Value> b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!equal(runtime, a[i], b[i])) return false;
+  }
+  return true;
+}
+
+bool equal_lists(Runtime& runtime, const List& a, const List& b) {
+  if (&a == &b) return true;
+  const bool comparable =
+      a.kind == ListKind::kList || a.kind == ListKind::kTuple || a.kind == ListKind::kRange;
+  return a.kind == b.kind && comparable && equal_items(runtime, a.items, b.items);
+}
+
+bool equal_dicts(Runtime& runtime, const Dict& a, const Dict& b) {
+  if (a.items.size() != b.items.size()) return false;
+  for (const auto& [key, value] : a.items) {
+    const Value* other = find_key(runtime, b, key);
+    if (other == nullptr || !equal(runtime, value, *other)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Runtime::charge(std::size_t bytes) {
+  steps_ += 1 + bytes / kBytesPerStep;
+  if (steps_ > limits_.max_steps) fail("the template takes more than {} steps", limits_.max_steps);
+}
+
+void Runtime::charge_product(std::size_t count, std::size_t bytes) {
+  std::size_t product = 0;
+  if (__builtin_mul_overflow(count, bytes, &product)) product = limits_.max_steps * kBytesPerStep;
+  charge(product);
+}
+
+Value Runtime::make(Text text) {
+  charge(text.memory());
+  return {&texts_.emplace_back(std::move(text))};
+}
+
+Value Runtime::make(std::vector<Value> items, ListKind kind) {
+  charge(items.size() * sizeof(Value));
+  std::size_t deepest = 0;
+  for (const Value& item : items) deepest = std::max(deepest, depth_of(item));
+  return {&lists_.emplace_back(List{std::move(items), kind, checked_depth(deepest)})};
+}
+
+Value Runtime::make(std::vector<std::pair<Value, Value>> items) {
+  charge(items.size() * sizeof(items[0]));
+  std::size_t deepest = 0;
+  for (const auto& [key, value] : items) deepest = std::max({deepest, depth_of(key), depth_of(value)});
+  return {static_cast<const Dict*>(&dicts_.emplace_back(Dict{std::move(items), checked_depth(deepest)}))};
+}
+
+Value Runtime::make(Namespace object) {
+  charge(kBytesPerStep);
+  return {&namespaces_.emplace_back(std::move(object))};
+}
+
+Value Runtime::make(Loop loop) {
+  charge(sizeof(Loop));
+  return {&loops_.emplace_back(loop)};
+}
+
+Value Runtime::make(Callable callable) {
+  charge(sizeof(Callable));
+  return {static_cast<const Callable*>(&callables_.emplace_back(callable))};
+}
+
+Value Runtime::undefined(std::string message) {
+  charge(message.size());
+  return {Undefined{&messages_.emplace_back(std::move(message))}};
+}
+
+Runtime::Depth::Depth(Runtime& runtime) : runtime_(runtime) {
+  if (runtime.depth_ >= runtime.limits_.max_depth) {
+    fail("expressions, macro calls and blocks are nested deeper than {}", runtime.limits_.max_depth);
+  }
+  ++runtime.depth_;
+}
+
+std::string type_name(const Value& value) {
+  static constexpr const char* kNames[] = {"NoneType",  "Undefined", "bool",       "int",
+                                           "float",     "str",       "list",       "dict",
+                                           "Namespace", "function",  "LoopContext"};
+  if (const List* list = value.list()) {
+    static constexpr const char* kListNames[] = {"list",      "tuple",       "range",     "generator",
+                                                 "dict_keys", "dict_values", "dict_items"};
+    return kListNames[static_cast<std::size_t>(list->kind)];
+  }
+  return kNames[value.data.index()];
+}
+
+bool truth(const Value& value) {
+  if (value.is_none() || value.is_undefined()) return false;
+  if (const auto number = as_number(value)) return *number != 0;
+  if (const Text* text = value.text()) return !text->empty();
+  if (const List* list = value.list()) return list->kind == ListKind::kGenerator || !list->items.empty();
+  if (const Dict* dict = value.dict()) return !dict->items.empty();
+  return true;
+}
+
+std::span<const Value> iterate(Runtime& runtime, const Value& value) {
+  if (value.is_undefined()) return {};
+  if (List* list = value.list()) {
+    const std::span<const Value> items = list->items;
+    if (list->kind != ListKind::kGenerator) return items;
+    return items.subspan(std::exchange(list->consumed, items.size()));
+  }
+  std::vector<Value> items;
+  if (const Text* text = value.text()) {
+    for (std::size_t end = 0; end < text->size();) {
+      const std::size_t begin = end;
+      next_code_point(text->bytes(), end);
+      items.push_back(runtime.make(text->slice(begin, end)));
+    }
+  } else if (const Dict* dict = value.dict()) {
+    for (const auto& [key, unused] : dict->items) items.push_back(key);
+  } else {
+    fail("'{}' object is not iterable", type_name(value));
+  }
+  return runtime.make(std::move(items)).list()->items;
+}
+
+std::size_t length_of(Runtime& runtime, const Value& value) {
+  if (value.is_undefined()) return 0;
+  if (const Text* text = value.text()) {
+    runtime.charge(text->size());
+    return count_code_points(text->bytes());
+  }
+  if (const Dict* dict = value.dict()) return dict->items.size();
+  if (const Loop* loop = value.pointer<Loop>()) return loop->items.size();
+  const List* list = value.list();
+  if (list == nullptr || list->kind == ListKind::kGenerator) {
+    fail("object of type '{}' has no len()", type_name(value));
+  }
+  return list->items.size();
+}
+
+bool equal(Runtime& runtime, const Value& a, const Value& b) {
+  runtime.charge();
+  if (const auto x = as_integer(a), y = as_integer(b); x && y) return *x == *y;
+  if (const auto x = as_number(a), y = as_number(b); x && y) return *x == *y;
+  if (a.data.index() != b.data.index()) return false;
+  if (const Text* x = a.text()) {
+    const Text* y = b.text();
+    if (x->size() != y->size()) return false;
+    runtime.charge(x->size());
+    return x->bytes() == y->bytes();
+  }
+  if (const List* x = a.list()) return equal_lists(runtime, *x, *b.list());
+  if (const Dict* x = a.dict()) return equal_dicts(runtime, *x, *b.dict());
+  if (const Callable* x = a.pointer<const Callable>()) return x == b.pointer<const Callable>();
+  if (const Namespace* x = a.pointer<Namespace>()) return x == b.pointer<Namespace>();
+  if (const Loop* x = a.pointer<Loop>()) return x == b.pointer<Loop>();
+  return true;  // None is None, and Jinja holds any undefined equal to any other
+}
+
+bool less(Runtime& runtime, const Value& a, const Value& b) {
+  runtime.charge();
+  if (const auto x = as_integer(a), y = as_integer(b); x && y) return *x < *y;
+  if (const auto x = as_number(a), y = as_number(b); x && y) return *x < *y;
+  if (const Text* x = a.text(), *y = b.text(); x != nullptr && y != nullptr) {
+    runtime.charge(std::min(x->size(), y->size()));
+    return x->bytes() < y->bytes();  // bytes of UTF-8 sort as code points do
+  }
+  const List *x = a.list(), *y = b.list();
+  const bool ordered = x != nullptr && y != nullptr && x->kind == y->kind &&
+                       (x->kind == ListKind::kList || x->kind == ListKind::kTuple);
+  if (!ordered) {
+    if (a.is_undefined()) fail("{}", *a.get<Undefined>()->message);
+    if (b.is_undefined()) fail("{}", *b.get<Undefined>()->message);
+    fail("'{}' and '{}' cannot be ordered", type_name(a), type_name(b));
+  }
+  for (std::size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
+    if (!equal(runtime, x->items[i], y->items[i])) return less(runtime, x->items[i], y->items[i]);
+  }
+  return x->items.size() < y->items.size();
+}
+
+bool contains(Runtime& runtime, const Value& container, const Value& x) {
+  if (const Text* text = container.text()) {
+    const Text* part = x.text();
+    if (part == nullptr) fail("'in <string>' requires string as left operand, not {}", type_name(x));
+    runtime.charge(text->size());
+    return find_first(text->bytes(), part->bytes()) != std::string_view::npos;
+  }
+  if (const Dict* dict = container.dict()) {
+    require_hashable(x);
+    return find_key(runtime, *dict, x) != nullptr;
+  }
+  List* list = container.list();
+  if (list == nullptr && !container.is_undefined()) {
+    fail("argument of type '{}' is not iterable", type_name(container));
+  }
+  if (list == nullptr) return false;
+  for (std::size_t i = list->consumed; i < list->items.size(); ++i) {
+    if (list->kind == ListKind::kGenerator) list->consumed = i + 1;
+    if (equal(runtime, list->items[i], x)) return true;
+  }
+  return false;
+}
+
+bool is_hashable(const Value& key) {
+  const List* list = key.list();
+  if (list == nullptr || list->kind != ListKind::kTuple) {
+    return key.dict() == nullptr && (list == nullptr || list->kind != ListKind::kList);
+  }
+  return std::all_of(list->items.begin(), list->items.end(), is_hashable);
+}
+
+void require_hashable(const Value& key) {
+  if (!is_hashable(key)) fail("unhashable type: '{}'", type_name(key));
+}
+
+const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key) {
+  if (const Text* text = key.text()) return find_key(runtime, dict, text->bytes());
+  for (const auto& [candidate, value] : dict.items) {
+    if (equal(runtime, candidate, key)) return &value;
+  }
+  return nullptr;
+}
+
+const Value* find_key(Runtime& runtime, const Dict& dict, std::string_view key) {
+  runtime.charge(dict.items.size() * (8 + key.size() / 4));
+  for (const auto& [candidate, value] : dict.items) {
+    const Text* text = candidate.text();
+    if (text != nullptr && text->bytes() == key) return &value;
+  }
+  return nullptr;
+}
+
+void set_key(Runtime& runtime, std::vector<std::pair<Value, Value>>& items, const Value& key,
+             const Value& value) {
+  require_hashable(key);
+  for (auto& [present, slot] : items) {
+    if (equal(runtime, present, key)) {
+      slot = value;
+      return;
+    }
+  }
+  items.emplace_back(key, value);
+}
+
+std::optional<std::int64_t> as_integer(const Value& value) {
+  if (const auto* number = value.get<std::int64_t>()) return *number;
+  if (const bool* flag = value.get<bool>()) return *flag ? 1 : 0;
+  return std::nullopt;
+}
+
+std::optional<double> as_number(const Value& value) {
+  if (const double* number = value.get<double>()) return *number;
+  if (const auto integer = as_integer(value)) return static_cast<double>(*integer);
+  return std::nullopt;
+}
+
+}  // namespace quire::jinja

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tokenizer/jinja_limits.h"
+#include "tokenizer/jinja_text.h"
+
+namespace quire::jinja {
+
+using Limits = ChatTemplateLimits;
+
+struct List;
+struct Dict;
+struct Namespace;
+struct Callable;
+struct Loop;
+
+struct Undefined {
+  const std::string* message;  // what to say when it is used as if it were defined
+};
+struct None {};
+
+// A value is a cheap handle: whatever it points to belongs to the Runtime of the render (or to the template)
+// and lives until its end, so nothing is counted and no structure is freed by recursion. Texts, lists and
+// dicts never change.
+struct Value {
+  std::variant<None, Undefined, bool, std::int64_t, double, const Text*, List*, const Dict*, Namespace*,
+               const Callable*, Loop*>
+      data;
+  bool trusted = true;  // of a scalar: whether the text it prints as is; a Text knows for itself
+
+  template <typename T>
+  const T* get() const {
+    return std::get_if<T>(&data);
+  }
+  template <typename T>
+  T* pointer() const {  // of the kinds held by pointer; null when it is another kind
+    const auto* held = std::get_if<T*>(&data);
+    return held == nullptr ? nullptr : *held;
+  }
+  const Text* text() const { return pointer<const Text>(); }
+  List* list() const { return pointer<List>(); }
+  const Dict* dict() const { return pointer<const Dict>(); }
+  bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
+  bool is_none() const { return std::holds_alternative<None>(data); }
+};
+
+// Python's list and its relatives. A generator yields its items once.
+enum class ListKind { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
+
+struct List {
+  std::vector<Value> items;
+  ListKind kind;
+  std::size_t depth;         // 1 + that of the deepest item
+  std::size_t consumed = 0;  // items a generator has yielded
+};
+
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;
+  std::size_t depth;
+};
+
+struct Namespace {
+  std::vector<std::pair<std::string_view, Value>> attributes;
+};
+
+struct Loop {
+  std::span<const Value> items;
+  std::size_t index = 0;
+  std::size_t depth = 1;
+  List* last_changed = nullptr;
+};
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string_view, Value>> named;
+};
+
+class Runtime;
+
+// What every filter, test, method and global function receives.
+struct Invocation {
+  Runtime& runtime;
+  std::string_view name;  // for messages
+  Value self;             // the filtered or tested value, or the object of a method
+  const Arguments& arguments;
+};
+using Native = Value (*)(const Invocation&);
+
+struct MacroDefinition;
+struct Scope;
+
+struct Callable {
+  std::string_view name;
+  Native native = nullptr;  // a function or method of ours, or
+  Value self = {};
+  const MacroDefinition* macro = nullptr;  // a macro with the scope it was defined in
+  Scope* scope = nullptr;
+};
+
+// One render: owner of every value it makes, and keeper of its budgets. What is made is charged and never
+// freed before the end, so the step budget bounds memory too.
+class Runtime {
+ public:
+  static constexpr std::size_t kBytesPerStep = 256;
+  static constexpr std::size_t kMaxValueDepth = 100;
+
+  Runtime(const Limits& limits, const std::tm& now) : limits_(limits), now_(now) {}
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Limits& limits() const { return limits_; }
+  const std::tm& now() const { return now_; }
+
+  // Counts one step and `bytes` of copying, comparing or searching. Error when the budget is spent.
+  void charge(std::size_t bytes = 0);
+  void charge_product(std::size_t count, std::size_t bytes);
+
+  Value make(Text text);
+  Value make(std::string_view text, bool trusted) { return make(Text(text, trusted)); }
+  Value make(std::vector<Value> items, ListKind kind = ListKind::kList);
+  Value make(std::vector<std::pair<Value, Value>> items);  // keys distinct
+  Value make(Namespace object);
+  Value make(Loop loop);
+  Value make(Callable callable);
+  Value undefined(std::string message);
+
+  // Recursion of the interpreter and of natives that apply natives.
+  class Depth {
+   public:
+    explicit Depth(Runtime& runtime);
+    ~Depth() { --runtime_.depth_; }
+    Depth(const Depth&) = delete;
+    Depth& operator=(const Depth&) = delete;
+
+   private:
+    Runtime& runtime_;
+  };
+
+ private:
+  const Limits& limits_;
+  const std::tm& now_;
+  std::size_t steps_ = 0;
+  std::size_t depth_ = 0;
+  std::deque<Text> texts_;
+  std::deque<List> lists_;
+  std::deque<Dict> dicts_;
+  std::deque<Namespace> namespaces_;
+  std::deque<Loop> loops_;
+  std::deque<Callable> callables_;
+  std::deque<std::string> messages_;
+};
+
+std::string type_name(const Value& value);  // as Python's messages name it
+bool truth(const Value& value);
+
+// What iterating over a value yields; Error if it is not iterable. Consumes a generator.
+std::span<const Value> iterate(Runtime& runtime, const Value& value);
+std::size_t length_of(Runtime& runtime, const Value& value);
+
+bool equal(Runtime& runtime, const Value& a, const Value& b);
+bool less(Runtime& runtime, const Value& a, const Value& b);              // Error if the two have no order
+bool contains(Runtime& runtime, const Value& container, const Value& x);  // x in container
+
+bool is_hashable(const Value& key);
+void require_hashable(const Value& key);
+const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key);  // null if absent
+const Value* find_key(Runtime& runtime, const Dict& dict, std::string_view key);
+// Builds a dict's items as Python does: a repeated key keeps its place and takes the new value.
+void set_key(Runtime& runtime, std::vector<std::pair<Value, Value>>& items, const Value& key,
+             const Value& value);
+
+std::optional<std::int64_t> as_integer(const Value& value);  // of an int or a bool
+std::optional<double> as_number(const Value& value);         // of a float too
+
+}  // namespace quire::jinja
