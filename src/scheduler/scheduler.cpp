@@ -90,7 +90,9 @@ std::optional<StepPlan> Scheduler::schedule() {
   const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
   draft.plan.sequences.reserve(most);
   draft.step.sequences.reserve(most);
-  if (plan_running(draft)) admit_waiting(draft);
+  plan_running(draft);
+  // Newcomers wait while a running sequence drains to give its blocks back: it is the next to be preempted.
+  if (running_.empty() || !running_.back()->yielding) admit_waiting(draft);
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
   for (const PlannedSequence& planned : draft.step.sequences) index_full_blocks(*planned.sequence);
@@ -100,28 +102,20 @@ std::optional<StepPlan> Scheduler::schedule() {
   return std::move(draft.plan);
 }
 
-// Returns whether there were blocks for all; if not, none are to be given to newcomers.
-bool Scheduler::plan_running(Draft& draft) {
+void Scheduler::plan_running(Draft& draft) {
   const auto is_decode = [this](const Sequence* sequence) { return span_limit(*sequence) == 1; };
   auto decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  const std::uint64_t preemptions_before = num_preemptions_;
-  bool blocks_suffice = true;
   for (std::size_t i = 0; i < running_.size() && draft.budget > 0; ++i) {  // preemption takes from the end
     Sequence& sequence = *running_[i];
-    blocks_suffice &= !sequence.yielding;
     const int wanted = span_limit(sequence);
     if (wanted == 0) continue;
     if (wanted == 1) --decodes_left;
-    if (!make_room(sequence)) {
-      blocks_suffice = false;
-      continue;
-    }
+    if (!make_room(sequence)) continue;
     // Every decode behind gets its token; yet the older one always gets on.
     const int affordable = std::max(1, draft.budget - decodes_left);
     plan_span(sequence, sequence.table.writable(sequence.num_planned, std::min(wanted, affordable)), false,
               draft);
   }
-  return blocks_suffice && num_preemptions_ == preemptions_before;
 }
 
 void Scheduler::admit_waiting(Draft& draft) {
@@ -158,7 +152,7 @@ bool Scheduler::admit(Sequence& sequence) {
   for (const BlockId block : hits) sequence.table.share(block);
   sequence.num_indexed = sequence.table.size();
   sequence.num_planned = sequence.table.size() * config_.block_size;
-  if (!hits.empty()) sequence.last_index = prefix_cache_.link(hits.back());
+  sequence.last_index = hits.empty() ? PrefixCache::Link{} : prefix_cache_.link(hits.back());
   if (sequence.num_cached_tokens < 0) {
     sequence.num_cached_tokens = sequence.num_planned;
     if (look_up) prefix_cache_queries_ += sequence.num_prompt;
@@ -235,8 +229,7 @@ void Scheduler::preempt_youngest() {
   give_back(sequence);
   sequence.state = SequenceState::kWaiting;
   sequence.yielding = sequence.has_sampled = false;
-  sequence.num_planned = sequence.num_indexed = 0;
-  sequence.last_index = {};
+  sequence.num_planned = 0;
   ++num_preemptions_;
 }
 

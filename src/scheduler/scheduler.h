@@ -97,7 +97,7 @@ class Scheduler {
   };
   struct Draft;  // a step in the making
 
-  bool plan_running(Draft& draft);
+  void plan_running(Draft& draft);
   void admit_waiting(Draft& draft);
   bool admit(Sequence& sequence);
   int span_limit(const Sequence& sequence) const;

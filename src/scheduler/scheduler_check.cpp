@@ -77,7 +77,7 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   QUIRE_CHECK(sequence.table.size() == blocks_for(sequence.num_planned), "5, 6: sequence {} holds {} blocks",
               id, sequence.table.size());
   QUIRE_CHECK(blocks_for(sequence.max_length - 1) <= pool_.num_blocks(), "7: sequence {} cannot end", id);
-  if (sequence.state == SequenceState::kRetiring) return;
+  if (sequence.state != SequenceState::kRunning) return;
   QUIRE_CHECK(sequence.num_planned <= sequence.length() && sequence.length() <= sequence.max_length,
               "14: sequence {}", id);
   const int num_full = sequence.num_planned / config_.block_size;

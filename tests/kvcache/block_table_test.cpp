@@ -1,0 +1,143 @@
+#include "kvcache/block_table.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr int kBlockSize = 8;
+
+std::vector<BlockId> ids(const BlockTable& table) { return {table.blocks().begin(), table.blocks().end()}; }
+
+TEST(BlockTableTest, GrowsByTheBlocksThatASpanNeeds) {
+  BlockPool pool(4);
+  BlockTable table(pool, kBlockSize);
+  std::vector<BlockCopy> copies;
+  EXPECT_EQ(table.prepare_write(0, 8, copies), 0);
+  EXPECT_EQ(table.size(), 1);
+  EXPECT_EQ(table.prepare_write(8, 9, copies), 1);
+  EXPECT_EQ(table.prepare_write(9, 16, copies), 2);
+  EXPECT_EQ(table.size(), 2);
+  EXPECT_TRUE(copies.empty());
+}
+
+TEST(BlockTableTest, SaysHowManyTokensFit) {
+  BlockPool pool(3);
+  BlockTable table(pool, kBlockSize);
+  std::vector<BlockCopy> copies;
+  EXPECT_EQ(table.writable(0, 100), 24);
+  EXPECT_EQ(table.writable(0, 5), 5);
+  table.prepare_write(0, 3, copies);
+  EXPECT_EQ(table.writable(3, 100), 21);
+  pool.allocate();
+  pool.allocate();
+  EXPECT_EQ(table.writable(3, 100), 5);
+  EXPECT_THROW(table.prepare_write(3, 9, copies), InternalError);
+  const BlockTable other = table.fork();
+  EXPECT_EQ(table.writable(3, 100), 0);  // a copy would need a block
+}
+
+TEST(BlockTableTest, GivesItsTailBackFirst) {
+  BlockPool pool(3);
+  std::vector<BlockCopy> copies;
+  {
+    BlockTable table(pool, kBlockSize);
+    table.prepare_write(0, 24, copies);
+    EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 1, 2}));
+  }
+  EXPECT_EQ(pool.allocate(), 2);
+  EXPECT_EQ(pool.allocate(), 1);
+  EXPECT_EQ(pool.allocate(), 0);
+}
+
+TEST(BlockTableTest, AForkCopiesThePartlyFilledBlockBeforeItWrites) {
+  BlockPool pool(4);
+  BlockTable table(pool, kBlockSize);
+  std::vector<BlockCopy> copies;
+  table.prepare_write(0, 12, copies);
+  BlockTable fork = table.fork();
+  EXPECT_EQ(ids(fork), ids(table));
+  EXPECT_EQ(pool.num_free(), 2);
+
+  EXPECT_EQ(fork.prepare_write(12, 13, copies), 1);
+  EXPECT_EQ(copies, (std::vector<BlockCopy>{{1, 2}}));
+  EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 2}));
+  EXPECT_EQ(table.prepare_write(12, 13, copies), 2);  // alone again: nothing to copy
+  EXPECT_EQ(copies.size(), 1U);
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 1}));
+}
+
+TEST(BlockTableTest, AForkAtABlockBorderCopiesNothing) {
+  BlockPool pool(3);
+  BlockTable table(pool, kBlockSize);
+  std::vector<BlockCopy> copies;
+  table.prepare_write(0, 8, copies);
+  BlockTable fork = table.fork();
+  fork.prepare_write(8, 9, copies);
+  table.prepare_write(8, 9, copies);
+  EXPECT_TRUE(copies.empty());
+  EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 1}));
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 2}));
+}
+
+// Many forks of forks write at random; what each has written it must find, and nobody else's.
+TEST(BlockTableTest, ForksNeverSeeEachOthersTokens) {
+  std::mt19937 random(3);
+  struct Writer {
+    BlockTable table;
+    std::vector<int> written;
+  };
+  int num_copies = 0;
+  for (int round = 0; round < 300; ++round) {
+    BlockPool pool(24);
+    std::map<std::pair<BlockId, int>, int> memory;
+    std::vector<Writer> writers;
+    writers.push_back({BlockTable(pool, kBlockSize), {}});
+    for (int i = 0; i < 60; ++i) {
+      const std::size_t which = random() % writers.size();
+      Writer& writer = writers[which];
+      const auto length = static_cast<int>(writer.written.size());
+      const auto kind = random() % 8;
+      if (kind == 0 && writers.size() < 6) {
+        writers.push_back({writer.table.fork(), writer.written});
+      } else if (kind == 1 && writers.size() > 1) {
+        writers.erase(writers.begin() + static_cast<std::ptrdiff_t>(which));
+      } else if (const int count = writer.table.writable(length, 1 + static_cast<int>(random() % 12));
+                 count > 0) {
+        std::vector<BlockCopy> copies;
+        writer.table.prepare_write(length, length + count, copies);
+        for (const BlockCopy& copy : copies)
+          for (int offset = 0; offset < kBlockSize; ++offset)
+            memory[{copy.to, offset}] = memory[{copy.from, offset}];
+        num_copies += static_cast<int>(copies.size());
+        for (int position = length; position < length + count; ++position) {
+          const BlockId block = writer.table.blocks()[static_cast<std::size_t>(position / kBlockSize)];
+          ASSERT_EQ(pool.ref_count(block), 1);
+          writer.written.push_back(static_cast<int>(random()));
+          memory[{block, position % kBlockSize}] = writer.written.back();
+        }
+      }
+      for (const Writer& each : writers) {
+        for (std::size_t position = 0; position < each.written.size(); ++position) {
+          const BlockId block = each.table.blocks()[position / kBlockSize];
+          const auto offset = static_cast<int>(position % kBlockSize);
+          ASSERT_EQ((memory[{block, offset}]), each.written[position]);
+        }
+      }
+      pool.check();
+    }
+    writers.clear();
+    ASSERT_EQ(pool.num_free(), pool.num_blocks());
+  }
+  EXPECT_GT(num_copies, 100);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,102 @@
+#include "kvcache/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr int kBlockSize = 8;
+
+std::vector<TokenId> tokens_from(TokenId first, int count = kBlockSize) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+class PrefixCacheTest : public ::testing::TestWithParam<int> {  // hash bits
+ protected:
+  // A new block that holds `tokens` after `parent`.
+  PrefixCache::Link add(PrefixCache::Link parent, const std::vector<TokenId>& tokens,
+                        std::uint64_t salt = 0) {
+    return cache_.insert(pool_.allocate(), {parent, tokens, salt});
+  }
+
+  BlockPool pool_{4};
+  PrefixCache cache_{pool_, kBlockSize, 42, GetParam()};
+};
+
+TEST_P(PrefixCacheTest, FindsABlockByParentTokensAndSalt) {
+  const auto first = add({}, tokens_from(0));
+  const auto second = add(first, tokens_from(0));  // the same tokens elsewhere
+  EXPECT_EQ(cache_.find({{}, tokens_from(0), 0}), first);
+  EXPECT_EQ(cache_.find({first, tokens_from(0), 0}), second);
+  EXPECT_EQ(cache_.find({second, tokens_from(0), 0}), std::nullopt);
+  EXPECT_EQ(cache_.find({{}, tokens_from(1), 0}), std::nullopt);
+  EXPECT_EQ(cache_.find({{}, tokens_from(0), 1}), std::nullopt);
+  cache_.check();
+}
+
+TEST_P(PrefixCacheTest, MatchesTheLongestRunOfFullBlocks) {
+  const auto first = add({}, tokens_from(0));
+  const auto second = add(first, tokens_from(kBlockSize));
+  const auto match = [&](int count) { return cache_.match(tokens_from(0, count), 0); };
+  EXPECT_EQ(match(kBlockSize - 1), std::vector<BlockId>{});
+  EXPECT_EQ(match(2 * kBlockSize - 1), std::vector<BlockId>{first.block});
+  EXPECT_EQ(match(4 * kBlockSize), (std::vector<BlockId>{first.block, second.block}));
+}
+
+TEST_P(PrefixCacheTest, KeepsTheFirstOfTwoEqualBlocks) {
+  const auto first = add({}, tokens_from(0));
+  const auto again = add({}, tokens_from(0));
+  EXPECT_EQ(again, first);
+  EXPECT_FALSE(cache_.contains(1));
+  cache_.check();
+}
+
+TEST_P(PrefixCacheTest, KeepsAFreedBlockUntilItIsAllocatedAnew) {
+  const auto first = add({}, tokens_from(0));
+  pool_.release(first.block);
+  EXPECT_EQ(cache_.find({{}, tokens_from(0), 0}), first);
+  while (pool_.num_free() > 0) pool_.allocate();
+  EXPECT_EQ(cache_.find({{}, tokens_from(0), 0}), std::nullopt);
+  EXPECT_FALSE(cache_.contains(first.block));
+  cache_.check();
+}
+
+TEST_P(PrefixCacheTest, AChildDiesWithItsParentEvenWhereTheParentIdReturns) {
+  const auto parent = add({}, tokens_from(0));
+  const auto child = add(parent, tokens_from(50));
+  pool_.release(parent.block);
+  while (pool_.num_free() > 0) pool_.allocate();
+  const auto other = cache_.insert(parent.block, {{}, tokens_from(90), 0});
+  ASSERT_EQ(other.block, parent.block);
+  EXPECT_TRUE(cache_.contains(child.block));
+  EXPECT_EQ(cache_.find({other, tokens_from(50), 0}), std::nullopt);
+}
+
+TEST_P(PrefixCacheTest, ForgetsWhatItIsToldTo) {
+  const auto first = add({}, tokens_from(0));
+  const auto second = add({}, tokens_from(1));
+  cache_.erase(first.block);
+  cache_.erase(first.block);
+  EXPECT_EQ(cache_.find({{}, tokens_from(0), 0}), std::nullopt);
+  EXPECT_EQ(cache_.find({{}, tokens_from(1), 0}), second);
+  cache_.clear();
+  EXPECT_EQ(cache_.find({{}, tokens_from(1), 0}), std::nullopt);
+  cache_.check();
+}
+
+TEST_P(PrefixCacheTest, TakesNoBlockThatNobodyHolds) {
+  EXPECT_THROW(cache_.insert(0, {{}, tokens_from(0), 0}), InternalError);
+}
+
+// With one bit half of all keys collide: nothing may rest on the hash.
+INSTANTIATE_TEST_SUITE_P(HashBits, PrefixCacheTest, ::testing::Values(1, 4, 64));
+
+}  // namespace
+}  // namespace quire

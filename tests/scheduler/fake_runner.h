@@ -1,0 +1,194 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/ids.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_plan.h"
+
+namespace quire::testing {
+
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void require(bool condition, const char* what, std::uint64_t id = 0) {
+  if (!condition) throw Violation(std::string(what) + ", sequence or step " + std::to_string(id));
+}
+
+inline std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+// The model: every token is a function of all the tokens before it. This is the reference run of a request:
+// alone, without limits, cache or chunks, and as far as anybody asks.
+class History {
+ public:
+  static constexpr int kVocabulary = 32;
+
+  explicit History(const SequenceRequest& request)
+      : stop_ids_(request.sampling.stop_ids),
+        num_prompt_(static_cast<int>(request.prompt.size())),
+        min_tokens_(request.min_tokens),
+        last_hash_(mix(request.cache_salt)) {
+    for (const TokenId token : request.prompt) append(token);
+  }
+
+  int num_prompt() const { return num_prompt_; }
+  bool masks_stop(int position) const { return position - num_prompt_ < min_tokens_; }
+  bool is_stop(int position) {
+    return !masks_stop(position) &&
+           std::find(stop_ids_.begin(), stop_ids_.end(), token(position)) != stop_ids_.end();
+  }
+  TokenId token(int position) {
+    while (position >= static_cast<int>(tokens_.size())) append_next();
+    return tokens_[static_cast<std::size_t>(position)];
+  }
+  // Of the tokens up to and with this one, and the salt: what the KV cache holds for the position.
+  std::uint64_t hash(int position) {
+    token(position);
+    return hashes_[static_cast<std::size_t>(position)];
+  }
+
+ private:
+  void append(TokenId token) {
+    last_hash_ = mix(last_hash_ ^ static_cast<std::uint64_t>(token));
+    tokens_.push_back(token);
+    hashes_.push_back(last_hash_);
+  }
+  void append_next() {
+    auto next = static_cast<TokenId>(mix(last_hash_) % kVocabulary);
+    while (masks_stop(static_cast<int>(tokens_.size())) &&
+           std::find(stop_ids_.begin(), stop_ids_.end(), next) != stop_ids_.end())
+      ++next;
+    append(next);
+  }
+
+  std::vector<TokenId> stop_ids_;
+  int num_prompt_;
+  int min_tokens_;
+  std::uint64_t last_hash_;
+  std::vector<TokenId> tokens_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+// Executes plans in order against a simulated KV cache, and throws Violation wherever a position that is
+// attended does not hold what the sequence's own history says.
+class FakeRunner {
+ public:
+  FakeRunner(int num_blocks, int block_size, int num_slots)
+      : block_size_(block_size),
+        cells_(static_cast<std::size_t>(num_blocks * block_size)),
+        slots_(static_cast<std::size_t>(num_slots)) {}
+
+  std::map<SequenceId, History> histories;  // of every sequence that may come
+
+  void submit(StepPlan plan) { plans_.push_back(std::move(plan)); }
+  int num_in_flight() const { return static_cast<int>(plans_.size()); }
+  // Results come as late as can be: the oldest plan is executed only when its result is wanted.
+  StepResult collect() {
+    const StepPlan plan = std::move(plans_.front());
+    plans_.pop_front();
+    return execute(plan);
+  }
+  void drop_all() { plans_.clear(); }
+  void poison_next() { poison_next_ = true; }  // the next sample finds no finite logit
+
+ private:
+  struct Slot {
+    SequenceId sequence = 0;
+    std::vector<BlockId> table;
+    TokenId last_sample = SequenceResult::kNoToken;
+  };
+
+  StepResult execute(const StepPlan& plan) {
+    for (const BlockCopy& copy : plan.block_copies)
+      std::copy_n(&cell(copy.from, 0), block_size_, &cell(copy.to, 0));
+    for (const SequencePlan& sequence : plan.sequences) update_slot(sequence);
+    // A runner may or may not write all keys before it reads any: the past must be there before and after.
+    for (const SequencePlan& sequence : plan.sequences) check_past(sequence, sequence.first_position);
+    for (const SequencePlan& sequence : plan.sequences) write_span(sequence);
+    StepResult result{plan.id, {}};
+    for (const SequencePlan& sequence : plan.sequences) {
+      check_past(sequence, sequence.first_position + sequence.num_tokens);
+      result.sequences.push_back(sample(sequence));
+    }
+    return result;
+  }
+
+  void update_slot(const SequencePlan& plan) {
+    Slot& slot = slots_.at(static_cast<std::size_t>(plan.slot));
+    if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken};
+    require(slot.sequence == plan.sequence, "the slot is another's", plan.sequence);
+    require(plan.first_new_block <= static_cast<int>(slot.table.size()), "the table has a hole",
+            plan.sequence);
+    slot.table.resize(static_cast<std::size_t>(plan.first_new_block));
+    slot.table.insert(slot.table.end(), plan.new_blocks.begin(), plan.new_blocks.end());
+    require(static_cast<int>(slot.table.size()) * block_size_ >= plan.first_position + plan.num_tokens,
+            "the span has no blocks", plan.sequence);
+  }
+
+  void check_past(const SequencePlan& plan, int num_positions) {
+    History& history = histories.at(plan.sequence);
+    for (int position = 0; position < num_positions; ++position)
+      require(place(plan, position) == history.hash(position), "a wrong key is attended", plan.sequence);
+  }
+
+  void write_span(const SequencePlan& plan) {
+    const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
+    History& history = histories.at(plan.sequence);
+    const bool given = !plan.tokens.empty();
+    require(static_cast<int>(plan.tokens.size()) == (given ? plan.num_tokens : 0), "a span's ids are amiss",
+            plan.sequence);
+    require(given || plan.num_tokens == 1, "a span has no ids", plan.sequence);
+    for (int i = 0; i < plan.num_tokens; ++i) {
+      const TokenId token = given ? plan.tokens[static_cast<std::size_t>(i)] : slot.last_sample;
+      const int position = plan.first_position + i;
+      require(token == history.token(position), "a wrong token is computed", plan.sequence);
+      place(plan, position) = history.hash(position);
+    }
+  }
+
+  SequenceResult sample(const SequencePlan& plan) {
+    SequenceResult result;
+    result.sequence = plan.sequence;
+    if (plan.output == OutputKind::kAll)  // a position stands for its logits
+      for (int i = 0; i < plan.num_tokens; ++i)
+        result.logits.push_back(static_cast<float>(plan.first_position + i));
+    if (!plan.sample) return result;
+    History& history = histories.at(plan.sequence);
+    const int position = plan.first_position + plan.num_tokens;
+    require(plan.output != OutputKind::kNone, "a sample without logits", plan.sequence);
+    require(plan.mask_stop == history.masks_stop(position), "a wrong mask", plan.sequence);
+    slots_[static_cast<std::size_t>(plan.slot)].last_sample = history.token(position);
+    result.token =
+        std::exchange(poison_next_, false) ? SequenceResult::kInvalidLogits : history.token(position);
+    return result;
+  }
+
+  std::uint64_t& cell(BlockId block, int offset) {
+    return cells_.at(static_cast<std::size_t>(block * block_size_ + offset));
+  }
+  std::uint64_t& place(const SequencePlan& plan, int position) {
+    const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
+    return cell(slot.table[static_cast<std::size_t>(position / block_size_)], position % block_size_);
+  }
+
+  int block_size_;
+  std::vector<std::uint64_t> cells_;  // [num_blocks, block_size]: the history each position holds
+  std::vector<Slot> slots_;
+  std::deque<StepPlan> plans_;
+  bool poison_next_ = false;
+};
+
+}  // namespace quire::testing

@@ -1,0 +1,345 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "scheduler/fake_runner.h"
+#include "scheduler/scheduler.h"
+
+namespace quire::testing {
+
+// One thing done to a scheduler, as four bytes; every byte string means something.
+struct Operation {
+  enum Kind { kAdd, kAbort, kSchedule, kApply, kPoison, kFailInFlight };
+  std::uint8_t code, a, b, c;
+
+  Kind kind() const {
+    static constexpr Kind kKinds[16] = {kAdd,      kAdd,   kSchedule, kSchedule, kSchedule, kSchedule,
+                                        kSchedule, kApply, kApply,    kApply,    kApply,    kApply,
+                                        kSchedule, kApply, kAbort,    kPoison};
+    return code == 255 ? kFailInFlight : kKinds[code % 16];
+  }
+};
+
+struct Scenario {
+  static constexpr std::size_t kHeader = 8;
+  static constexpr std::size_t kMaxOperations = 4096;
+
+  SchedulerConfig config;
+  int depth = 1;  // steps in flight at most
+  std::vector<Operation> operations;
+
+  static std::optional<Scenario> parse(std::span<const std::uint8_t> bytes) {
+    if (bytes.size() < kHeader) return std::nullopt;
+    Scenario scenario;
+    SchedulerConfig& config = scenario.config;
+    config.max_num_seqs = 1 + bytes[0] % 6;
+    config.max_num_batched_tokens = bytes[1] % 4 == 0 ? 1 + bytes[1] / 4 % 8 : 1 + bytes[1] % 50;
+    config.max_model_len = 2 + bytes[2] % 200;
+    config.block_size = bytes[3] % 4 == 0 ? 16 : 8;
+    config.num_blocks = 1 + bytes[4] % 20;
+    config.enable_prefix_caching = bytes[5] % 4 != 0;
+    constexpr int kHashBits[] = {1, 4, 64};
+    config.hash_bits = kHashBits[bytes[6] % 3];
+    config.hash_seed = bytes[6];
+    scenario.depth = 1 + bytes[7] % 3;
+    bytes = bytes.subspan(kHeader);
+    for (; bytes.size() >= 4 && scenario.operations.size() < kMaxOperations; bytes = bytes.subspan(4))
+      scenario.operations.push_back({bytes[0], bytes[1], bytes[2], bytes[3]});
+    return scenario;
+  }
+
+  std::string describe() const {
+    std::string text = fmt::format(
+        "slots {} budget {} context {} block size {} blocks {} caching {} hash bits {} depth {}\n",
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
+        config.num_blocks, config.enable_prefix_caching, config.hash_bits, depth);
+    static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
+    for (const Operation& operation : operations)
+      text +=
+          fmt::format("{}({}, {}, {})\n", kNames[operation.kind()], operation.a, operation.b, operation.c);
+    return text;
+  }
+};
+
+// Runs a scenario against the scheduler, the fake runner, and a model of what has been promised, in plain
+// maps and sets; throws at the first difference. Numbers are those of docs/invariants.md.
+class Harness {
+ public:
+  explicit Harness(const Scenario& scenario)
+      : config_(scenario.config),
+        depth_(scenario.depth),
+        scheduler_(config_),
+        runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs) {}
+
+  void run(std::span<const Operation> operations) {
+    for (const Operation& operation : operations) {
+      perform(operation);
+      check();
+    }
+    drain();
+  }
+
+  // Lets everything end, which it must within a bounded number of steps (11), and leave nothing behind.
+  void drain() {
+    std::int64_t steps_left = 100;
+    for (const SequenceId id : alive_)
+      steps_left += std::int64_t{max_length(id)} * stall_limit() * (1 + static_cast<int>(alive_.size()));
+    while (scheduler_.has_unfinished() || runner_.num_in_flight() > 0) {
+      require(steps_left-- > 0, "11: no end in sight");
+      if (runner_.num_in_flight() == depth_ || !schedule()) apply();
+      check();
+    }
+    require(alive_.empty(), "9: a sequence was forgotten");
+    const SchedulerStats stats = scheduler_.stats();
+    require(stats.num_free_blocks == stats.num_blocks, "1: a block was lost");
+    require(stats.num_running == 0 && stats.num_waiting == 0, "9: a sequence stayed");
+  }
+
+  SchedulerStats stats() const { return scheduler_.stats(); }
+
+ private:
+  struct Request {
+    SequenceRequest asked;
+    int num_tokens = 0;  // prompt and output received
+    int num_logits = 0;
+    int num_cached = -1;
+  };
+  struct Step {
+    std::uint64_t id;
+    std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples
+    std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
+  };
+
+  void perform(const Operation& operation) {
+    switch (operation.kind()) {
+      case Operation::kAdd:
+        return add(operation);
+      case Operation::kAbort:
+        return abort(operation);
+      case Operation::kSchedule:
+        if (runner_.num_in_flight() < depth_) schedule();
+        return;
+      case Operation::kApply:
+        if (runner_.num_in_flight() > 0) apply();
+        return;
+      case Operation::kPoison:
+        if (operation.a % 8 == 0) runner_.poison_next();
+        return;
+      case Operation::kFailInFlight:
+        return fail_in_flight();
+    }
+  }
+
+  SequenceRequest make_request(const Operation& operation) {
+    SequenceRequest request;
+    request.id = ++last_id_;
+    request.cache_salt = operation.c % 8 == 0 ? 1 : 0;
+    if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
+    if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
+    if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
+    request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
+    request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
+    const auto earlier = requests_.find(1 + operation.a % std::max<SequenceId>(last_id_ - 1, 1));
+    if (operation.b >= 192 && earlier != requests_.end()) {  // the next turn of a conversation
+      History& history = runner_.histories.at(earlier->first);
+      for (int i = 0; i < earlier->second.num_tokens; ++i) request.prompt.push_back(history.token(i));
+      request.cache_salt = earlier->second.asked.cache_salt;
+    }
+    const int document = operation.c / 64;  // four of them, which begin alike
+    for (int i = static_cast<int>(request.prompt.size()),
+             end = i + operation.a % (operation.c % 4 == 0 ? 72 : 24);
+         i < end; ++i)
+      request.prompt.push_back(static_cast<TokenId>(8 + (i < 12 ? i % 5 : (i * (document + 1)) % 9)));
+    return request;
+  }
+
+  void add(const Operation& operation) {
+    SequenceRequest request = make_request(operation);
+    const auto num_prompt = static_cast<int>(request.prompt.size());
+    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
+                          num_prompt <= config_.num_blocks * config_.block_size;
+    bool refused = false;
+    try {
+      scheduler_.add(request);
+    } catch (const Error&) {
+      refused = true;
+    }
+    require(refused != possible, "a request is refused or taken wrongly", request.id);
+    if (refused) return;
+    runner_.histories.emplace(request.id, History(request));
+    alive_.insert(request.id);
+    const SequenceId id = request.id;
+    requests_[id] = {std::move(request), num_prompt};
+  }
+
+  void abort(const Operation& operation) {
+    const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
+    const bool was_alive = alive_.erase(id) > 0;
+    require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
+    require(!scheduler_.abort(id), "15: abort is not idempotent", id);
+  }
+
+  bool schedule() {
+    const bool idle = runner_.num_in_flight() == 0;
+    const auto plan = scheduler_.schedule();
+    if (!plan) {
+      require(!idle || !scheduler_.has_unfinished(), "11: nothing runs, and something is unfinished");
+      return false;
+    }
+    require(plan->id == ++last_plan_, "plans are not counted", plan->id);
+    Step step{plan->id, {}, {}};
+    int num_tokens = 0;
+    std::set<SequenceId> planned;
+    std::set<int> slots;
+    for (const SequencePlan& sequence : plan->sequences) {
+      require(alive_.contains(sequence.sequence), "9: an ended sequence is planned", sequence.sequence);
+      require(planned.insert(sequence.sequence).second, "10: planned twice", sequence.sequence);
+      require(slots.insert(sequence.slot).second, "10: a slot is used twice", sequence.sequence);
+      require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
+              "10: planned past its end", sequence.sequence);
+      num_tokens += sequence.num_tokens;
+      step.sequences.emplace_back(sequence.sequence, sequence.sample);
+      record_blocks(sequence, step);
+    }
+    require(num_tokens == plan->num_tokens && num_tokens <= config_.max_num_batched_tokens, "10: the budget");
+    check_progress(planned, idle);
+    in_flight_.push_back(std::move(step));
+    runner_.submit(*plan);
+    return true;
+  }
+
+  void record_blocks(const SequencePlan& sequence, Step& step) {
+    std::vector<BlockId>& table = tables_[sequence.slot];
+    if (sequence.start) table.clear();
+    table.resize(static_cast<std::size_t>(sequence.first_new_block));
+    table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
+    for (int i = 0; i < static_cast<int>(table.size()); ++i) {
+      const BlockId block = table[static_cast<std::size_t>(i)];
+      const bool written = i >= sequence.first_position / config_.block_size;
+      require(!written || scheduler_.pool().ref_count(block) == 1, "3: a shared block is written",
+              sequence.sequence);
+      step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+    }
+  }
+
+  // 11: the oldest is in every step that follows an idle moment, and never left out for long.
+  void check_progress(const std::set<SequenceId>& planned, bool idle) {
+    const SequenceId oldest = *alive_.begin();
+    if (planned.contains(oldest) || oldest != stalled_) stall_ = 0;
+    stalled_ = oldest;
+    if (planned.contains(oldest)) return;
+    require(!idle, "11: the oldest is left out", oldest);
+    require(++stall_ < stall_limit(), "11: the oldest starves", oldest);
+  }
+
+  void apply() {
+    const StepResult result = runner_.collect();
+    const Step step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    std::map<SequenceId, bool> expected;  // whoever sampled and is alive has an update
+    for (const auto& [id, samples] : step.sequences)
+      if (samples && alive_.contains(id)) expected[id] = true;
+    for (const SequenceUpdate& update : scheduler_.apply(result)) {
+      const auto it = std::find_if(result.sequences.begin(), result.sequences.end(),
+                                   [&](const SequenceResult& r) { return r.sequence == update.id; });
+      require(it != result.sequences.end(), "an update of a sequence that was not in the step", update.id);
+      receive(update, it->token);
+      expected.erase(update.id);
+    }
+    require(expected.empty(), "a token was swallowed", step.id);
+  }
+
+  void receive(const SequenceUpdate& update, TokenId sampled) {
+    require(alive_.contains(update.id), "15: an update after the end", update.id);
+    Request& request = requests_.at(update.id);
+    const auto num_prompt = static_cast<int>(request.asked.prompt.size());
+    for (const float position : update.logits)
+      require(position == static_cast<float>(request.num_logits++), "logits are missing or doubled",
+              update.id);
+    const bool kept = request.num_cached < 0 || request.num_cached == update.num_cached_tokens;
+    require(kept && update.num_cached_tokens < num_prompt, "cached tokens", update.id);
+    request.num_cached = update.num_cached_tokens;
+    const bool may_hit = config_.enable_prefix_caching && request.asked.prompt_output != OutputKind::kAll;
+    require(may_hit || request.num_cached == 0, "a hit that was not wanted", update.id);
+
+    FinishReason finish = FinishReason::kNone;
+    if (sampled == SequenceResult::kInvalidLogits) {
+      finish = FinishReason::kError;
+      require(!update.token, "a token of broken logits", update.id);
+    } else if (sampled != SequenceResult::kNoToken) {
+      History& history = runner_.histories.at(update.id);
+      const int position = request.num_tokens++;
+      require(update.token == history.token(position), "12, 13: another token than alone", update.id);
+      if (history.is_stop(position))
+        finish = FinishReason::kStop;
+      else if (request.num_tokens == max_length(update.id))
+        finish = FinishReason::kLength;
+    }
+    require(update.finish == finish, "9: a wrong end", update.id);
+    if (finish == FinishReason::kNone) return;
+    alive_.erase(update.id);
+    require(finish == FinishReason::kError || request.asked.prompt_output != OutputKind::kAll ||
+                request.num_logits == num_prompt,
+            "logits are missing", update.id);
+  }
+
+  void fail_in_flight() {
+    std::set<SequenceId> lost;
+    for (const Step& step : in_flight_)
+      for (const auto& [id, samples] : step.sequences)
+        if (alive_.contains(id)) lost.insert(id);
+    for (const SequenceUpdate& update : scheduler_.fail_in_flight()) {
+      require(update.finish == FinishReason::kError && lost.erase(update.id) == 1, "a wrong loss", update.id);
+      alive_.erase(update.id);
+    }
+    require(lost.empty(), "a loss is not reported");
+    in_flight_.clear();
+    runner_.drop_all();
+  }
+
+  void check() {
+    scheduler_.check();
+    for (const Step& step : in_flight_) {
+      for (const auto& [block, generation] : step.blocks) {
+        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
+        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
+      }
+    }
+    const SchedulerStats stats = scheduler_.stats();
+    require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
+            "9: one is in no state");
+    require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
+  }
+
+  int max_length(SequenceId id) const {
+    const SequenceRequest& asked = requests_.at(id).asked;
+    return std::min({static_cast<int>(asked.prompt.size()) + asked.max_tokens, config_.max_model_len,
+                     config_.num_blocks * config_.block_size + 1});
+  }
+  // Every younger sequence may first have to drain and yield.
+  int stall_limit() const { return (depth_ + 1) * (config_.max_num_seqs + 1); }
+
+  SchedulerConfig config_;
+  int depth_;
+  Scheduler scheduler_;
+  FakeRunner runner_;
+  std::map<SequenceId, Request> requests_;
+  std::set<SequenceId> alive_;                  // added, and no end reported
+  std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
+  std::deque<Step> in_flight_;
+  SequenceId last_id_ = 0;
+  std::uint64_t last_plan_ = 0;
+  SequenceId stalled_ = 0;
+  int stall_ = 0;
+};
+
+}  // namespace quire::testing

@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "scheduler/harness.h"
+
+namespace quire::testing {
+namespace {
+
+// What goes wrong in a scenario; empty: nothing.
+std::string failure_of(const Scenario& scenario, SchedulerStats* stats = nullptr) {
+  try {
+    Harness harness(scenario);
+    harness.run(scenario.operations);
+    if (stats) *stats = harness.stats();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// Leaves out operations as long as it still fails.
+Scenario shrink(Scenario scenario) {
+  for (std::size_t length = scenario.operations.size(); length > 0; length /= 2) {
+    for (std::size_t begin = 0; begin < scenario.operations.size();) {
+      Scenario shorter = scenario;
+      const auto first = shorter.operations.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto left = static_cast<std::size_t>(shorter.operations.end() - first);
+      shorter.operations.erase(first, first + static_cast<std::ptrdiff_t>(std::min(length, left)));
+      if (failure_of(shorter).empty())
+        begin += length;
+      else
+        scenario = shorter;
+    }
+  }
+  return scenario;
+}
+
+// Without what ends sequences early they get long, and blocks run out.
+void make_calm(Scenario& scenario) {
+  std::erase_if(scenario.operations, [](const Operation& operation) {
+    return operation.kind() != Operation::kAdd && operation.kind() != Operation::kSchedule &&
+           operation.kind() != Operation::kApply;
+  });
+}
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// QUIRE_PROPERTY_OPERATIONS sets how many, QUIRE_PROPERTY_SEED repeats a run that failed.
+TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+  constexpr std::uint64_t kOperations = 50'000;
+#else
+  constexpr std::uint64_t kOperations = 1'000'000;
+#endif
+  const std::uint64_t wanted = from_environment("QUIRE_PROPERTY_OPERATIONS", kOperations);
+  std::uint64_t seed = from_environment("QUIRE_PROPERTY_SEED", 1);
+  std::uint64_t num_operations = 0;
+  std::uint64_t num_preemptions = 0;
+  std::uint64_t num_hits = 0;
+  for (; num_operations < wanted; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<std::uint8_t> bytes(Scenario::kHeader + 4 * (1 + random() % 600));
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+    Scenario scenario = *Scenario::parse(bytes);
+    if (seed % 2 == 0) make_calm(scenario);
+    SchedulerStats stats;
+    const std::string failure = failure_of(scenario, &stats);
+    if (!failure.empty()) {
+      const Scenario shortest = shrink(scenario);
+      FAIL() << "QUIRE_PROPERTY_SEED=" << seed << ": " << failure << "\nshrunk: " << failure_of(shortest)
+             << "\n"
+             << shortest.describe();
+    }
+    num_operations += scenario.operations.size();
+    num_preemptions += stats.num_preemptions;
+    num_hits += stats.prefix_cache_hits;
+  }
+  std::printf("%llu operations, %llu preemptions, %llu tokens from the prefix cache\n",
+              static_cast<unsigned long long>(num_operations),
+              static_cast<unsigned long long>(num_preemptions), static_cast<unsigned long long>(num_hits));
+  EXPECT_GT(num_preemptions, 0U);
+  EXPECT_GT(num_hits, 0U);
+}
+
+}  // namespace
+}  // namespace quire::testing
