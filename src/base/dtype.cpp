@@ -51,6 +51,7 @@ std::string_view to_string(DType dtype) {
 
 void convert(DType from, const void* src, DType to, void* dst, std::size_t n) {
   QUIRE_CHECK(is_float(from) && is_float(to), "from {} to {}", to_string(from), to_string(to));
+  if (n == 0) return;  // the pointers may be null
   if (from == to) {
     std::memcpy(dst, src, n * size_of(from));
     return;
