@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Checks who includes whom: one line a violation, exit code 1 if there is any.
+
+Holds the table below, that headers form no cycle, that each outside library stays in its folder, that nothing
+uses assert (it vanishes in release builds), and that CUDA is named only where it is implemented.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# What a folder of src/ may include besides itself: folders, or single headers.
+ALLOWED = {
+    "base": [],
+    "ops": ["base"],
+    "tokenizer": ["base"],
+    "kvcache": ["base"],
+    "checkpoint": ["base", "ops"],
+    "parallel": ["base", "ops"],
+    "backends": ["base", "ops", "backends/*"],  # the registry
+    "backends/*": ["base", "ops"],
+    "layers": ["base", "ops"],
+    "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
+    "scheduler": ["base", "kvcache", "quire"],
+    "runner": ["base", "ops", "models", "checkpoint", "quire", "kvcache/ids.h", "scheduler/step_plan.h"],
+    "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
+               "runner", "quire", "backends/registry.h"],
+    "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
+                "runner", "engine", "quire", "backends", "backends/*"],
+    "server": ["base", "engine", "tokenizer", "quire"],
+    "cli": ["base", "inspect", "server", "engine", "tokenizer", "quire"],
+    "quire": [],  # include/quire, the public API
+}
+
+# Outside headers that only these folders may include.
+OUTSIDE = {
+    r"spdlog/": ["base"],
+    r"nlohmann/": ["base"],
+    r"CLI/": ["cli"],
+    r"xxhash\.h": ["kvcache"],
+    r"(pcre2|utf8proc)\.h": ["tokenizer"],
+    r"boost/": ["server"],
+    r"mpi\.h": ["parallel"],
+    r"(cuda|cublas|cudnn|nccl|cub/|cutlass/)": ["backends/cuda"],
+    r"(cassert|assert\.h)": [],
+}
+
+# Where CUDA may be named outside backends/cuda: in code, and in strings.
+CUDA_IN_CODE = {"base/tensor.h"}
+CUDA_IN_STRINGS = ("base/tensor.h", "backends/registry.", "cli/")
+
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
+COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.DOTALL)
+STRING_OR_COMMENT = re.compile(f"({STRING.pattern})|{COMMENT.pattern}", re.DOTALL)
+CUDA = re.compile(r"cuda|cublas|cudnn|nccl", re.IGNORECASE)
+
+
+def folder_of(name):
+    """The row of the table that a file such as "backends/cpu/simd/x.h" belongs to."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == "backends" and len(parts) > 2 else parts[0]
+
+
+def may_include(folder, header):
+    rules = ALLOWED.get("backends/*" if folder.startswith("backends/") else folder, [])
+    target = folder_of(header)
+    return (target == folder or header in rules or target in rules
+            or (target.startswith("backends/") and "backends/*" in rules))
+
+
+def without_comments(text):
+    """The text with comments blanked and lines kept."""
+    return STRING_OR_COMMENT.sub(lambda m: m.group(1) or "\n" * m.group(0).count("\n"), text)
+
+
+def check_include(name, bracket, header, files):
+    """Returns what is wrong with one include of a file, or None."""
+    folder = folder_of(name)
+    if folder not in ALLOWED and not folder.startswith("backends/"):
+        return f"the folder {folder} is not in the table"
+    if header in files:
+        return None if may_include(folder, header) else f"{folder} may not include {header}"
+    if bracket == '"':
+        return f"no file {header} in src or include"
+    for pattern, folders in OUTSIDE.items():
+        if re.match(pattern, header) and folder not in folders:
+            return f"{folder} may not include <{header}>" + (f", only {', '.join(folders)}" if folders else "")
+    return None
+
+
+def check_cuda(name, text):
+    """Yields the lines that name CUDA where it must not be named."""
+    if folder_of(name) == "backends/cuda":
+        return
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        in_code = CUDA.search(STRING.sub('""', line)) and name not in CUDA_IN_CODE
+        in_string = any(map(CUDA.search, STRING.findall(line))) and not name.startswith(CUDA_IN_STRINGS)
+        if (in_code or in_string) and not INCLUDE.match(line):
+            yield number, "names CUDA outside backends/cuda"
+
+
+def find_cycle(graph):
+    """A list of headers that include one another in a circle, or None."""
+    state = {}
+    for start in sorted(graph):
+        stack = [(start, iter(graph[start]))] if start not in state else []
+        while stack:
+            header, targets = stack[-1]
+            state[header] = "open"
+            target = next(targets, None)
+            if target is None:
+                state[header] = "done"
+                stack.pop()
+            elif state.get(target) == "open":
+                path = [item for item, _ in stack]
+                return path[path.index(target):] + [target]
+            elif target not in state:
+                stack.append((target, iter(graph[target])))
+    return None
+
+
+def main():
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+    files = {path.relative_to(base).as_posix(): path
+             for base in (root / "src", root / "include")
+             for path in sorted(base.rglob("*")) if path.suffix in SOURCES}
+    violations = []
+    graph = {}
+    for name, path in files.items():
+        text = path.read_text(encoding="utf-8")
+        where = path.relative_to(root)
+        includes = [(number, *match.groups()) for number, line in enumerate(text.splitlines(), 1)
+                    if (match := INCLUDE.match(line))]
+        for number, bracket, header in includes:
+            problem = check_include(name, bracket, header, files)
+            if problem:
+                violations.append(f"{where}:{number}: {problem}")
+        violations += [f"{where}:{number}: {problem}" for number, problem in check_cuda(name, text)]
+        graph[name] = [header for _, _, header in includes if header in files]
+    cycle = find_cycle(graph)
+    if cycle:
+        violations.append("headers include one another in a circle: " + " -> ".join(cycle))
+    for violation in violations:
+        print(violation)
+    if not files:
+        print(f"no sources under {root}")
+    print(f"{len(files)} files, {len(violations)} violations", file=sys.stderr)
+    return 1 if violations or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
