@@ -110,11 +110,10 @@ void Scheduler::plan_running(Draft& draft) {
     const int wanted = span_limit(sequence);
     if (wanted == 0) continue;
     if (wanted == 1) --decodes_left;
-    if (!make_room(sequence)) continue;
     // Every decode behind gets its token; yet the older one always gets on.
     const int affordable = std::max(1, draft.budget - decodes_left);
-    plan_span(sequence, sequence.table.writable(sequence.num_planned, std::min(wanted, affordable)), false,
-              draft);
+    const int num_tokens = make_room(sequence, std::min(wanted, affordable));
+    if (num_tokens > 0) plan_span(sequence, num_tokens, false, draft);
   }
 }
 
@@ -206,19 +205,20 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
   ++sequence.num_in_flight;
 }
 
-// Sees to it that the next token of a running sequence has a place, taking blocks from the youngest. If that
-// one is in flight, or is this very sequence, it has to wait for results or for the older ones.
-bool Scheduler::make_room(const Sequence& sequence) {
-  while (sequence.table.writable(sequence.num_planned, 1) == 0) {
+// How many of the next tokens of a running sequence have a place. If not even one has, the youngest gives its
+// blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
+// for the older ones to end.
+int Scheduler::make_room(const Sequence& sequence, int wanted) {
+  while (true) {
+    const int writable = sequence.table.writable(sequence.num_planned, wanted);
     Sequence& youngest = *running_.back();
-    if (&youngest == &sequence) return false;
+    if (writable > 0 || &youngest == &sequence) return writable;
     if (youngest.num_in_flight > 0) {
       youngest.yielding = true;
-      return false;
+      return 0;
     }
     preempt_youngest();
   }
-  return true;
 }
 
 void Scheduler::preempt_youngest() {

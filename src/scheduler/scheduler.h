@@ -102,7 +102,7 @@ class Scheduler {
   bool admit(Sequence& sequence);
   int span_limit(const Sequence& sequence) const;
   void plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft);
-  bool make_room(const Sequence& sequence);
+  int make_room(const Sequence& sequence, int wanted);
   void preempt_youngest();
   int blocks_ahead(const Sequence& sequence) const;
   void index_full_blocks(Sequence& sequence);
