@@ -33,6 +33,35 @@ function(quire_tests folder)
                        PROPERTIES TIMEOUT 600)
 endfunction()
 
-# The product: libquire with everything, and the command-line program on top of it.
+# The product: libquire, which holds every folder, and the command-line program on top of it.
 function(quire_product)
+  get_property(libraries GLOBAL PROPERTY quire_libraries)
+  list(TRANSFORM libraries REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_library(quire SHARED ${objects})
+  set_target_properties(quire PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+  target_include_directories(quire INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} PkgConfig::xxhash PkgConfig::pcre2
+                        PkgConfig::utf8proc)
+
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
+  add_executable(quire_program ${sources})
+  set_target_properties(quire_program PROPERTIES OUTPUT_NAME quire INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+  target_include_directories(quire_program PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(quire_program PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(quire_program PRIVATE quire quire_options CLI11::CLI11
+                        nlohmann_json::nlohmann_json)
+
+  # The bundled model lies beside the library, in the build tree by a link.
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/quire/models)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/models/toy ${CMAKE_BINARY_DIR}/share/quire/models/toy SYMBOLIC)
+
+  install(TARGETS quire EXPORT quire DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS quire_program DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/quire DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/toy DESTINATION share/quire/models)
+  install(EXPORT quire NAMESPACE quire:: FILE quireConfig.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+  include(CMakePackageConfigHelpers)
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/quireConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/quireConfigVersion.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
 endfunction()

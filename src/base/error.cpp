@@ -7,7 +7,7 @@ namespace quire::detail {
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
   std::string_view name(file);
   name.remove_prefix(name.rfind('/') + 1);
-  throw InternalError(fmt::format("internal error at {}:{}: {} is false{}{}", name, line, condition,
+  throw InternalError(format_text("internal error at {}:{}: {} is false{}{}", name, line, condition,
                                   message.empty() ? "" : ": ", message));
 }
 

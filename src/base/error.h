@@ -1,10 +1,10 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "base/format.h"
 
 namespace quire {
 
@@ -25,7 +25,7 @@ class InternalError : public std::logic_error {
 // Throws Error with a formatted message.
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(fmt::format(format, std::forward<Args>(args)...));
+  throw Error(format_text(format, std::forward<Args>(args)...));
 }
 
 namespace detail {
@@ -35,8 +35,8 @@ namespace detail {
 }  // namespace quire
 
 // Holds in every build type; throws InternalError with file, line and a formatted message.
-#define QUIRE_CHECK(condition, ...)                                                                 \
-  do {                                                                                              \
-    if (!(condition)) [[unlikely]]                                                                  \
-      ::quire::detail::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
+#define QUIRE_CHECK(condition, ...)                                                                        \
+  do {                                                                                                     \
+    if (!(condition)) [[unlikely]]                                                                         \
+      ::quire::detail::check_failed(__FILE__, __LINE__, #condition, ::quire::format_text("" __VA_ARGS__)); \
   } while (false)

@@ -6,11 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace quire {
+#include "base/json_fwd.h"
 
-using Json = nlohmann::json;  // sorted keys: quick to look up, for files
-using OrderedJson =
-    nlohmann::ordered_json;  // keys as they came, for what reaches a chat template; look-up is linear
+namespace quire {
 
 struct JsonLimits {
   std::size_t max_depth = 64;

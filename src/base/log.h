@@ -1,9 +1,9 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string_view>
 #include <utility>
+
+#include "base/format.h"
 
 namespace quire {
 
@@ -16,7 +16,7 @@ void write_log(LogLevel level, std::string_view message);
 
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+  if (log_enabled(level)) write_log(level, format_text(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {

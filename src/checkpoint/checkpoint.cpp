@@ -1,11 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
-#include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -134,7 +130,7 @@ WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::i
   const SafetensorsEntry& entry = file->tensor(stored_name);
   if (entry.shape != shape) {
     fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
-         in_quotes(stored_name), fmt::join(entry.shape, ", "), fmt::join(shape, ", "));
+         in_quotes(stored_name), join_text(entry.shape, ", "), join_text(shape, ", "));
   }
   if (!entry.dtype || !is_float(*entry.dtype)) {
     fail("{}: tensor {} has dtype {}; weights must be F32, F16 or BF16", file->path(), in_quotes(stored_name),

@@ -1,11 +1,11 @@
 #include "checkpoint/config_object.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
@@ -15,10 +15,10 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 std::string describe_range(DoubleRange range) {
   const bool bounded = range.max < std::numeric_limits<float>::max();
   if (range.min == kPositive.min)
-    return bounded ? fmt::format("a number above 0 and at most {}", range.max) : "a positive number";
+    return bounded ? format_text("a number above 0 and at most {}", range.max) : "a positive number";
   if (range.min == DoubleRange{}.min && !bounded) return "a number";
-  return bounded ? fmt::format("a number from {} to {}", range.min, range.max)
-                 : fmt::format("a number not below {}", range.min);
+  return bounded ? format_text("a number from {} to {}", range.min, range.max)
+                 : format_text("a number not below {}", range.min);
 }
 
 template <typename T>
@@ -30,11 +30,12 @@ T required(std::optional<T> value, auto&& fail_absent) {
 }  // namespace
 
 ConfigObject::ConfigObject(std::string_view text, std::string where)
-    : ConfigObject(parse_json(text, where, {.max_bytes = kMaxConfigBytes}), where, "") {}
+    : ConfigObject(std::make_shared<const Json>(parse_json(text, where, {.max_bytes = kMaxConfigBytes})),
+                   where, "") {}
 
-ConfigObject::ConfigObject(Json json, std::string where, std::string path)
+ConfigObject::ConfigObject(std::shared_ptr<const Json> json, std::string where, std::string path)
     : json_(std::move(json)), where_(std::move(where)), path_(std::move(path)) {
-  if (!json_.is_object()) fail("{}: must hold a JSON object, not {}", where_, describe(json_));
+  if (!json_->is_object()) fail("{}: must hold a JSON object, not {}", where_, describe(*json_));
 }
 
 ConfigObject ConfigObject::read_file(const std::filesystem::path& path) {
@@ -43,11 +44,13 @@ ConfigObject ConfigObject::read_file(const std::filesystem::path& path) {
 
 ConfigObject::Found ConfigObject::find(const ConfigKey& key) const {
   for (const std::string_view spelling : key.spellings()) {
-    const auto found = json_.find(spelling);
-    if (found != json_.end() && !found->is_null()) return {spelling, &*found};
+    const auto found = json_->find(spelling);
+    if (found != json_->end() && !found->is_null()) return {spelling, &*found};
   }
   return {key.spellings().front(), nullptr};
 }
+
+bool ConfigObject::empty() const { return json_->empty(); }
 
 bool ConfigObject::contains(const ConfigKey& key) const { return find(key).value != nullptr; }
 
@@ -59,13 +62,13 @@ void ConfigObject::fail_absent(const ConfigKey& key) const {
   const auto& spellings = key.spellings();
   std::string also;
   if (spellings.size() > 1) {
-    also = fmt::format(" (also known as {})", fmt::join(spellings.begin() + 1, spellings.end(), ", "));
+    also = format_text(" (also known as {})", join_text(std::span(spellings).subspan(1), ", "));
   }
   fail_at(spellings.front(), "is missing" + also);
 }
 
 void ConfigObject::fail_type(std::string_view key, std::string_view expected, const Json& value) const {
-  fail_at(key, fmt::format("must be {}, not {}", expected, describe(value)));
+  fail_at(key, format_text("must be {}, not {}", expected, describe(value)));
 }
 
 int ConfigObject::to_int(std::string_view key, const Json& value, IntRange range) const {
@@ -73,7 +76,7 @@ int ConfigObject::to_int(std::string_view key, const Json& value, IntRange range
   const bool fits = value.is_number_integer() &&
                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT32_MAX});
   if (!fits || value.get<std::int64_t>() < range.min || value.get<std::int64_t>() > range.max) {
-    fail_type(key, fmt::format("a whole number from {} to {}", range.min, range.max), value);
+    fail_type(key, format_text("a whole number from {} to {}", range.min, range.max), value);
   }
   return value.get<int>();
 }
@@ -122,7 +125,7 @@ std::optional<ConfigObject> ConfigObject::find_object(const ConfigKey& key) cons
   const auto [name, value] = find(key);
   if (value == nullptr) return {};
   if (!value->is_object()) fail_type(name, "an object", *value);
-  return ConfigObject(*value, where_, fmt::format("{}{}.", path_, name));
+  return ConfigObject(std::shared_ptr<const Json>(json_, value), where_, format_text("{}{}.", path_, name));
 }
 
 std::vector<double> ConfigObject::get_doubles(const ConfigKey& key, DoubleRange range) const {

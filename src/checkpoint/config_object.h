@@ -4,12 +4,13 @@
 #include <filesystem>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 
 namespace quire {
 
@@ -47,7 +48,7 @@ class ConfigObject {
   ConfigObject(std::string_view text, std::string where);
   static ConfigObject read_file(const std::filesystem::path& path);
 
-  bool empty() const { return json_.empty(); }
+  bool empty() const;
   bool contains(const ConfigKey& key) const;
 
   std::optional<int> find_int(const ConfigKey& key, IntRange range = {}) const;
@@ -85,14 +86,14 @@ class ConfigObject {
     const Json* value;     // nullptr: absent
   };
 
-  ConfigObject(Json json, std::string where, std::string path);
+  ConfigObject(std::shared_ptr<const Json> json, std::string where, std::string path);
   Found find(const ConfigKey& key) const;
   [[noreturn]] void fail_absent(const ConfigKey& key) const;
   [[noreturn]] void fail_type(std::string_view key, std::string_view expected, const Json& value) const;
   int to_int(std::string_view key, const Json& value, IntRange range) const;
   double to_double(std::string_view key, const Json& value, DoubleRange range) const;
 
-  Json json_;
+  std::shared_ptr<const Json> json_;  // this object, kept with the whole file
   std::string where_;
   std::string path_;  // of this object in the file, such as "rope_scaling."
 };

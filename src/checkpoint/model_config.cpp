@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
@@ -119,7 +120,7 @@ std::optional<DType> ModelConfig::dtype() const {
   if (*name == "bfloat16") return DType::kBF16;
   if (*name == "float16" || *name == "half") return DType::kF16;
   fail_at(contains("dtype") ? "dtype" : "torch_dtype",
-          fmt::format("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
+          format_text("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
 }
 
 std::optional<std::string> ModelConfig::quantization() const {

@@ -57,7 +57,7 @@ constexpr std::array<Format, 22> kFormats{{
 class EntryParser {
  public:
   EntryParser(const std::string& path, const std::string& name, std::uint64_t data_bytes)
-      : where_(fmt::format("{}: tensor {}", path, in_quotes(name))), data_bytes_(data_bytes) {}
+      : where_(format_text("{}: tensor {}", path, in_quotes(name))), data_bytes_(data_bytes) {}
 
   // The offset of the result counts from the end of the header.
   SafetensorsEntry parse(const Json& info) const {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <ctime>
 #include <mutex>
 #include <optional>
 
@@ -87,7 +88,7 @@ class ProgressLine {
                                 now.prefill_seconds - start_.prefill_seconds);
     const double decode = rate(static_cast<double>(now.decode_only_tokens - start_.decode_only_tokens),
                                now.decode_seconds - start_.decode_seconds);
-    fmt::print(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
+    print_text(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
                total, prefill, decode, last ? "\n" : "");
     std::fflush(stderr);
   }
@@ -160,7 +161,10 @@ std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
   context["add_generation_prompt"] = true;
-  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context)), false);
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), now), false);
 }
 
 std::vector<std::int32_t> LLM::encode(std::string_view text) const {

@@ -34,7 +34,7 @@ struct Qwen3Config {
         attention_bias(config.get_bool("attention_bias", false)),
         rotary(config.rotary(10000.0)) {
     if (const auto act = config.get_string("hidden_act", "silu"); act != "silu") {
-      config.fail_at("hidden_act", fmt::format("is {}; only \"silu\" is supported", in_quotes(act)));
+      config.fail_at("hidden_act", format_text("is {}; only \"silu\" is supported", in_quotes(act)));
     }
     if (config.get_bool("use_sliding_window", false)) {
       config.fail_at("use_sliding_window",
@@ -42,7 +42,7 @@ struct Qwen3Config {
     }
     if (num_heads % num_kv_heads != 0) {
       config.fail_at("num_attention_heads",
-                     fmt::format("is {}, no multiple of num_key_value_heads {}", num_heads, num_kv_heads));
+                     format_text("is {}, no multiple of num_key_value_heads {}", num_heads, num_kv_heads));
     }
   }
 };

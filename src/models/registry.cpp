@@ -1,6 +1,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "models/model.h"
 
 namespace quire {

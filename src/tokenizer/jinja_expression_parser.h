@@ -20,7 +20,7 @@ class ExpressionParser {
 
   template <typename... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail("{}, line {}: {}", result_.where, current().line, fmt::format(format, std::forward<Args>(args)...));
+    fail("{}, line {}: {}", result_.where, current().line, format_text(format, std::forward<Args>(args)...));
   }
 
   const Token& current() const { return tokens_[at_]; }

@@ -34,11 +34,11 @@ void append_text_repr(const Text& text, Text& out) {
       } else if (is_printable(c)) {
         append_utf8(escaped, c);
       } else if (c < 0x100) {
-        escaped += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+        escaped += format_text("\\x{:02x}", static_cast<unsigned>(c));
       } else if (c < 0x10000) {
-        escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        escaped += format_text("\\u{:04x}", static_cast<unsigned>(c));
       } else {
-        escaped += fmt::format("\\U{:08x}", static_cast<unsigned>(c));
+        escaped += format_text("\\U{:08x}", static_cast<unsigned>(c));
       }
     }
     out.append(escaped, trusted);
@@ -49,10 +49,10 @@ void append_text_repr(const Text& text, Text& out) {
 std::string scalar_text(const Value& value) {
   if (value.is_none()) return "None";
   if (const bool* flag = value.get<bool>()) return *flag ? "True" : "False";
-  if (const auto* integer = value.get<std::int64_t>()) return fmt::format("{}", *integer);
+  if (const auto* integer = value.get<std::int64_t>()) return format_text("{}", *integer);
   if (const double* number = value.get<double>()) return float_repr(*number);
   if (value.is_undefined()) return "Undefined";
-  return fmt::format("<{}>", type_name(value));
+  return format_text("<{}>", type_name(value));
 }
 
 class Printer {
@@ -182,10 +182,10 @@ class JsonWriter {
     } else if (c >= 0x20 && (c < 0x7F || !style_.ensure_ascii)) {
       append_utf8(out, c);
     } else if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      out += format_text("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       const unsigned offset = static_cast<unsigned>(c) - 0x10000;
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (offset >> 10), 0xDC00 + (offset & 0x3FF));
+      out += format_text("\\u{:04x}\\u{:04x}", 0xD800 + (offset >> 10), 0xDC00 + (offset & 0x3FF));
     }
   }
 
@@ -275,7 +275,7 @@ std::string float_repr(double number) {
   // Python writes an exponent below 1e-4 and from 1e16 on.
   if (exponent < -4 || exponent >= 16) {
     if (digits.size() > 1) digits.insert(1, ".");
-    return fmt::format("{}{}e{}{:02}", sign, digits, exponent < 0 ? '-' : '+', std::abs(exponent));
+    return format_text("{}{}e{}{:02}", sign, digits, exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0) return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   const std::size_t point = static_cast<std::size_t>(exponent) + 1;
@@ -341,10 +341,10 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
     const std::optional<double> number = as_number(next);
     if (!number) fail("%{} format: a number is required, not {}", kind, type_name(next));
     if (kind == "f") {
-      result.append(fmt::format("{:.{}f}", *number, precision), next.trusted);
+      result.append(format_text("{:.{}f}", *number, precision), next.trusted);
     } else {
       if (!(std::abs(*number) < 0x1p63)) fail("an integer leaves the range of 64 bits");
-      result.append(fmt::format("{}", as_integer(next).value_or(static_cast<std::int64_t>(*number))),
+      result.append(format_text("{}", as_integer(next).value_or(static_cast<std::int64_t>(*number))),
                     next.trusted);
     }
   }

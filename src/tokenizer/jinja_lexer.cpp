@@ -52,7 +52,7 @@ class Lexer {
  private:
   template <typename... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    fail("{}, line {}: {}", where_, line_, fmt::format(format, std::forward<Args>(args)...));
+    fail("{}, line {}: {}", where_, line_, format_text(format, std::forward<Args>(args)...));
   }
 
   std::string_view rest() const { return source_.substr(at_); }
@@ -237,7 +237,6 @@ class Lexer {
         }
       }
     }
-    if (end < text.size() && is_name_char(text[end])) refuse("'{}' is no number", text.substr(0, end + 1));
     if (!is_float && end > 1 && text[0] == '0' && text.substr(0, end).find_first_not_of("0_") < end) {
       refuse("the number {} has a leading zero", text.substr(0, end));
     }

@@ -116,8 +116,8 @@ std::optional<Value> loop_attribute(Runtime& runtime, const Loop& loop, std::str
   if (name == "first") return Value{loop.index == 0};
   if (name == "last") return Value{loop.index + 1 == length};
   if (name == "length") return integer(length);
-  if (name == "depth") return integer(loop.depth);
-  if (name == "depth0") return integer(loop.depth - 1);
+  if (name == "depth") return integer(1);  // counts recursive loops, which are not supported
+  if (name == "depth0") return integer(0);
   if (name == "previtem")
     return loop.index > 0 ? loop.items[loop.index - 1] : runtime.undefined("there is no previous item");
   if (name == "nextitem") {
@@ -133,7 +133,7 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::s
   }
   if (changes(object, name)) {
     return runtime.undefined(
-        fmt::format("'{}' would change a {}, which templates may not", name, type_name(object)));
+        format_text("'{}' would change a {}, which templates may not", name, type_name(object)));
   }
   if (const Namespace* space = object.pointer<Namespace>()) {
     runtime.charge(space->attributes.size() * (8 + name.size() / 4));
@@ -180,7 +180,7 @@ Value get_attribute(Runtime& runtime, const Value& object, std::string_view name
   if (const Dict* dict = object.dict()) {
     if (const Value* value = find_key(runtime, *dict, name)) return *value;
   }
-  return runtime.undefined(fmt::format("'{} object' has no attribute '{}'", type_name(object), name));
+  return runtime.undefined(format_text("'{} object' has no attribute '{}'", type_name(object), name));
 }
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
@@ -194,12 +194,12 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   if (const Text* name = key.text()) {
     if (const std::optional<Value> own = own_attribute(runtime, object, name->bytes())) return *own;
     return runtime.undefined(
-        fmt::format("'{} object' has no attribute '{}'", type_name(object), name->bytes()));
+        format_text("'{} object' has no attribute '{}'", type_name(object), name->bytes()));
   }
   if (const std::optional<std::int64_t> index = as_integer(key)) {
-    return runtime.undefined(fmt::format("{} object has no element {}", type_name(object), *index));
+    return runtime.undefined(format_text("{} object has no element {}", type_name(object), *index));
   }
-  return runtime.undefined(fmt::format("{} object has no such element", type_name(object)));
+  return runtime.undefined(format_text("{} object has no such element", type_name(object)));
 }
 
 std::array<const Value*, kMaxParameters> bind(const Invocation& call,

@@ -78,15 +78,15 @@ class Translator {
     constexpr std::string_view kSame = "rntfaex";
     constexpr std::string_view kSameOutsideClass = "AzZ";
     if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos)) {
-      refuse(fmt::format("\\{}", c));
+      refuse(format_text("\\{}", c));
     }
     take(2);
   }
 
   void class_escape(bool negated, std::string_view members) {
-    if (class_depth_ == 0) return replace(2, fmt::format("[{}{}]", negated ? "^" : "", members));
+    if (class_depth_ == 0) return replace(2, format_text("[{}{}]", negated ? "^" : "", members));
     if (!negated) return replace(2, members);
-    if (rest_[1] != 'S' && rest_[1] != 'D') refuse(fmt::format("\\{} in a class", rest_[1]));
+    if (rest_[1] != 'S' && rest_[1] != 'D') refuse(format_text("\\{} in a class", rest_[1]));
     replace(2, rest_[1] == 'S' ? "\\P{White_Space}" : "\\P{Nd}");
   }
 
@@ -99,9 +99,9 @@ class Translator {
     name.erase(0, negation.size());
     const bool plain =
         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-    if (!plain) refuse(fmt::format("\\p{{{}}}", name));
+    if (!plain) refuse(format_text("\\p{{{}}}", name));
     const bool script = name.size() > 2 && is_script_(name);
-    replace(close + 1, fmt::format("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
+    replace(close + 1, format_text("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
   }
 
   void code_point() {
@@ -110,7 +110,7 @@ class Translator {
         !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c); })) {
       refuse("\\u without four hexadecimal digits");
     }
-    replace(6, fmt::format("\\x{{{}}}", digits));
+    replace(6, format_text("\\x{{{}}}", digits));
   }
 
   void open_class() {
@@ -152,7 +152,7 @@ class Translator {
     if (!quantifier) return take(1);
     if (rest_.substr(close + 1).starts_with('+')) refuse("{n,m}+");
     if (inside.find(',') == inside.npos && rest_.substr(close + 1).starts_with('?')) refuse("{n}?");
-    replace(close + 1, fmt::format("{{{}{}}}", inside.front() == ',' ? "0" : "", inside));
+    replace(close + 1, format_text("{{{}{}}}", inside.front() == ',' ? "0" : "", inside));
   }
 
   std::string_view rest_;

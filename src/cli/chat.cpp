@@ -1,0 +1,122 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "quire/llm.h"
+
+namespace quire::cli {
+namespace {
+
+// A conversation on the terminal. Answers go to stdout, hints to stderr.
+class Chat {
+ public:
+  EngineConfig config;
+  SamplingOptions sampling;
+  std::string system;
+  std::vector<std::string> questions;  // asked before the terminal is
+
+  int run();
+
+ private:
+  bool read_line(std::string& line) const;
+  bool obey(const std::string& line);  // false: the chat is over
+  void answer(const std::string& question);
+  void reset();
+
+  std::unique_ptr<LLM> llm_;
+  std::vector<ChatMessage> messages_;
+  bool interactive_ = false;
+};
+
+void Chat::reset() {
+  messages_.clear();
+  if (!system.empty()) messages_.push_back({"system", system});
+}
+
+bool Chat::read_line(std::string& line) const {
+  while (true) {
+    if (interactive_) std::cout << "> " << std::flush;
+    InterruptFlag::raised() = false;
+    if (std::getline(std::cin, line)) {
+      if (!interactive_) std::cout << "> " << line << "\n";
+      return true;
+    }
+    if (!InterruptFlag::raised()) return false;
+    std::clearerr(stdin);
+    std::cin.clear();
+    std::cout << "\n";
+    print_text(stderr, "(/exit or Ctrl-D leaves)\n");
+  }
+}
+
+bool Chat::obey(const std::string& line) {
+  if (line.empty()) return true;
+  if (line == "/exit" || line == "/quit") return false;
+  if (line == "/reset") {
+    reset();
+    print_text(stderr, "(the conversation starts anew)\n");
+  } else if (line == "/help") {
+    print_text(stderr, "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer\n");
+  } else if (line.front() == '/') {
+    print_text(stderr, "{} is no command; there are /reset, /help and /exit\n", line);
+  } else {
+    answer(line);
+  }
+  return true;
+}
+
+void Chat::answer(const std::string& question) {
+  messages_.push_back({"user", question});
+  const std::vector<std::int32_t> prompt = llm_->apply_chat_template(messages_);
+  SamplingParams params = sampling.over(llm_->default_sampling_params());
+  const int room = llm_->max_model_len() - static_cast<int>(prompt.size());
+  params.max_tokens = std::max(1, std::min(sampling.max_tokens.value_or(room), room));
+  GenerateOptions options;
+  options.cancelled = &InterruptFlag::raised();
+  options.on_text = [](std::size_t, const RequestOutput&, std::string_view text) {
+    std::cout << text << std::flush;
+  };
+  const RequestOutput output = llm_->generate({prompt}, params, options).front();
+  std::cout << "\n" << std::flush;
+  if (output.finish_reason == FinishReason::kError) {
+    print_text(stderr, "({}; /reset starts the conversation anew)\n", output.error);
+    messages_.pop_back();
+    return;
+  }
+  if (output.finish_reason == FinishReason::kAbort) print_text(stderr, "(stopped)\n");
+  messages_.push_back({"assistant", output.text});
+}
+
+int Chat::run() {
+  llm_ = std::make_unique<LLM>(config);
+  interactive_ = isatty(STDIN_FILENO) != 0;
+  const InterruptFlag interrupt;
+  reset();
+  if (interactive_) print_text(stderr, "Type a message. /help lists the commands, Ctrl-D leaves.\n");
+  for (const std::string& question : questions) {
+    std::cout << "> " << question << "\n";
+    answer(question);
+  }
+  for (std::string line; read_line(line);) {
+    if (!obey(line)) break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, Command& chosen) {
+  auto chat = std::make_shared<Chat>();
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model");
+  add_engine_options(*command, chat->config);
+  command->add_option("--system", chat->system, "what the model is told first");
+  command->add_option("--ask", chat->questions, "a first message (repeatable)")->allow_extra_args(false);
+  add_sampling_options(*command, chat->sampling);
+  command->callback([chat, &chosen] { chosen = [chat] { return chat->run(); }; });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,130 @@
+#include <charconv>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "quire/llm.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr int kDefaultMaxTokens = 256;
+
+struct Generate {
+  EngineConfig config;
+  SamplingOptions sampling;
+  std::vector<std::string> texts;
+  std::vector<std::string> id_lists;
+  bool chat = false;
+  bool stream = false;
+  bool json = false;
+
+  int run() const;
+
+ private:
+  std::vector<Prompt> prompts(const LLM& llm) const;
+  void print(std::size_t index, std::size_t count, const RequestOutput& output) const;
+};
+
+std::vector<std::int32_t> parse_ids(const std::string& list) {
+  std::vector<std::int32_t> ids;
+  std::size_t begin = 0;
+  while (begin < list.size()) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string field = list.substr(begin, end - begin);
+    std::int32_t id = 0;
+    const auto [last, error] = std::from_chars(field.data(), field.data() + field.size(), id);
+    if (error != std::errc() || last != field.data() + field.size()) {
+      fail("--prompt-ids: {} is not a token id; give them as 1,2,3", in_quotes(field));
+    }
+    ids.push_back(id);
+    begin = end + 1;
+  }
+  return ids;
+}
+
+std::vector<Prompt> Generate::prompts(const LLM& llm) const {
+  std::vector<Prompt> result;
+  const auto add = [&](const std::string& text) {
+    if (chat) {
+      result.emplace_back(llm.apply_chat_template({{"user", text}}));
+    } else {
+      result.emplace_back(text);
+    }
+  };
+  for (const std::string& text : texts) {
+    if (text != "-") {
+      add(text);
+      continue;
+    }
+    for (std::string line; std::getline(std::cin, line);) add(line);
+  }
+  for (const std::string& list : id_lists) result.emplace_back(parse_ids(list));
+  if (result.empty()) fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
+  if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
+  if (stream && json) fail("--stream and --json exclude each other");
+  return result;
+}
+
+void Generate::print(std::size_t index, std::size_t count, const RequestOutput& output) const {
+  if (json) {
+    OrderedJson object = {{"prompt_token_ids", output.prompt_token_ids},
+                          {"token_ids", output.token_ids},
+                          {"text", output.text},
+                          {"finish_reason", to_string(output.finish_reason)}};
+    if (!output.error.empty()) object["error"] = output.error;
+    std::cout << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
+    return;
+  }
+  if (count > 1) std::cout << "[" << index + 1 << "] ";
+  if (!stream) std::cout << output.text;
+  std::cout << "\n";
+}
+
+int Generate::run() const {
+  LLM llm(config);
+  SamplingParams defaults = llm.default_sampling_params();
+  if (defaults.max_tokens == SamplingParams().max_tokens) defaults.max_tokens = kDefaultMaxTokens;
+  GenerateOptions options;
+  options.progress = !stream;
+  options.cancelled = &InterruptFlag::raised();
+  if (stream)
+    options.on_text = [](std::size_t, const RequestOutput&, std::string_view text) {
+      std::cout << text << std::flush;
+    };
+  const std::vector<Prompt> all = prompts(llm);
+  const InterruptFlag interrupt;
+  const std::vector<RequestOutput> outputs = llm.generate(all, sampling.over(defaults), options);
+  int code = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    print(i, outputs.size(), outputs[i]);
+    if (outputs[i].finish_reason == FinishReason::kError) {
+      print_text(stderr, "quire: prompt {}: {}\n", i + 1, outputs[i].error);
+      code = kUserMistake;
+    }
+  }
+  return InterruptFlag::raised() ? kInterrupted : code;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Command& chosen) {
+  auto generate = std::make_shared<Generate>();
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts");
+  add_engine_options(*command, generate->config);
+  command->add_option("-p,--prompt", generate->texts, "a prompt (repeatable); -: each line of standard input")
+      ->allow_extra_args(false);
+  command->add_option("--prompt-ids", generate->id_lists, "a prompt as token ids, 1,2,3 (repeatable)")
+      ->allow_extra_args(false);
+  command->add_flag("--chat", generate->chat,
+                    "each prompt is a user's message, put into the model's chat template");
+  command->add_flag("--stream", generate->stream, "print text as it comes (one prompt)");
+  command->add_flag("--json", generate->json, "print one JSON object a prompt");
+  add_sampling_options(*command, generate->sampling);
+  command->callback([generate, &chosen] { chosen = [generate] { return generate->run(); }; });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,51 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/commands.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Quire: an LLM inference and serving engine", "quire");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "quire " QUIRE_VERSION);
+  bool verbose = false;
+  app.add_flag("-v,--verbose", verbose, "say on stderr what is done");
+  quire::cli::Command chosen;
+  quire::cli::add_chat(app, chosen);
+  quire::cli::add_generate(app, chosen);
+  quire::cli::add_verify(app, chosen);
+  quire::cli::add_tokenize(app, chosen);
+  quire::cli::add_detokenize(app, chosen);
+  quire::cli::add_render(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
+    return quire::cli::kUserMistake;
+  }
+  if (verbose) quire::set_log_level(quire::LogLevel::kInfo);
+  return chosen();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int code = run(argc, argv);
+    if (std::fflush(stdout) != 0 || !std::cout.flush()) quire::fail("cannot write to standard output");
+    return code;
+  } catch (const quire::Error& e) {
+    print_text(stderr, "quire: {}\n", e.what());
+    return quire::cli::kUserMistake;
+  } catch (const std::exception& e) {
+    print_text(stderr, "quire: {}\n", e.what());
+    return quire::cli::kFailed;
+  }
+}

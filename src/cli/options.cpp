@@ -1,0 +1,73 @@
+#include "cli/options.h"
+
+#include <csignal>
+
+namespace quire::cli {
+
+void add_engine_options(CLI::App& command, EngineConfig& config) {
+  command.add_option("MODEL", config.model, "Hugging Face checkpoint directory (default: the bundled model)");
+  command.add_option("--device", config.device, "auto or cpu")->capture_default_str();
+  command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
+  command.add_option("--max-num-seqs", config.max_num_seqs, "sequences that run at once")
+      ->capture_default_str();
+  command
+      .add_option("--max-num-batched-tokens", config.max_num_batched_tokens, "tokens computed in one step")
+      ->capture_default_str();
+  command.add_option("--max-model-len", config.max_model_len,
+                     "tokens of prompt and output (default: the model's)");
+  command
+      .add_option("--block-size", config.block_size,
+                  "tokens in a block of the KV cache: a power of two, 8 to 256")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--kv-cache-memory", config.kv_cache_memory,
+          "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, at most 4GiB)")
+      ->transform(CLI::AsSizeValue(false));
+  command.add_flag("!--no-enable-prefix-caching", config.enable_prefix_caching,
+                   "compute every prompt anew, also where its beginning is cached");
+}
+
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--max-tokens", options.max_tokens, "tokens to generate at most");
+  command.add_option("--temperature", options.temperature,
+                     "0: always the most likely token (default: the model's, or 1)");
+  command.add_option("--top-p", options.top_p,
+                     "most likely tokens up to this probability (default: the model's, or 1)");
+  command.add_option("--top-k", options.top_k,
+                     "this many most likely tokens, 0: all (default: the model's, or 0)");
+  command.add_option(
+      "--min-p", options.min_p,
+      "tokens at least this likely, relative to the most likely one (default: the model's, or 0)");
+  command.add_option("--seed", options.seed, "the same seed and prompt give the same output");
+  command.add_option("--stop", options.stop, "end before this text (repeatable)")->allow_extra_args(false);
+  command.add_flag("--ignore-eos", options.ignore_eos, "go on after the end-of-sequence token");
+}
+
+SamplingParams SamplingOptions::over(SamplingParams defaults) const {
+  defaults.max_tokens = max_tokens.value_or(defaults.max_tokens);
+  defaults.temperature = temperature.value_or(defaults.temperature);
+  defaults.top_p = top_p.value_or(defaults.top_p);
+  defaults.top_k = top_k.value_or(defaults.top_k);
+  defaults.min_p = min_p.value_or(defaults.min_p);
+  defaults.seed = seed;
+  defaults.stop = stop;
+  defaults.ignore_eos = ignore_eos;
+  return defaults;
+}
+
+std::atomic<bool>& InterruptFlag::raised() {
+  static std::atomic<bool> flag{false};
+  return flag;
+}
+
+InterruptFlag::InterruptFlag() {
+  raised() = false;  // also creates the flag before a signal can ask for it
+  struct sigaction action {};
+  action.sa_handler = [](int) { raised() = true; };
+  sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a read returns
+}
+
+InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
+
+}  // namespace quire::cli

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/engine_config.h"
+#include "quire/sampling_params.h"
+
+namespace quire::cli {
+
+// Flags that several commands share. They are members of the command's state, which outlives the parsing.
+
+// The positional MODEL and how the engine runs.
+void add_engine_options(CLI::App& command, EngineConfig& config);
+
+struct SamplingOptions {
+  std::optional<int> max_tokens;
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int> top_k;
+  std::optional<float> min_p;
+  std::optional<std::uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+
+  // The model's defaults, with what was given on the command line.
+  SamplingParams over(SamplingParams defaults) const;
+};
+void add_sampling_options(CLI::App& command, SamplingOptions& options);
+
+// While it lives, SIGINT sets the flag instead of ending the program, and interrupts a blocking read. One at
+// a time.
+class InterruptFlag {
+ public:
+  InterruptFlag();
+  ~InterruptFlag();
+  InterruptFlag(const InterruptFlag&) = delete;
+  InterruptFlag& operator=(const InterruptFlag&) = delete;
+
+  static std::atomic<bool>& raised();
+};
+
+}  // namespace quire::cli

@@ -1,0 +1,79 @@
+#include <ctime>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "tokenizer/chat_template.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+
+std::tm parse_time(const std::string& text) {
+  std::tm time{};
+  if (text.empty()) {
+    const std::time_t now = std::time(nullptr);
+    localtime_r(&now, &time);
+    return time;
+  }
+  std::istringstream stream(text);
+  stream >> std::get_time(&time, "%Y-%m-%dT%H:%M:%S");
+  if (stream.fail()) fail("--now: {} is no time; give it as 2026-01-02T03:04:05", in_quotes(text));
+  time.tm_isdst = -1;
+  std::tm normalized = time;
+  std::mktime(&normalized);  // fills in the day of the week and of the year
+  time.tm_wday = normalized.tm_wday;
+  time.tm_yday = normalized.tm_yday;
+  return time;
+}
+
+CheckpointChatTemplate load(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) {
+    return {ChatTemplate::compile(read_text_file(path, kMaxTemplateBytes), path), {}, OrderedJson::object()};
+  }
+  auto found = load_chat_template(path);
+  if (!found) fail("{}: no chat template in chat_template.jinja or tokenizer_config.json", path);
+  return std::move(*found);
+}
+
+int render(const std::string& path, const std::string& now) {
+  const std::tm time = parse_time(now);
+  const CheckpointChatTemplate chat_template = load(path);
+  int number = 0;
+  for (std::string line; std::getline(std::cin, line);) {
+    OrderedJson context = parse_ordered_json(line, format_text("standard input, line {}", ++number));
+    OrderedJson result;
+    try {
+      result = join_pieces(chat_template.render(std::move(context), time));
+    } catch (const Error& e) {
+      result = {{"error", e.what()}};
+    }
+    std::cout << result.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_render(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    std::string path;
+    std::string now;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("render", "A JSON context of a chat template a line in, a JSON string a line out");
+  command->add_option("PATH", arguments->path, "a model directory or a .jinja file")->required();
+  command->add_option("--now", arguments->now,
+                      "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
+  command->callback(
+      [arguments, &chosen] { chosen = [arguments] { return render(arguments->path, arguments->now); }; });
+}
+
+}  // namespace quire::cli

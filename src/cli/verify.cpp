@@ -1,0 +1,58 @@
+#include "inspect/verify.h"
+
+#include <memory>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace quire::cli {
+namespace {
+
+void print_line(const VerifyResult& r) {
+  const std::string way = r.chunk_size == 0 ? "in one chunk" : format_text("in chunks of {}", r.chunk_size);
+  const std::string excused =
+      r.argmax_excused == 0 ? "" : format_text(" ({} too close to tell)", r.argmax_excused);
+  print_text(
+      stdout,
+      "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}), argmax equal at {} of {} "
+      "steps{}\n",
+      r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, r.argmax_equal,
+      r.num_steps, excused);
+}
+
+void print_json(const VerifyResult& r) {
+  const OrderedJson object = {{"prompt", r.prompt},
+                              {"prompt_tokens", r.num_tokens},
+                              {"chunk_size", r.chunk_size},
+                              {"error", r.error},
+                              {"limit", r.limit},
+                              {"argmax_equal", r.argmax_equal},
+                              {"argmax_excused", r.argmax_excused},
+                              {"steps", r.num_steps},
+                              {"passed", r.passed()}};
+  print_text(stdout, "{}\n", object.dump());
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Command& chosen) {
+  struct Verify {
+    EngineConfig config;
+    bool json = false;
+  };
+  auto options = std::make_shared<Verify>();
+  CLI::App* command = app.add_subcommand("verify", "Compare a model with its expected.safetensors");
+  add_engine_options(*command, options->config);
+  command->get_option("MODEL")->required()->description(
+      "checkpoint directory that holds expected.safetensors");
+  command->add_flag("--json", options->json, "print one JSON object a prompt");
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
+    };
+  });
+}
+
+}  // namespace quire::cli
