@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "layers/attention.h"
 #include "layers/embedding.h"
 #include "layers/mlp.h"
