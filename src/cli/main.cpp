@@ -27,7 +27,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
+    quire::print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
     return quire::cli::kUserMistake;
   }
   if (verbose) quire::set_log_level(quire::LogLevel::kInfo);
@@ -42,10 +42,10 @@ int main(int argc, char** argv) {
     if (std::fflush(stdout) != 0 || !std::cout.flush()) quire::fail("cannot write to standard output");
     return code;
   } catch (const quire::Error& e) {
-    print_text(stderr, "quire: {}\n", e.what());
+    quire::print_text(stderr, "quire: {}\n", e.what());
     return quire::cli::kUserMistake;
   } catch (const std::exception& e) {
-    print_text(stderr, "quire: {}\n", e.what());
+    quire::print_text(stderr, "quire: {}\n", e.what());
     return quire::cli::kFailed;
   }
 }

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "layers/attention.h"
 
 namespace quire {

@@ -1,0 +1,265 @@
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "base/error.h"
+#include "engine/golden_models.h"
+#include "quire/llm.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+SamplingParams greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+std::vector<Prompt> golden_prompts(const std::string& model) {
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 3; ++i) prompts.emplace_back(testing::golden_ids(model, "prompt." + std::to_string(i)));
+  return prompts;
+}
+
+void expect_golden(const std::string& model, const std::vector<RequestOutput>& outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_THAT(outputs[i].token_ids,
+                ElementsAreArray(testing::golden_ids(model, "greedy." + std::to_string(i))));
+    EXPECT_EQ(outputs[i].finish_reason, FinishReason::kLength);
+  }
+}
+
+TEST(EngineTest, GreedyContinuationsEqualHuggingFace) {
+  for (const std::string& model : testing::kGoldenModels) {
+    SCOPED_TRACE(model);
+    LLM llm(testing::golden_config(model));
+    expect_golden(model, llm.generate(golden_prompts(model), greedy(24)));
+  }
+}
+
+TEST(EngineTest, GreedyContinuationsAreTheSameUnderPreemptionAndSmallSteps) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.block_size = 8;
+  config.max_num_batched_tokens = 11;
+  const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
+  config.kv_cache_memory = 24 * block_bytes;  // the longest sequence takes 20
+  LLM llm(config);
+  const std::vector<Prompt> prompts = golden_prompts("qwen3");
+  for (int round = 0; round < 3; ++round) expect_golden("qwen3", llm.generate(prompts, greedy(24)));
+}
+
+TEST(EngineTest, ASecondRunTakesThePromptFromTheCacheAndAnswersTheSame) {
+  LLM llm(testing::golden_config("qwen3"));
+  const std::vector<Prompt> prompts = golden_prompts("qwen3");
+  const auto first = llm.generate(prompts, greedy(24));
+  const auto second = llm.generate(prompts, greedy(24));
+  EXPECT_EQ(first[2].num_cached_tokens, 0);
+  EXPECT_EQ(second[2].num_cached_tokens, 128);  // of 130 tokens, in blocks of 16
+  expect_golden("qwen3", second);
+}
+
+TEST(EngineTest, PrefixCachingCanBeSwitchedOff) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.enable_prefix_caching = false;
+  LLM llm(config);
+  const std::vector<Prompt> prompts = golden_prompts("qwen3");
+  llm.generate(prompts, greedy(24));
+  const auto second = llm.generate(prompts, greedy(24));
+  EXPECT_EQ(second[2].num_cached_tokens, 0);
+  expect_golden("qwen3", second);
+}
+
+class RequestsThatKillOthers : public ::testing::Test {
+ protected:
+  static EngineConfig small_cache() {
+    EngineConfig config = testing::golden_config("qwen3");
+    const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 16 * 32 * sizeof(float);
+    config.kv_cache_memory = 4 * block_bytes;  // 64 tokens
+    return config;
+  }
+
+  // The bad prompt's output, run between two good ones that must not notice.
+  RequestOutput run_among_good(const Prompt& bad, const SamplingParams& params) {
+    const Prompt good = testing::golden_ids("qwen3", "prompt.0");
+    const auto outputs = llm_.generate({good, bad, good}, {greedy(24), params, greedy(24)});
+    for (const std::size_t i : {0, 2}) {
+      EXPECT_THAT(outputs[i].token_ids, ElementsAreArray(testing::golden_ids("qwen3", "greedy.0")));
+    }
+    return outputs[1];
+  }
+
+  LLM llm_{small_cache()};
+};
+
+TEST_F(RequestsThatKillOthers, PromptLargerThanTheWholeCache) {
+  const RequestOutput output = run_among_good(std::vector<TokenId>(100, 3), greedy(1));
+  EXPECT_EQ(output.finish_reason, FinishReason::kError);
+  EXPECT_THAT(output.error, HasSubstr("100"));
+}
+
+TEST_F(RequestsThatKillOthers, SequenceThatOutgrowsTheCacheAloneEndsWithLength) {
+  const RequestOutput output = run_among_good(std::vector<TokenId>(50, 3), greedy(100));
+  EXPECT_EQ(output.finish_reason, FinishReason::kLength);
+  EXPECT_GE(output.token_ids.size(), 14U);
+}
+
+TEST_F(RequestsThatKillOthers, EmptyPrompt) {
+  const RequestOutput output = run_among_good(std::vector<TokenId>{}, greedy(1));
+  EXPECT_EQ(output.finish_reason, FinishReason::kError);
+  EXPECT_THAT(output.error, HasSubstr("empty"));
+}
+
+TEST_F(RequestsThatKillOthers, PromptAsLongAsTheContext) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.max_model_len = 32;
+  LLM llm(config);
+  const auto outputs = llm.generate({std::vector<TokenId>(32, 3), std::vector<TokenId>(31, 3)}, greedy(8));
+  EXPECT_EQ(outputs[0].finish_reason, FinishReason::kError);
+  EXPECT_THAT(outputs[0].error, HasSubstr("32"));
+  EXPECT_EQ(outputs[1].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(outputs[1].token_ids.size(), 1U);
+}
+
+TEST_F(RequestsThatKillOthers, MaxTokensOfZeroIsRefused) {
+  EXPECT_THROW(llm_.generate({std::vector<TokenId>{1, 2}}, greedy(0)), Error);
+  EXPECT_EQ(run_among_good(std::vector<TokenId>{1, 2}, greedy(1)).token_ids.size(), 1U);
+}
+
+TEST_F(RequestsThatKillOthers, TokenIdsOutsideTheVocabularyAreRefused) {
+  EXPECT_THROW(llm_.generate({std::vector<TokenId>{1, 512}}, greedy(1)), Error);
+  EXPECT_THROW(llm_.generate({std::vector<TokenId>{-1}}, greedy(1)), Error);
+  EXPECT_EQ(run_among_good(std::vector<TokenId>{511}, greedy(1)).token_ids.size(), 1U);
+}
+
+TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
+  // In greedy.0, make the fifth token the model's EOS by way of a stop token.
+  const auto expected = testing::golden_ids("qwen3", "greedy.0");
+  const auto stop = std::find(expected.begin(), expected.end(), expected[5]);
+  LLM llm(testing::golden_config("qwen3"));
+  SamplingParams params = greedy(24);
+  params.stop_token_ids = {expected[5]};
+  const auto output = llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front();
+  EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), stop + 1));
+}
+
+TEST(EngineTest, MinTokensKeepsStopTokensFromBeingSampled) {
+  const auto expected = testing::golden_ids("qwen3", "greedy.0");
+  LLM llm(testing::golden_config("qwen3"));
+  SamplingParams params = greedy(24);
+  params.stop_token_ids = {expected[0]};
+  params.min_tokens = 10;
+  const auto output = llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front();
+  ASSERT_GE(output.token_ids.size(), 10U);
+  EXPECT_THAT(std::vector(output.token_ids.begin(), output.token_ids.begin() + 10),
+              ::testing::Not(::testing::Contains(expected[0])));
+}
+
+TEST(EngineTest, ASeedGivesTheSameTokensWhateverRunsBeside) {
+  LLM llm(testing::golden_config("qwen3"));
+  SamplingParams params = greedy(24);
+  params.temperature = 1.5F;
+  params.seed = 7;
+  const Prompt prompt = testing::golden_ids("qwen3", "prompt.0");
+  const auto alone = llm.generate({prompt}, params).front();
+  SamplingParams other = params;
+  other.seed = 8;
+  const auto outputs = llm.generate({prompt, prompt, prompt}, {other, params, greedy(24)});
+  EXPECT_EQ(outputs[1].token_ids, alone.token_ids);
+  EXPECT_NE(outputs[0].token_ids, alone.token_ids);
+  EXPECT_NE(outputs[2].token_ids, alone.token_ids);
+}
+
+TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
+  Engine engine(testing::golden_config("qwen3"));
+  std::promise<RequestOutput> done;
+  std::promise<void> started;
+  EngineRequest request;
+  request.prompt = testing::golden_ids("qwen3", "prompt.0");
+  request.params = greedy(900);
+  request.on_update = [&, first = true](const RequestUpdate& update) mutable {
+    if (first) started.set_value();
+    first = false;
+    if (update.finished) done.set_value(update.output);
+  };
+  const RequestId id = engine.submit(std::move(request));
+  started.get_future().wait();
+  engine.abort(id);
+  engine.abort(id);
+  const RequestOutput output = done.get_future().get();
+  EXPECT_EQ(output.finish_reason, FinishReason::kAbort);
+  EXPECT_LT(output.token_ids.size(), 900U);
+
+  LLM llm(testing::golden_config("qwen3"));
+  const std::atomic<bool> cancelled = true;
+  GenerateOptions options;
+  options.cancelled = &cancelled;
+  EXPECT_EQ(
+      llm.generate({testing::golden_ids("qwen3", "prompt.0")}, greedy(900), options).front().finish_reason,
+      FinishReason::kAbort);
+}
+
+TEST(EngineTest, DestructionAbortsWhatIsUnfinished) {
+  std::promise<FinishReason> done;
+  {
+    Engine engine(testing::golden_config("qwen3"));
+    EngineRequest request;
+    request.prompt = {1, 2, 3};
+    request.params = greedy(1000);
+    request.on_update = [&](const RequestUpdate& update) {
+      if (update.finished) done.set_value(update.output.finish_reason);
+    };
+    engine.submit(std::move(request));
+  }
+  EXPECT_EQ(done.get_future().get(), FinishReason::kAbort);
+}
+
+TEST(EngineTest, SeveralThreadsGenerateAtOnce) {
+  LLM llm(testing::golden_config("qwen3"));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { expect_golden("qwen3", llm.generate(golden_prompts("qwen3"), greedy(24))); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+struct BadConfig {
+  void (*change)(EngineConfig&);
+  std::string message;
+};
+class EngineConfigTest : public ::testing::TestWithParam<BadConfig> {};
+
+TEST_P(EngineConfigTest, IsRefusedInWords) {
+  EngineConfig config = testing::golden_config("qwen3");
+  GetParam().change(config);
+  try {
+    Engine engine(config);
+    FAIL() << "not refused: " << GetParam().message;
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr(GetParam().message));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bad, EngineConfigTest,
+    ::testing::Values(BadConfig{[](EngineConfig& c) { c.block_size = 24; }, "power of two"},
+                      BadConfig{[](EngineConfig& c) { c.block_size = 512; }, "8 to 256"},
+                      BadConfig{[](EngineConfig& c) { c.max_num_seqs = 0; }, "max-num-seqs is 0"},
+                      BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; },
+                                "max-num-batched-tokens"},
+                      BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 1 to 1024"},
+                      BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
+                      BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
+                      BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
+                      BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,167 @@
+// The accumulation contract of the CPU: a sequence's logits are bitwise the same alone, in any batch, in any
+// chunking, and over cached blocks that another sequence computed.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "backends/registry.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/golden_models.h"
+#include "parallel/single_rank.h"
+#include "runner/model_runner.h"
+
+namespace quire {
+namespace {
+
+constexpr int kBlockSize = 8;
+
+class RunnerHarness {
+ public:
+  RunnerHarness(const std::string& model, const std::string& dtype)
+      : backend_(make_backend("cpu")), comm_(*backend_) {
+    EngineConfig config = testing::golden_config(model, dtype);
+    config.block_size = kBlockSize;
+    const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
+    config_ = resolve_config(config, model_config, *backend_, comm_);
+    Checkpoint checkpoint(testing::golden_directory(model));
+    checkpoint.set_optional_prefix("model.");
+    runner_ = std::make_unique<ModelRunner>(*backend_, comm_, config_, model_config, checkpoint);
+  }
+
+  const RuntimeConfig& config() const { return config_; }
+
+  // Runs one step over spans of sequences; every position's logits come back, by sequence.
+  std::map<int, std::vector<float>> step(std::vector<SequencePlan> spans) {
+    StepPlan plan;
+    plan.id = ++last_plan_;
+    for (SequencePlan& span : spans) {
+      span.output = OutputKind::kAll;
+      plan.num_tokens += span.num_tokens;
+    }
+    plan.sequences = std::move(spans);
+    runner_->submit(plan);
+    std::map<int, std::vector<float>> logits;
+    for (SequenceResult& result : runner_->collect().sequences) {
+      logits[static_cast<int>(result.sequence)] = std::move(result.logits);
+    }
+    return logits;
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  SingleRank comm_;
+  RuntimeConfig config_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::uint64_t last_plan_ = 0;
+};
+
+// A sequence on its way through random chunks.
+struct Sequence {
+  std::vector<TokenId> tokens;
+  std::vector<BlockId> blocks;
+  int computed = 0;
+  bool known = false;  // the runner has its block table
+  std::vector<float> logits;
+};
+
+SequencePlan span_of(Sequence& sequence, int slot, int count) {
+  SequencePlan span;
+  span.sequence = static_cast<SequenceId>(slot);
+  span.slot = slot;
+  span.first_position = sequence.computed;
+  span.num_tokens = count;
+  span.tokens.assign(sequence.tokens.begin() + sequence.computed,
+                     sequence.tokens.begin() + sequence.computed + count);
+  if (!sequence.known) {
+    span.start = SamplingState{};
+    span.new_blocks = sequence.blocks;
+    sequence.known = true;
+  }
+  sequence.computed += count;
+  return span;
+}
+
+std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenId>& tokens) {
+  Sequence sequence{.tokens = tokens, .blocks = {}, .logits = {}};
+  sequence.blocks.resize(tokens.size() / kBlockSize + 1);
+  std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
+  return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
+}
+
+using Case = std::tuple<std::string, std::string>;  // model, dtype
+class InvarianceTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
+  const auto& [model, dtype] = GetParam();
+  RunnerHarness harness(model, dtype);
+  std::mt19937 random(1);
+  const auto uniform = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+
+  for (int round = 0; round < 6; ++round) {
+    // Sequences of random lengths; the last one shares the first one's leading blocks, computed by that one.
+    std::vector<Sequence> sequences(5);
+    std::vector<BlockId> free_blocks(static_cast<std::size_t>(harness.config().num_blocks));
+    std::iota(free_blocks.begin(), free_blocks.end(), 0);
+    std::shuffle(free_blocks.begin(), free_blocks.end(), random);
+    for (Sequence& sequence : sequences) {
+      sequence.tokens.resize(static_cast<std::size_t>(uniform(1, 90)));
+      for (TokenId& token : sequence.tokens) token = uniform(0, harness.config().spec.vocab_size - 1);
+      for (std::size_t i = 0; i <= sequence.tokens.size() / kBlockSize; ++i) {
+        sequence.blocks.push_back(free_blocks.back());
+        free_blocks.pop_back();
+      }
+    }
+    Sequence& donor = sequences.front();
+    Sequence& heir = sequences.back();
+    const int shared = static_cast<int>(donor.tokens.size()) / kBlockSize;
+    std::vector<TokenId> tail = heir.tokens;
+    heir.tokens.assign(donor.tokens.begin(), donor.tokens.begin() + shared * kBlockSize);
+    heir.tokens.insert(heir.tokens.end(), tail.begin(), tail.end());
+    heir.blocks.insert(heir.blocks.begin(), donor.blocks.begin(), donor.blocks.begin() + shared);
+    heir.computed = shared * kBlockSize;
+
+    bool unfinished = true;
+    while (unfinished) {
+      unfinished = false;
+      std::vector<SequencePlan> spans;
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        Sequence& sequence = sequences[s];
+        const int left = static_cast<int>(sequence.tokens.size()) - sequence.computed;
+        const bool waits = &sequence == &heir && donor.computed < static_cast<int>(donor.tokens.size());
+        unfinished = unfinished || left > 0;
+        if (left == 0 || waits || uniform(0, 2) == 0) continue;
+        const int count = std::min(left, uniform(0, 2) == 0 ? 1 : uniform(1, 40));
+        spans.push_back(span_of(sequence, static_cast<int>(s), count));
+      }
+      if (spans.empty()) continue;
+      std::shuffle(spans.begin(), spans.end(), random);
+      for (auto& [s, logits] : harness.step(std::move(spans))) {
+        auto& all = sequences[static_cast<std::size_t>(s)].logits;
+        all.insert(all.end(), logits.begin(), logits.end());
+      }
+    }
+    for (Sequence& sequence : sequences) {
+      const std::vector<float> alone = logits_alone(harness, sequence.tokens);
+      ASSERT_LE(sequence.logits.size(), alone.size());
+      // The heir has no logits of the blocks it was given.
+      ASSERT_TRUE(std::equal(sequence.logits.rbegin(), sequence.logits.rend(), alone.rbegin()))
+          << "round " << round;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, InvarianceTest,
+                         ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
+                                            ::testing::Values("float32", "bfloat16", "float16")),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,53 @@
+#include "engine/stop_strings.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace quire {
+namespace {
+
+TEST(StopStringsTest, FindsTheEarliestAcrossPieces) {
+  const StopStrings stops({"END", "stop"});
+  EXPECT_EQ(stops.find("abcEND", 5), 3U);
+  EXPECT_EQ(stops.find("abcstopEND", 0), 3U);
+  EXPECT_EQ(stops.find("abcEN", 4), std::string::npos);
+  EXPECT_EQ(stops.find("", 0), std::string::npos);
+}
+
+TEST(StopStringsTest, HoldsBackTheLongestPossibleBeginning) {
+  const StopStrings stops({"END", "NDX"});
+  EXPECT_EQ(stops.held_back("abcE"), 1U);
+  EXPECT_EQ(stops.held_back("abcEN"), 2U);
+  EXPECT_EQ(stops.held_back("abcND"), 2U);
+  EXPECT_EQ(stops.held_back("abc"), 0U);
+  EXPECT_EQ(StopStrings({}).held_back("abc"), 0U);
+}
+
+// Fed in pieces of any size, the text before the stop string comes out, and nothing of it.
+TEST(StopStringsTest, PiecesOfAnySizeGiveTheSameText) {
+  std::mt19937 random(5);
+  const StopStrings stops({"aab", "bb", "abaab"});
+  for (int round = 0; round < 2000; ++round) {
+    std::string all;
+    for (int i = 0; i < 20; ++i) all += "ab"[random() % 2];
+    const std::size_t expected = stops.find(all, 0);
+    std::string text;
+    std::size_t found = std::string::npos;
+    std::size_t released = 0;
+    for (std::size_t at = 0; at < all.size() && found == std::string::npos;) {
+      const std::size_t n = std::min<std::size_t>(1 + random() % 4, all.size() - at);
+      const std::size_t old_size = text.size();
+      text += all.substr(at, n);
+      at += n;
+      found = stops.find(text, old_size);
+      if (found == std::string::npos) released = text.size() - stops.held_back(text);
+    }
+    EXPECT_LE(released, expected);
+    // A piece may bring two at once; the earlier one counts, as in the whole text.
+    EXPECT_EQ(found, expected) << all;
+  }
+}
+
+}  // namespace
+}  // namespace quire

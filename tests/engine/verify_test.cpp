@@ -1,0 +1,56 @@
+#include "inspect/verify.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "engine/golden_models.h"
+
+namespace quire {
+namespace {
+
+using Case = std::tuple<std::string, std::string>;  // model, dtype
+
+class VerifyTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
+  const auto& [model, dtype] = GetParam();
+  int count = 0;
+  verify(testing::golden_config(model, dtype), [&](const VerifyResult& result) {
+    ++count;
+    EXPECT_LE(result.error, result.limit) << "prompt " << result.prompt << ", chunk " << result.chunk_size;
+    EXPECT_EQ(result.argmax_equal + result.argmax_excused, result.num_steps)
+        << "prompt " << result.prompt << ", chunk " << result.chunk_size;
+    EXPECT_EQ(result.num_steps, 24);
+  });
+  EXPECT_GE(count, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, VerifyTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
+                                            ::testing::Values("float32", "bfloat16", "float16")),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
+  const auto directory = std::filesystem::temp_directory_path() / "quire_verify_test";
+  std::filesystem::remove_all(directory);
+  std::filesystem::copy(testing::golden_directory("qwen3"), directory);
+  std::filesystem::copy(testing::golden_directory("qwen3-yarn") / "expected.safetensors",
+                        directory / "expected.safetensors",
+                        std::filesystem::copy_options::overwrite_existing);
+  EngineConfig config = testing::golden_config("qwen3");
+  config.model = directory.string();
+  EXPECT_FALSE(verify(config, [](const VerifyResult&) {}));
+}
+
+TEST(VerifyTest, RefusesAFolderWithoutReference) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.model = QUIRE_SOURCE_DIR "/tests/engine";
+  EXPECT_THROW(verify(config, [](const VerifyResult&) {}), Error);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,334 @@
+// The CPU reference against the formulas in double precision, on random odd shapes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "backends/registry.h"
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+// Memory and a view of it, filled with random values that the dtype can hold.
+class Matrix {
+ public:
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::mt19937& random, float scale = 1.0F)
+      : memory_(static_cast<std::size_t>(rows * cols) * size_of(dtype)),
+        tensor_(memory_.data(), dtype, {rows, cols}) {
+    std::normal_distribution<float> normal(0.0F, scale);
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      const float value = normal(random);
+      convert(DType::kF32, &value, dtype, memory_.data() + static_cast<std::size_t>(i) * size_of(dtype), 1);
+    }
+  }
+
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+
+  const Tensor& tensor() const { return tensor_; }
+  // All values as they are now, row by row.
+  std::vector<double> values() const {
+    std::vector<double> result;
+    for (std::int64_t row = 0; row < tensor_.dim(0); ++row) {
+      for (std::int64_t col = 0; col < tensor_.dim(1); ++col) result.push_back(at(row, col));
+    }
+    return result;
+  }
+  double at(std::int64_t row, std::int64_t col) const {
+    float value = 0;
+    convert(tensor_.dtype(), tensor_.rows(row, 1).columns(col, 1).data(), DType::kF32, &value, 1);
+    return value;
+  }
+  Tensor vector() const { return Tensor(tensor_.data(), tensor_.dtype(), {tensor_.numel()}); }
+
+ private:
+  std::vector<std::byte> memory_;
+  Tensor tensor_;
+};
+
+// A weight that lies in memory.
+class MemoryWeight : public WeightTensor {
+ public:
+  explicit MemoryWeight(const Matrix& matrix)
+      : matrix_(matrix), shape_{matrix.tensor().dim(0), matrix.tensor().dim(1)} {}
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return matrix_.tensor().dtype(); }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    convert(dtype(), matrix_.tensor().rows(row, 1).data(), dst.dtype(), dst.data(),
+            static_cast<std::size_t>(dst.numel()));
+  }
+
+ private:
+  const Matrix& matrix_;
+  std::vector<std::int64_t> shape_;
+  std::string name_ = "weight";
+};
+
+Tensor ints(std::vector<std::int32_t>& values) {
+  return Tensor(values.data(), DType::kI32, {static_cast<std::int64_t>(values.size())});
+}
+
+class ReferenceOpsTest : public ::testing::TestWithParam<DType> {
+ protected:
+  void expect_near(double actual, double expected) const {
+    const double relative = GetParam() == DType::kF32 ? 2e-6 : GetParam() == DType::kF16 ? 1e-3 : 8e-3;
+    EXPECT_NEAR(actual, expected, relative * (std::abs(expected) + 1));
+  }
+
+  std::mt19937 random_{3};
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+};
+
+TEST_P(ReferenceOpsTest, LinearMultipliesByEveryPartAndAddsTheBias) {
+  for (const std::int64_t in : {1, 5, 16, 67}) {
+    const Matrix x(GetParam(), 3, in, random_);
+    const Matrix upper(GetParam(), 7, in, random_);
+    const Matrix lower(GetParam(), 2, in, random_);
+    const Matrix bias(DType::kF32, 1, 9, random_);
+    Matrix out(GetParam(), 3, 9, random_);
+    const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(upper),
+                                                std::make_shared<MemoryWeight>(lower)};
+    const auto weights = backend_->make_linear(parts, GetParam());
+    ops::linear(*backend_, out.tensor(), x.tensor(), *weights, bias.vector());
+    for (std::int64_t t = 0; t < 3; ++t) {
+      for (std::int64_t o = 0; o < 9; ++o) {
+        double sum = bias.at(0, o);
+        for (std::int64_t k = 0; k < in; ++k)
+          sum += x.at(t, k) * (o < 7 ? upper.at(o, k) : lower.at(o - 7, k));
+        expect_near(out.at(t, o), sum);
+      }
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, EmbeddingTakesItsRangeOfRowsAndZerosElsewhere) {
+  const Matrix table(GetParam(), 6, 5, random_);
+  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+  const auto weights = backend_->make_linear(parts, GetParam());
+  std::vector<std::int32_t> ids = {12, 9, 16, 15, 10};
+  Matrix out(DType::kF32, 5, 5, random_);
+  ops::embedding(*backend_, out.tensor(), *weights, ints(ids), 10);
+  for (std::int64_t c = 0; c < 5; ++c) {
+    EXPECT_EQ(out.at(0, c), table.at(2, c));
+    EXPECT_EQ(out.at(1, c), 0);
+    EXPECT_EQ(out.at(2, c), 0);
+    EXPECT_EQ(out.at(3, c), table.at(5, c));
+    EXPECT_EQ(out.at(4, c), table.at(0, c));
+  }
+}
+
+TEST_P(ReferenceOpsTest, AddRmsNormAddsThenNormalises) {
+  constexpr std::int64_t kSize = 37;
+  const Matrix x(GetParam(), 3, kSize, random_);
+  const Matrix weight(DType::kF32, 1, kSize, random_);
+  const Matrix residual(DType::kF32, 3, kSize, random_);
+  const std::vector<double> before = residual.values();
+  Matrix added(GetParam(), 3, kSize, random_);
+  Matrix plain(GetParam(), 3, kSize, random_);
+  ops::add_rms_norm(*backend_, added.tensor(), residual.tensor(), x.tensor(), weight.vector(), 1e-5F);
+  ops::rms_norm(*backend_, plain.tensor(), residual.tensor(), weight.vector(), 1e-5F);
+  for (std::int64_t t = 0; t < 3; ++t) {
+    const auto sum_at = [&](std::int64_t i) {
+      return before[static_cast<std::size_t>(t * kSize + i)] + x.at(t, i);
+    };
+    double squares = 0;
+    for (std::int64_t i = 0; i < kSize; ++i) squares += sum_at(i) * sum_at(i);
+    for (std::int64_t i = 0; i < kSize; ++i) {
+      const double sum = sum_at(i);
+      EXPECT_FLOAT_EQ(static_cast<float>(residual.at(t, i)), static_cast<float>(sum));
+      expect_near(added.at(t, i), sum / std::sqrt(squares / kSize + 1e-5) * weight.at(0, i));
+      EXPECT_EQ(plain.at(t, i), added.at(t, i));
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, SiluMulGatesTheSecondHalf) {
+  const Matrix gate_up(GetParam(), 2, 26, random_, 3.0F);
+  Matrix out(GetParam(), 2, 13, random_);
+  ops::silu_mul(*backend_, out.tensor(), gate_up.tensor());
+  for (std::int64_t t = 0; t < 2; ++t) {
+    for (std::int64_t i = 0; i < 13; ++i) {
+      const double gate = gate_up.at(t, i);
+      expect_near(out.at(t, i), gate / (1 + std::exp(-gate)) * gate_up.at(t, 13 + i));
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, GatherRowsAndFillLastTokensCopyWhatIsNamed) {
+  const Matrix x(GetParam(), 5, 3, random_);
+  Matrix out(GetParam(), 2, 3, random_);
+  std::vector<std::int32_t> rows = {4, 1};
+  ops::gather_rows(*backend_, out.tensor(), x.tensor(), ints(rows));
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(out.at(0, i), x.at(4, i));
+    EXPECT_EQ(out.at(1, i), x.at(1, i));
+  }
+  std::vector<std::int32_t> ids = {10, 11, 12}, slots = {-1, 1, 0}, last = {70, 71};
+  ops::fill_last_tokens(*backend_, ints(ids), ints(slots), ints(last));
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{10, 71, 70}));
+}
+
+// A paged cache and one step over two sequences: 3 new tokens after 6, and 1 after 4.
+class PagedCase {
+ public:
+  static constexpr int kHeads = 4, kKvHeads = 2, kDim = 6, kBlock = 4, kBlocks = 7;
+
+  PagedCase(Backend& backend, DType dtype, std::mt19937& random)
+      : qkv(dtype, 4, (kHeads + 2 * kKvHeads) * kDim, random),
+        memory_(dtype, std::int64_t{kBlocks} * kKvHeads * 2 * kBlock, kDim, random) {
+    const std::int64_t half = std::int64_t{kBlock} * kDim;
+    const auto half_at = [&](std::int64_t offset) {
+      return Tensor(memory_.tensor().data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(dtype),
+                    dtype, {kBlocks, kKvHeads, kBlock, kDim})
+          .with_strides({kKvHeads * 2 * half, 2 * half, kDim, 1});
+    };
+    cache = {half_at(0), half_at(half)};
+    batch.num_sequences = 2;
+    batch.num_tokens = 4;
+    batch.max_query_len = 3;
+    batch.max_seq_len = 9;
+    batch.query_starts = ints(starts_);
+    batch.seq_lens = ints(lengths_);
+    batch.table_rows = ints(rows_);
+    batch.positions = ints(positions_);
+    batch.slot_mapping = ints(slots_);
+    batch.block_tables = Tensor(tables_.data(), DType::kI32, {3, 3});
+    std::vector<std::int32_t> entries = {2, 0, 5, 2, 1, 1, 2, 2, 3, 0, 0, 6, 0, 1, 2};
+    ops::update_block_tables(backend, batch.block_tables, Tensor(entries.data(), DType::kI32, {5, 3}));
+  }
+
+  static constexpr int kBlocksOf[2][3] = {{5, 1, 3}, {6, 2, -1}};  // of the two sequences
+
+  double key(int sequence, int position, int head, int i) const {
+    return value_of(cache.keys, sequence, position, head, i);
+  }
+  double value(int sequence, int position, int head, int i) const {
+    return value_of(cache.values, sequence, position, head, i);
+  }
+
+  Matrix qkv;
+  KvCacheLayer cache;
+  AttentionBatch batch;
+
+ private:
+  static double value_of(const Tensor& half, int sequence, int position, int head, int i) {
+    const std::int64_t offset = kBlocksOf[sequence][position / kBlock] * half.stride(0) +
+                                head * half.stride(1) + position % kBlock * half.stride(2) + i;
+    float result = 0;
+    convert(half.dtype(),
+            half.data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(half.dtype()), DType::kF32,
+            &result, 1);
+    return result;
+  }
+
+  Matrix memory_;
+  std::vector<std::int32_t> starts_ = {0, 3, 4}, lengths_ = {9, 5}, rows_ = {2, 0}, positions_ = {6, 7, 8, 4},
+                            slots_ = {1 * 4 + 2, 1 * 4 + 3, 3 * 4 + 0, 2 * 4 + 0},
+                            tables_ = std::vector<std::int32_t>(9);
+};
+
+TEST_P(ReferenceOpsTest, PrepareAttentionNormalisesRotatesAndWritesTheCache) {
+  PagedCase paged(*backend_, GetParam(), random_);
+  const std::vector<double> before = paged.qkv.values();
+  const Matrix q_norm(DType::kF32, 1, PagedCase::kDim, random_);
+  const Matrix k_norm(DType::kF32, 1, PagedCase::kDim, random_);
+  constexpr int kRotary = 4;  // of 6 dimensions
+  Matrix cos_sin(DType::kF32, 16, kRotary, random_);
+  AttentionInput input{.qkv = paged.qkv.tensor(),
+                       .q_norm = q_norm.vector(),
+                       .k_norm = k_norm.vector(),
+                       .norm_eps = 1e-6F,
+                       .cos_sin = cos_sin.tensor(),
+                       .num_heads = PagedCase::kHeads,
+                       .num_kv_heads = PagedCase::kKvHeads,
+                       .head_dim = PagedCase::kDim};
+  ops::prepare_attention(*backend_, input, paged.cache, paged.batch);
+
+  const auto old_at = [&](std::int64_t t, std::int64_t c) {
+    return before[static_cast<std::size_t>(t * paged.qkv.tensor().dim(1) + c)];
+  };
+  const int positions[] = {6, 7, 8, 4};
+  for (int t = 0; t < 4; ++t) {
+    for (int h = 0; h < PagedCase::kHeads + PagedCase::kKvHeads; ++h) {
+      const bool is_key = h >= PagedCase::kHeads;
+      const Matrix& norm = is_key ? k_norm : q_norm;
+      std::vector<double> head;
+      double squares = 0;
+      for (int i = 0; i < PagedCase::kDim; ++i) head.push_back(old_at(t, h * PagedCase::kDim + i));
+      for (const double x : head) squares += x * x;
+      for (int i = 0; i < PagedCase::kDim; ++i) {
+        head[static_cast<std::size_t>(i)] *= norm.at(0, i) / std::sqrt(squares / PagedCase::kDim + 1e-6);
+      }
+      for (int i = 0; i < kRotary / 2; ++i) {
+        const double a = head[static_cast<std::size_t>(i)],
+                     b = head[static_cast<std::size_t>(i + kRotary / 2)];
+        const double c = cos_sin.at(positions[t], i), s = cos_sin.at(positions[t], i + kRotary / 2);
+        head[static_cast<std::size_t>(i)] = a * c - b * s;
+        head[static_cast<std::size_t>(i + kRotary / 2)] = b * c + a * s;
+      }
+      for (int i = 0; i < PagedCase::kDim; ++i) {
+        const double actual = is_key ? paged.key(t == 3, positions[t], h - PagedCase::kHeads, i)
+                                     : paged.qkv.at(t, h * PagedCase::kDim + i);
+        expect_near(actual, head[static_cast<std::size_t>(i)]);
+      }
+    }
+    for (int h = 0; h < PagedCase::kKvHeads; ++h) {
+      for (int i = 0; i < PagedCase::kDim; ++i) {
+        const int column = (PagedCase::kHeads + PagedCase::kKvHeads + h) * PagedCase::kDim + i;
+        EXPECT_EQ(paged.value(t == 3, positions[t], h, i), old_at(t, column));
+      }
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
+  PagedCase paged(*backend_, GetParam(), random_);
+  const std::int64_t width = PagedCase::kHeads * PagedCase::kDim;
+  Matrix out(GetParam(), 4, width, random_);
+  ops::attention(*backend_, out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
+                 0.7F);
+  const int contexts[] = {7, 8, 9, 5};
+  for (int t = 0; t < 4; ++t) {
+    for (int h = 0; h < PagedCase::kHeads; ++h) {
+      std::vector<double> weights;
+      double total = 0;
+      for (int j = 0; j < contexts[t]; ++j) {
+        double score = 0;
+        for (int i = 0; i < PagedCase::kDim; ++i) {
+          score += paged.qkv.at(t, h * PagedCase::kDim + i) * paged.key(t == 3, j, h / 2, i);
+        }
+        weights.push_back(std::exp(score * 0.7));
+        total += weights.back();
+      }
+      for (int i = 0; i < PagedCase::kDim; ++i) {
+        double sum = 0;
+        for (int j = 0; j < contexts[t]; ++j)
+          sum += weights[static_cast<std::size_t>(j)] * paged.value(t == 3, j, h / 2, i);
+        expect_near(out.at(t, h * PagedCase::kDim + i), sum / total);
+      }
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
+  PagedCase paged(*backend_, GetParam(), random_);
+  std::vector<std::int32_t> pairs = {5, 6, 1, 2};  // the first sequence's first two blocks onto the second's
+  ops::copy_blocks(*backend_, std::vector{paged.cache}, Tensor(pairs.data(), DType::kI32, {2, 2}));
+  for (int position = 0; position < 8; ++position) {
+    for (int h = 0; h < PagedCase::kKvHeads; ++h) {
+      for (int i = 0; i < PagedCase::kDim; ++i) {
+        EXPECT_EQ(paged.key(0, position, h, i), paged.key(1, position, h, i));
+        EXPECT_EQ(paged.value(0, position, h, i), paged.value(1, position, h, i));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, ReferenceOpsTest, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+}  // namespace
+}  // namespace quire
