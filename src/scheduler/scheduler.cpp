@@ -11,13 +11,15 @@
 namespace quire {
 namespace {
 
+constexpr int kMaxModelLen = 1 << 30;  // so that sums of a few lengths stay integers
+
 SchedulerConfig validated(SchedulerConfig config) {
   if (config.max_num_seqs < 1) fail("max-num-seqs is {}; it must be at least 1", config.max_num_seqs);
   if (config.max_num_batched_tokens < 1)
     fail("max-num-batched-tokens is {}; it must be at least 1", config.max_num_batched_tokens);
-  if (config.max_model_len < 2)
-    fail("max-model-len is {}; it must be at least 2, a prompt token and an output token",
-         config.max_model_len);
+  if (config.max_model_len < 2 || config.max_model_len > kMaxModelLen)
+    fail("max-model-len is {}; it must be from 2, a prompt token and an output token, to {}",
+         config.max_model_len, kMaxModelLen);
   const int size = config.block_size;
   if (size < 8 || size > 256 || (size & (size - 1)) != 0)
     fail("block-size is {}; it must be a power of two from 8 to 256", size);
@@ -326,7 +328,8 @@ void Scheduler::end(Sequence& sequence) {
   sequence.state = SequenceState::kRetiring;
   if (sequence.num_in_flight > 0) return;
   give_back(sequence);
-  sequences_.erase(sequence.request.id);
+  const SequenceId id = sequence.request.id;
+  sequences_.erase(id);
 }
 
 void Scheduler::give_back(Sequence& sequence) {

@@ -71,8 +71,8 @@ class Scheduler {
   // chunks of prompts without an outcome, have none.
   std::vector<SequenceUpdate> apply(StepResult result);
 
-  // The runner has lost every step in flight. Their sequences end with kError, and since cached blocks may
-  // never have been written, all cached prefixes are forgotten.
+  // The runner has lost every step in flight, and nothing else. Their sequences end with kError, and since
+  // cached blocks may never have been written, all cached prefixes are forgotten.
   std::vector<SequenceUpdate> fail_in_flight();
 
   bool has_unfinished() const { return !running_.empty() || !waiting_.empty(); }

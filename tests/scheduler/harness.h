@@ -58,14 +58,14 @@ struct Scenario {
   }
 
   std::string describe() const {
-    std::string text = fmt::format(
+    std::string text = format_text(
         "slots {} budget {} context {} block size {} blocks {} caching {} hash bits {} depth {}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
         config.num_blocks, config.enable_prefix_caching, config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
-          fmt::format("{}({}, {}, {})\n", kNames[operation.kind()], operation.a, operation.b, operation.c);
+          format_text("{}({}, {}, {})\n", kNames[operation.kind()], operation.a, operation.b, operation.c);
     return text;
   }
 };

@@ -122,6 +122,8 @@ TEST(SchedulerTest, RefusesImpossibleConfigurations) {
   EXPECT_THAT(refusal(&SchedulerConfig::max_num_seqs, 0), HasSubstr("max-num-seqs is 0"));
   EXPECT_THAT(refusal(&SchedulerConfig::max_num_batched_tokens, 0), HasSubstr("max-num-batched-tokens is 0"));
   EXPECT_THAT(refusal(&SchedulerConfig::max_model_len, 1), HasSubstr("max-model-len is 1"));
+  EXPECT_THAT(refusal(&SchedulerConfig::max_model_len, 2'000'000'000),
+              HasSubstr("max-model-len is 2000000000"));
   EXPECT_THAT(refusal(&SchedulerConfig::num_blocks, 0), HasSubstr("no room for a block of 8 tokens"));
   for (const int size : {-8, 0, 4, 12, 512})
     EXPECT_THAT(refusal(&SchedulerConfig::block_size, size), HasSubstr("power of two from 8 to 256"));
