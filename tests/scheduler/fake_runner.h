@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -54,10 +55,11 @@ class History {
     while (position >= static_cast<int>(tokens_.size())) append_next();
     return tokens_[static_cast<std::size_t>(position)];
   }
-  // Of the tokens up to and with this one, and the salt: what the KV cache holds for the position.
-  std::uint64_t hash(int position) {
-    token(position);
-    return hashes_[static_cast<std::size_t>(position)];
+  // What the KV cache is to hold for `count` positions: for each, a hash of all tokens up to it, and the
+  // salt.
+  std::span<const std::uint64_t> hashes(int first, int count) {
+    token(first + count - 1);
+    return std::span(hashes_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
   }
 
  private:
@@ -140,8 +142,13 @@ class FakeRunner {
 
   void check_past(const SequencePlan& plan, int num_positions) {
     History& history = histories.at(plan.sequence);
-    for (int position = 0; position < num_positions; ++position)
-      require(place(plan, position) == history.hash(position), "a wrong key is attended", plan.sequence);
+    const std::vector<BlockId>& table = slots_[static_cast<std::size_t>(plan.slot)].table;
+    for (int first = 0; first < num_positions; first += block_size_) {
+      const auto past = history.hashes(first, std::min(block_size_, num_positions - first));
+      require(std::equal(past.begin(), past.end(),
+                         &cell(table[static_cast<std::size_t>(first / block_size_)], 0)),
+              "a wrong key is attended", plan.sequence);
+    }
   }
 
   void write_span(const SequencePlan& plan) {
@@ -155,7 +162,7 @@ class FakeRunner {
       const TokenId token = given ? plan.tokens[static_cast<std::size_t>(i)] : slot.last_sample;
       const int position = plan.first_position + i;
       require(token == history.token(position), "a wrong token is computed", plan.sequence);
-      place(plan, position) = history.hash(position);
+      place(plan, position) = history.hashes(position, 1)[0];
     }
   }
 

@@ -31,7 +31,7 @@ struct Operation {
 
 struct Scenario {
   static constexpr std::size_t kHeader = 8;
-  static constexpr std::size_t kMaxOperations = 4096;
+  static constexpr std::size_t kMaxOperations = 1024;
 
   SchedulerConfig config;
   int depth = 1;  // steps in flight at most
