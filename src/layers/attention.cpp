@@ -1,7 +1,7 @@
 #include "layers/attention.h"
 
-#include "base/error.h"
 #include "ops/ops.h"
+#include "ops/sharding.h"
 
 namespace quire {
 namespace {
@@ -19,13 +19,6 @@ std::vector<ColumnShard> qkv_shards(const Communicator& comm, const std::string&
 }
 
 }  // namespace
-
-int local_kv_heads(int num_kv_heads, const Communicator& comm) {
-  if (num_kv_heads >= comm.size()) return static_cast<int>(shard_size(num_kv_heads, comm, "KV heads"));
-  if (comm.size() % num_kv_heads != 0)
-    fail("{} KV heads cannot be replicated over {} ranks", num_kv_heads, comm.size());
-  return 1;
-}
 
 Attention::Attention(const LoadContext& context, const std::string& prefix, const AttentionOptions& options)
     : backend_(context.backend),

@@ -19,9 +19,6 @@ struct AttentionOptions {
   Tensor rotary;  // of make_rotary_table; undefined: none
 };
 
-// KV heads one rank holds: its share, or one where there are more ranks than KV heads.
-int local_kv_heads(int num_kv_heads, const Communicator& comm);
-
 // Causal self-attention over the paged cache; PREFIX is "model.layers.3.self_attn". Query heads are spread
 // over the ranks; KV heads too, or replicated where there are more ranks than KV heads.
 class Attention {

@@ -1,14 +1,9 @@
 #include "layers/linear.h"
 
-#include "base/error.h"
 #include "ops/ops.h"
+#include "ops/sharding.h"
 
 namespace quire {
-
-std::int64_t shard_size(std::int64_t n, const Communicator& comm, std::string_view what) {
-  if (n % comm.size() != 0) fail("{} {} cannot be divided among {} ranks", n, what, comm.size());
-  return n / comm.size();
-}
 
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
   const std::int64_t count = shard_size(out_features, comm, "rows of " + prefix);

@@ -8,9 +8,6 @@
 
 namespace quire {
 
-// n divided by the ranks; Error that names `what` when it does not divide.
-std::int64_t shard_size(std::int64_t n, const Communicator& comm, std::string_view what);
-
 // Rows [begin, begin + count) of the checkpoint's PREFIX.weight [out_features, in_features] (and
 // PREFIX.bias).
 struct ColumnShard {

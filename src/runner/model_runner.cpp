@@ -106,9 +106,11 @@ void ModelRunner::read_logits(const StepPlan& plan, const Tensor& hidden, StepRe
       for (std::int64_t row = 0; row < sequence.num_tokens; row += max_output_rows(config_)) {
         const std::int64_t count =
             std::min<std::int64_t>(max_output_rows(config_), sequence.num_tokens - row);
-        const Tensor out(&logits[static_cast<std::size_t>(row * config_.spec.vocab_size)], DType::kF32,
-                         {count, config_.spec.vocab_size});
-        backend_.copy(out, model_->compute_logits(hidden.rows(first_row + row, count)));
+        const Tensor rows = model_->compute_logits(hidden.rows(first_row + row, count));
+        for (std::int64_t i = 0; i < count; ++i) {
+          float* out = &logits[static_cast<std::size_t>((row + i) * config_.spec.vocab_size)];
+          backend_.copy(Tensor(out, DType::kF32, {1, config_.spec.vocab_size}), rows.rows(i, 1));
+        }
       }
       backend_.wait(backend_.record());
     }

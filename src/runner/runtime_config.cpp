@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "layers/attention.h"
+#include "ops/sharding.h"
 
 namespace quire {
 namespace {

@@ -25,7 +25,9 @@ SamplingParams greedy(int max_tokens) {
 
 std::vector<Prompt> golden_prompts(const std::string& model) {
   std::vector<Prompt> prompts;
-  for (int i = 0; i < 3; ++i) prompts.emplace_back(testing::golden_ids(model, "prompt." + std::to_string(i)));
+  for (int i = 0; i < testing::num_golden_prompts(model); ++i) {
+    prompts.emplace_back(testing::golden_ids(model, "prompt." + std::to_string(i)));
+  }
   return prompts;
 }
 

@@ -26,6 +26,13 @@ inline EngineConfig golden_config(const std::string& name, const std::string& dt
   return config;
 }
 
+inline int num_golden_prompts(const std::string& model) {
+  const SafetensorsFile file(golden_directory(model) / "expected.safetensors");
+  int count = 0;
+  while (file.tensors().contains("prompt." + std::to_string(count))) ++count;
+  return count;
+}
+
 // prompt.N or greedy.N of a model's expected.safetensors.
 inline std::vector<TokenId> golden_ids(const std::string& model, const std::string& tensor) {
   const SafetensorsFile file(golden_directory(model) / "expected.safetensors");

@@ -62,45 +62,79 @@ void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCa
   });
 }
 
+namespace {
+
+// Where one sequence's keys and values of one KV head lie.
+struct CachedHead {
+  const KvCacheLayer& cache;
+  const std::int32_t* blocks;
+  std::int64_t head;
+
+  template <typename T>
+  const T* key(std::int64_t position) const {
+    return row<T>(cache.keys, position);
+  }
+  template <typename T>
+  const T* value(std::int64_t position) const {
+    return row<T>(cache.values, position);
+  }
+
+ private:
+  template <typename T>
+  const T* row(const Tensor& half, std::int64_t position) const {
+    const std::int64_t block_size = half.dim(2);
+    return cache_row<const T>(half, blocks[position / block_size], head, position % block_size);
+  }
+};
+
+// One query head over the first `context` positions: scores in order of position, then one pass over the
+// values. scratch [context + dim].
+template <typename T>
+void attend(const T* query, const CachedHead& cached, std::int64_t context, float scale, float* scratch,
+            T* out) {
+  const std::int64_t dim = cached.cache.keys.dim(3);
+  float* scores = scratch;
+  float* sums = scratch + context;
+  float top = -INFINITY;
+  for (std::int64_t j = 0; j < context; ++j) {
+    const T* key = cached.key<T>(j);
+    float score = 0;
+    for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
+    scores[j] = score * scale;
+    top = std::max(top, scores[j]);
+  }
+  float total = 0;
+  std::fill_n(sums, dim, 0.0F);
+  for (std::int64_t j = 0; j < context; ++j) {
+    const T* value = cached.value<T>(j);
+    const float weight = std::exp(scores[j] - top);
+    total += weight;
+    for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
+  }
+  for (std::int64_t i = 0; i < dim; ++i) out[i] = from_float<T>(sums[i] / total);
+}
+
+}  // namespace
+
 void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                                  const AttentionBatch& batch, float scale) {
   const std::int64_t dim = cache.keys.dim(3);
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
-  const std::int64_t block_size = cache.keys.dim(2);
   scratch_.resize(static_cast<std::size_t>(batch.max_seq_len + dim));
-  float* scores = scratch_.data();
-  float* sums = scores + batch.max_seq_len;
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
       const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
       const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
       const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
-      const auto* blocks = batch.block_tables.data_as<const std::int32_t>() +
-                           batch.table_rows.data_as<const std::int32_t>()[s] * batch.block_tables.stride(0);
+      const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
+      const auto* blocks =
+          batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t context = seq_len - (end - 1 - t);  // tokens this one sees, itself included
         for (std::int64_t h = 0; h < heads; ++h) {
-          const T* query = q.data_as<const T>() + t * q.stride(0) + h * dim;
-          float top = -INFINITY;
-          for (std::int64_t j = 0; j < context; ++j) {
-            const T* key = cache_row<const T>(cache.keys, blocks[j / block_size], h / group, j % block_size);
-            float score = 0;
-            for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
-            scores[j] = score * scale;
-            top = std::max(top, scores[j]);
-          }
-          float total = 0;
-          std::fill_n(sums, dim, 0.0F);
-          for (std::int64_t j = 0; j < context; ++j) {
-            const T* value =
-                cache_row<const T>(cache.values, blocks[j / block_size], h / group, j % block_size);
-            const float weight = std::exp(scores[j] - top);
-            total += weight;
-            for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
-          }
-          T* result = out.data_as<T>() + t * out.stride(0) + h * dim;
-          for (std::int64_t i = 0; i < dim; ++i) result[i] = from_float<T>(sums[i] / total);
+          attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group},
+                 context, scale, scratch_.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
         }
       }
     }

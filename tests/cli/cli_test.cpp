@@ -1,0 +1,192 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/run_program.h"
+
+namespace quire {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_quire;
+using ::testing::StartsWith;
+
+const std::string kGolden = std::string(QUIRE_SOURCE_DIR) + "/tests/golden/qwen3";
+const std::string kToy = std::string(QUIRE_SOURCE_DIR) + "/models/toy";
+
+// One line on stderr, exit code 2, nothing on stdout.
+void expect_mistake(const ProgramResult& result, const std::string& what) {
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_THAT(result.err, AllOf(StartsWith("quire: "), HasSubstr(what)));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(CliTest, EveryCommandHasHelp) {
+  EXPECT_THAT(run_quire("--help").out, HasSubstr("generate"));
+  for (const std::string command : {"chat", "generate", "verify", "tokenize", "detokenize", "render"}) {
+    const ProgramResult result = run_quire(command + " --help");
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, HasSubstr("Options:"));
+  }
+}
+
+TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
+  expect_mistake(run_quire(""), "subcommand");
+  expect_mistake(run_quire("dance"), "dance");
+  expect_mistake(run_quire("generate --no-such-flag"), "--no-such-flag");
+  expect_mistake(run_quire("generate -p hi --max-tokens many"), "--max-tokens");
+  expect_mistake(run_quire("generate -p hi --temperature -1"), "temperature");
+  expect_mistake(run_quire("generate -p hi --temperature nan"), "temperature");
+  expect_mistake(run_quire("generate -p hi --top-p 1.5"), "top_p");
+  expect_mistake(run_quire("generate -p hi --max-tokens 0"), "max_tokens is 0");
+  expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
+  expect_mistake(run_quire("generate -p hi --dtype int4"), "float16");
+  expect_mistake(run_quire("generate -p hi --block-size 10"), "power of two");
+  expect_mistake(run_quire("generate --prompt-ids 1,x"), "--prompt-ids");
+  expect_mistake(run_quire("generate --prompt-ids 1,99999999"), "99999999");
+  expect_mistake(run_quire("generate"), "no prompt");
+  expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
+}
+
+TEST(CliTest, WrongFilesAreOneLineAndCodeTwo) {
+  expect_mistake(run_quire("generate /nowhere -p hi"), "/nowhere");
+  expect_mistake(run_quire("generate " QUIRE_SOURCE_DIR "/tests -p hi"), "config.json");
+  expect_mistake(run_quire("generate " + kGolden + " -p hi"), "tokenizer.json");
+  expect_mistake(run_quire("generate " + kGolden + " --chat -p hi"), "chat template");
+  expect_mistake(run_quire("verify " + kToy), "expected.safetensors");
+  expect_mistake(run_quire("verify"), "MODEL");
+  expect_mistake(run_quire("tokenize /nowhere"), "/nowhere");
+  expect_mistake(run_quire("render /nowhere.jinja"), "/nowhere.jinja");
+}
+
+TEST(CliTest, GenerateContinuesTokenIdsAsHuggingFaceDoes) {
+  const ProgramResult result =
+      run_quire("generate " + kGolden +
+                " --prompt-ids 1,2,3 --prompt-ids 4 --temperature 0 --ignore-eos --max-tokens 5 --json");
+  EXPECT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const json object = json::parse(line);
+    EXPECT_EQ(object.at("prompt_token_ids"), count == 0 ? json({1, 2, 3}) : json::array({4}));
+    EXPECT_EQ(object.at("token_ids").size(), 5U);
+    EXPECT_EQ(object.at("text"), "");  // a model without tokenizer
+    EXPECT_EQ(object.at("finish_reason"), "length");
+  }
+  EXPECT_EQ(count, 2);
+}
+
+TEST(CliTest, APromptThatCannotFitFailsAloneWithCodeTwo) {
+  const ProgramResult result = run_quire("generate " + kGolden +
+                                         " --prompt-ids 1,2,3,4,5,6,7,8,9 --prompt-ids 1 --max-model-len 8 "
+                                         "--temperature 0 --ignore-eos --max-tokens 2 --json");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("prompt 1"));
+  std::istringstream lines(result.out);
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(json::parse(line).at("finish_reason"), "error");
+  std::getline(lines, line);
+  EXPECT_EQ(json::parse(line).at("token_ids").size(), 2U);
+}
+
+TEST(CliTest, GenerateReadsPromptsFromStandardInputAndStreams) {
+  const std::string flags = " --temperature 0 --max-tokens 12 ";
+  const ProgramResult listed =
+      run_quire("generate -p -" + flags + "--json", "The KV cache\nOnce there was\n");
+  EXPECT_EQ(std::count(listed.out.begin(), listed.out.end(), '\n'), 2) << listed.err;
+  const ProgramResult whole = run_quire("generate -p 'The KV cache'" + flags);
+  const ProgramResult streamed = run_quire("generate -p 'The KV cache' --stream" + flags);
+  EXPECT_EQ(whole.out, streamed.out);
+  EXPECT_EQ(whole.out,
+            json::parse(listed.out.substr(0, listed.out.find('\n'))).at("text").get<std::string>() + "\n");
+}
+
+TEST(CliTest, AStopStringIsCutWhereverTokensEnd) {
+  const std::string command =
+      "generate --chat -p 'What is a KV cache?' --temperature 0 --max-tokens 40 --json";
+  const std::string text = json::parse(run_quire(command).out).at("text");
+  ASSERT_GT(text.size(), 30U);
+  for (const std::size_t begin : {7U, 12U, 19U}) {
+    const std::string stop = text.substr(begin, 9);
+    const json object = json::parse(run_quire(command + " --stop '" + stop + "'").out);
+    EXPECT_EQ(object.at("text"), text.substr(0, text.find(stop)));
+    EXPECT_EQ(object.at("finish_reason"), "stop");
+  }
+}
+
+TEST(CliTest, AFullDiskIsReported) {
+  const ProgramResult result = run_quire("generate -p hi --max-tokens 2 | true; " QUIRE_PROGRAM
+                                         " generate -p hi --max-tokens 2 > /dev/full");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("cannot write"));
+}
+
+TEST(CliTest, ChatAnswersKeepsHistoryAndObeys) {
+  const ProgramResult result =
+      run_quire("chat --temperature 0",
+                "What is a KV cache?\n/reset\nWhat is a KV cache?\n/nonsense\n/exit\nnever read\n");
+  EXPECT_EQ(result.code, 0) << result.err;
+  const std::string question = "> What is a KV cache?\n";
+  EXPECT_THAT(result.out, StartsWith(question));
+  const std::size_t second = result.out.find(question, 1);
+  ASSERT_NE(second, std::string::npos);
+  const std::string answer =
+      result.out.substr(question.size(), result.out.find('\n', question.size()) - question.size());
+  EXPECT_THAT(answer, HasSubstr("attention"));
+  EXPECT_EQ(result.out.substr(second + question.size(), answer.size()), answer);
+  EXPECT_THAT(result.err, HasSubstr("/nonsense is no command"));
+  EXPECT_THAT(result.out, ::testing::Not(HasSubstr("never read")));
+}
+
+TEST(CliTest, CtrlCStopsAnAnswerAndNotTheChat) {
+  // The answer would take hundreds of tokens; the signal comes while it streams.
+  const ProgramResult result = run_quire(
+      "chat --ignore-eos --temperature 0 --ask 'Tell me a story about a fox' < /dev/null & pid=$!; sleep 1; "
+      "kill -INT "
+      "$pid; wait $pid");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("(stopped)"));
+}
+
+TEST(CliTest, VerifyPassesAndReportsInJson) {
+  const ProgramResult result = run_quire("verify " + kGolden + " --json");
+  EXPECT_EQ(result.code, 0);
+  std::istringstream lines(result.out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_EQ(json::parse(line).at("passed"), true);
+  EXPECT_EQ(count, 6);
+}
+
+TEST(CliTest, TokenizeAndDetokenizeAreInverse) {
+  const std::string text = "\"Grüße, paged attention! \\n\\u0000 🦊\"\n";
+  const ProgramResult ids = run_quire("tokenize " + kToy, text);
+  EXPECT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(json::parse(run_quire("detokenize " + kToy + "/tokenizer.json", ids.out).out), json::parse(text));
+  expect_mistake(run_quire("tokenize " + kToy, "not json\n"), "standard input, line 1");
+  expect_mistake(run_quire("tokenize " + kToy, "7\n"), "JSON string");
+  expect_mistake(run_quire("detokenize " + kToy, "[4096]\n"), "from 0 to 4095");
+}
+
+TEST(CliTest, RenderGivesTextOrTheTemplatesError) {
+  const ProgramResult result = run_quire("render " + kToy,
+                                         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+                                         "\"add_generation_prompt\":true}\n{\"messages\":7}\n");
+  EXPECT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_THAT(json::parse(line).get<std::string>(), HasSubstr("<|im_start|>user\nhi<|im_end|>"));
+  std::getline(lines, line);
+  EXPECT_TRUE(json::parse(line).contains("error")) << line;
+}
+
+}  // namespace
+}  // namespace quire
