@@ -64,6 +64,7 @@ std::vector<std::optional<Value>> context_variables(const jinja::Template& sourc
   std::vector<std::optional<Value>> variables(source.names.size());
   for (std::size_t id = 0; id < source.names.size(); ++id) {
     const std::string& name = source.names[id];
+    runtime.charge(context.size() * 16);
     if (const auto found = context.find(name); found != context.end()) {
       const bool is_token = found->is_string() && name.ends_with("_token");
       variables[id] = is_token ? text_value(runtime, found->get_ref<const std::string&>(), true)

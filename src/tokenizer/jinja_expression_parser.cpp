@@ -11,6 +11,7 @@ namespace {
 
 // Chains such as a + b + c + ... build high trees without nesting, so their height has a bound of its own.
 constexpr std::size_t kMaxHeight = 256;
+constexpr std::size_t kMaxNamedArguments = 256;
 
 std::size_t height_of(const std::vector<ExprPtr>& items) {
   std::size_t height = 0;
@@ -444,6 +445,8 @@ ArgumentExprs ExpressionParser::parse_arguments() {
     if (current().kind == TokenKind::kName && following().is_operator("=")) {
       std::string name = take().text;
       take();
+      if (arguments.named.size() >= kMaxNamedArguments)
+        refuse("more than {} named arguments", kMaxNamedArguments);
       const auto same = [&](const auto& argument) { return argument.first == name; };
       if (std::any_of(arguments.named.begin(), arguments.named.end(), same))
         refuse("argument '{}' is repeated", name);

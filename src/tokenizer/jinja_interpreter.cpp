@@ -177,7 +177,7 @@ class Interpreter {
   }
 
   Flow run_statement(const For& node) {
-    const Value loop_value = runtime_.make(Loop{.items = items_of(node), .depth = ++loop_depth_});
+    const Value loop_value = runtime_.make(Loop{.items = items_of(node)});
     Loop& loop = *loop_value.pointer<Loop>();
     bool completed_one = false;  // Jinja runs the else part also when every round was cut short
     for (; loop.index < loop.items.size(); ++loop.index) {
@@ -188,7 +188,6 @@ class Interpreter {
       if (flow == Flow::kBreak) break;
       completed_one |= flow == Flow::kNext;
     }
-    --loop_depth_;
     if (completed_one || node.otherwise.empty()) return Flow::kNext;
     const Scoped scoped(*this);
     return execute(node.otherwise);
@@ -279,12 +278,12 @@ class Interpreter {
     for (std::size_t i = 0; i < macro.parameters.size(); ++i) bind_parameter(macro, i, arguments);
     if (macro.uses_caller) {
       const std::optional<Value> caller = take_named(arguments, "caller");
-      set_named("caller", caller ? *caller : runtime_.undefined("no caller is defined"));
+      set_variable(caller_name_, caller ? *caller : runtime_.undefined("no caller is defined"));
     }
     if (macro.uses_kwargs) {
       std::vector<std::pair<Value, Value>> named;
       for (const auto& [name, value] : arguments.named) named.emplace_back(runtime_.make(name, true), value);
-      set_named("kwargs", runtime_.make(std::move(named)));
+      set_variable(kwargs_name_, runtime_.make(std::move(named)));
     } else if (!arguments.named.empty()) {
       fail("macro '{}' takes no argument '{}'", macro.name, arguments.named[0].first);
     }
@@ -292,14 +291,12 @@ class Interpreter {
     const std::size_t bound = std::min(positional.size(), macro.parameters.size());
     if (macro.uses_varargs) {
       positional.erase(positional.begin(), positional.begin() + static_cast<std::ptrdiff_t>(bound));
-      set_named("varargs", runtime_.make(std::move(positional), ListKind::kTuple));
+      set_variable(varargs_name_, runtime_.make(std::move(positional), ListKind::kTuple));
     } else if (positional.size() > bound) {
       fail("macro '{}' takes no more than {} arguments", macro.name, bound);
     }
-    const std::size_t loop_depth = std::exchange(loop_depth_, 0);
     Text text;
     capture(macro.body, text);
-    loop_depth_ = loop_depth;
     return runtime_.make(std::move(text));
   }
 
@@ -326,12 +323,11 @@ class Interpreter {
     return std::nullopt;
   }
 
+  // Past the last name where the template does not mention it.
   NameId find_name(std::string_view name) const {
     const auto& names = template_.names;
     return static_cast<NameId>(std::find(names.begin(), names.end(), name) - names.begin());
   }
-
-  void set_named(std::string_view name, const Value& value) { set_variable(find_name(name), value); }
 
   // ---- Expressions
 
@@ -441,12 +437,14 @@ class Interpreter {
   const Template& template_;
   Runtime& runtime_;
   std::vector<std::optional<Value>> variables_;
-  const NameId loop_name_ = find_name("loop");  // past the last name where the template does not mention it
+  const NameId loop_name_ = find_name("loop");
+  const NameId caller_name_ = find_name("caller");
+  const NameId kwargs_name_ = find_name("kwargs");
+  const NameId varargs_name_ = find_name("varargs");
   std::deque<Scope> scopes_;
   Scope* scope_ = nullptr;  // null outside of every block: variables_
   Text* out_ = nullptr;
   Value captured_;
-  std::size_t loop_depth_ = 0;
   int line_ = 1;  // of what runs, for errors
 };
 

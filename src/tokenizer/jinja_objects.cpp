@@ -35,7 +35,7 @@ Value dict_values(const Invocation& call) {
 
 Value dict_get(const Invocation& call) {
   const auto args = bind(call, {"key", "default"}, 1);
-  require_hashable(*args[0]);
+  require_hashable(call.runtime, *args[0]);
   const Value* found = find_key(call.runtime, *call.self.dict(), *args[0]);
   return found != nullptr ? *found : args[1] != nullptr ? *args[1] : Value{None{}};
 }
@@ -147,7 +147,7 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::s
 
 const Value* find_item(Runtime& runtime, const Value& object, const Value& key) {
   if (const Dict* dict = object.dict()) {
-    return is_hashable(key) ? find_key(runtime, *dict, key) : nullptr;
+    return is_hashable(runtime, key) ? find_key(runtime, *dict, key) : nullptr;
   }
   const List* list = object.list();
   const std::optional<std::int64_t> index = as_integer(key);

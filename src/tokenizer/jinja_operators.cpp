@@ -279,14 +279,8 @@ Value apply_slice(Runtime& runtime, const Value& object, const Value& start, con
                   const Value& step) {
   if (object.is_undefined()) fail_undefined(object);
   const List* list = object.list();
-  const bool sliceable = list != nullptr && (is_list_or_tuple(list) || list->kind == ListKind::kRange);
-  if (object.text() == nullptr && !sliceable) {
-    return runtime.undefined("'" + type_name(object) + "' object has no slices");
-  }
-  const auto is_bound = [](const Value& bound) { return bound.is_none() || as_integer(bound).has_value(); };
-  if (!is_bound(start) || !is_bound(stop) || !is_bound(step)) {
-    return runtime.undefined("the bounds of a slice must be integers or none");
-  }
+  const bool sliceable = is_list_or_tuple(list) || (list != nullptr && list->kind == ListKind::kRange);
+  if (object.text() == nullptr && !sliceable) fail("'{}' object has no slices", type_name(object));
   const Indices indices =
       slice_indices(start, stop, step, static_cast<std::int64_t>(length_of(runtime, object)));
   if (const Text* text = object.text()) return slice_text(runtime, *text, indices);

@@ -10,7 +10,7 @@ Value apply_unary(Runtime& runtime, UnaryOp op, const Value& operand);
 Value apply_binary(Runtime& runtime, BinaryOp op, const Value& left, const Value& right);
 bool apply_compare(Runtime& runtime, CompareOp op, const Value& left, const Value& right);
 
-// object[start:stop:step]; None where a bound is absent. Undefined if the object has no slices.
+// object[start:stop:step]; None where a bound is absent.
 Value apply_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
                   const Value& step);
 

@@ -113,6 +113,7 @@ class Parser : private ExpressionParser {
   For parse_for() {
     For node;
     node.target = parse_target(false);
+    if (assigns_loop(node.target)) refuse("'loop' cannot be the variable of a for loop");
     if (!current().is_name("in")) refuse("expected 'in' after the names of a for loop");
     take();
     const Restore conditional(conditional_, conditional_ + 1);
@@ -128,6 +129,12 @@ class Parser : private ExpressionParser {
     }
     if (take().text == "else") node.otherwise = parse_block("endfor");
     return node;
+  }
+
+  bool assigns_loop(const Target& target) const {
+    if (target.parts.empty()) return result_.names[target.name] == "loop";
+    return std::any_of(target.parts.begin(), target.parts.end(),
+                       [&](const Target& part) { return assigns_loop(part); });
   }
 
   void parse_set(int line, Body& body) {

@@ -135,7 +135,7 @@ Value unique_filter(const Invocation& call) {
   std::vector<Value> seen, items;
   for (const Value& item : items_of(call)) {
     const Value key = sort_key(call.runtime, look_up(call.runtime, item, args[1]), flag(args[0]));
-    require_hashable(key);
+    require_hashable(call.runtime, key);
     const auto same = [&](const Value& other) { return equal(call.runtime, other, key); };
     if (std::any_of(seen.begin(), seen.end(), same)) continue;
     seen.push_back(key);
@@ -176,8 +176,9 @@ Value batch_filter(const Invocation& call) {
   return call.runtime.make(std::move(batches), ListKind::kGenerator);
 }
 
-Arguments without_first(const Arguments& arguments, std::size_t count) {
-  Arguments rest = arguments;
+Arguments without_first(const Invocation& call, std::size_t count) {
+  call.runtime.charge_product(call.arguments.positional.size(), sizeof(Value));
+  Arguments rest = call.arguments;
   rest.positional.erase(rest.positional.begin(),
                         rest.positional.begin() + static_cast<std::ptrdiff_t>(count));
   return rest;
@@ -193,9 +194,9 @@ Value map_filter(const Invocation& call) {
     const std::string_view name = require_text(call.arguments.positional[0]).bytes();
     const Native filter = find_filter(name);
     if (filter == nullptr) fail("no filter is named '{}'", name);
-    const Arguments rest = without_first(call.arguments, 1);
+    const Arguments rest = without_first(call, 1);
     for (Value& item : items) {
-      runtime.charge(rest.positional.size() * sizeof(Value));
+      runtime.charge();
       item = filter({runtime, name, item, rest});
     }
   } else {
@@ -223,7 +224,7 @@ Value choose(const Invocation& call, bool by_attribute, bool wanted) {
     name = require_text(positional[test_at]).bytes();
     test = find_test(name);
     if (test == nullptr) fail("no test is named '{}'", name);
-    rest = without_first(call.arguments, test_at + 1);
+    rest = without_first(call, test_at + 1);
   }
   std::vector<Value> chosen;
   for (const Value& item : items_of(call)) {

@@ -65,7 +65,7 @@ std::vector<Text> split_words(Runtime& runtime, const Text& text, std::size_t li
 
 std::vector<Text> split_by(Runtime& runtime, const Text& text, const Text& separator, std::size_t limit) {
   if (separator.empty()) fail("empty separator");
-  runtime.charge_product(text.size(), 2);
+  runtime.charge_search(text, separator);
   std::vector<Text> parts;
   std::size_t begin = 0;
   for (std::size_t hit;
@@ -81,7 +81,8 @@ std::vector<Text> split_by(Runtime& runtime, const Text& text, const Text& separ
 std::vector<Text> split_by_from_right(Runtime& runtime, const Text& text, const Text& separator,
                                       std::size_t limit) {
   if (separator.empty()) fail("empty separator");
-  runtime.charge_product(text.size(), 4);
+  runtime.charge(2 * text.size());
+  runtime.charge_search(text, separator);
   const std::string backwards(text.bytes().rbegin(), text.bytes().rend());
   const std::string separator_backwards(separator.bytes().rbegin(), separator.bytes().rend());
   std::vector<Text> parts;
@@ -116,6 +117,7 @@ Value partition_method(const Invocation& call, bool from_right) {
   const Text& separator = require_text(*args[0]);
   if (separator.empty()) fail("empty separator");
   call.runtime.charge(2 * text.memory());
+  call.runtime.charge_search(text, separator);
   const std::size_t hit =
       from_right ? find_last(text.bytes(), separator.bytes()) : find_first(text.bytes(), separator.bytes());
   std::vector<Text> parts(3);
@@ -133,30 +135,26 @@ Value strip_method(const Invocation& call, bool left, bool right) {
   return call.runtime.make(strip(call.runtime, self_text(call), text_or_none(args[0]), left, right));
 }
 
-bool matches_end(std::string_view text, std::string_view part, bool at_start) {
+bool matches_end(const Invocation& call, const Value& affix, bool at_start) {
+  const std::string_view text = self_text(call).bytes(), part = require_text(affix).bytes();
+  call.runtime.charge(part.size());
   return at_start ? text.starts_with(part) : text.ends_with(part);
 }
 
 Value affix_method(const Invocation& call, bool at_start) {
   const auto args = bind(call, {"affix"}, 1);
-  const std::string_view text = self_text(call).bytes();
   const List* choices = args[0]->list();
-  if (choices == nullptr || choices->kind != ListKind::kTuple) {
-    return {matches_end(text, require_text(*args[0]).bytes(), at_start)};
-  }
-  const auto matches = [&](const Value& choice) {
-    return matches_end(text, require_text(choice).bytes(), at_start);
-  };
+  if (choices == nullptr || choices->kind != ListKind::kTuple) return {matches_end(call, *args[0], at_start)};
+  const auto matches = [&](const Value& choice) { return matches_end(call, choice, at_start); };
   return {std::any_of(choices->items.begin(), choices->items.end(), matches)};
 }
 
 Value remove_affix_method(const Invocation& call, bool at_start) {
   const auto args = bind(call, {"affix"}, 1);
+  if (!matches_end(call, *args[0], at_start)) return call.self;
   const Text& text = self_text(call);
-  const Text& affix = require_text(*args[0]);
-  if (!matches_end(text.bytes(), affix.bytes(), at_start)) return call.self;
-  const std::size_t rest = text.size() - affix.size();
-  return call.runtime.make(at_start ? text.slice(affix.size(), text.size()) : text.slice(0, rest));
+  const std::size_t length = args[0]->text()->size();
+  return call.runtime.make(at_start ? text.slice(length, text.size()) : text.slice(0, text.size() - length));
 }
 
 // find, rfind, index and rindex: where the part begins, in code points.
@@ -164,6 +162,7 @@ Value find_method(const Invocation& call, bool from_right, bool must_exist) {
   const auto args = bind(call, {"sub", "start", "end"}, 1);
   const Text& text = self_text(call);
   call.runtime.charge(2 * text.size());
+  call.runtime.charge_search(text, require_text(*args[0]));
   const std::int64_t length = static_cast<std::int64_t>(count_code_points(text.bytes()));
   const auto bound = [&](const Value* value, std::int64_t absent) {
     if (value == nullptr || value->is_none()) return absent;
@@ -188,7 +187,7 @@ Value count_method(const Invocation& call) {
   const auto args = bind(call, {"sub"}, 1);
   const Text& text = self_text(call);
   const std::string_view part = require_text(*args[0]).bytes();
-  call.runtime.charge(text.size());
+  call.runtime.charge_search(text, *args[0]->text());
   if (part.empty()) return {static_cast<std::int64_t>(count_code_points(text.bytes())) + 1, false};
   std::int64_t count = 0;
   for (std::size_t at = 0; (at = find_first(text.bytes(), part, at)) != kNowhere; at += part.size()) ++count;
@@ -325,7 +324,8 @@ Text strip(Runtime& runtime, const Text& text, const Text* characters, bool left
 
 Text replace(Runtime& runtime, const Text& text, const Text& old, const Text& replacement,
              std::int64_t count) {
-  runtime.charge(2 * text.memory());
+  runtime.charge(text.memory());
+  runtime.charge_search(text, old);
   const std::string_view bytes = text.bytes();
   Text result;
   std::size_t copied = 0;

@@ -207,11 +207,11 @@ bool contains(Runtime& runtime, const Value& container, const Value& x) {
   if (const Text* text = container.text()) {
     const Text* part = x.text();
     if (part == nullptr) fail("'in <string>' requires string as left operand, not {}", type_name(x));
-    runtime.charge(text->size());
+    runtime.charge_search(*text, *part);
     return find_first(text->bytes(), part->bytes()) != std::string_view::npos;
   }
   if (const Dict* dict = container.dict()) {
-    require_hashable(x);
+    require_hashable(runtime, x);
     return find_key(runtime, *dict, x) != nullptr;
   }
   List* list = container.list();
@@ -226,16 +226,18 @@ bool contains(Runtime& runtime, const Value& container, const Value& x) {
   return false;
 }
 
-bool is_hashable(const Value& key) {
+bool is_hashable(Runtime& runtime, const Value& key) {
+  runtime.charge();
   const List* list = key.list();
   if (list == nullptr || list->kind != ListKind::kTuple) {
     return key.dict() == nullptr && (list == nullptr || list->kind != ListKind::kList);
   }
-  return std::all_of(list->items.begin(), list->items.end(), is_hashable);
+  return std::all_of(list->items.begin(), list->items.end(),
+                     [&](const Value& item) { return is_hashable(runtime, item); });
 }
 
-void require_hashable(const Value& key) {
-  if (!is_hashable(key)) fail("unhashable type: '{}'", type_name(key));
+void require_hashable(Runtime& runtime, const Value& key) {
+  if (!is_hashable(runtime, key)) fail("unhashable type: '{}'", type_name(key));
 }
 
 const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key) {
@@ -257,7 +259,7 @@ const Value* find_key(Runtime& runtime, const Dict& dict, std::string_view key) 
 
 void set_key(Runtime& runtime, std::vector<std::pair<Value, Value>>& items, const Value& key,
              const Value& value) {
-  require_hashable(key);
+  require_hashable(runtime, key);
   for (auto& [present, slot] : items) {
     if (equal(runtime, present, key)) {
       slot = value;

@@ -77,7 +77,6 @@ struct Namespace {
 struct Loop {
   std::span<const Value> items;
   std::size_t index = 0;
-  std::size_t depth = 1;
   List* last_changed = nullptr;
 };
 
@@ -125,6 +124,10 @@ class Runtime {
   // Counts one step and `bytes` of copying, comparing or searching. Error when the budget is spent.
   void charge(std::size_t bytes = 0);
   void charge_product(std::size_t count, std::size_t bytes);
+  // Searching is linear, but costs more a byte where the part is long.
+  void charge_search(const Text& text, const Text& part) {
+    charge_product(text.size(), part.size() > 64 ? 8 : 1);
+  }
 
   Value make(Text text);
   Value make(std::string_view text, bool trusted) { return make(Text(text, trusted)); }
@@ -172,8 +175,8 @@ bool equal(Runtime& runtime, const Value& a, const Value& b);
 bool less(Runtime& runtime, const Value& a, const Value& b);              // Error if the two have no order
 bool contains(Runtime& runtime, const Value& container, const Value& x);  // x in container
 
-bool is_hashable(const Value& key);
-void require_hashable(const Value& key);
+bool is_hashable(Runtime& runtime, const Value& key);
+void require_hashable(Runtime& runtime, const Value& key);
 const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key);  // null if absent
 const Value* find_key(Runtime& runtime, const Dict& dict, std::string_view key);
 // Builds a dict's items as Python does: a repeated key keeps its place and takes the new value.
