@@ -20,11 +20,16 @@ class StrictFilter {
 
   bool operator()(int depth, typename J::parse_event_t event, J& parsed) {
     switch (event) {
+      case J::parse_event_t::value:
+        count_value();
+        break;
       case J::parse_event_t::object_start:
+        count_value();
         keys_.emplace_back();
         check_depth(depth);
         break;
       case J::parse_event_t::array_start:
+        count_value();
         check_depth(depth);
         break;
       case J::parse_event_t::object_end:
@@ -48,6 +53,9 @@ class StrictFilter {
       fail("{}: the key {} stands twice in one object", where_, in_quotes(key));
     if (keys_.back().size() > kMaxKeys) fail("{}: an object of more than {} keys", where_, kMaxKeys);
   }
+  void count_value() {
+    if (++values_ > limits_.max_values) fail("{}: more than {} JSON values", where_, limits_.max_values);
+  }
   void check_depth(int depth) const {
     if (static_cast<std::size_t>(depth) >= limits_.max_depth) {
       fail("{}: JSON nested deeper than {} levels", where_, limits_.max_depth);
@@ -56,6 +64,7 @@ class StrictFilter {
 
   const JsonLimits& limits_;
   std::string_view where_;
+  std::size_t values_ = 0;
   std::vector<std::unordered_set<std::string>> keys_;  // of each open object
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -13,11 +14,12 @@ namespace quire {
 struct JsonLimits {
   std::size_t max_depth = 64;
   std::size_t max_bytes = std::size_t{1} << 30;
+  std::size_t max_values = std::numeric_limits<std::size_t>::max();  // each takes some 60 bytes once parsed
 };
 
 // Parses untrusted text. `where` names the source in errors. Error on: syntax, invalid UTF-8, a key that
-// stands twice in one object, nesting or size beyond the limits; for ordered JSON also an object of over
-// 4,096 keys.
+// stands twice in one object, nesting, size or number of values beyond the limits; for ordered JSON also an
+// object of over 4,096 keys.
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t kLengthBytes = 8;                // the header's length, little-endian
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;   // the reference reader's limit
 constexpr std::size_t kMaxHeaderDepth = 3;               // the header, a tensor, its shape
+constexpr std::size_t kMaxHeaderValues = 2'000'000;      // some 250,000 tensors
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 48;  // far above any tensor
 
 struct Format {
@@ -192,8 +193,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
     const std::string text = read_header(file_bytes);
     const std::uint64_t data_begin = kLengthBytes + text.size();
     const std::uint64_t data_bytes = file_bytes - data_begin;
-    const Json header =
-        parse_json(text, path_ + ": header", {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes});
+    const Json header = parse_json(
+        text, path_ + ": header",
+        {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes, .max_values = kMaxHeaderValues});
     for (const auto& [name, info] : header.items()) {
       if (name == "__metadata__") {
         check_metadata(path_, info);

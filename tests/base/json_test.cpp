@@ -62,6 +62,13 @@ TEST(JsonTest, BoundsSize) {
   expect_error([] { parse_json("[12]", "f", {.max_bytes = 3}); }, {"f: 4 bytes", "limit of 3"});
 }
 
+TEST(JsonTest, BoundsTheNumberOfValues) {
+  EXPECT_NO_THROW(parse_json(R"({"a": [1, {}]})", "f", {.max_values = 4}));
+  for (const char* text : {R"({"a": [1, {}]})", "[[],[],[]]", "[1,2,3]", "[{},{},{}]"}) {
+    expect_error([&] { parse_json(text, "f", {.max_values = 3}); }, {"f: more than 3 JSON values"});
+  }
+}
+
 TEST(JsonTest, OrderedJsonKeepsTheOrderAndBoundsTheKeys) {
   EXPECT_EQ(parse_ordered_json(R"({"z":1,"a":2,"m":3})", "f").dump(), R"({"z":1,"a":2,"m":3})");
   const auto object = [](int keys) {

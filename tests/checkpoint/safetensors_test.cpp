@@ -114,6 +114,12 @@ TEST_F(SafetensorsTest, RefusesAHeaderOverTheLimitThatIsReallyThere) {
   expect_error([&] { SafetensorsFile{path}; }, {"m.safetensors", "100000001", "limit of 100000000"});
 }
 
+TEST_F(SafetensorsTest, RefusesHeadersThatWouldFillTheMemory) {
+  std::string header = R"({"a":[0)";
+  for (int i = 0; i < 2'000'000; ++i) header += ",0";
+  expect_refused(safetensors_bytes(header + "]}"), {"header: more than 2000000 JSON values"});
+}
+
 TEST_F(SafetensorsTest, RefusesHeadersThatAreNoJsonObject) {
   for (const char* header : {"", " {}", "[]", "null", "\"x\""}) {
     SCOPED_TRACE(header);
