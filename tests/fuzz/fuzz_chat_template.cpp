@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view source = input.substr(0, zero);
   const std::string_view context = zero == input.npos ? "{}" : input.substr(zero + 1);
   // Low enough that an input that spends them all takes some milliseconds.
-  const quire::ChatTemplateLimits limits{.max_source_bytes = 1 << 16, .max_steps = 20'000, .max_output_bytes = 1 << 16};
+  const quire::ChatTemplateLimits limits{
+      .max_source_bytes = 1 << 16, .max_steps = 20'000, .max_output_bytes = 1 << 16};
   std::tm now = {};
   now.tm_mday = 1;
   try {
