@@ -2,6 +2,8 @@
 add_library(quire_options INTERFACE)
 target_compile_options(quire_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+  # False alarms: of GCC 12 about std::string's operator+ (its bug 105329), of GCC 13 about views returned by value.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>
   -ffp-contract=off  # a multiply and an add stay two roundings: sums are part of the contract
   -fstack-protector-strong)
 target_compile_definitions(quire_options INTERFACE _GLIBCXX_ASSERTIONS)

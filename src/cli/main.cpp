@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
 
@@ -22,6 +24,11 @@ int run(int argc, char** argv) {
   quire::cli::add_tokenize(app, chosen);
   quire::cli::add_detokenize(app, chosen);
   quire::cli::add_render(app, chosen);
+  const auto commands = app.get_subcommands([](CLI::App*) { return true; });
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), is_named)) {
+    quire::fail("{} is no command (--help lists what there is)", quire::in_quotes(argv[1]));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version

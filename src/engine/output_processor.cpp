@@ -58,10 +58,9 @@ void OutputProcessor::run() {
 
 void OutputProcessor::handle(Item item) {
   if (auto* addition = std::get_if<Addition>(&item)) {
-    State state{.request = std::move(addition->request),
-                .output = {},
-                .detokenizer = {},
-                .stops = StopStrings(addition->request.params.stop)};
+    State state;
+    state.request = std::move(addition->request);
+    state.stops = StopStrings(state.request.params.stop);
     state.output.prompt_token_ids = state.request.prompt;
     if (tokenizer_ != nullptr)
       state.detokenizer.emplace(*tokenizer_, state.request.params.skip_special_tokens);

@@ -9,6 +9,7 @@ namespace quire {
 // Finds stop strings in a text that grows, across the borders of its pieces.
 class StopStrings {
  public:
+  StopStrings() = default;
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   // Where the earliest stop string begins, looking only where one can have ended since the text had

@@ -17,14 +17,13 @@ struct ProgramResult {
   std::string err;
 };
 
-// Runs `quire ARGUMENTS` in a shell, with this standard input.
-inline ProgramResult run_quire(const std::string& arguments, const std::string& input = "") {
+// Runs a shell command with this standard input.
+inline ProgramResult run_shell(const std::string& script, const std::string& input = "") {
   char pattern[] = "/tmp/quire_cli_XXXXXX";
   const std::filesystem::path directory = mkdtemp(pattern);
   std::ofstream(directory / "in") << input;
-  const std::string command = std::string(QUIRE_PROGRAM) + " " + arguments + " <" +
-                              (directory / "in").string() + " >" + (directory / "out").string() + " 2>" +
-                              (directory / "err").string();
+  const std::string command = "( " + script + " ) <" + (directory / "in").string() + " >" +
+                              (directory / "out").string() + " 2>" + (directory / "err").string();
   const int status = std::system(command.c_str());
   const auto read = [&](const char* name) {
     std::ostringstream text;
@@ -35,6 +34,11 @@ inline ProgramResult run_quire(const std::string& arguments, const std::string& 
                        read("err")};
   std::filesystem::remove_all(directory);
   return result;
+}
+
+// Runs `quire ARGUMENTS`.
+inline ProgramResult run_quire(const std::string& arguments, const std::string& input = "") {
+  return run_shell(std::string(QUIRE_PROGRAM) + " " + arguments, input);
 }
 
 }  // namespace quire::testing

@@ -157,8 +157,8 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
 INSTANTIATE_TEST_SUITE_P(Golden, InvarianceTest,
                          ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
                                             ::testing::Values("float32", "bfloat16", "float16")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

@@ -18,7 +18,8 @@ namespace {
 
 // What ranks in threads share: each shows its tensor, all look, then all go on.
 struct Meeting {
-  explicit Meeting(int size) : size(size), tensors(static_cast<std::size_t>(size)), barrier(size) {}
+  explicit Meeting(int num_ranks)
+      : size(num_ranks), tensors(static_cast<std::size_t>(num_ranks)), barrier(num_ranks) {}
   int size;
   std::vector<Tensor> tensors;
   std::barrier<> barrier;

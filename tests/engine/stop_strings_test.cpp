@@ -21,7 +21,7 @@ TEST(StopStringsTest, HoldsBackTheLongestPossibleBeginning) {
   EXPECT_EQ(stops.held_back("abcEN"), 2U);
   EXPECT_EQ(stops.held_back("abcND"), 2U);
   EXPECT_EQ(stops.held_back("abc"), 0U);
-  EXPECT_EQ(StopStrings({}).held_back("abc"), 0U);
+  EXPECT_EQ(StopStrings().held_back("abc"), 0U);
 }
 
 // Fed in pieces of any size, the text before the stop string comes out, and nothing of it.

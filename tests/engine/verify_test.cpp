@@ -28,11 +28,25 @@ TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
 INSTANTIATE_TEST_SUITE_P(Golden, VerifyTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
                                             ::testing::Values("float32", "bfloat16", "float16")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(VerifyTest, TheBundledModelEqualsHuggingFace) {
+  const auto directory = std::filesystem::temp_directory_path() / "quire_verify_toy_test";
+  std::filesystem::remove_all(directory);
+  std::filesystem::copy(QUIRE_SOURCE_DIR "/models/toy", directory);
+  std::filesystem::copy(testing::golden_directory("toy") / "expected.safetensors", directory);
+  for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+    EngineConfig config;
+    config.model = directory.string();
+    config.dtype = dtype;
+    EXPECT_TRUE(verify(config, [](const VerifyResult&) {})) << dtype;
+  }
+  std::filesystem::remove_all(directory);
+}
 
 TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
   const auto directory = std::filesystem::temp_directory_path() / "quire_verify_test";
@@ -44,6 +58,7 @@ TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
   EngineConfig config = testing::golden_config("qwen3");
   config.model = directory.string();
   EXPECT_FALSE(verify(config, [](const VerifyResult&) {}));
+  std::filesystem::remove_all(directory);
 }
 
 TEST(VerifyTest, RefusesAFolderWithoutReference) {

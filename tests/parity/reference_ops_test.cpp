@@ -328,7 +328,7 @@ TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, ReferenceOpsTest, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+                         [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace
 }  // namespace quire
