@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The long form of the tests: 10^7 operations on scheduler and KV cache, and each fuzz target for 60 s (or $1 seconds).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+
+tools/install_deps.sh dev
+cmake --preset release >/dev/null
+cmake --build --preset release --target scheduler_tests
+QUIRE_PROPERTY_OPERATIONS=10000000 build/release/bin/scheduler_tests --gtest_filter='*Property*'
+
+cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz
+for program in build/fuzz/bin/fuzz_*; do
+  name=$(basename "$program")
+  corpus=$(mktemp -d)  # what it finds on the way is not kept
+  printf '%s: ' "$name"
+  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 "$corpus" "tests/fuzz/corpus/${name#fuzz_}" 2>&1 | tail -n 1
+  rm -rf "$corpus"
+done
