@@ -144,9 +144,11 @@ std::vector<Segment> AddedTokenMatcher::split(std::string_view text, const Trust
     position = match->range.end;
     if (match->token->single_word && !stands_alone(text, match->range)) continue;
     TextRange range = match->range;
-    if (match->token->lstrip) range.begin = skip_space_before(text, range.begin, done);
-    // The space before `done` has been walked through already: the same end, and never twice the work.
+    // A token may have been found within the space that the last one took along. It counts, too, unless it
+    // takes space along to its left, which leaves nothing for it.
+    if (match->token->lstrip) range.begin = std::max(done, skip_space_before(text, range.begin, done));
     if (match->token->rstrip) range.end = skip_space_after(text, std::max(range.end, done));
+    if (range.begin >= range.end) continue;
     add_text(range.begin);
     segments.push_back({range, match->token->id});
     done = range.end;

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <functional>
-#include <optional>
 
 #include "tokenizer/byte_level.h"
 
@@ -22,8 +21,8 @@ void refuse_if_set(const JsonView& model, const std::string& key) {
 }  // namespace
 
 Bpe::Bpe(const JsonView& model, Vocabulary vocabulary, const MergeTexts& merges,
-         const std::unordered_set<TokenId>& reserved)
-    : vocabulary_(std::move(vocabulary)), reserved_(reserved) {
+         std::unordered_set<TokenId> reserved)
+    : vocabulary_(std::move(vocabulary)), reserved_(std::move(reserved)) {
   if (const auto dropout = model.find("dropout"); dropout && dropout->as_number() != 0) {
     fail("{}: is not supported; it must be null", dropout->where());
   }
@@ -34,7 +33,7 @@ Bpe::Bpe(const JsonView& model, Vocabulary vocabulary, const MergeTexts& merges,
   fuse_unknown_ = model.flag("fuse_unk", false);
   whole_pieces_ = model.flag("ignore_merges", false);
   set_byte_tokens(model);
-  add_merges(merges, reserved, model.where() + ".merges");
+  add_merges(merges, model.where() + ".merges");
 }
 
 void Bpe::set_byte_tokens(const JsonView& model) {
@@ -51,8 +50,7 @@ void Bpe::set_byte_tokens(const JsonView& model) {
   }
 }
 
-void Bpe::add_merges(const MergeTexts& merges, const std::unordered_set<TokenId>& reserved,
-                     const std::string& where) {
+void Bpe::add_merges(const MergeTexts& merges, const std::string& where) {
   merges_.resize(std::bit_ceil(2 * merges.size() + 1));
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const auto find = [&](const std::string& text) {
@@ -61,7 +59,7 @@ void Bpe::add_merges(const MergeTexts& merges, const std::unordered_set<TokenId>
     };
     const auto& [left_text, right_text] = merges[rank];
     const TokenId left = find(left_text), right = find(right_text), result = find(left_text + right_text);
-    if (!reserved.contains(result)) {
+    if (!reserved_.contains(result)) {
       merges_[slot_of(left, right)] = {left, right, static_cast<std::uint32_t>(rank), result};
     }
   }

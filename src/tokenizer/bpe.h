@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -24,7 +23,7 @@ class Bpe {
   // `model` is the "model" object without its tables. `reserved` are ids that no text may merge into: special
   // tokens come from the text of a template alone.
   Bpe(const JsonView& model, Vocabulary vocabulary, const MergeTexts& merges,
-      const std::unordered_set<TokenId>& reserved);
+      std::unordered_set<TokenId> reserved);
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -40,8 +39,7 @@ class Bpe {
   static constexpr TokenId kDropped = -1;  // a byte without a token, and no unk_token to stand for it
 
   void set_byte_tokens(const JsonView& model);
-  void add_merges(const MergeTexts& merges, const std::unordered_set<TokenId>& reserved,
-                  const std::string& where);
+  void add_merges(const MergeTexts& merges, const std::string& where);
   std::size_t slot_of(TokenId left, TokenId right) const;
   const Merge* find_merge(TokenId left, TokenId right) const;
 

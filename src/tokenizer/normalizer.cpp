@@ -52,7 +52,7 @@ void append_normalized(std::string& out, std::string_view text, utf8proc_option_
 }  // namespace
 
 Regex pattern_from_json(const JsonView& config) {
-  if (const auto text = config.find("String")) return Regex::literal(text->as_string());
+  if (const auto text = config.find("String")) return Regex::literal(text->as_string(), text->where());
   const JsonView pattern = config.at("Regex");
   return Regex::from_oniguruma(pattern.as_string(), pattern.where());
 }

@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <cctype>
 #include <chrono>
 #include <new>
 #include <string>
@@ -32,25 +33,25 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-pcre2_code* compile(std::string_view pattern, std::uint32_t options, int& error, std::size_t& offset) {
+pcre2_code* compile(std::string_view pattern, int& error, std::size_t& offset) {
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context.get(), 100);
-  return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                       options | PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C, &error,
+  constexpr std::uint32_t kOptions =
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C;
+  return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error,
                        &offset, context.get());
 }
 
-std::shared_ptr<const pcre2_code> compile_or_fail(std::string_view pattern, std::uint32_t options,
-                                                  std::string_view where) {
+std::shared_ptr<const pcre2_code> compile_or_fail(std::string_view pattern, std::string_view where) {
   if (pattern.size() > kMaxPatternBytes) {
     fail("{}: a pattern of {} bytes, more than the limit of {}", where, pattern.size(), kMaxPatternBytes);
   }
   int error = 0;
   std::size_t offset = 0;
-  pcre2_code* code = compile(pattern, options, error, offset);
+  pcre2_code* code = compile(pattern, error, offset);
   if (code == nullptr)
     fail("{}: not a usable pattern: {} (at byte {} of {})", where, message_of(error), offset, pattern);
   std::shared_ptr<const pcre2_code> owned(
@@ -65,7 +66,7 @@ Regex Regex::from_oniguruma(std::string_view pattern, std::string_view where) {
   const auto is_script = [](const std::string& name) {
     int error = 0;
     std::size_t offset = 0;
-    pcre2_code* code = compile("\\p{sc:" + name + "}", 0, error, offset);
+    pcre2_code* code = compile("\\p{sc:" + name + "}", error, offset);
     pcre2_code_free(code);
     return code != nullptr;
   };
@@ -73,11 +74,16 @@ Regex Regex::from_oniguruma(std::string_view pattern, std::string_view where) {
 }
 
 Regex Regex::from_pcre2(std::string_view pattern, std::string_view where) {
-  return Regex(compile_or_fail(pattern, PCRE2_UCP | PCRE2_MULTILINE, where));
+  return Regex(compile_or_fail(pattern, where));
 }
 
-Regex Regex::literal(std::string_view text) {
-  return Regex(compile_or_fail(text, PCRE2_LITERAL, "literal pattern"));
+Regex Regex::literal(std::string_view text, std::string_view where) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::ispunct(static_cast<unsigned char>(c))) pattern += '\\';
+    pattern += c;
+  }
+  return from_pcre2(pattern, where);
 }
 
 RegexScanner::RegexScanner(const Regex& regex)

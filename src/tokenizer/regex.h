@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
@@ -25,7 +26,7 @@ class Regex {
   // A pattern in the syntax of tokenizer.json (Oniguruma's, see regex_syntax.h). `where` names it in errors.
   static Regex from_oniguruma(std::string_view pattern, std::string_view where);
   static Regex from_pcre2(std::string_view pattern, std::string_view where);
-  static Regex literal(std::string_view text);
+  static Regex literal(std::string_view text, std::string_view where);
 
  private:
   friend class RegexScanner;

@@ -17,8 +17,8 @@ std::optional<std::string_view> members_of(char escape) {
       return "\\p{White_Space}";
     case 'd':
       return "\\p{Nd}";
-    case 'w':
-      return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    case 'w':  // with all numerals of Latin-1
+      return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
     case 'h':
       return "0-9a-fA-F";
     default:

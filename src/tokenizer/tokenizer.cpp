@@ -58,7 +58,8 @@ Bpe Tokenizer::make_bpe(TokenizerFile& file, const std::vector<AddedToken>& adde
   for (const AddedToken& token : added) {
     if (token.special) special.insert(token.id);
   }
-  return Bpe(model, Vocabulary(std::move(file.vocab), model.where() + ".vocab"), file.merges, special);
+  return Bpe(model, Vocabulary(std::move(file.vocab), model.where() + ".vocab"), file.merges,
+             std::move(special));
 }
 
 void Tokenizer::index_added_tokens(std::string_view where) {

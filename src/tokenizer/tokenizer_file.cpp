@@ -1,7 +1,6 @@
 #include "tokenizer/tokenizer_file.h"
 
 #include <cstdint>
-#include <optional>
 
 #include "base/error.h"
 #include "tokenizer/json_view.h"
