@@ -10,7 +10,7 @@ cmake --build --preset release --target scheduler_tests
 QUIRE_PROPERTY_OPERATIONS=10000000 build/release/bin/scheduler_tests --gtest_filter='*Property*'
 
 cmake --preset fuzz >/dev/null
-cmake --build --preset fuzz
+cmake --build --preset fuzz --target fuzzers
 for program in build/fuzz/bin/fuzz_*; do
   name=$(basename "$program")
   corpus=$(mktemp -d)  # what it finds on the way is not kept

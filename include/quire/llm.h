@@ -29,7 +29,8 @@ struct ChatMessage {
 struct GenerateOptions {
   // Prefill and decode tokens/s on stderr, if that is a terminal.
   bool progress = false;
-  // Called with each piece of new text of the prompt of that index, in order, from another thread.
+  // Called with each piece of new text of the prompt of that index, in order, from another thread. It must
+  // not call generate; what it throws ends all prompts and comes out of generate.
   std::function<void(std::size_t index, const RequestOutput& so_far, std::string_view new_text)> on_text;
   // Polled; once true, what is unfinished is aborted.
   const std::atomic<bool>* cancelled = nullptr;
@@ -63,6 +64,8 @@ class LLM {
 
   // The model author's, from generation_config.json, over the defaults of SamplingParams.
   SamplingParams default_sampling_params() const;
+  // Throws what generate would throw for these parameters.
+  void check(const SamplingParams& params) const;
   int max_model_len() const;
 
  private:

@@ -16,10 +16,8 @@ struct GenerationConfig {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
   std::optional<int> top_k;
   std::optional<int> max_new_tokens;
-  std::optional<bool> do_sample;
 };
 
 // Without the file: empty.

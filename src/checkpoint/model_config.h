@@ -12,6 +12,14 @@
 
 namespace quire {
 
+// Sizes beyond what any model has; products of a few of them stay far below 2^63.
+inline constexpr IntRange kLayerCount{1, 1 << 12};
+inline constexpr IntRange kHeadCount{1, 1 << 12};
+inline constexpr IntRange kHeadSize{1, 1 << 12};
+inline constexpr IntRange kWidth{1, 1 << 20};
+inline constexpr IntRange kVocabSize{1, 1 << 24};
+inline constexpr IntRange kPositions{1, 1 << 30};
+
 // A checkpoint's config.json. What a model family calls its sizes is the model file's business; here is what
 // families share.
 class ModelConfig : public ConfigObject {

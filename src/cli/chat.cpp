@@ -28,6 +28,7 @@ class Chat {
   void reset();
 
   std::unique_ptr<LLM> llm_;
+  SamplingParams params_;
   std::vector<ChatMessage> messages_;
   bool interactive_ = false;
 };
@@ -45,7 +46,7 @@ bool Chat::read_line(std::string& line) const {
       if (!interactive_) std::cout << "> " << line << "\n";
       return true;
     }
-    if (!InterruptFlag::raised()) return false;
+    if (!interactive_ || !InterruptFlag::raised()) return false;
     std::clearerr(stdin);
     std::cin.clear();
     std::cout << "\n";
@@ -71,10 +72,18 @@ bool Chat::obey(const std::string& line) {
 
 void Chat::answer(const std::string& question) {
   messages_.push_back({"user", question});
-  const std::vector<std::int32_t> prompt = llm_->apply_chat_template(messages_);
-  SamplingParams params = sampling.over(llm_->default_sampling_params());
-  const int room = llm_->max_model_len() - static_cast<int>(prompt.size());
-  params.max_tokens = std::max(1, std::min(sampling.max_tokens.value_or(room), room));
+  InterruptFlag::raised() = false;
+  std::vector<std::int32_t> prompt;
+  try {
+    prompt = llm_->apply_chat_template(messages_);
+  } catch (const Error& e) {  // such as bytes that are no text: the conversation goes on
+    print_text(stderr, "({})\n", e.what());
+    messages_.pop_back();
+    return;
+  }
+  SamplingParams params = params_;
+  const int room = std::max(1, llm_->max_model_len() - static_cast<int>(prompt.size()));
+  params.max_tokens = std::min(sampling.max_tokens.value_or(room), room);
   GenerateOptions options;
   options.cancelled = &InterruptFlag::raised();
   options.on_text = [](std::size_t, const RequestOutput&, std::string_view text) {
@@ -93,6 +102,8 @@ void Chat::answer(const std::string& question) {
 
 int Chat::run() {
   llm_ = std::make_unique<LLM>(config);
+  params_ = sampling.over(llm_->default_sampling_params());
+  llm_->check(params_);
   interactive_ = isatty(STDIN_FILENO) != 0;
   const InterruptFlag interrupt;
   reset();

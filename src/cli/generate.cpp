@@ -87,7 +87,7 @@ void Generate::print(std::size_t index, std::size_t count, const RequestOutput& 
 int Generate::run() const {
   LLM llm(config);
   SamplingParams defaults = llm.default_sampling_params();
-  if (defaults.max_tokens == SamplingParams().max_tokens) defaults.max_tokens = kDefaultMaxTokens;
+  defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   GenerateOptions options;
   options.progress = !stream;
   options.cancelled = &InterruptFlag::raised();
@@ -100,8 +100,9 @@ int Generate::run() const {
   const std::vector<RequestOutput> outputs = llm.generate(all, sampling.over(defaults), options);
   int code = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    print(i, outputs.size(), outputs[i]);
-    if (outputs[i].finish_reason == FinishReason::kError) {
+    const bool failed = outputs[i].finish_reason == FinishReason::kError;
+    if (json || !failed) print(i, outputs.size(), outputs[i]);
+    if (failed) {
       print_text(stderr, "quire: prompt {}: {}\n", i + 1, outputs[i].error);
       code = kUserMistake;
     }

@@ -49,7 +49,9 @@ int main(int argc, char** argv) {
     if (std::fflush(stdout) != 0 || !std::cout.flush()) quire::fail("cannot write to standard output");
     return code;
   } catch (const quire::Error& e) {
-    quire::print_text(stderr, "quire: {}\n", e.what());
+    std::string message = e.what();  // a chat template's may have several lines
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    quire::print_text(stderr, "quire: {}\n", message);
     return quire::cli::kUserMistake;
   } catch (const std::exception& e) {
     quire::print_text(stderr, "quire: {}\n", e.what());

@@ -1,8 +1,20 @@
 #include "cli/options.h"
 
+#include <charconv>
 #include <csignal>
 
 namespace quire::cli {
+namespace {
+
+// A whole number of 64 bits, which the library's own conversion lets wrap around.
+std::string check_unsigned(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return text + " is no whole number from 0 to 18446744073709551615";
+}
+
+}  // namespace
 
 void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_option("MODEL", config.model, "Hugging Face checkpoint directory (default: the bundled model)");
@@ -24,12 +36,15 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
           "--kv-cache-memory", config.kv_cache_memory,
           "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, at most 4GiB)")
       ->transform(CLI::AsSizeValue(false));
-  command.add_flag("!--no-enable-prefix-caching", config.enable_prefix_caching,
-                   "compute every prompt anew, also where its beginning is cached");
+  command.add_flag_callback(
+      "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
+      "compute every prompt anew, also where its beginning is cached");
 }
 
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
-  command.add_option("--max-tokens", options.max_tokens, "tokens to generate at most");
+  command.add_option(
+      "--max-tokens", options.max_tokens,
+      "tokens to generate at most (default: the model's, at least 256; in a chat what the context holds)");
   command.add_option("--temperature", options.temperature,
                      "0: always the most likely token (default: the model's, or 1)");
   command.add_option("--top-p", options.top_p,
@@ -39,7 +54,8 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option(
       "--min-p", options.min_p,
       "tokens at least this likely, relative to the most likely one (default: the model's, or 0)");
-  command.add_option("--seed", options.seed, "the same seed and prompt give the same output");
+  command.add_option("--seed", options.seed, "the same seed and prompt give the same output")
+      ->check(check_unsigned);
   command.add_option("--stop", options.stop, "end before this text (repeatable)")->allow_extra_args(false);
   command.add_flag("--ignore-eos", options.ignore_eos, "go on after the end-of-sequence token");
 }
@@ -64,7 +80,10 @@ std::atomic<bool>& InterruptFlag::raised() {
 InterruptFlag::InterruptFlag() {
   raised() = false;  // also creates the flag before a signal can ask for it
   struct sigaction action {};
-  action.sa_handler = [](int) { raised() = true; };
+  action.sa_handler = [](int) {
+    // Asked twice before anybody looked: the step in the way is too long to wait for.
+    if (raised().exchange(true)) std::signal(SIGINT, SIG_DFL);
+  };
   sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a read returns
 }
 

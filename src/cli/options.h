@@ -31,8 +31,8 @@ struct SamplingOptions {
 };
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
-// While it lives, SIGINT sets the flag instead of ending the program, and interrupts a blocking read. One at
-// a time.
+// While it lives, SIGINT sets the flag instead of ending the program, and interrupts a blocking read. If the
+// flag is still set when a second one comes, a third one ends the program. One at a time.
 class InterruptFlag {
  public:
   InterruptFlag();

@@ -24,7 +24,8 @@ std::tm parse_time(const std::string& text) {
   }
   std::istringstream stream(text);
   stream >> std::get_time(&time, "%Y-%m-%dT%H:%M:%S");
-  if (stream.fail()) fail("--now: {} is no time; give it as 2026-01-02T03:04:05", in_quotes(text));
+  if (stream.fail() || stream.peek() != std::istringstream::traits_type::eof())
+    fail("--now: {} is no time; give it as 2026-01-02T03:04:05", in_quotes(text));
   time.tm_isdst = -1;
   std::tm normalized = time;
   std::mktime(&normalized);  // fills in the day of the week and of the year

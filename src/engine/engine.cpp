@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/registry.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "engine/bundled_model.h"
 #include "engine/sampling_state.h"
@@ -35,12 +36,14 @@ Engine::Engine(const EngineConfig& config)
       backend_(make_backend(config.device)),
       comm_(std::make_unique<SingleRank>(*backend_)) {
   const ModelConfig model = ModelConfig::from_file(directory_ / "config.json");
-  config_ = resolve_config(config, model, *backend_, *comm_);
+  naming_model([&] { config_ = resolve_config(config, model, *backend_, *comm_); });
   read_eos_token_ids(model);
-  if (const auto path = directory_ / "tokenizer.json"; std::filesystem::exists(path)) {
+  std::error_code ec;
+  if (const auto path = directory_ / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     tokenizer_.emplace(Tokenizer::from_file(path));
   }
-  load_weights(model);
+  naming_model([&] { load_weights(model); });
+  log_plan(model);
   scheduler_ =
       std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
                                                   .max_num_batched_tokens = config_.max_num_batched_tokens,
@@ -65,6 +68,26 @@ Engine::~Engine() {
   outputs_.reset();  // what it still delivers may post to this engine
 }
 
+// Runs a part of loading; its errors say which model it was.
+template <typename Load>
+void Engine::naming_model(const Load& load) {
+  try {
+    load();
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).find(directory_.string()) != std::string_view::npos) throw;
+    fail("{}: {}", directory_.string(), e.what());
+  }
+}
+
+void Engine::log_plan(const ModelConfig& model) const {
+  const RuntimeConfig& c = config_;
+  log_info("{}: {}, {} on {}", directory_.string(), model.architecture(), to_string(c.dtype),
+           backend_->name());
+  log_info("KV cache: {} blocks of {} tokens, {} bytes; sequences of up to {} tokens", c.num_blocks,
+           c.block_size, c.block_bytes() * static_cast<std::size_t>(c.num_blocks), c.max_model_len);
+  log_info("at most {} sequences and {} tokens a step", c.max_num_seqs, c.max_num_batched_tokens);
+}
+
 void Engine::load_weights(const ModelConfig& model) {
   Checkpoint checkpoint(directory_);
   checkpoint.set_optional_prefix("model.");
@@ -73,8 +96,7 @@ void Engine::load_weights(const ModelConfig& model) {
   for (const std::string& name : checkpoint.unclaimed()) {
     const bool ignored = std::any_of(ignorable.begin(), ignorable.end(),
                                      [&](const std::string& ending) { return name.ends_with(ending); });
-    if (!ignored)
-      fail("{}: tensor {} belongs to no part of {}", directory_.string(), name, model.architecture());
+    if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), model.architecture());
   }
 }
 
@@ -150,13 +172,16 @@ void Engine::run() {
       if (scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
       log_error("a step failed: {}", e.what());
+      const bool planned = scheduler_->num_in_flight() > 0;
       runner_->drop_in_flight();
       steps_.clear();
-      for (const SequenceUpdate& update : scheduler_->fail_in_flight()) {
+      // A failure of the planning itself would come again: it ends everything.
+      for (const SequenceUpdate& update : planned ? scheduler_->fail_in_flight() : scheduler_->fail_all()) {
         outputs_->finish(update.id, FinishReason::kError, e.what());
       }
     }
   }
+  runner_->drop_in_flight();
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.
@@ -164,11 +189,16 @@ bool Engine::take_messages() {
   std::vector<Message> messages;
   {
     std::unique_lock lock(mutex_);
-    if (!scheduler_->has_unfinished()) wake_.wait(lock, [this] { return closing_ || !messages_.empty(); });
+    const bool idle = !scheduler_->has_unfinished() && scheduler_->num_in_flight() == 0;
+    if (idle) wake_.wait(lock, [this] { return closing_ || !messages_.empty(); });
     if (closing_) return false;
     messages.swap(messages_);
   }
   for (Message& message : messages) handle(std::move(message));
+  if (!messages.empty()) {
+    const std::lock_guard lock(stats_mutex_);
+    stats_.scheduler = scheduler_->stats();
+  }
   return true;
 }
 

@@ -79,6 +79,9 @@ class Engine {
     std::chrono::steady_clock::time_point start;
   };
 
+  template <typename Load>
+  void naming_model(const Load& load);
+  void log_plan(const ModelConfig& model) const;
   void load_weights(const ModelConfig& model);
   void read_eos_token_ids(const ModelConfig& model);
   void post(Message message);

@@ -6,11 +6,13 @@
 #include <condition_variable>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <mutex>
 #include <optional>
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/sampling_state.h"
 #include "tokenizer/chat_template.h"
 
 namespace quire {
@@ -39,19 +41,23 @@ class Batch {
   Batch(std::size_t size, const GenerateOptions& options)
       : options_(options), outputs_(size), unfinished_(size) {}
 
+  // On the output thread. A callback that throws ends the whole batch.
   void update(std::size_t index, const RequestUpdate& update) {
-    if (options_.on_text && !update.new_text.empty()) options_.on_text(index, update.output, update.new_text);
-    if (!update.finished) return;
-    finish(index, update.output);
+    if (options_.on_text && !update.new_text.empty()) {
+      try {
+        options_.on_text(index, update.output, update.new_text);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!exception_) exception_ = std::current_exception();
+      }
+    }
+    if (update.finished) finish(index, update.output);
   }
 
-  void finish(std::size_t index, const RequestOutput& output) {
-    {
-      const std::lock_guard lock(mutex_);
-      outputs_[index] = output;
-      --unfinished_;
-    }
-    done_.notify_all();
+  // What the callback threw.
+  std::exception_ptr exception() const {
+    const std::lock_guard lock(mutex_);
+    return exception_;
   }
 
   // True: all have ended. False: the time is up.
@@ -67,11 +73,21 @@ class Batch {
   std::vector<RequestOutput> take_outputs() { return std::move(outputs_); }
 
  private:
-  const GenerateOptions& options_;
+  void finish(std::size_t index, const RequestOutput& output) {
+    {
+      const std::lock_guard lock(mutex_);
+      outputs_[index] = output;
+      --unfinished_;
+    }
+    done_.notify_all();
+  }
+
+  GenerateOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
   std::vector<RequestOutput> outputs_;  // guarded by mutex_
   std::size_t unfinished_;              // guarded by mutex_
+  std::exception_ptr exception_;        // guarded by mutex_
 };
 
 // One line on stderr, rewritten in place.
@@ -102,11 +118,21 @@ class ProgressLine {
 }  // namespace
 
 struct LLM::Impl {
-  explicit Impl(const EngineConfig& config)
-      : engine(config), chat_template(load_chat_template(engine.model_directory())) {}
+  explicit Impl(const EngineConfig& config) : engine(config) {
+    try {
+      chat_template = load_chat_template(engine.model_directory());
+      if (!chat_template) {
+        template_error = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                                     engine.model_directory().string());
+      }
+    } catch (const Error& e) {
+      template_error = e.what();
+    }
+  }
 
   Engine engine;
   std::optional<CheckpointChatTemplate> chat_template;
+  std::string template_error;  // why there is none: the error of whoever needs it
 };
 
 LLM::LLM(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -134,27 +160,30 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     requests[i].prompt = text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(prompts[i]);
     requests[i].params = params[i];
     requests[i].on_update = [batch, i](const RequestUpdate& update) { batch->update(i, update); };
-    engine.validate(requests[i]);  // all of them, before the first one runs
+    try {
+      engine.validate(requests[i]);  // all of them, before the first one runs
+    } catch (const Error& e) {
+      fail("prompt {}: {}", i + 1, e.what());
+    }
   }
   std::vector<RequestId> ids;
   for (EngineRequest& request : requests) ids.push_back(engine.submit(std::move(request)));
   bool aborted = false;
   while (!batch->wait_for(std::chrono::milliseconds(20))) {
     progress.show(batch->num_finished(), prompts.size(), false);
-    if (!aborted && options.cancelled != nullptr && *options.cancelled) {
+    const bool cancelled = options.cancelled != nullptr && *options.cancelled;
+    if (!aborted && (cancelled || batch->exception())) {
       for (const RequestId id : ids) engine.abort(id);
       aborted = true;
     }
   }
   progress.show(prompts.size(), prompts.size(), true);
+  if (const auto exception = batch->exception()) std::rethrow_exception(exception);
   return batch->take_outputs();
 }
 
 std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage>& messages) const {
-  if (!impl_->chat_template) {
-    fail("{}: no chat template in chat_template.jinja or tokenizer_config.json; use plain prompts",
-         impl_->engine.model_directory().string());
-  }
+  if (!impl_->chat_template) throw Error(impl_->template_error);
   OrderedJson context;
   context["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages) {
@@ -184,6 +213,10 @@ SamplingParams LLM::default_sampling_params() const {
   params.min_p = defaults.min_p.value_or(params.min_p);
   params.max_tokens = defaults.max_new_tokens.value_or(params.max_tokens);
   return params;
+}
+
+void LLM::check(const SamplingParams& params) const {
+  validate(params, impl_->engine.config().spec.vocab_size);
 }
 
 int LLM::max_model_len() const { return impl_->engine.config().max_model_len; }

@@ -129,6 +129,8 @@ void OutputProcessor::deliver(RequestId id, State& state, std::vector<float> log
     if (state.request.on_update) state.request.on_update({id, output, new_text, finished, std::move(logits)});
   } catch (const std::exception& e) {
     log_error("request {}: its callback threw ({})", id, e.what());
+  } catch (...) {
+    log_error("request {}: its callback threw", id);
   }
 }
 

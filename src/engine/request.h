@@ -27,6 +27,7 @@ struct EngineRequest {
   SamplingParams params;
   bool prompt_logits = false;  // deliver the logits of every prompt position
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
+  // It must not wait for another request. While the engine closes, it must not submit.
   std::function<void(const RequestUpdate&)> on_update;
 };
 

@@ -23,18 +23,12 @@ Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t 
   return tensor;
 }
 
-Tensor Workspace::upload(const std::vector<float>& values, std::int64_t rows) {
-  const auto n = static_cast<std::int64_t>(values.size());
-  QUIRE_CHECK(rows > 0 && n % rows == 0);
-  Tensor tensor = allocate(DType::kF32, rows, n / rows);
-  backend_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {rows, n / rows}));
+Tensor Workspace::upload(const std::vector<float>& values) {
+  const auto n = std::ssize(values);
+  const Tensor tensor(allocate(DType::kF32, 1, n).data(), DType::kF32, {n}, backend_.device());
+  backend_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {n}));
   backend_.wait(backend_.record());  // the values may go away now
   return tensor;
-}
-
-Tensor Workspace::upload(const std::vector<float>& values) {
-  const Tensor row = upload(values, 1);
-  return Tensor(row.data(), DType::kF32, {row.dim(1)}, backend_.device());
 }
 
 Tensor Workspace::load(const WeightTensor& vector) {

@@ -20,9 +20,8 @@ class Workspace {
   // The activation [max_tokens, cols] of this name, one for all layers that ask: its contents last until the
   // next layer writes it.
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
-  // float32 values on the backend's device: a vector [n], or a matrix [rows, n / rows].
+  // float32 values on the backend's device: [n].
   Tensor upload(const std::vector<float>& values);
-  Tensor upload(const std::vector<float>& values, std::int64_t rows);
   // A vector parameter of a checkpoint in float32: [n].
   Tensor load(const WeightTensor& vector);
 

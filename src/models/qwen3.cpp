@@ -22,14 +22,14 @@ struct Qwen3Config {
   ModelConfig::RotaryConfig rotary;
 
   explicit Qwen3Config(const ModelConfig& config)
-      : vocab_size(config.get_int("vocab_size", 151936)),
-        hidden_size(config.get_int("hidden_size", 4096)),
-        intermediate_size(config.get_int("intermediate_size", 22016)),
-        num_layers(config.get_int("num_hidden_layers", 32)),
-        num_heads(config.get_int("num_attention_heads", 32)),
-        num_kv_heads(config.get_int("num_key_value_heads", 32)),
-        head_dim(config.get_int("head_dim", 128)),
-        max_position_embeddings(config.get_int("max_position_embeddings", 32768)),
+      : vocab_size(config.get_int("vocab_size", 151936, kVocabSize)),
+        hidden_size(config.get_int("hidden_size", 4096, kWidth)),
+        intermediate_size(config.get_int("intermediate_size", 22016, kWidth)),
+        num_layers(config.get_int("num_hidden_layers", 32, kLayerCount)),
+        num_heads(config.get_int("num_attention_heads", 32, kHeadCount)),
+        num_kv_heads(config.get_int("num_key_value_heads", 32, kHeadCount)),
+        head_dim(config.get_int("head_dim", 128, kHeadSize)),
+        max_position_embeddings(config.get_int("max_position_embeddings", 32768, kPositions)),
         norm_eps(static_cast<float>(config.get_double("rms_norm_eps", 1e-6, kPositive))),
         tie_word_embeddings(config.get_bool("tie_word_embeddings", false)),
         attention_bias(config.get_bool("attention_bias", false)),
@@ -50,8 +50,8 @@ struct Qwen3Config {
 
 ModelSpec read_spec(const ModelConfig& config) {
   const Qwen3Config c(config);
-  return {c.num_layers, c.num_kv_heads, c.head_dim, c.hidden_size, c.vocab_size,
-          scaled_max_positions(c.rotary, c.max_position_embeddings)};
+  return {c.num_layers,  c.num_kv_heads, c.head_dim,
+          c.hidden_size, c.vocab_size,   scaled_max_positions(c.rotary, c.max_position_embeddings)};
 }
 
 struct DecoderLayer {

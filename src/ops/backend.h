@@ -77,6 +77,8 @@ class Backend {
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
   virtual bool asynchronous() const = 0;         // ops return before they have run
 
+  virtual std::size_t total_memory() const = 0;  // bytes of memory the device has
+
   // Memory, 64-byte aligned, zeroed. Error when there is not enough.
   virtual Buffer allocate(std::size_t bytes, MemoryKind kind) = 0;
   // Copies src to dst, contiguous and of equal bytes; either may be host memory of this backend.
@@ -124,7 +126,7 @@ class Backend {
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries) = 0;
-  // Copies whole blocks in every layer: pairs i32 [n, 2] of (from, to), on the host.
+  // Copies whole blocks in every layer: pairs i32 [n, 2] of (from, to), one after the other.
   virtual void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) = 0;
 };
 

@@ -73,7 +73,8 @@ void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, c
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch) {
   check_batch(backend, batch);
-  const std::int64_t width = std::int64_t{input.num_heads + 2 * input.num_kv_heads} * input.head_dim;
+  const std::int64_t width =
+      (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
   check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
   check_cache(backend, cache, input.qkv.dtype());
   QUIRE_CHECK(cache.keys.dim(1) == input.num_kv_heads && cache.keys.dim(3) == input.head_dim, "keys are {}",
@@ -145,8 +146,7 @@ void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& e
 }
 
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs) {
-  QUIRE_CHECK(pairs.dtype() == DType::kI32 && pairs.rank() == 2 && pairs.dim(1) == 2 && pairs.contiguous(),
-              "pairs are {}", pairs.describe());
+  check(backend, pairs, DType::kI32, {pairs.dim(0), 2}, "pairs");
   for (const KvCacheLayer& layer : layers) check_cache(backend, layer, layer.keys.dtype());
   backend.copy_blocks(layers, pairs);
 }

@@ -20,9 +20,10 @@ std::size_t BatchBuilder::staging_bytes() const {
   const std::size_t sequence_arrays = 16 * (sequences + 1) * sizeof(std::int64_t);
   // Every slot could get a whole table of cached blocks.
   const std::size_t tables = 3 * host_tables_.size() * sizeof(std::int32_t);
+  const std::size_t copies = static_cast<std::size_t>(config_.num_blocks) * sizeof(BlockCopy);
   const std::size_t masks = sequences * SamplingState::kMaxStopIds * sizeof(TokenId);
   constexpr std::size_t kAlignmentSlack = 64 * 32;
-  return token_arrays + sequence_arrays + tables + masks + kAlignmentSlack;
+  return token_arrays + sequence_arrays + tables + copies + masks + kAlignmentSlack;
 }
 
 BlockId BatchBuilder::block_of(int slot, int position) const {
@@ -128,6 +129,18 @@ void BatchBuilder::build_sampling(const StepPlan& plan, StagingArea& staging, St
   masked_starts[row] = masked;
 }
 
+namespace {
+
+// i32 [values.size() / cols, cols]
+Tensor stage_rows(StagingArea& staging, const std::vector<std::int32_t>& values, std::int64_t cols) {
+  Tensor flat;
+  const auto staged = staging.take<std::int32_t>(DType::kI32, std::ssize(values), flat);
+  std::copy(values.begin(), values.end(), staged.begin());
+  return Tensor(flat.data(), DType::kI32, {std::ssize(values) / cols, cols}, flat.device());
+}
+
+}  // namespace
+
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging) {
   QUIRE_CHECK(plan.num_tokens <= config_.max_num_batched_tokens);
   StepTensors tensors;
@@ -135,11 +148,10 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging) {
   record_changes(plan);
   build_tokens(plan, staging, tensors);
   build_sampling(plan, staging, tensors);
-  Tensor entries;
-  const auto changes = staging.take<std::int32_t>(DType::kI32, std::ssize(changes_), entries);
-  std::copy(changes_.begin(), changes_.end(), changes.begin());
-  tensors.table_entries =
-      Tensor(entries.data(), DType::kI32, {std::ssize(changes_) / 3, 3}, entries.device());
+  tensors.table_entries = stage_rows(staging, changes_, 3);
+  std::vector<std::int32_t> copies;
+  for (const BlockCopy& copy : plan.block_copies) copies.insert(copies.end(), {copy.from, copy.to});
+  tensors.block_copies = stage_rows(staging, copies, 2);
   staging.upload();
   return tensors;
 }

@@ -63,12 +63,7 @@ void ModelRunner::submit(const StepPlan& plan) {
 
   const StepTensors step = batch_builder_.build(plan, stage.inputs);
   ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
-  if (!plan.block_copies.empty()) {
-    static_assert(sizeof(BlockCopy) == 2 * sizeof(std::int32_t));
-    ops::copy_blocks(backend_, cache_,
-                     Tensor(const_cast<BlockCopy*>(plan.block_copies.data()), DType::kI32,
-                            {std::ssize(plan.block_copies), 2}));
-  }
+  if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
   ops::fill_last_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
   const Tensor hidden = model_->forward({step.token_ids, step.attention, cache_});
 
@@ -132,6 +127,7 @@ StepResult ModelRunner::collect() {
 }
 
 void ModelRunner::drop_in_flight() {
+  for (const Pending& pending : pending_) backend_.wait(pending.done);
   pending_.clear();
   next_stage_ = 0;
 }

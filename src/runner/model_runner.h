@@ -22,7 +22,7 @@ class ModelRunner {
 
   void submit(const StepPlan& plan);
   StepResult collect();   // the oldest plan's; waits for it
-  void drop_in_flight();  // after a failure: what was submitted has no result
+  void drop_in_flight();  // waits for what was submitted; it has no result
 
  private:
   struct Pending {

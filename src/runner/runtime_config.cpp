@@ -34,17 +34,18 @@ int in_range(const char* flag, int value, int low, int high) {
   return value;
 }
 
-int resolve_num_blocks(const RuntimeConfig& runtime, std::size_t memory) {
-  const std::size_t wanted =
-      static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_per_sequence();
-  const std::size_t bytes = memory == 0 ? kMaxAutoCacheBytes : memory;
-  const std::size_t held = bytes / runtime.block_bytes();
-  if (held == 0) {
+// Blocks that the memory asked for holds.
+std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t memory, const Backend& backend) {
+  if (memory > backend.total_memory()) {
+    fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
+  }
+  const std::size_t bytes = memory == 0 ? std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) : memory;
+  const std::size_t blocks = bytes / runtime.block_bytes();
+  if (blocks == 0) {
     fail("kv-cache-memory of {} bytes holds no block; one takes {} bytes", bytes, runtime.block_bytes());
   }
   // Slot numbers (block * block_size + offset) are int32.
-  const auto addressable = static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size);
-  return static_cast<int>(std::min({memory == 0 ? std::min(held, wanted) : held, addressable}));
+  return std::min(blocks, static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size));
 }
 
 }  // namespace
@@ -63,19 +64,27 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   }
   RuntimeConfig runtime;
   runtime.spec = find_model_family(model.architecture()).describe(model);
+  if (runtime.spec.max_model_len < 2) {
+    fail("config.json: a context of {} tokens; it must have at least 2", runtime.spec.max_model_len);
+  }
   runtime.dtype = resolve_dtype(config.dtype, model, backend);
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   runtime.max_num_batched_tokens =
       in_range("max-num-batched-tokens", config.max_num_batched_tokens, 1, 1 << 20);
-  runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
-                                                    : in_range("max-model-len", config.max_model_len, 1,
-                                                               runtime.spec.max_model_len);
   runtime.block_size = in_range("block-size", config.block_size, 8, 256);
   if ((runtime.block_size & (runtime.block_size - 1)) != 0) {
     fail("block-size is {}; it must be a power of two from 8 to 256", runtime.block_size);
   }
   runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);
-  runtime.num_blocks = resolve_num_blocks(runtime, config.kv_cache_memory);
+  const std::size_t blocks = affordable_blocks(runtime, config.kv_cache_memory, backend);
+  // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
+  const auto cached_tokens = static_cast<int>(blocks) * runtime.block_size;
+  runtime.max_model_len = config.max_model_len == 0 ? std::min(runtime.spec.max_model_len, cached_tokens)
+                                                    : in_range("max-model-len", config.max_model_len, 2,
+                                                               runtime.spec.max_model_len);
+  const std::size_t wanted =
+      static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_per_sequence();
+  runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);
   return runtime;
 }
 

@@ -361,6 +361,19 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   return updates;
 }
 
+std::vector<SequenceUpdate> Scheduler::fail_all() {
+  std::vector<SequenceUpdate> updates = fail_in_flight();
+  std::vector<SequenceId> left;
+  for (const auto& [id, sequence] : sequences_) left.push_back(id);
+  for (const SequenceId id : left) {
+    if (!abort(id)) continue;
+    SequenceUpdate& update = updates.emplace_back();
+    update.id = id;
+    update.finish = FinishReason::kError;
+  }
+  return updates;
+}
+
 SchedulerStats Scheduler::stats() const {
   return {.num_running = config_.max_num_seqs - static_cast<int>(free_slots_.size()),
           .num_waiting = static_cast<int>(waiting_.size()),

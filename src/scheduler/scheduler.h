@@ -75,6 +75,9 @@ class Scheduler {
   // cached blocks may never have been written, all cached prefixes are forgotten.
   std::vector<SequenceUpdate> fail_in_flight();
 
+  // Ends every sequence with kError, those in flight as fail_in_flight does.
+  std::vector<SequenceUpdate> fail_all();
+
   bool has_unfinished() const { return !running_.empty() || !waiting_.empty(); }
   int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
   SchedulerStats stats() const;

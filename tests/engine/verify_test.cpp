@@ -63,8 +63,13 @@ TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
 
 TEST(VerifyTest, RefusesAFolderWithoutReference) {
   EngineConfig config = testing::golden_config("qwen3");
-  config.model = QUIRE_SOURCE_DIR "/tests/engine";
-  EXPECT_THROW(verify(config, [](const VerifyResult&) {}), Error);
+  config.model = QUIRE_SOURCE_DIR "/models/toy";
+  try {
+    verify(config, [](const VerifyResult&) {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("expected.safetensors"), std::string::npos);
+  }
 }
 
 }  // namespace

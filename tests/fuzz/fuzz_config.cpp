@@ -4,10 +4,13 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "backends/registry.h"
 #include "base/error.h"
 #include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_index.h"
+#include "parallel/single_rank.h"
+#include "runner/runtime_config.h"
 
 namespace {
 
@@ -30,6 +33,12 @@ void read_model_config(std::string_view text) {
   tolerate([&] { config.require_double("rms_norm_eps", quire::kPositive); });
   tolerate([&] { config.get_bool("tie_word_embeddings", false); });
   tolerate([&] { config.get_string("hidden_act", "silu"); });
+  tolerate([&] {
+    static const auto backend = quire::make_backend("cpu");
+    static quire::SingleRank comm(*backend);
+    const auto runtime = quire::resolve_config(quire::EngineConfig{}, config, *backend, comm);
+    if (runtime.num_blocks < 1 || runtime.max_model_len < 2) std::abort();
+  });
 }
 
 void read_weight_index(std::string_view text) {

@@ -24,7 +24,7 @@ struct Row {
   float min_p = 0;
   std::int64_t seed = 1;
   std::int32_t position = 0;
-  std::vector<std::int32_t> masked;
+  std::vector<std::int32_t> masked = {};
 };
 
 template <typename T>

@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -7,13 +8,16 @@
 
 namespace quire {
 
+std::size_t ReferenceBackend::total_memory() const {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
 // Pages of zeros that cost nothing until they are touched.
 Buffer ReferenceBackend::allocate(std::size_t bytes, MemoryKind) {
   if (bytes == 0) return {};
   void* data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED)
-    fail("out of memory: {} bytes are not to be had; lower kv-cache-memory or max-model-len", bytes);
+  if (data == MAP_FAILED) fail("out of memory: {} bytes are not to be had", bytes);
   return {std::shared_ptr<void>(data, [bytes](void* p) { munmap(p, bytes); }), bytes, DeviceKind::kCpu};
 }
 

@@ -16,6 +16,7 @@ class ReferenceBackend : public Backend {
   bool supports(DType dtype) const override { return is_float(dtype); }
   bool asynchronous() const override { return false; }
 
+  std::size_t total_memory() const override;
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
   void copy(const Tensor& dst, const Tensor& src) override;
   Event record() override { return 0; }
