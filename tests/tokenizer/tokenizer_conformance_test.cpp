@@ -93,8 +93,8 @@ TEST_P(TokenizerConformanceTest, GrowsLinearlyOnOneLongPiece) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, TokenizerConformanceTest, ::testing::Values("qwen3", "llama3", "phi-2"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& tokenizer) {
+                           std::string name = tokenizer.param;
                            std::erase(name, '-');
                            return name;
                          });
