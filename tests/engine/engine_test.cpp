@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/golden_models.h"
 #include "quire/llm.h"
+#include "temp_dir.h"
 
 namespace quire {
 namespace {
@@ -67,19 +68,16 @@ TEST(EngineTest, GreedyContinuationsEqualHuggingFace) {
 TEST(EngineTest, GreedyContinuationsAreTheSameUnderPreemptionAndSmallSteps) {
   EngineConfig config = testing::golden_config("qwen3");
   config.block_size = 8;
-  config.max_num_batched_tokens = 11;
+  config.max_num_batched_tokens = 61;
+  config.enable_prefix_caching = false;
   const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
-  config.kv_cache_memory = 24 * block_bytes;  // the longest sequence takes 20
+  config.kv_cache_memory = 36 * block_bytes;  // two prompts of 130 tokens, but not their continuations
   Engine engine(config);
-  for (int round = 0; round < 3; ++round) {
-    std::vector<std::future<RequestOutput>> outputs;
-    for (int i = 0; i < 3; ++i) {
-      outputs.push_back(
-          submit(engine, testing::golden_ids("qwen3", "prompt." + std::to_string(i)), greedy(24)));
-    }
-    std::vector<RequestOutput> finished;
-    for (auto& output : outputs) finished.push_back(output.get());
-    expect_golden("qwen3", finished);
+  std::vector<std::future<RequestOutput>> outputs;
+  for (int i = 0; i < 3; ++i)
+    outputs.push_back(submit(engine, testing::golden_ids("qwen3", "prompt.2"), greedy(24)));
+  for (auto& output : outputs) {
+    EXPECT_THAT(output.get().token_ids, ElementsAreArray(testing::golden_ids("qwen3", "greedy.2")));
   }
   EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
 }
@@ -172,8 +170,8 @@ TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
   // The model again, with another EOS: a token that it says fifth.
   const auto expected = testing::golden_ids("qwen3", "greedy.0");
   const auto end = std::find(expected.begin(), expected.end(), expected[5]) + 1;
-  const auto directory = std::filesystem::temp_directory_path() / "quire_eos_test";
-  std::filesystem::remove_all(directory);
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
   std::filesystem::copy(testing::golden_directory("qwen3"), directory);
   std::ofstream(directory / "generation_config.json") << "{\"eos_token_id\": [" << expected[5] << ", 1]}";
   EngineConfig config = testing::golden_config("qwen3");
@@ -186,7 +184,6 @@ TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
   const auto output = llm.generate({prompt}, params).front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), end));
-  std::filesystem::remove_all(directory);
 }
 
 TEST(EngineTest, AStopTokenEndsASequenceAlsoWhereEosIsIgnored) {
@@ -330,8 +327,8 @@ class HostileConfigTest : public ::testing::TestWithParam<std::string> {};
 
 // Sizes that would wrap, divide by zero or fill the machine.
 TEST_P(HostileConfigTest, IsRefusedBeforeAnythingIsAllocated) {
-  const auto directory = std::filesystem::temp_directory_path() / "quire_hostile_config_test";
-  std::filesystem::remove_all(directory);
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
   std::filesystem::copy(testing::golden_directory("qwen3"), directory);
   nlohmann::json config = nlohmann::json::parse(std::ifstream(directory / "config.json"));
   config.update(nlohmann::json::parse(GetParam()), true);
@@ -344,7 +341,6 @@ TEST_P(HostileConfigTest, IsRefusedBeforeAnythingIsAllocated) {
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr(directory.string()));
   }
-  std::filesystem::remove_all(directory);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -27,7 +27,7 @@ TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
                        .max_num_batched_tokens = 50,
                        .max_model_len = config.max_model_len,
                        .block_size = config.block_size,
-                       .num_blocks = 16,  // so few that sequences are preempted
+                       .num_blocks = 12,  // so few that sequences wait for each other
                        .enable_prefix_caching = true,
                        .hash_seed = {}});
   for (SequenceId id = 0; id < 3; ++id) {

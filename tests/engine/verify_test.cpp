@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/golden_models.h"
+#include "temp_dir.h"
 
 namespace quire {
 namespace {
@@ -35,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, VerifyTest,
                          });
 
 TEST(VerifyTest, TheBundledModelEqualsHuggingFace) {
-  const auto directory = std::filesystem::temp_directory_path() / "quire_verify_toy_test";
-  std::filesystem::remove_all(directory);
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
   std::filesystem::copy(QUIRE_SOURCE_DIR "/models/toy", directory);
   std::filesystem::copy(testing::golden_directory("toy") / "expected.safetensors", directory);
   for (const char* dtype : {"float32", "bfloat16", "float16"}) {
@@ -45,12 +46,11 @@ TEST(VerifyTest, TheBundledModelEqualsHuggingFace) {
     config.dtype = dtype;
     EXPECT_TRUE(verify(config, [](const VerifyResult&) {})) << dtype;
   }
-  std::filesystem::remove_all(directory);
 }
 
 TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
-  const auto directory = std::filesystem::temp_directory_path() / "quire_verify_test";
-  std::filesystem::remove_all(directory);
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
   std::filesystem::copy(testing::golden_directory("qwen3"), directory);
   std::filesystem::copy(testing::golden_directory("qwen3-yarn") / "expected.safetensors",
                         directory / "expected.safetensors",
@@ -58,7 +58,6 @@ TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
   EngineConfig config = testing::golden_config("qwen3");
   config.model = directory.string();
   EXPECT_FALSE(verify(config, [](const VerifyResult&) {}));
-  std::filesystem::remove_all(directory);
 }
 
 TEST(VerifyTest, RefusesAFolderWithoutReference) {
