@@ -11,14 +11,6 @@
 
 namespace quire {
 
-// The beginning of `text` in quotes, escaped so that it stays on one line of an error message.
-inline std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kShown = 80;
-  const std::string beginning(text.substr(0, kShown));
-  return Json(beginning).dump(-1, ' ', false, Json::error_handler_t::replace) +
-         (text.size() > kShown ? "..." : "");
-}
-
 // A value of a JSON file together with its place ("tokenizer.json: decoder.type"), so that every wrong type
 // or missing key is an Error naming it. Lives shorter than the document it looks at.
 class JsonView {
@@ -29,14 +21,14 @@ class JsonView {
 
   // The member `key` of an object; nothing if absent or null.
   std::optional<JsonView> find(const std::string& key) const {
-    if (!value_->is_object()) fail("{}: must be an object", where_);
+    if (!value_->is_object()) fail("{}: must be an object", file_or_place());
     const auto member = value_->find(key);
     if (member == value_->end() || member->is_null()) return std::nullopt;
     return JsonView(*member, where_.ends_with(':') ? where_ + " " + key : where_ + "." + key);
   }
   JsonView at(const std::string& key) const {
     if (auto member = find(key)) return *std::move(member);
-    fail("{}: the key \"{}\" is missing or null", where_, key);
+    fail("{}: the key \"{}\" is missing or null", file_or_place(), key);
   }
   std::vector<JsonView> items() const {
     if (!value_->is_array()) fail("{}: must be a list", where_);
@@ -75,6 +67,12 @@ class JsonView {
   }
 
  private:
+  // Of the top level, the file's name stands alone.
+  std::string_view file_or_place() const {
+    const std::string_view place(where_);
+    return place.ends_with(':') ? place.substr(0, place.size() - 1) : place;
+  }
+
   const Json* value_;
   std::string where_;
 };

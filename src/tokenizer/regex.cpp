@@ -126,7 +126,8 @@ std::optional<TextRange> RegexScanner::match_from(std::size_t position) {
       const std::size_t* bounds = pcre2_get_ovector_pointer(data_.get());
       return TextRange{bounds[0], bounds[1]};
     }
-    if (rc != PCRE2_ERROR_NOMATCH) fail("a tokenizer pattern cannot be matched: {}", message_of(rc));
+    if (rc != PCRE2_ERROR_NOMATCH)
+      fail("tokenizer.json: a pattern cannot be matched with this text: {}", message_of(rc));
     if (limit >= text_.size()) return std::nullopt;
     position = limit;  // inclusive; go back to the beginning of its character
     while ((static_cast<unsigned char>(text_[position]) & 0xC0) == 0x80) --position;

@@ -4,8 +4,8 @@
 
 namespace quire {
 
-// A part of a prompt's text. Special tokens are recognised only where the text is trusted (a chat template's own), so
-// what a user typed can never become one.
+// A part of a prompt's text. Special tokens are recognised only where the text is trusted (a chat template's
+// own), so what a user typed can never become one.
 struct TextPiece {
   std::string text;
   bool trusted = true;

@@ -54,6 +54,7 @@ Bpe Tokenizer::make_bpe(TokenizerFile& file, const std::vector<AddedToken>& adde
          in_quotes(type->as_string()));
   }
   if (file.vocab.empty()) fail("{}: the key \"vocab\" is missing or empty", model.where());
+  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
   std::unordered_set<TokenId> special;
   for (const AddedToken& token : added) {
     if (token.special) special.insert(token.id);

@@ -54,6 +54,7 @@ class Handler : public nlohmann::json_sax<Json> {
   }
   bool start_array(std::size_t) override {
     if (state_ == State::kValue && at_model_key("merges")) {
+      file_.has_merges = true;
       state_ = State::kMerges;
       return true;
     }

@@ -15,6 +15,7 @@ struct TokenizerFile {
   Json config;  // "model" lacks "vocab" if that is an object, and "merges"
   std::vector<std::pair<std::string, TokenId>> vocab;  // each id within 0 to kMaxTokenId
   std::vector<std::pair<std::string, std::string>> merges;
+  bool has_merges = false;  // the list stands in the file, be it empty
 };
 
 // Error as parse_json, and for ids and merges of a wrong type or out of range.

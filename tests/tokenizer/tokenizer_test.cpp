@@ -245,6 +245,18 @@ TEST(TokenizerFileTest, RefusesAPostProcessorOfUnknownIds) {
   EXPECT_THAT(load_error(config), HasSubstr("must hold the sequence A once"));
 }
 
+// Without its merges a tokenizer would still work, and give other tokens.
+TEST(TokenizerFileTest, RefusesMergesThatAreNoList) {
+  for (const Json& merges : {Json(nullptr), Json(0), Json("a b"), Json::object()}) {
+    Json config = tiny_tokenizer_json({"a b"});
+    config["model"]["merges"] = merges;
+    EXPECT_THAT(load_error(config), HasSubstr("\"merges\" is missing or no list")) << merges;
+  }
+  Json config = tiny_tokenizer_json({"a b"});
+  config["model"].erase("merges");
+  EXPECT_THAT(load_error(config), HasSubstr("\"merges\" is missing or no list"));
+}
+
 TEST(TokenizerFileTest, RefusesWhatIsNoSoundJson) {
   EXPECT_THAT(load_text_error(""), HasSubstr("tiny.json: not valid JSON"));
   EXPECT_THAT(load_text_error("[]"), HasSubstr("must be an object"));
