@@ -1,20 +1,19 @@
 # The README's commands. Everything else is CMake: see CMakePresets.json.
 BUILD := build/release
 
-.PHONY: demo test build deps soak
+.PHONY: demo test soak configure
 
-demo: build
+demo: configure
+	@cmake --build --preset release --target quire_program
 	$(BUILD)/bin/quire chat --ask "What is Quire?"
 
-test: build
+test: configure
+	@cmake --build --preset release
 	ctest --preset release -j 2
 
-soak: build
+soak:
 	tools/soak.sh
 
-build: deps
-	@test -f $(BUILD)/build.ninja || cmake --preset release
-	@cmake --build --preset release
-
-deps:
+configure:
 	@tools/install_deps.sh build
+	@test -f $(BUILD)/build.ninja || cmake --preset release

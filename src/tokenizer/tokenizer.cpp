@@ -54,13 +54,13 @@ Bpe Tokenizer::make_bpe(TokenizerFile& file, const std::vector<AddedToken>& adde
          in_quotes(type->as_string()));
   }
   if (file.vocab.empty()) fail("{}: the key \"vocab\" is missing or empty", model.where());
-  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
   std::unordered_set<TokenId> special;
   for (const AddedToken& token : added) {
     if (token.special) special.insert(token.id);
   }
-  return Bpe(model, Vocabulary(std::move(file.vocab), model.where() + ".vocab"), file.merges,
-             std::move(special));
+  Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
+  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
+  return Bpe(model, std::move(vocabulary), file.merges, std::move(special));
 }
 
 void Tokenizer::index_added_tokens(std::string_view where) {
