@@ -187,13 +187,13 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
     fail("max-model-len is {}; the longest request has {} tokens of prompt and output", config.max_model_len,
          longest);
   }
+  StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
   Engine engine(config, std::move(model));
   MachineCeiling ceiling = probe_machine();
   std::mt19937_64 random(0);
   warm_up(engine, options, random);
 
   const StepWork work(engine.memory_plan(), engine.config());
-  StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
   engine.observe_steps([&](const StepRecord& step) { totals.add(step, work); });
   std::size_t done = 0;
   std::size_t total = 0;
