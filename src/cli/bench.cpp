@@ -54,6 +54,7 @@ std::vector<RequestSize> Throughput::requests() const {
 void show_progress(std::size_t done, std::size_t total) {
   constexpr std::size_t kWidth = 40;
   const std::size_t filled = kWidth * done / total;
+  // Drawn when the bar grows, and now and then between.
   if (done < total && (done - 1) * kWidth / total == filled && done % 16 != 0) return;
   print_text(stderr, "\r[{}{}] {}/{} tokens\033[K{}", std::string(filled, '#'),
              std::string(kWidth - filled, ' '), done, total, done == total ? "\n" : "");

@@ -37,7 +37,7 @@ struct EngineStats {
 // One step, as it was planned and how long it took.
 struct StepRecord {
   std::uint64_t tokens = 0;           // computed
-  std::uint64_t prefill_tokens = 0;   // of them: of prompts
+  std::uint64_t prefill_tokens = 0;   // of them: of prompts; a last chunk of one token counts as decoding
   std::uint64_t decode_tokens = 0;    // sampled
   std::uint64_t attention_pairs = 0;  // (token, token it attends to), itself included
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
