@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -18,7 +19,7 @@
 namespace quire {
 namespace {
 
-constexpr int kRounds = 8;
+constexpr std::size_t kRounds = 8;
 constexpr std::size_t kReadBytes = 1'200'000'000;
 
 int num_cpus() {
@@ -29,29 +30,39 @@ int num_cpus() {
 }
 
 // The seconds of the fastest of several rounds in which every thread does its part, from the first one's
-// start to the last one's end.
+// start to the last one's end. The threads take the times themselves: another could be late to look at the
+// clock.
 double fastest_round(int num_threads, const std::function<void(int thread)>& part) {
   using Clock = std::chrono::steady_clock;
-  std::barrier meet(num_threads + 1);
+  struct Times {
+    std::array<Clock::time_point, kRounds> start, end;
+  };
+  std::vector<Times> times(static_cast<std::size_t>(num_threads));
+  std::barrier meet(num_threads);
   std::vector<std::thread> threads;
   for (int i = 0; i < num_threads; ++i) {
     threads.emplace_back([&, i] {
-      for (int round = 0; round < kRounds; ++round) {
+      Times& mine = times[static_cast<std::size_t>(i)];
+      for (std::size_t round = 0; round < kRounds; ++round) {
         meet.arrive_and_wait();
+        mine.start[round] = Clock::now();
         part(i);
-        meet.arrive_and_wait();
+        mine.end[round] = Clock::now();
       }
     });
   }
-  double best = 1e9;
-  for (int round = 0; round < kRounds; ++round) {
-    meet.arrive_and_wait();
-    const Clock::time_point start = Clock::now();
-    meet.arrive_and_wait();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
   for (std::thread& thread : threads) thread.join();
-  return best;
+  Clock::duration best = Clock::duration::max();
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    Clock::time_point start = times[0].start[round];
+    Clock::time_point end = times[0].end[round];
+    for (const Times& of_thread : times) {
+      start = std::min(start, of_thread.start[round]);
+      end = std::max(end, of_thread.end[round]);
+    }
+    best = std::min(best, end - start);
+  }
+  return std::chrono::duration<double>(best).count();
 }
 
 // Memory in huge pages where the system has them.

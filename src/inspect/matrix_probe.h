@@ -9,8 +9,8 @@ struct MatrixProbe {
   float result = 0;  // to be used, or the work would be left out
 };
 
-// Multiply-adds on the widest instruction this CPU has, all operands in registers; `steps` of 16
-// instructions.
+// Multiply-adds on the widest instruction this CPU has, all operands in registers; each step is a dozen of
+// them or so.
 MatrixProbe run_matrix_probe(std::int64_t steps);
 
 }  // namespace quire
