@@ -32,8 +32,8 @@ class Checkpoint final : public WeightSource {
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
 
-  std::vector<std::string> unclaimed() const;  // names as in the file that nobody took, sorted
-  std::uint64_t bytes() const;                 // of all tensors, as stored
+  std::vector<std::string> unclaimed() const override;  // names as in the file
+  std::uint64_t bytes() const;                          // of all tensors, as stored
 
  private:
   using FilePtr = std::shared_ptr<const SafetensorsFile>;

@@ -20,6 +20,8 @@ int run(int argc, char** argv) {
   quire::cli::Command chosen;
   quire::cli::add_chat(app, chosen);
   quire::cli::add_generate(app, chosen);
+  quire::cli::add_bench(app, chosen);
+  quire::cli::add_plan(app, chosen);
   quire::cli::add_verify(app, chosen);
   quire::cli::add_tokenize(app, chosen);
   quire::cli::add_detokenize(app, chosen);

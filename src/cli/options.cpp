@@ -3,6 +3,9 @@
 #include <charconv>
 #include <csignal>
 
+#include "base/format.h"
+#include "inspect/shapes.h"
+
 namespace quire::cli {
 namespace {
 
@@ -39,6 +42,17 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_flag_callback(
       "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
       "compute every prompt anew, also where its beginning is cached");
+}
+
+void add_shape_option(CLI::App& command, std::string& shape) {
+  command
+      .add_option("--shape", shape, "random weights of a published model's shape; `list` prints the names")
+      ->excludes(command.get_option("MODEL"));
+}
+
+int list_shapes() {
+  for (const Shape& shape : published_shapes()) print_text(stdout, "{}\n", shape.name);
+  return 0;
 }
 
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {

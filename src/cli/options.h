@@ -16,6 +16,10 @@ namespace quire::cli {
 // The positional MODEL and how the engine runs.
 void add_engine_options(CLI::App& command, EngineConfig& config);
 
+// --shape NAME, instead of MODEL: a published model's sizes. `list` is list_shapes().
+void add_shape_option(CLI::App& command, std::string& shape);
+int list_shapes();  // prints their names; the exit code
+
 struct SamplingOptions {
   std::optional<int> max_tokens;
   std::optional<float> temperature;

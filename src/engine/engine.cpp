@@ -5,7 +5,6 @@
 #include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/bundled_model.h"
 #include "engine/sampling_state.h"
 #include "ops/philox.h"
 #include "parallel/single_rank.h"
@@ -13,12 +12,7 @@
 namespace quire {
 namespace {
 
-std::filesystem::path resolve_model_directory(const std::string& model) {
-  if (model.empty()) return bundled_model_directory();
-  if (!std::filesystem::is_directory(model))
-    fail("{}: no such directory; a model is a Hugging Face checkpoint directory", model);
-  return model;
-}
+double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 // The seed of a request that brings none: a function of the engine's seed and the request's number.
 std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
@@ -29,21 +23,18 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
 
 }  // namespace
 
-Engine::Engine(const EngineConfig& config)
-    : directory_(resolve_model_directory(config.model)),
-      generation_config_(read_generation_config(directory_)),
+Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.model)) {}
+
+Engine::Engine(const EngineConfig& config, ModelFiles model)
+    : model_(std::move(model)),
       seed_(config.seed),
       backend_(make_backend(config.device)),
       comm_(std::make_unique<SingleRank>(*backend_)) {
-  const ModelConfig model = ModelConfig::from_file(directory_ / "config.json");
-  naming_model([&] { config_ = resolve_config(config, model, *backend_, *comm_); });
-  read_eos_token_ids(model);
-  std::error_code ec;
-  if (const auto path = directory_ / "tokenizer.json"; std::filesystem::exists(path, ec)) {
-    tokenizer_.emplace(Tokenizer::from_file(path));
-  }
-  naming_model([&] { load_weights(model); });
-  log_plan(model);
+  naming_model([&] { config_ = resolve_config(config, model_.config, *backend_, *comm_); });
+  read_eos_token_ids();
+  naming_model([&] { plan_ = plan_memory(*backend_, *comm_, config_, model_.config); });
+  log_plan();
+  naming_model([&] { load_weights(); });
   scheduler_ =
       std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
                                                   .max_num_batched_tokens = config_.max_num_batched_tokens,
@@ -52,9 +43,10 @@ Engine::Engine(const EngineConfig& config)
                                                   .num_blocks = config_.num_blocks,
                                                   .enable_prefix_caching = config.enable_prefix_caching,
                                                   .hash_seed = {}});
-  outputs_ = std::make_unique<OutputProcessor>(tokenizer_ ? &*tokenizer_ : nullptr, [this](RequestId id) {
-    post(Abort{id, false});
-  });
+  outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr,
+                                               [this](RequestId id) {
+                                                 post(Abort{id, false});
+                                               });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -71,52 +63,55 @@ Engine::~Engine() {
 // Runs a part of loading; its errors say which model it was.
 template <typename Load>
 void Engine::naming_model(const Load& load) {
+  const std::string directory = model_.directory.string();
   try {
     load();
   } catch (const Error& e) {
-    if (std::string_view(e.what()).find(directory_.string()) != std::string_view::npos) throw;
-    fail("{}: {}", directory_.string(), e.what());
+    if (directory.empty() || std::string_view(e.what()).find(directory) != std::string_view::npos) throw;
+    fail("{}: {}", directory, e.what());
   }
 }
 
-void Engine::log_plan(const ModelConfig& model) const {
-  const RuntimeConfig& c = config_;
-  log_info("{}: {}, {} on {}", directory_.string(), model.architecture(), to_string(c.dtype),
-           backend_->name());
-  log_info("KV cache: {} blocks of {} tokens, {} bytes; sequences of up to {} tokens", c.num_blocks,
-           c.block_size, c.block_bytes() * static_cast<std::size_t>(c.num_blocks), c.max_model_len);
-  log_info("at most {} sequences and {} tokens a step", c.max_num_seqs, c.max_num_batched_tokens);
+void Engine::log_plan() const {
+  log_info("{}: {}, {} on {}", model_.directory.string(), model_.config.architecture(),
+           to_string(config_.dtype), backend_->name());
+  log_info(
+      "memory: weights {:.1f} MiB, KV cache {:.1f} MiB for {} tokens, workspace {:.1f} MiB, host {:.1f} MiB",
+      to_mib(plan_.weights), to_mib(plan_.kv_cache), std::int64_t{config_.num_blocks} * config_.block_size,
+      to_mib(plan_.workspace), to_mib(plan_.host));
+  log_info("at most {} sequences and {} tokens a step, {} tokens a sequence", config_.max_num_seqs,
+           config_.max_num_batched_tokens, config_.max_model_len);
 }
 
-void Engine::load_weights(const ModelConfig& model) {
-  Checkpoint checkpoint(directory_);
-  checkpoint.set_optional_prefix("model.");
-  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, config_, model, checkpoint);
-  const auto& ignorable = find_model_family(model.architecture()).ignorable_endings;
-  for (const std::string& name : checkpoint.unclaimed()) {
+void Engine::load_weights() {
+  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, config_, model_.config, *model_.weights);
+  const std::string& architecture = model_.config.architecture();
+  const auto& ignorable = find_model_family(architecture).ignorable_endings;
+  for (const std::string& name : model_.weights->unclaimed()) {
     const bool ignored = std::any_of(ignorable.begin(), ignorable.end(),
                                      [&](const std::string& ending) { return name.ends_with(ending); });
-    if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), model.architecture());
+    if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
   }
+  model_.weights.reset();
 }
 
-void Engine::read_eos_token_ids(const ModelConfig& model) {
-  eos_token_ids_ = generation_config_.eos_token_ids;
-  if (eos_token_ids_.empty()) eos_token_ids_ = model.eos_token_ids();
+void Engine::read_eos_token_ids() {
+  eos_token_ids_ = model_.generation.eos_token_ids;
+  if (eos_token_ids_.empty()) eos_token_ids_ = model_.config.eos_token_ids();
   const auto beyond = std::find_if(eos_token_ids_.begin(), eos_token_ids_.end(),
                                    [this](TokenId id) { return id < 0 || id >= config_.spec.vocab_size; });
   if (beyond != eos_token_ids_.end()) {
-    fail("{}: eos_token_id {} lies outside the vocabulary of {}", directory_.string(), *beyond,
+    fail("{}: eos_token_id {} lies outside the vocabulary of {}", model_.directory.string(), *beyond,
          config_.spec.vocab_size);
   }
   constexpr std::size_t kMaxEos = 128;
   if (eos_token_ids_.size() > kMaxEos)
-    fail("{}: more than {} values of eos_token_id", directory_.string(), kMaxEos);
+    fail("{}: more than {} values of eos_token_id", model_.directory.string(), kMaxEos);
 }
 
 const Tokenizer& Engine::tokenizer() const {
-  if (!tokenizer_) fail("{}: no tokenizer.json; give prompts as token ids", directory_.string());
-  return *tokenizer_;
+  if (!model_.tokenizer) fail("{}: no tokenizer.json; give prompts as token ids", model_.directory.string());
+  return *model_.tokenizer;
 }
 
 void Engine::validate(const EngineRequest& request) const {
@@ -148,6 +143,11 @@ void Engine::abort(RequestId id) { post(Abort{id, true}); }
 EngineStats Engine::stats() const {
   const std::lock_guard lock(stats_mutex_);
   return stats_;
+}
+
+void Engine::observe_steps(std::function<void(const StepRecord&)> observer) {
+  const std::lock_guard lock(stats_mutex_);
+  step_observer_ = std::move(observer);
 }
 
 void Engine::post(Message message) {
@@ -215,34 +215,47 @@ void Engine::handle(Message message) {
 }
 
 void Engine::submit_step(const StepPlan& plan) {
-  StepRecord record;
+  StepInFlight step;
+  StepRecord& record = step.record;
+  record.tokens = static_cast<std::uint64_t>(plan.num_tokens);
   for (const SequencePlan& sequence : plan.sequences) {
-    if (sequence.num_tokens > 1 || !sequence.sample)
-      record.prefill_tokens += static_cast<std::uint64_t>(sequence.num_tokens);
+    const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
+    if (sequence.num_tokens > 1 || !sequence.sample) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
+    record.attention_pairs +=
+        tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
   }
-  record.start = std::chrono::steady_clock::now();
+  step.start = std::chrono::steady_clock::now();
   runner_->submit(plan);
-  steps_.push_back(record);
+  steps_.push_back(step);
 }
 
 void Engine::collect_step() {
-  outputs_->push(scheduler_->apply(runner_->collect()));
-  const StepRecord record = steps_.front();
-  steps_.pop_front();
+  StepResult result = runner_->collect();
   const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - std::max(record.start, last_collected_)).count();
+  const auto start = std::max(steps_.front().start, last_collected_);
+  StepRecord record = steps_.front().record;
+  record.seconds = std::chrono::duration<double>(now - start).count();
+  steps_.pop_front();
   last_collected_ = now;
+  std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
+  book(record);
+  outputs_->push(std::move(updates));
+}
+
+// Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps booked.
+void Engine::book(const StepRecord& record) {
   const std::lock_guard lock(stats_mutex_);
   stats_.scheduler = scheduler_->stats();
   stats_.prefill_tokens += record.prefill_tokens;
   stats_.decode_tokens += record.decode_tokens;
   if (record.prefill_tokens > 0) {
-    stats_.prefill_seconds += seconds;
+    stats_.prefill_seconds += record.seconds;
   } else {
-    stats_.decode_seconds += seconds;
+    stats_.decode_seconds += record.seconds;
     stats_.decode_only_tokens += record.decode_tokens;
   }
+  if (step_observer_) step_observer_(record);
 }
 
 }  // namespace quire

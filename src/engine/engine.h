@@ -13,14 +13,14 @@
 #include <variant>
 #include <vector>
 
-#include "checkpoint/generation_config.h"
+#include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/request.h"
 #include "ops/communicator.h"
 #include "quire/engine_config.h"
+#include "runner/memory_plan.h"
 #include "runner/model_runner.h"
 #include "scheduler/scheduler.h"
-#include "tokenizer/tokenizer.h"
 
 namespace quire {
 
@@ -34,6 +34,15 @@ struct EngineStats {
   std::uint64_t decode_only_tokens = 0;  // sampled in steps without prompt tokens
 };
 
+// One step, as it was planned and how long it took.
+struct StepRecord {
+  std::uint64_t tokens = 0;           // computed
+  std::uint64_t prefill_tokens = 0;   // of them: of prompts; a last chunk of one token counts as decoding
+  std::uint64_t decode_tokens = 0;    // sampled
+  std::uint64_t attention_pairs = 0;  // (token, token it attends to), itself included
+  double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
+};
+
 // A loaded model and the loop that serves it: requests come in, the scheduler plans a step, the runner
 // computes it, the output processor tells the callers.
 //
@@ -43,6 +52,8 @@ class Engine {
  public:
   // Loads everything; Error when the model or the configuration is not usable.
   explicit Engine(const EngineConfig& config);
+  // The same of a model that need not lie in files; config.model is not looked at.
+  Engine(const EngineConfig& config, ModelFiles model);
   ~Engine();  // aborts what is unfinished
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -55,11 +66,14 @@ class Engine {
   void abort(RequestId id);  // legal in every state
 
   const RuntimeConfig& config() const { return config_; }
-  const GenerationConfig& generation_config() const { return generation_config_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+  const GenerationConfig& generation_config() const { return model_.generation; }
   const Tokenizer& tokenizer() const;  // Error when the checkpoint has none
-  bool has_tokenizer() const { return tokenizer_.has_value(); }
-  const std::filesystem::path& model_directory() const { return directory_; }
+  bool has_tokenizer() const { return model_.tokenizer.has_value(); }
+  const std::filesystem::path& model_directory() const { return model_.directory; }
   EngineStats stats() const;
+  // Called after every step from now on, on the engine's thread, which waits for it.
+  void observe_steps(std::function<void(const StepRecord&)> observer);
 
  private:
   struct Arrival {
@@ -72,18 +86,16 @@ class Engine {
   };
   using Message = std::variant<Arrival, Abort>;
 
-  // A step in flight, for the statistics.
-  struct StepRecord {
-    std::uint64_t prefill_tokens = 0;
-    std::uint64_t decode_tokens = 0;
+  struct StepInFlight {
+    StepRecord record;
     std::chrono::steady_clock::time_point start;
   };
 
   template <typename Load>
   void naming_model(const Load& load);
-  void log_plan(const ModelConfig& model) const;
-  void load_weights(const ModelConfig& model);
-  void read_eos_token_ids(const ModelConfig& model);
+  void log_plan() const;
+  void load_weights();
+  void read_eos_token_ids();
   void post(Message message);
   void run();
   bool take_messages();
@@ -91,19 +103,19 @@ class Engine {
 
   void submit_step(const StepPlan& plan);
   void collect_step();
+  void book(const StepRecord& record);
 
-  std::filesystem::path directory_;
-  GenerationConfig generation_config_;
+  ModelFiles model_;
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
-  std::optional<Tokenizer> tokenizer_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> comm_;
   RuntimeConfig config_;
+  MemoryPlan plan_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
-  std::deque<StepRecord> steps_;  // in flight
+  std::deque<StepInFlight> steps_;
   std::chrono::steady_clock::time_point last_collected_;
 
   std::atomic<RequestId> next_id_{1};
@@ -112,7 +124,8 @@ class Engine {
   std::vector<Message> messages_;  // guarded by mutex_
   bool closing_ = false;           // guarded by mutex_
   mutable std::mutex stats_mutex_;
-  EngineStats stats_;  // guarded by stats_mutex_
+  EngineStats stats_;                                     // guarded by stats_mutex_
+  std::function<void(const StepRecord&)> step_observer_;  // guarded by stats_mutex_
   std::thread thread_;
 };
 

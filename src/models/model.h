@@ -14,6 +14,7 @@ namespace quire {
 // What the rest of the engine must know of a model, from its config.json alone.
 struct ModelSpec {
   int num_layers = 0;
+  int num_heads = 0;     // over all ranks
   int num_kv_heads = 0;  // over all ranks
   int head_dim = 0;
   int hidden_size = 0;

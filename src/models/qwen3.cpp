@@ -50,8 +50,13 @@ struct Qwen3Config {
 
 ModelSpec read_spec(const ModelConfig& config) {
   const Qwen3Config c(config);
-  return {c.num_layers,  c.num_kv_heads, c.head_dim,
-          c.hidden_size, c.vocab_size,   scaled_max_positions(c.rotary, c.max_position_embeddings)};
+  return {c.num_layers,
+          c.num_heads,
+          c.num_kv_heads,
+          c.head_dim,
+          c.hidden_size,
+          c.vocab_size,
+          scaled_max_positions(c.rotary, c.max_position_embeddings)};
 }
 
 struct DecoderLayer {

@@ -88,6 +88,11 @@ class Backend {
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
   virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
+  // LinearWeights::bytes() of what make_linear would pack, known without packing. A backend that pads its
+  // layout says so here.
+  virtual std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const {
+    return static_cast<std::size_t>(out_features * in_features) * size_of(dtype);
+  }
 
   // out [tokens, out_features] = x [tokens, in_features] · weightsᵀ (+ bias [out_features], or undefined).
   // out has x's dtype, or f32.

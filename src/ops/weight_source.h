@@ -44,6 +44,8 @@ class WeightSource {
   virtual bool contains(std::string_view name) const = 0;
   // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
   virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
+  // Names of the tensors that nobody took, sorted; none where tensors exist because they are asked for.
+  virtual std::vector<std::string> unclaimed() const { return {}; }
 };
 
 // Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.

@@ -31,7 +31,8 @@ void expect_mistake(const ProgramResult& result, const std::string& what) {
 
 TEST(CliTest, EveryCommandHasHelp) {
   EXPECT_THAT(run_quire("--help").out, HasSubstr("generate"));
-  for (const std::string command : {"chat", "generate", "verify", "tokenize", "detokenize", "render"}) {
+  for (const std::string command : {"chat", "generate", "bench throughput", "bench latency", "plan", "verify",
+                                    "tokenize", "detokenize", "render"}) {
     const ProgramResult result = run_quire(command + " --help");
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("Options:"));
@@ -53,6 +54,15 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate --prompt-ids 1,x"), "--prompt-ids");
   expect_mistake(run_quire("generate --prompt-ids 1,99999999"), "99999999");
   expect_mistake(run_quire("generate"), "no prompt");
+  expect_mistake(run_quire("plan --memory lots"), "--memory");
+  expect_mistake(run_quire("plan --shape qwen9"), "qwen3-0.6b");
+  expect_mistake(run_quire("plan --shape qwen3-8b " + kToy), "--shape");
+  expect_mistake(run_quire("bench"), "subcommand");
+  expect_mistake(run_quire("bench throughput --workload odd"), "--workload");
+  expect_mistake(run_quire("bench throughput --requests 257"), "256");
+  expect_mistake(run_quire("bench throughput --input-len 5"), "--workload random");
+  expect_mistake(run_quire("bench latency --batch 0"), "--batch");
+  expect_mistake(run_quire("bench latency --max-model-len 10"), "max-model-len is 10");
   expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
 }
 

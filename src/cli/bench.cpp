@@ -1,0 +1,170 @@
+#include "inspect/bench.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <memory>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "inspect/shapes.h"
+
+namespace quire::cli {
+namespace {
+
+// What both commands share.
+struct Bench {
+  BenchOptions options;
+  std::string shape;
+  bool json = false;
+
+  int run();
+};
+
+struct Throughput : Bench {
+  std::string workload = "standard";
+  int num_requests = 0;
+  int input_len = 0;
+  int output_len = 0;
+
+  std::vector<RequestSize> requests() const;
+};
+
+struct Latency : Bench {
+  RequestSize size{512, 32};
+  int batch = 1;
+};
+
+std::vector<RequestSize> Throughput::requests() const {
+  if (workload == "random") {
+    const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
+    return std::vector<RequestSize>(static_cast<std::size_t>(num_requests == 0 ? 8 : num_requests), size);
+  }
+  if (input_len != 0 || output_len != 0)
+    fail("--input-len and --output-len are for --workload random; standard has lengths of its own");
+  std::vector<RequestSize> sizes = standard_workload();
+  if (num_requests > static_cast<int>(sizes.size()))
+    fail("--requests is {}; the standard workload has {}", num_requests, sizes.size());
+  if (num_requests > 0) sizes.resize(static_cast<std::size_t>(num_requests));
+  return sizes;
+}
+
+void show_progress(std::size_t done, std::size_t total) {
+  constexpr std::size_t kWidth = 40;
+  const std::size_t filled = kWidth * done / total;
+  // Drawn when the bar grows, and now and then between.
+  if (done < total && (done - 1) * kWidth / total == filled && done % 16 != 0) return;
+  print_text(stderr, "\r[{}{}] {}/{} tokens\033[K{}", std::string(filled, '#'),
+             std::string(kWidth - filled, ' '), done, total, done == total ? "\n" : "");
+}
+
+std::string number(double value, int digits) {
+  return std::isnan(value) ? "-" : format_text("{:.{}f}", value, digits);
+}
+
+void print_table(const BenchResult& r) {
+  const auto line = [](const char* what, const std::string& value, const std::string& note) {
+    print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
+  };
+  line("prefill", number(r.prefill_tokens_per_s, 1),
+       format_text("tokens/s   {} % of the {} GFLOP/s of this machine", number(100 * r.matrix_share, 1),
+                   number(r.ceiling.matrix_gflop_per_s, 0)));
+  line("decode", number(r.decode_tokens_per_s, 1),
+       format_text("tokens/s   {} % of the {} GB/s of this machine", number(100 * r.read_share, 1),
+                   number(r.ceiling.read_gb_per_s, 1)));
+  line("output", number(r.output_tokens_per_s, 1), "tokens/s   end to end");
+  line("TTFT", number(r.ttft_ms.p50, 1), format_text("ms median, {} ms p99", number(r.ttft_ms.p99, 1)));
+  line("ITL", number(r.itl_ms.p50, 1), format_text("ms median, {} ms p99", number(r.itl_ms.p99, 1)));
+}
+
+void print_json(const BenchResult& r) {
+  const OrderedJson object = {
+      {"prefill_tokens_per_s", r.prefill_tokens_per_s},
+      {"decode_tokens_per_s", r.decode_tokens_per_s},
+      {"output_tokens_per_s", r.output_tokens_per_s},
+      {"ttft_ms", {{"p50", r.ttft_ms.p50}, {"p99", r.ttft_ms.p99}}},
+      {"itl_ms", {{"p50", r.itl_ms.p50}, {"p99", r.itl_ms.p99}}},
+      {"ceiling", {{"read_GBps", r.ceiling.read_gb_per_s}, {"matrix_GFLOPs", r.ceiling.matrix_gflop_per_s}}},
+      {"share", {{"read", r.read_share}, {"matrix", r.matrix_share}}}};
+  print_text(stdout, "{}\n", object.dump());  // NaN, which was not measured, becomes null
+}
+
+int Bench::run() {
+  if (isatty(STDERR_FILENO) != 0) options.on_progress = show_progress;
+  const BenchResult result =
+      run_bench(options, shape.empty() ? open_model(options.engine.model) : random_model(find_shape(shape)));
+  (json ? print_json : print_table)(result);
+  return 0;
+}
+
+void add_common_options(CLI::App& command, Bench& bench) {
+  add_engine_options(command, bench.options.engine);
+  command.get_option("--max-model-len")->description("tokens of prompt and output (default: the workload's)");
+  add_shape_option(command, bench.shape);
+  command.add_option("--temperature", bench.options.temperature, "0: always the most likely token")
+      ->capture_default_str();
+  command.add_flag("--json", bench.json, "print one JSON object; null: not measured");
+}
+
+void add_throughput(CLI::App& bench, Command& chosen) {
+  auto state = std::make_shared<Throughput>();
+  CLI::App* command = bench.add_subcommand("throughput", "Many requests at once");
+  add_common_options(*command, *state);
+  command
+      ->add_option("--workload", state->workload, "standard (256 requests of 100 to 1024 tokens) or random")
+      ->check(CLI::IsMember({"standard", "random"}))
+      ->capture_default_str();
+  command
+      ->add_option("--requests", state->num_requests, "of standard: the first ones (default: all, random: 8)")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--input-len", state->input_len, "tokens of a random prompt (default: 512)")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--output-len", state->output_len, "tokens of its output (default: 128)")
+      ->check(CLI::Range(1, 1 << 20));
+  command->callback([state, &chosen] {
+    chosen = [state] {
+      if (state->shape == "list") return list_shapes();
+      state->options.requests = state->requests();
+      return state->run();
+    };
+  });
+}
+
+void add_latency(CLI::App& bench, Command& chosen) {
+  auto state = std::make_shared<Latency>();
+  state->options.rounds = 3;
+  CLI::App* command = bench.add_subcommand("latency", "One batch at a time");
+  add_common_options(*command, *state);
+  command->add_option("--input-len", state->size.prompt_tokens, "tokens of a prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--output-len", state->size.output_tokens, "tokens of an output")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--batch", state->batch, "requests at once")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--repeat", state->options.rounds, "batches, one after the other")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->callback([state, &chosen] {
+    chosen = [state] {
+      if (state->shape == "list") return list_shapes();
+      state->options.requests.assign(static_cast<std::size_t>(state->batch), state->size);
+      return state->run();
+    };
+  });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("bench", "Measure speed, beside this machine's limits");
+  command->require_subcommand(1);
+  add_throughput(*command, chosen);
+  add_latency(*command, chosen);
+}
+
+}  // namespace quire::cli

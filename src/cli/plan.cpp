@@ -1,0 +1,88 @@
+#include <memory>
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "inspect/capacity.h"
+#include "inspect/shapes.h"
+
+namespace quire::cli {
+namespace {
+
+struct Plan {
+  EngineConfig config;
+  std::string shape;
+  std::size_t memory = 0;
+  bool json = false;
+
+  int run() const;
+};
+
+std::string mib(std::size_t bytes) {
+  return format_text("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+void print_table(const Capacity& c) {
+  print_text(stdout, "{}, {}, on {}\n\n", c.architecture, to_string(c.config.dtype), c.device);
+  print_text(stdout, "weights    {:>14}\n", mib(c.plan.weights));
+  print_text(stdout, "workspace  {:>14}   steps of {} tokens, {} sequences of {} tokens\n",
+             mib(c.plan.workspace), c.config.max_num_batched_tokens, c.config.max_num_seqs,
+             c.config.max_model_len);
+  print_text(stdout, "host       {:>14}\n", mib(c.plan.host));
+  print_text(stdout, "KV cache   {:>14}   {} tokens in blocks of {}, {} bytes a token\n",
+             mib(c.plan.kv_cache), std::int64_t{c.config.num_blocks} * c.config.block_size,
+             c.config.block_size, c.kv_bytes_per_token());
+  print_text(stdout, "total      {:>14}   {} {}\n\n", mib(c.plan.total()),
+             c.fits() ? "fits in" : "does not fit in", mib(c.memory));
+  print_text(stdout, "{} has room for a KV cache of {} tokens (--kv-cache-memory {})\n\n", mib(c.memory),
+             c.tokens, c.kv_cache);
+  print_text(stdout, "length  sequences\n");
+  for (const Capacity::Row& row : c.rows) print_text(stdout, "{:>6}  {:>9}\n", row.length, row.sequences);
+}
+
+void print_json(const Capacity& c) {
+  OrderedJson rows = OrderedJson::array();
+  for (const Capacity::Row& row : c.rows)
+    rows.push_back({{"length", row.length}, {"sequences", row.sequences}});
+  const OrderedJson object = {
+      {"architecture", c.architecture},
+      {"dtype", to_string(c.config.dtype)},
+      {"device", c.device},
+      {"weights_bytes", c.plan.weights},
+      {"workspace_bytes", c.plan.workspace},
+      {"host_bytes", c.plan.host},
+      {"kv_cache_bytes", c.plan.kv_cache},
+      {"kv_bytes_per_token", c.kv_bytes_per_token()},
+      {"total_bytes", c.plan.total()},
+      {"memory_bytes", c.memory},
+      {"fits", c.fits()},
+      {"capacity", {{"kv_cache_bytes", c.kv_cache}, {"tokens", c.tokens}, {"lengths", rows}}}};
+  print_text(stdout, "{}\n", object.dump());
+}
+
+int Plan::run() const {
+  const Capacity capacity =
+      plan_capacity(config,
+                    shape.empty() ? ModelConfig::from_file(find_model_directory(config.model) / "config.json")
+                                  : shape_config(find_shape(shape)),
+                    memory);
+  (json ? print_json : print_table)(capacity);
+  return capacity.fits() ? 0 : kFailed;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Command& chosen) {
+  auto plan = std::make_shared<Plan>();
+  CLI::App* command = app.add_subcommand("plan", "Show the memory a model takes, without loading it");
+  add_engine_options(*command, plan->config);
+  add_shape_option(*command, plan->shape);
+  command
+      ->add_option("--memory", plan->memory, "bytes, or with a unit such as 24GiB (default: this machine's)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_flag("--json", plan->json, "print one JSON object");
+  command->callback(
+      [plan, &chosen] { chosen = [plan] { return plan->shape == "list" ? list_shapes() : plan->run(); }; });
+}
+
+}  // namespace quire::cli

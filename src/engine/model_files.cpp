@@ -1,0 +1,33 @@
+#include "engine/model_files.h"
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/bundled_model.h"
+
+namespace quire {
+
+std::filesystem::path find_model_directory(const std::string& model) {
+  if (model.empty()) return bundled_model_directory();
+  if (std::error_code ec; !std::filesystem::is_directory(model, ec))
+    fail("{}: no such directory; a model is a Hugging Face checkpoint directory", model);
+  return model;
+}
+
+ModelFiles open_model(const std::string& model) {
+  const std::filesystem::path directory = find_model_directory(model);
+  ModelFiles files{directory,
+                   ModelConfig::from_file(directory / "config.json"),
+                   read_generation_config(directory),
+                   {},
+                   {}};
+  std::error_code ec;
+  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
+    files.tokenizer.emplace(Tokenizer::from_file(path));
+  }
+  auto checkpoint = std::make_unique<Checkpoint>(directory);
+  checkpoint->set_optional_prefix("model.");
+  files.weights = std::move(checkpoint);
+  return files;
+}
+
+}  // namespace quire

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/generation_config.h"
+#include "checkpoint/model_config.h"
+#include "ops/weight_source.h"
+#include "tokenizer/tokenizer.h"
+
+namespace quire {
+
+// What a model is made of, wherever it comes from. An engine is started from it.
+struct ModelFiles {
+  std::filesystem::path directory;  // where errors say it is
+  ModelConfig config;
+  GenerationConfig generation;
+  std::unique_ptr<WeightSource> weights;
+  std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
+};
+
+// A Hugging Face checkpoint directory as EngineConfig::model names it; empty: the bundled model. Error when
+// there is no such directory.
+std::filesystem::path find_model_directory(const std::string& model);
+// Opens all files of a checkpoint directory; weights are read later.
+ModelFiles open_model(const std::string& model);
+
+}  // namespace quire

@@ -1,0 +1,231 @@
+#include "inspect/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <random>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double ratio(double amount, double by) { return by > 0 && amount > 0 ? amount / by : kNotMeasured; }
+
+// What the callers of all rounds saw.
+struct Latencies {
+  std::vector<double> first_token_ms;
+  std::vector<double> between_tokens_ms;
+};
+
+// The requests of one round: submits them, waits, and takes the times at which their tokens come.
+class Round {
+ public:
+  Round(Engine& engine, float temperature, std::function<void()> on_token)
+      : engine_(engine), temperature_(temperature), on_token_(std::move(on_token)) {}
+
+  // Seconds from the first submission to the last answer.
+  double run(std::span<const RequestSize> sizes, std::mt19937_64& random) {
+    std::vector<EngineRequest> requests;
+    for (const RequestSize& size : sizes) requests.push_back(make_request(size, random));
+    tokens_.resize(sizes.size());
+    unfinished_ = sizes.size();
+    const Clock::time_point start = Clock::now();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      requests[i].on_update = [this, i](const RequestUpdate& update) { book(i, update); };
+      tokens_[i].push_back(Clock::now());  // its submission
+      engine_.submit(std::move(requests[i]));
+    }
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return unfinished_ == 0; });
+    if (!error_.empty()) fail("bench: {}", error_);
+    return seconds_between(start, end_);
+  }
+
+  void add_to(Latencies& latencies) const {
+    for (const std::vector<Clock::time_point>& times : tokens_) {
+      for (std::size_t i = 1; i < times.size(); ++i) {
+        auto& values = i == 1 ? latencies.first_token_ms : latencies.between_tokens_ms;
+        values.push_back(1e3 * seconds_between(times[i - 1], times[i]));
+      }
+    }
+  }
+
+ private:
+  EngineRequest make_request(const RequestSize& size, std::mt19937_64& random) const {
+    std::uniform_int_distribution<TokenId> any(0, engine_.config().spec.vocab_size - 1);
+    EngineRequest request;
+    for (int i = 0; i < size.prompt_tokens; ++i) request.prompt.push_back(any(random));
+    request.params.max_tokens = size.output_tokens;
+    request.params.temperature = temperature_;
+    request.params.ignore_eos = true;
+    return request;
+  }
+
+  // On the output thread.
+  void book(std::size_t index, const RequestUpdate& update) {
+    const Clock::time_point now = Clock::now();
+    std::vector<Clock::time_point>& times = tokens_[index];
+    if (update.output.token_ids.size() >= times.size()) {
+      times.push_back(now);
+      if (on_token_) on_token_();
+    }
+    if (!update.finished) return;
+    const std::lock_guard lock(mutex_);
+    if (!update.output.error.empty()) error_ = update.output.error;
+    end_ = now;
+    if (--unfinished_ == 0) done_.notify_all();  // under the lock: this object may be gone right after
+  }
+
+  Engine& engine_;
+  float temperature_;
+  std::function<void()> on_token_;
+  std::vector<std::vector<Clock::time_point>> tokens_;  // by request: its submission, then each token
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::size_t unfinished_ = 0;  // guarded by mutex_
+  std::string error_;           // guarded by mutex_
+  Clock::time_point end_;       // guarded by mutex_
+};
+
+// Steps with prompt tokens and steps without, added up.
+struct StepTotals {
+  double prefill_tokens = 0, prefill_seconds = 0, prefill_flop = 0;
+  double decode_tokens = 0, decode_seconds = 0, decode_bytes = 0;
+
+  void add(const StepRecord& step, const StepWork& work) {
+    if (step.prefill_tokens > 0) {
+      prefill_tokens += static_cast<double>(step.prefill_tokens);
+      prefill_seconds += step.seconds;
+      prefill_flop += work.flop(step);
+    } else {
+      decode_tokens += static_cast<double>(step.decode_tokens);
+      decode_seconds += step.seconds;
+      decode_bytes += work.decode_bytes(step);
+    }
+  }
+};
+
+void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& random) {
+  constexpr std::size_t kRequests = 8;
+  constexpr RequestSize kLargest{64, 4};
+  std::vector<RequestSize> sizes(
+      options.requests.begin(),
+      options.requests.begin() + static_cast<std::ptrdiff_t>(std::min(kRequests, options.requests.size())));
+  for (RequestSize& size : sizes) {
+    size = {std::min(size.prompt_tokens, kLargest.prompt_tokens),
+            std::min(size.output_tokens, kLargest.output_tokens)};
+  }
+  Round(engine, options.temperature, {}).run(sizes, random);
+}
+
+int longest_request(const std::vector<RequestSize>& requests) {
+  int longest = 0;
+  for (const RequestSize& size : requests)
+    longest = std::max(longest, size.prompt_tokens + size.output_tokens);
+  return longest;
+}
+
+}  // namespace
+
+double percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return kNotMeasured;
+  std::sort(values.begin(), values.end());
+  const double place = fraction * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+// The matrices of the vocabulary's height are the embedding and the head, or one for both. A token reads one
+// row of an embedding, and is multiplied with the head only where it is sampled from.
+StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config) {
+  double head_bytes = 0;
+  for (const MemoryPlan::Matrix& matrix : plan.matrices) {
+    const double flop =
+        2.0 * static_cast<double>(matrix.out_features) * static_cast<double>(matrix.in_features);
+    if (matrix.out_features == config.spec.vocab_size) {
+      flop_per_logits = flop;
+      head_bytes = static_cast<double>(matrix.bytes);
+    } else {
+      flop_per_token += flop;
+      weight_bytes += static_cast<double>(matrix.bytes);
+    }
+  }
+  weight_bytes += head_bytes;
+  // A product with the key and one with the value, in every head.
+  flop_per_attention_pair = 4.0 * config.spec.num_layers * config.spec.num_heads * config.spec.head_dim;
+  kv_bytes_per_token = static_cast<double>(config.block_bytes()) / config.block_size;
+}
+
+double StepWork::flop(const StepRecord& step) const {
+  return flop_per_token * static_cast<double>(step.tokens) +
+         flop_per_logits * static_cast<double>(step.decode_tokens) +
+         flop_per_attention_pair * static_cast<double>(step.attention_pairs);
+}
+
+double StepWork::decode_bytes(const StepRecord& step) const {
+  return weight_bytes + kv_bytes_per_token * static_cast<double>(step.attention_pairs);
+}
+
+BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
+  QUIRE_CHECK(!options.requests.empty() && options.rounds > 0);
+  EngineConfig config = options.engine;
+  const int longest = longest_request(options.requests);
+  if (config.max_model_len == 0) config.max_model_len = longest;
+  if (config.max_model_len < longest) {
+    fail("max-model-len is {}; the longest request has {} tokens of prompt and output", config.max_model_len,
+         longest);
+  }
+  StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
+  Engine engine(config, std::move(model));
+  MachineCeiling ceiling = probe_machine();
+  std::mt19937_64 random(0);
+  warm_up(engine, options, random);
+
+  const StepWork work(engine.memory_plan(), engine.config());
+  engine.observe_steps([&](const StepRecord& step) { totals.add(step, work); });
+  std::size_t done = 0;
+  std::size_t total = 0;
+  for (const RequestSize& size : options.requests) total += static_cast<std::size_t>(size.output_tokens);
+  total *= static_cast<std::size_t>(options.rounds);
+  Latencies latencies;
+  double seconds = 0;
+  for (int round = 0; round < options.rounds; ++round) {
+    Round requests(engine, options.temperature, [&] {
+      ++done;
+      if (options.on_progress) options.on_progress(done, total);
+    });
+    seconds += requests.run(options.requests, random);
+    requests.add_to(latencies);
+  }
+  engine.observe_steps({});
+  const MachineCeiling after = probe_machine();
+  ceiling.read_gb_per_s = std::max(ceiling.read_gb_per_s, after.read_gb_per_s);
+  ceiling.matrix_gflop_per_s = std::max(ceiling.matrix_gflop_per_s, after.matrix_gflop_per_s);
+
+  BenchResult result;
+  result.prefill_tokens_per_s = ratio(totals.prefill_tokens, totals.prefill_seconds);
+  result.decode_tokens_per_s = ratio(totals.decode_tokens, totals.decode_seconds);
+  result.output_tokens_per_s = ratio(static_cast<double>(total), seconds);
+  result.ttft_ms = {percentile(latencies.first_token_ms, 0.5), percentile(latencies.first_token_ms, 0.99)};
+  result.itl_ms = {percentile(latencies.between_tokens_ms, 0.5),
+                   percentile(latencies.between_tokens_ms, 0.99)};
+  result.ceiling = ceiling;
+  result.read_share = ratio(totals.decode_bytes * 1e-9, totals.decode_seconds) / ceiling.read_gb_per_s;
+  result.matrix_share =
+      ratio(totals.prefill_flop * 1e-9, totals.prefill_seconds) / ceiling.matrix_gflop_per_s;
+  return result;
+}
+
+}  // namespace quire

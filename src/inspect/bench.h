@@ -1,0 +1,59 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "inspect/machine_probe.h"
+#include "inspect/workload.h"
+
+namespace quire {
+
+struct BenchOptions {
+  EngineConfig engine;                // max_model_len 0: what the longest request needs
+  std::vector<RequestSize> requests;  // of a round, all submitted at once
+  int rounds = 1;                     // one after the other
+  float temperature = 0.6F;
+  std::function<void(std::size_t done, std::size_t total)> on_progress;  // output tokens; from another thread
+};
+
+struct Percentiles {
+  double p50 = 0;
+  double p99 = 0;
+};
+
+// What was not measured, such as decoding where each output is one token, is NaN.
+struct BenchResult {
+  double prefill_tokens_per_s = 0;  // prompt tokens, by the time of all steps that have some
+  double decode_tokens_per_s = 0;   // sampled tokens, in steps without prompt tokens
+  double output_tokens_per_s = 0;   // sampled tokens by the time from the first request to the last answer
+  Percentiles ttft_ms;              // a request's submission to its first token
+  Percentiles itl_ms;               // between tokens of a request
+  MachineCeiling ceiling;
+  double read_share = 0;  // decode: bytes of weights, keys and values a second, of the reading ceiling
+  double matrix_share =
+      0;  // prefill: operations of linear layers and attention a second, of the matrix ceiling
+};
+
+// Operations and bytes of a model's steps, from its plan.
+struct StepWork {
+  double flop_per_token = 0;  // of the linear layers, the head apart
+  double flop_per_logits = 0;
+  double flop_per_attention_pair = 0;
+  double weight_bytes = 0;  // read by every step
+  double kv_bytes_per_token = 0;
+
+  StepWork(const MemoryPlan& plan, const RuntimeConfig& config);
+  double flop(const StepRecord& step) const;
+  double decode_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token
+};
+
+// Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the
+// better one counts. Error when a request does not fit.
+BenchResult run_bench(const BenchOptions& options, ModelFiles model);
+
+// With linear interpolation between the nearest two values; NaN when there is none.
+double percentile(std::vector<double> values, double fraction);
+
+}  // namespace quire

@@ -1,0 +1,49 @@
+#include "inspect/capacity.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "backends/registry.h"
+#include "parallel/single_rank.h"
+
+namespace quire {
+namespace {
+
+std::size_t machine_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+std::size_t Capacity::kv_bytes_per_token() const {
+  return config.block_bytes() / static_cast<std::size_t>(config.block_size);
+}
+
+Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
+  const auto backend = make_backend(config.device);
+  SingleRank comm(*backend);
+  Capacity result;
+  result.architecture = model.architecture();
+  result.device = backend->name();
+  result.config = resolve_config(config, model, *backend, comm);
+  result.plan = plan_memory(*backend, comm, result.config, model);
+  result.memory = memory == 0 ? machine_memory() : memory;
+
+  const RuntimeConfig& runtime = result.config;
+  const std::size_t fixed = result.plan.total() - result.plan.kv_cache;
+  const std::size_t left = result.memory - std::min(result.memory, fixed);
+  const auto blocks = static_cast<std::int64_t>(left / runtime.block_bytes());
+  result.kv_cache = static_cast<std::size_t>(blocks) * runtime.block_bytes();
+  result.tokens = blocks * runtime.block_size;
+  for (const int length : {512, 2048, 8192, 32768, runtime.max_model_len}) {
+    if (length > runtime.max_model_len) continue;
+    if (length == runtime.max_model_len && !result.rows.empty() && result.rows.back().length == length)
+      continue;
+    const std::int64_t blocks_each = (length + runtime.block_size - 1) / runtime.block_size;
+    result.rows.push_back({length, blocks / blocks_each});
+  }
+  return result;
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "quire/engine_config.h"
+#include "runner/memory_plan.h"
+
+namespace quire {
+
+// What an engine takes as it is configured, and what some amount of memory could hold.
+struct Capacity {
+  struct Row {
+    int length = 0;              // tokens of a sequence, prompt and output
+    std::int64_t sequences = 0;  // of that length that the memory has room for
+  };
+
+  std::string architecture;
+  std::string device;
+  RuntimeConfig config;
+  MemoryPlan plan;
+  std::size_t memory = 0;    // asked about
+  std::size_t kv_cache = 0;  // what is left of it for keys and values, in whole blocks
+  std::int64_t tokens = 0;   // of a KV cache of that size
+  std::vector<Row> rows;
+
+  std::size_t kv_bytes_per_token() const;
+  bool fits() const { return plan.total() <= memory; }  // as configured
+};
+
+// memory: bytes; 0: all of this machine's. No weight is loaded. Error as when the engine starts.
+Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory);
+
+}  // namespace quire

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "ops/backend.h"
+
+namespace quire {
+
+// Another backend behind the same interface: a base for those that watch or replace a part of it.
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
+
+  std::string_view name() const override { return inner_.name(); }
+  DeviceKind device() const override { return inner_.device(); }
+  bool supports(DType dtype) const override { return inner_.supports(dtype); }
+  bool asynchronous() const override { return inner_.asynchronous(); }
+
+  std::size_t total_memory() const override { return inner_.total_memory(); }
+  Buffer allocate(std::size_t bytes, MemoryKind kind) override { return inner_.allocate(bytes, kind); }
+  void copy(const Tensor& dst, const Tensor& src) override { inner_.copy(dst, src); }
+  Event record() override { return inner_.record(); }
+  void wait(Event event) override { inner_.wait(event); }
+
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
+    return inner_.make_linear(parts, dtype);
+  }
+  std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const override {
+    return inner_.linear_bytes(out_features, in_features, dtype);
+  }
+
+  void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override {
+    inner_.linear(out, x, weights, bias);
+  }
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                 std::int64_t first_row) override {
+    inner_.embedding(out, weights, ids, first_row);
+  }
+  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override {
+    inner_.rms_norm(out, x, weight, eps);
+  }
+  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                    float eps) override {
+    inner_.add_rms_norm(out, residual, x, weight, eps);
+  }
+  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                         const AttentionBatch& batch) override {
+    inner_.prepare_attention(input, cache, batch);
+  }
+  void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
+                 float scale) override {
+    inner_.attention(out, q, cache, batch, scale);
+  }
+  void silu_mul(const Tensor& out, const Tensor& gate_up) override { inner_.silu_mul(out, gate_up); }
+  void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
+    inner_.gather_rows(out, x, rows);
+  }
+  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override {
+    inner_.fill_last_tokens(ids, slots, last_tokens);
+  }
+  void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+              const SamplingBatch& batch) override {
+    inner_.sample(tokens, last_tokens, logits, batch);
+  }
+  void update_block_tables(const Tensor& tables, const Tensor& entries) override {
+    inner_.update_block_tables(tables, entries);
+  }
+  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override {
+    inner_.copy_blocks(layers, pairs);
+  }
+
+ private:
+  Backend& inner_;
+};
+
+}  // namespace quire

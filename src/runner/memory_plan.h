@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runner/runtime_config.h"
+
+namespace quire {
+
+// What a ModelRunner allocates on its backend, in bytes, for one rank.
+struct MemoryPlan {
+  struct Matrix {
+    std::int64_t out_features = 0;
+    std::int64_t in_features = 0;
+    std::size_t bytes = 0;  // as packed
+  };
+
+  std::vector<Matrix> matrices;  // one for each packed matrix
+  std::size_t weights = 0;       // all of them
+  std::size_t kv_cache = 0;
+  std::size_t workspace = 0;  // norms, biases, rotary tables, activations, block tables
+  std::size_t host = 0;       // pinned, for steps on their way to the device and back
+
+  std::size_t total() const { return weights + kv_cache + workspace + host; }
+};
+
+// Builds the runner on a backend that counts and allocates nothing; no weight is read.
+MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
+                       const ModelConfig& model);
+
+}  // namespace quire
