@@ -32,7 +32,7 @@ Engine::Engine(const EngineConfig& config)
     : directory_(resolve_model_directory(config.model)),
       generation_config_(read_generation_config(directory_)),
       seed_(config.seed),
-      backend_(make_backend(config.device)),
+      backend_(make_backend({config.device, config.cpu_isa, config.cpu_threads})),
       comm_(std::make_unique<SingleRank>(*backend_)) {
   const ModelConfig model = ModelConfig::from_file(directory_ / "config.json");
   config_ = resolve_config(config, model, *backend_, *comm_);
