@@ -25,6 +25,9 @@ constexpr std::int64_t kPanelStep = 16;
 constexpr std::int64_t kMaxPassTokens = 512;
 constexpr std::int64_t kWideTokens = 13;
 constexpr std::int64_t kBlockDepth = 256;  // k of one such block
+// k of a block for few tokens: what it holds, and the next one that is fetched meanwhile, fit the first
+// cache.
+constexpr std::int64_t kNarrowDepth = 64;
 
 // Elements from one token to the next among the prepared activations. No power of two, for the caches' sake.
 [[gnu::always_inline]] constexpr std::int64_t activation_stride(std::int64_t depth) {

@@ -87,9 +87,10 @@ struct Operands {
   const std::byte* b;
   std::int64_t b_stride;  // bytes from step to step
   std::int64_t steps;
+  const std::byte* ahead = nullptr;  // what to fetch meanwhile, as many bytes as b has
 };
 
-template <class Weights, int M, int NV>
+template <class Weights, int M, int NV, bool kFetch>
 void multiply_tile(const Operands& o) {
   F sums[M][NV];
   for (int m = 0; m < M; ++m) {
@@ -97,7 +98,14 @@ void multiply_tile(const Operands& o) {
   }
   const float* a = o.a;
   const std::byte* b = o.b;
+  const std::byte* ahead = o.ahead;
   for (std::int64_t s = 0; s < o.steps; ++s) {
+    if constexpr (kFetch) {
+      constexpr int kBytes = NV * kLanes * Weights::kBytes;
+      for (int i = 0; i < kBytes; i += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
+      ahead += kBytes;
+    }
     Weights::template step<M, NV>(sums, a, o.a_stride, b);
     a += Weights::kActivations;
     b += o.b_stride;
@@ -109,19 +117,19 @@ void multiply_tile(const Operands& o) {
 
 constexpr int kTileTokens = 6;
 
-template <class Weights, int NV, int M = kTileTokens>
+template <class Weights, int NV, bool kFetch, int M = kTileTokens>
 [[gnu::always_inline]] inline void multiply_tokens(int tokens, const Operands& o) {
   if constexpr (M > 0) {
     if (tokens == M) {
-      if constexpr (M * NV <= Vec::kMaxAccumulators) multiply_tile<Weights, M, NV>(o);
+      if constexpr (M * NV <= Vec::kMaxAccumulators) multiply_tile<Weights, M, NV, kFetch>(o);
     } else {
-      multiply_tokens<Weights, NV, M - 1>(tokens, o);
+      multiply_tokens<Weights, NV, kFetch, M - 1>(tokens, o);
     }
   }
 }
 
 // Rows of any number of tokens, in tiles of equal height.
-template <class Weights, int NV>
+template <class Weights, int NV, bool kFetch>
 void multiply_rows(std::int64_t tokens, const Operands& o) {
   const std::int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
   for (std::int64_t t = 0; t < tiles; ++t) {
@@ -129,36 +137,42 @@ void multiply_rows(std::int64_t tokens, const Operands& o) {
     Operands tile = o;
     tile.sums += begin * o.sums_stride;
     tile.a += begin * o.a_stride;
-    multiply_tokens<Weights, NV>(static_cast<int>(tokens * (t + 1) / tiles - begin), tile);
+    const auto height = static_cast<int>(tokens * (t + 1) / tiles - begin);
+    if (kFetch && t == 0) {
+      multiply_tokens<Weights, NV, kFetch>(height, tile);
+    } else {
+      multiply_tokens<Weights, NV, false>(height, tile);
+    }
   }
 }
 
-template <class Weights, int NV>
+template <class Weights, int NV, bool kFetch>
 [[gnu::always_inline]] inline std::int64_t multiply_columns(std::int64_t tokens, std::int64_t column,
                                                             std::int64_t columns, const Operands& o) {
   for (; column + NV * kLanes <= columns; column += NV * kLanes) {
     Operands part = o;
     part.sums += column;
     part.b += column * Weights::kBytes;
-    multiply_rows<Weights, NV>(tokens, part);
+    if constexpr (kFetch) part.ahead += column * Weights::kBytes * o.steps;
+    multiply_rows<Weights, NV, kFetch>(tokens, part);
   }
   return column;
 }
 
 // sums [tokens][columns] += a · b, columns a multiple of kPanelStep.
-template <class Weights>
+template <class Weights, bool kFetch = false>
 void multiply(std::int64_t tokens, std::int64_t columns, const Operands& o) {
   const std::int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
   const std::int64_t tallest = (tokens + tiles - 1) / tiles;
   std::int64_t column = 0;
   if (tallest == 1) {
-    column = multiply_columns<Weights, Vec::vectors_for(1)>(tokens, column, columns, o);
+    column = multiply_columns<Weights, Vec::vectors_for(1), kFetch>(tokens, column, columns, o);
   } else if (tallest <= 3) {
-    column = multiply_columns<Weights, Vec::vectors_for(3)>(tokens, column, columns, o);
+    column = multiply_columns<Weights, Vec::vectors_for(3), kFetch>(tokens, column, columns, o);
   } else {
-    column = multiply_columns<Weights, Vec::vectors_for(kTileTokens)>(tokens, column, columns, o);
+    column = multiply_columns<Weights, Vec::vectors_for(kTileTokens), kFetch>(tokens, column, columns, o);
   }
-  multiply_columns<Weights, kPanelStep / kLanes>(tokens, column, columns, o);
+  multiply_columns<Weights, kPanelStep / kLanes, kFetch>(tokens, column, columns, o);
 }
 
 // Rows a widened block keeps side by side: those of one tile.
@@ -201,6 +215,7 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
   const std::int64_t depth = round_up(job.in_features, 2);
   const std::int64_t stride = activation_stride(job.in_features);
   constexpr std::int64_t kElement = Weights::kBytes / Weights::kDepth;
+  const std::int64_t block_depth = job.tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
   float* block = scratch + kMaxPassTokens * kPanel;
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t first_row = panel * kPanel;
@@ -208,8 +223,8 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
     const std::int64_t rows = left < kPanel ? left : kPanel;
     const std::byte* weights = job.weights + first_row * depth * kElement;
     __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
-    for (std::int64_t k = 0; k < depth; k += kBlockDepth) {
-      const std::int64_t count = depth - k < kBlockDepth ? depth - k : kBlockDepth;
+    for (std::int64_t k = 0; k < depth; k += block_depth) {
+      const std::int64_t count = depth - k < block_depth ? depth - k : block_depth;
       Operands o{scratch,
                  kPanel,
                  job.activations + k * Weights::kActivations / Weights::kDepth,
@@ -228,7 +243,8 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
           multiply<WeightsF32>(job.tokens, width, o);
         }
       } else {
-        multiply<Weights>(job.tokens, rows, o);
+        o.ahead = o.b + rows * block_depth * kElement;
+        multiply<Weights, true>(job.tokens, rows, o);
       }
     }
     store_sums(job, first_row, scratch);
