@@ -33,18 +33,29 @@ class Candidates {
     std::erase_if(ids_, [&](std::int32_t id) { return logits_[id] < threshold; });
   }
 
-  // The fewest most likely tokens whose probabilities, among those left, sum to top_p.
+  // The fewest most likely tokens whose probabilities, among those left, sum to top_p. Only as many are
+  // sorted as may be among them.
   void keep_top_p(float top_p, float top) {
     if (top_p >= 1.0F) return;
-    std::sort(ids_.begin(), ids_.end(), [&](std::int32_t a, std::int32_t b) {
+    const auto depth = [&](std::int32_t id) { return (top - logits_[id]) * inverse_temperature_; };
+    const auto mass = [&](auto begin, auto end) {
+      double sum = 0;
+      for (auto id = begin; id != end; ++id) sum += std::exp(-depth(*id));
+      return sum;
+    };
+    const double wanted = top_p * mass(ids_.begin(), ids_.end());
+    auto end = ids_.begin();
+    for (float limit = 4; end != ids_.end() && mass(ids_.begin(), end) < wanted; limit *= 2) {
+      end = std::partition(ids_.begin(), ids_.end(), [&](std::int32_t id) { return depth(id) < limit; });
+    }
+    std::sort(ids_.begin(), end, [&](std::int32_t a, std::int32_t b) {
       return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
     });
-    const auto weight = [&](std::int32_t id) { return std::exp(scaled(id) - top * inverse_temperature_); };
-    float total = 0;
-    for (const std::int32_t id : ids_) total += weight(id);
-    float sum = 0;
+    double sum = 0;
     std::size_t kept = 0;
-    while (kept < ids_.size() && sum < top_p * total) sum += weight(ids_[kept++]);
+    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted) {
+      sum += std::exp(-depth(ids_[kept++]));
+    }
     ids_.resize(std::max<std::size_t>(kept, 1));
   }
 
