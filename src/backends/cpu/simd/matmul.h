@@ -117,7 +117,7 @@ void multiply_tile(const Operands& o) {
 
 constexpr int kTileTokens = 6;
 
-template <class Weights, int NV, bool kFetch, int M = kTileTokens>
+template <class Weights, int NV, bool kFetch, int M>
 [[gnu::always_inline]] inline void multiply_tokens(int tokens, const Operands& o) {
   if constexpr (M > 0) {
     if (tokens == M) {
@@ -128,10 +128,10 @@ template <class Weights, int NV, bool kFetch, int M = kTileTokens>
   }
 }
 
-// Rows of any number of tokens, in tiles of equal height.
-template <class Weights, int NV, bool kFetch>
+// Rows of any number of tokens, in tiles of equal height, at most kHeight.
+template <class Weights, int NV, bool kFetch, int kHeight>
 void multiply_rows(std::int64_t tokens, const Operands& o) {
-  const std::int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
+  const std::int64_t tiles = (tokens + kHeight - 1) / kHeight;
   for (std::int64_t t = 0; t < tiles; ++t) {
     const std::int64_t begin = tokens * t / tiles;
     Operands tile = o;
@@ -139,14 +139,14 @@ void multiply_rows(std::int64_t tokens, const Operands& o) {
     tile.a += begin * o.a_stride;
     const auto height = static_cast<int>(tokens * (t + 1) / tiles - begin);
     if (kFetch && t == 0) {
-      multiply_tokens<Weights, NV, kFetch>(height, tile);
+      multiply_tokens<Weights, NV, kFetch, kHeight>(height, tile);
     } else {
-      multiply_tokens<Weights, NV, false>(height, tile);
+      multiply_tokens<Weights, NV, false, kHeight>(height, tile);
     }
   }
 }
 
-template <class Weights, int NV, bool kFetch>
+template <class Weights, int NV, bool kFetch, int kHeight = kTileTokens>
 [[gnu::always_inline]] inline std::int64_t multiply_columns(std::int64_t tokens, std::int64_t column,
                                                             std::int64_t columns, const Operands& o) {
   for (; column + NV * kLanes <= columns; column += NV * kLanes) {
@@ -154,7 +154,7 @@ template <class Weights, int NV, bool kFetch>
     part.sums += column;
     part.b += column * Weights::kBytes;
     if constexpr (kFetch) part.ahead += column * Weights::kBytes * o.steps;
-    multiply_rows<Weights, NV, kFetch>(tokens, part);
+    multiply_rows<Weights, NV, kFetch, kHeight>(tokens, part);
   }
   return column;
 }
@@ -162,6 +162,14 @@ template <class Weights, int NV, bool kFetch>
 // sums [tokens][columns] += a · b, columns a multiple of kPanelStep.
 template <class Weights, bool kFetch = false>
 void multiply(std::int64_t tokens, std::int64_t columns, const Operands& o) {
+  if constexpr (kFetch && Vec::kTallTile > 0) {
+    if (tokens > kTileTokens && tokens <= Vec::kTallTile) {  // one tile, for the sake of reading weights once
+      const auto column =
+          multiply_columns<Weights, Vec::kTallVectors, true, Vec::kTallTile>(tokens, 0, columns, o);
+      multiply_columns<Weights, kPanelStep / kLanes, true, Vec::kTallTile>(tokens, column, columns, o);
+      return;
+    }
+  }
   const std::int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
   const std::int64_t tallest = (tokens + tiles - 1) / tiles;
   std::int64_t column = 0;

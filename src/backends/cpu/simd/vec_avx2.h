@@ -14,6 +14,8 @@ struct Vec {
   using F = __m256;
   static constexpr int kLanes = 8;
   static constexpr int kMaxAccumulators = 12;  // of 16 registers
+  static constexpr int kTallTile = 0;          // too few registers for one
+  static constexpr int kTallVectors = 0;
 
   // Accumulators a token that `tokens` of them at once leave room for, in whole fractions of a panel.
   static constexpr int vectors_for(int tokens) { return tokens == 1 ? 8 : tokens <= 3 ? 4 : 2; }

@@ -14,6 +14,8 @@ struct Vec {
   using F = __m512;
   static constexpr int kLanes = 16;
   static constexpr int kMaxAccumulators = 24;  // of 32 registers
+  static constexpr int kTallTile = 12;         // tokens that are worth a tile of fewer vectors
+  static constexpr int kTallVectors = 2;
 
   // Accumulators a token: a whole panel's.
   static constexpr int vectors_for(int) { return 4; }
