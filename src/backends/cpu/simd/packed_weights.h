@@ -27,7 +27,7 @@ class PackedWeights : public LinearWeights {
  private:
   template <typename T>
   void pack_panel(std::int64_t panel, const T* rows);
-  // Elements from row `row`'s k to its k + 1, and where its first one is, in elements.
+  // Where an element lies, in elements.
   std::int64_t offset_of(std::int64_t row, std::int64_t k) const;
 
   Buffer buffer_;
