@@ -10,6 +10,8 @@ namespace quire {
 struct EngineConfig {
   std::string model;                  // checkpoint directory; empty: the bundled model
   std::string device = "auto";        // auto, cpu
+  std::string cpu_isa = "reference";  // reference, avx2, avx512, avx512_bf16, or auto: the best there is
+  int cpu_threads = 0;                // 0: one for each core this process may use
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
   int max_num_seqs = 256;             // sequences that run at once
   int max_num_batched_tokens = 2048;  // tokens computed in one step

@@ -22,6 +22,11 @@ std::string check_unsigned(const std::string& text) {
 void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_option("MODEL", config.model, "Hugging Face checkpoint directory (default: the bundled model)");
   command.add_option("--device", config.device, "auto or cpu")->capture_default_str();
+  command
+      .add_option("--cpu-isa", config.cpu_isa,
+                  "instruction set of the CPU kernels: auto, reference, avx2, avx512 or avx512_bf16")
+      ->capture_default_str();
+  command.add_option("--cpu-threads", config.cpu_threads, "threads of the CPU kernels (default: one a core)");
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
   command.add_option("--max-num-seqs", config.max_num_seqs, "sequences that run at once")
       ->capture_default_str();

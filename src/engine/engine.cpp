@@ -28,7 +28,7 @@ Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.mo
 Engine::Engine(const EngineConfig& config, ModelFiles model)
     : model_(std::move(model)),
       seed_(config.seed),
-      backend_(make_backend(config.device)),
+      backend_(make_backend({config.device, config.cpu_isa, config.cpu_threads})),
       comm_(std::make_unique<SingleRank>(*backend_)) {
   naming_model([&] { config_ = resolve_config(config, model_.config, *backend_, *comm_); });
   read_eos_token_ids();

@@ -21,7 +21,7 @@ std::size_t Capacity::kv_bytes_per_token() const {
 }
 
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
-  const auto backend = make_backend(config.device);
+  const auto backend = make_backend({config.device, config.cpu_isa, config.cpu_threads});
   SingleRank comm(*backend);
   Capacity result;
   result.architecture = model.architecture();

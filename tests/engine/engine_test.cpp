@@ -384,6 +384,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
                       BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
                       BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
+                      BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},
+                      BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
                       BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
 
 }  // namespace

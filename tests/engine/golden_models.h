@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "backends/cpu/simd/isa.h"
 #include "checkpoint/safetensors.h"
 #include "kvcache/ids.h"
 #include "quire/engine_config.h"
@@ -24,6 +27,20 @@ inline EngineConfig golden_config(const std::string& name, const std::string& dt
   config.dtype = dtype;
   config.max_num_seqs = 8;
   return config;
+}
+
+// "qwen3", "float32", … as the name of a test.
+inline std::string test_name(std::initializer_list<std::string> parts) {
+  std::string name;
+  for (const std::string& part : parts) name += (name.empty() ? "" : "_") + part;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+inline std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const CpuIsa isa : available_isas()) names.emplace_back(to_string(isa));
+  return names;
 }
 
 inline int num_golden_prompts(const std::string& model) {

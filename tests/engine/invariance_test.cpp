@@ -1,5 +1,5 @@
 // The accumulation contract of the CPU: a sequence's logits are bitwise the same alone, in any batch, in any
-// chunking, and over cached blocks that another sequence computed.
+// chunking, with any number of threads, and over cached blocks that another sequence computed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,8 +20,8 @@ constexpr int kBlockSize = 8;
 
 class RunnerHarness {
  public:
-  RunnerHarness(const std::string& model, const std::string& dtype)
-      : backend_(make_backend("cpu")), comm_(*backend_) {
+  RunnerHarness(const std::string& model, const std::string& dtype, const std::string& isa, int threads)
+      : backend_(make_backend({.device = "cpu", .cpu_isa = isa, .cpu_threads = threads})), comm_(*backend_) {
     EngineConfig config = testing::golden_config(model, dtype);
     config.block_size = kBlockSize;
     const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
@@ -91,12 +91,13 @@ std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenI
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-using Case = std::tuple<std::string, std::string>;  // model, dtype
+using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, instruction set
 class InvarianceTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
-  const auto& [model, dtype] = GetParam();
-  RunnerHarness harness(model, dtype);
+  const auto& [model, dtype, isa] = GetParam();
+  RunnerHarness harness(model, dtype, isa, 2);
+  RunnerHarness single(model, dtype, isa, 1);
   std::mt19937 random(1);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -146,7 +147,7 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
       }
     }
     for (Sequence& sequence : sequences) {
-      const std::vector<float> alone = logits_alone(harness, sequence.tokens);
+      const std::vector<float> alone = logits_alone(single, sequence.tokens);
       ASSERT_LE(sequence.logits.size(), alone.size());
       // The heir has no logits of the blocks it was given.
       ASSERT_EQ(0, std::memcmp(sequence.logits.data(), &alone[alone.size() - sequence.logits.size()],
@@ -156,14 +157,14 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, InvarianceTest,
-                         ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
-                                            ::testing::Values("float32", "bfloat16", "float16")),
-                         [](const auto& test) {
-                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Golden, InvarianceTest,
+    ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
+                       ::testing::Values("float32", "bfloat16", "float16"),
+                       ::testing::ValuesIn(testing::isa_names())),
+    [](const auto& test) {
+      return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
+    });
 
 }  // namespace
 }  // namespace quire

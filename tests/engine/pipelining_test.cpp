@@ -17,7 +17,7 @@ namespace {
 
 TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
   const auto directory = testing::golden_directory("qwen3");
-  const auto backend = make_backend("cpu");
+  const auto backend = make_backend({});
   SingleRank comm(*backend);
   const auto model_config = ModelConfig::from_file(directory / "config.json");
   const RuntimeConfig config = resolve_config(testing::golden_config("qwen3"), model_config, *backend, comm);

@@ -96,7 +96,7 @@ class ShardingTest : public ::testing::TestWithParam<std::tuple<std::string, int
 
 TEST_P(ShardingTest, RanksTogetherComputeWhatOneComputes) {
   const auto& [model, ranks] = GetParam();
-  const auto backend = make_backend("cpu");
+  const auto backend = make_backend({});
   SingleRank single(*backend);
   const std::vector<float> expected = logits_of(model, *backend, single);
 
@@ -105,7 +105,7 @@ TEST_P(ShardingTest, RanksTogetherComputeWhatOneComputes) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto own = make_backend("cpu");
+      const auto own = make_backend({});
       MeetingRank comm(meeting, rank);
       logits[static_cast<std::size_t>(rank)] = logits_of(std::get<0>(GetParam()), *own, comm);
     });
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShardingTest,
                                             ::testing::Values(2, 4)));
 
 TEST(ShardingTest, WhatCannotBeDividedIsRefused) {
-  const auto backend = make_backend("cpu");
+  const auto backend = make_backend({});
   Meeting meeting(3);
   MeetingRank comm(meeting, 0);
   EXPECT_THROW(logits_of("qwen3", *backend, comm), Error);

@@ -9,14 +9,16 @@
 namespace quire {
 namespace {
 
-using Case = std::tuple<std::string, std::string>;  // model, dtype
+using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, instruction set
 
 class VerifyTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
-  const auto& [model, dtype] = GetParam();
+  const auto& [model, dtype, isa] = GetParam();
+  EngineConfig config = testing::golden_config(model, dtype);
+  config.cpu_isa = isa;
   int count = 0;
-  verify(testing::golden_config(model, dtype), [&](const VerifyResult& result) {
+  verify(config, [&](const VerifyResult& result) {
     ++count;
     EXPECT_LE(result.error, result.limit) << "prompt " << result.prompt << ", chunk " << result.chunk_size;
     EXPECT_EQ(result.argmax_equal + result.argmax_excused, result.num_steps)
@@ -26,14 +28,14 @@ TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
   EXPECT_GE(count, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, VerifyTest,
-                         ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
-                                            ::testing::Values("float32", "bfloat16", "float16")),
-                         [](const auto& test) {
-                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Golden, VerifyTest,
+    ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
+                       ::testing::Values("float32", "bfloat16", "float16"),
+                       ::testing::ValuesIn(testing::isa_names())),
+    [](const auto& test) {
+      return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
+    });
 
 TEST(VerifyTest, TheBundledModelEqualsHuggingFace) {
   const TempDir temporary;

@@ -34,7 +34,7 @@ void read_model_config(std::string_view text) {
   tolerate([&] { config.get_bool("tie_word_embeddings", false); });
   tolerate([&] { config.get_string("hidden_act", "silu"); });
   tolerate([&] {
-    static const auto backend = quire::make_backend("cpu");
+    static const auto backend = quire::make_backend({});
     static quire::SingleRank comm(*backend);
     const auto runtime = quire::resolve_config(quire::EngineConfig{}, config, *backend, comm);
     if (runtime.num_blocks < 1 || runtime.max_model_len < 2) std::abort();

@@ -52,7 +52,7 @@ TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
   for (const bool tied : {true, false}) {
     for (const std::string dtype : {"auto", "float32"}) {
       ModelFiles model = random_model(small_shape(tied));
-      const auto real = make_backend("cpu");
+      const auto real = make_backend({});
       CountingBackend backend(*real);
       SingleRank comm(backend);
       const RuntimeConfig config = resolve_config(small_config(dtype), model.config, backend, comm);

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "backends/cpu/simd/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
 
@@ -32,8 +33,19 @@ Tensor tensor_of(std::vector<T>& values, DType dtype) {
   return Tensor(values.data(), dtype, {static_cast<std::int64_t>(values.size())});
 }
 
-std::vector<std::int32_t> sample(const std::vector<Row>& rows) {
-  const auto backend = make_backend("cpu");
+class SamplingTest : public ::testing::TestWithParam<CpuIsa> {
+ protected:
+  std::vector<std::int32_t> sample(const std::vector<Row>& rows) const {
+    return sample_with(GetParam(), rows);
+  }
+  static std::vector<std::int32_t> sample_with(CpuIsa isa, const std::vector<Row>& rows);
+  // How often each token was drawn over many positions.
+  std::map<std::int32_t, int> histogram(Row row, int draws) const;
+  std::set<std::int32_t> support(const Row& row) const;
+};
+
+std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vector<Row>& rows) {
+  const auto backend = make_backend({.device = "cpu", .cpu_isa = std::string(to_string(isa))});
   const std::size_t n = rows.size();
   const std::size_t vocab = rows[0].logits.size();
   std::vector<float> logits, temperature, top_p, min_p;
@@ -71,8 +83,7 @@ std::vector<std::int32_t> sample(const std::vector<Row>& rows) {
   return tokens;
 }
 
-// How often each token was drawn over many positions.
-std::map<std::int32_t, int> histogram(Row row, int draws) {
+std::map<std::int32_t, int> SamplingTest::histogram(Row row, int draws) const {
   std::map<std::int32_t, int> counts;
   std::vector<Row> rows;
   for (int i = 0; i < draws; ++i) {
@@ -83,7 +94,7 @@ std::map<std::int32_t, int> histogram(Row row, int draws) {
   return counts;
 }
 
-std::set<std::int32_t> support(const Row& row) {
+std::set<std::int32_t> SamplingTest::support(const Row& row) const {
   std::set<std::int32_t> tokens;
   for (const auto& [token, count] : histogram(row, 3000)) tokens.insert(token);
   return tokens;
@@ -91,13 +102,13 @@ std::set<std::int32_t> support(const Row& row) {
 
 const std::vector<float> kLogits = {1.0F, 3.0F, 2.0F, -1.0F, 0.5F, 2.5F, -4.0F};
 
-TEST(SamplingTest, GreedyTakesTheLargestAndTheFirstOfEquals) {
+TEST_P(SamplingTest, GreedyTakesTheLargestAndTheFirstOfEquals) {
   EXPECT_THAT(
       sample({{.logits = kLogits, .temperature = 0}, {.logits = {0, 5, 5, 5, 1, 2, 3}, .temperature = 0}}),
       ElementsAre(1, 1));
 }
 
-TEST(SamplingTest, FollowsTheSoftmax) {
+TEST_P(SamplingTest, FollowsTheSoftmax) {
   for (const float temperature : {0.5F, 1.0F, 2.0F}) {
     constexpr int kDraws = 40000;
     const auto counts = histogram({.logits = kLogits, .temperature = temperature}, kDraws);
@@ -114,13 +125,13 @@ TEST(SamplingTest, FollowsTheSoftmax) {
   }
 }
 
-TEST(SamplingTest, TopKLeavesTheKMostLikely) {
+TEST_P(SamplingTest, TopKLeavesTheKMostLikely) {
   EXPECT_THAT(support({.logits = kLogits, .temperature = 3, .top_k = 3}), ElementsAre(1, 2, 5));
   EXPECT_THAT(support({.logits = kLogits, .temperature = 3, .top_k = 1}), ElementsAre(1));
   EXPECT_EQ(support({.logits = kLogits, .temperature = 9, .top_k = 100}).size(), kLogits.size());
 }
 
-TEST(SamplingTest, TopPLeavesTheFewestThatReachIt) {
+TEST_P(SamplingTest, TopPLeavesTheFewestThatReachIt) {
   const std::vector<float> logits = {std::log(0.5F), std::log(0.3F), std::log(0.15F), std::log(0.05F)};
   EXPECT_THAT(support({.logits = logits, .top_p = 0.45F}), ElementsAre(0));
   EXPECT_THAT(support({.logits = logits, .top_p = 0.7F}), ElementsAre(0, 1));
@@ -128,24 +139,24 @@ TEST(SamplingTest, TopPLeavesTheFewestThatReachIt) {
   EXPECT_THAT(support({.logits = logits, .top_p = 1e-6F}), ElementsAre(0));
 }
 
-TEST(SamplingTest, TopPCountsAmongTheTopK) {
+TEST_P(SamplingTest, TopPCountsAmongTheTopK) {
   const std::vector<float> logits = {std::log(0.4F), std::log(0.3F), std::log(0.2F), std::log(0.1F)};
   // Of the two most likely, the first has 57 %.
   EXPECT_THAT(support({.logits = logits, .top_k = 2, .top_p = 0.55F}), ElementsAre(0));
 }
 
-TEST(SamplingTest, MinPLeavesWhatIsLikelyBesideTheMostLikely) {
+TEST_P(SamplingTest, MinPLeavesWhatIsLikelyBesideTheMostLikely) {
   const std::vector<float> logits = {std::log(0.5F), std::log(0.3F), std::log(0.15F), std::log(0.05F)};
   EXPECT_THAT(support({.logits = logits, .min_p = 0.5F}), ElementsAre(0, 1));
   EXPECT_THAT(support({.logits = logits, .min_p = 1.0F}), ElementsAre(0));
 }
 
-TEST(SamplingTest, MaskedTokensAreNeverSampled) {
+TEST_P(SamplingTest, MaskedTokensAreNeverSampled) {
   EXPECT_THAT(sample({{.logits = kLogits, .temperature = 0, .masked = {1, 5}}}), ElementsAre(2));
   EXPECT_THAT(support({.logits = kLogits, .temperature = 9, .masked = {0, 1, 2}}), IsSubsetOf({3, 4, 5, 6}));
 }
 
-TEST(SamplingTest, ADrawDependsOnSeedAndPositionAlone) {
+TEST_P(SamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   std::vector<Row> rows;
   for (int i = 0; i < 50; ++i)
     rows.push_back({.logits = kLogits, .temperature = 2, .seed = 5, .position = i});
@@ -155,7 +166,7 @@ TEST(SamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   EXPECT_NE(sample(rows), together);
 }
 
-TEST(SamplingTest, LogitsThatAreNotFiniteAreReportedForTheirRowAlone) {
+TEST_P(SamplingTest, LogitsThatAreNotFiniteAreReportedForTheirRowAlone) {
   std::vector<float> nan = kLogits, infinite = kLogits, nothing(kLogits.size(), -INFINITY);
   nan[3] = NAN;
   infinite[3] = INFINITY;
@@ -167,6 +178,29 @@ TEST(SamplingTest, LogitsThatAreNotFiniteAreReportedForTheirRowAlone) {
     EXPECT_THAT(tokens, ElementsAre(-2, 1, -2, -2));
   }
 }
+
+// Over a vocabulary that no block divides, what is drawn is what the reference draws, but for rounding.
+TEST_P(SamplingTest, DrawsWhatTheReferenceDraws) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<Row> rows(200);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits.resize(4999);
+    for (float& logit : rows[i].logits) logit = normal(random);
+    rows[i].position = static_cast<std::int32_t>(i);
+    rows[i].temperature = i % 3 == 0 ? 0.0F : 0.8F;
+    if (i % 5 == 0) rows[i].masked = {0, 4998, static_cast<std::int32_t>(i)};
+    if (i % 7 == 0) rows[i].top_k = 50;
+  }
+  const auto drawn = sample(rows);
+  const auto expected = sample_with(CpuIsa::kReference, rows);
+  int different = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) different += drawn[i] != expected[i];
+  EXPECT_LE(different, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, SamplingTest, ::testing::ValuesIn(available_isas()),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace
 }  // namespace quire

@@ -3,12 +3,11 @@
 #include <numeric>
 
 #include "backends/cpu/reference/reference_backend.h"
+#include "backends/cpu/reference/sampled_row.h"
 #include "ops/philox.h"
 
 namespace quire {
 namespace {
-
-constexpr std::int32_t kInvalidLogits = -2;
 
 // The scaled logits of one row, and which tokens are still in the race.
 class Candidates {
@@ -34,18 +33,29 @@ class Candidates {
     std::erase_if(ids_, [&](std::int32_t id) { return logits_[id] < threshold; });
   }
 
-  // The fewest most likely tokens whose probabilities, among those left, sum to top_p.
+  // The fewest most likely tokens whose probabilities, among those left, sum to top_p. Only as many are
+  // sorted as may be among them.
   void keep_top_p(float top_p, float top) {
     if (top_p >= 1.0F) return;
-    std::sort(ids_.begin(), ids_.end(), [&](std::int32_t a, std::int32_t b) {
+    const auto depth = [&](std::int32_t id) { return (top - logits_[id]) * inverse_temperature_; };
+    const auto mass = [&](auto begin, auto end) {
+      double sum = 0;
+      for (auto id = begin; id != end; ++id) sum += std::exp(-depth(*id));
+      return sum;
+    };
+    const double wanted = top_p * mass(ids_.begin(), ids_.end());
+    auto end = ids_.begin();
+    for (float limit = 4; end != ids_.end() && mass(ids_.begin(), end) < wanted; limit *= 2) {
+      end = std::partition(ids_.begin(), ids_.end(), [&](std::int32_t id) { return depth(id) < limit; });
+    }
+    std::sort(ids_.begin(), end, [&](std::int32_t a, std::int32_t b) {
       return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
     });
-    const auto weight = [&](std::int32_t id) { return std::exp(scaled(id) - top * inverse_temperature_); };
-    float total = 0;
-    for (const std::int32_t id : ids_) total += weight(id);
-    float sum = 0;
+    double sum = 0;
     std::size_t kept = 0;
-    while (kept < ids_.size() && sum < top_p * total) sum += weight(ids_[kept++]);
+    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted) {
+      sum += std::exp(-depth(ids_[kept++]));
+    }
     ids_.resize(std::max<std::size_t>(kept, 1));
   }
 
@@ -78,36 +88,46 @@ class Candidates {
 
 }  // namespace
 
+SampledRow::SampledRow(const SamplingBatch& batch, std::int64_t row)
+    : temperature(batch.temperature.data_as<const float>()[row]),
+      top_p(batch.top_p.data_as<const float>()[row]),
+      min_p(batch.min_p.data_as<const float>()[row]),
+      top_k(batch.top_k.data_as<const std::int32_t>()[row]),
+      seed(static_cast<std::uint64_t>(batch.seeds.data_as<const std::int64_t>()[row])),
+      position(batch.positions.data_as<const std::int32_t>()[row]),
+      slot(batch.slots.data_as<const std::int32_t>()[row]) {
+  const auto* starts = batch.masked_starts.data_as<const std::int32_t>();
+  const auto* ids = batch.masked_ids.data_as<const std::int32_t>();
+  if (starts[row] < starts[row + 1]) masked = {ids + starts[row], ids + starts[row + 1]};
+}
+
+std::int32_t SampledRow::draw(std::span<const float> logits, float top,
+                              std::vector<std::int32_t>& ids) const {
+  ids.resize(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  Candidates candidates(logits.data(), temperature, ids);
+  candidates.keep_min_p(min_p, top);
+  candidates.keep_top_k(top_k);
+  candidates.keep_top_p(top_p, top);
+  return candidates.draw(seed, position);
+}
+
 void ReferenceBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                               const SamplingBatch& batch) {
-  const std::int64_t vocab = logits.dim(1);
-  const auto at = [](const Tensor& tensor, std::int64_t i, auto zero) {
-    return tensor.data_as<decltype(zero)>()[i];
-  };
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
-    scratch_.assign(logits.data_as<const float>() + r * logits.stride(0),
-                    logits.data_as<const float>() + r * logits.stride(0) + vocab);
-    for (std::int32_t i = at(batch.masked_starts, r, 0); i < at(batch.masked_starts, r + 1, 0); ++i) {
-      scratch_[static_cast<std::size_t>(at(batch.masked_ids, i, 0))] = -INFINITY;
-    }
+    const SampledRow row(batch, r);
+    const auto* values = logits.data_as<const float>() + r * logits.stride(0);
+    scratch_.assign(values, values + logits.dim(1));
+    for (const std::int32_t id : row.masked) scratch_[static_cast<std::size_t>(id)] = -INFINITY;
     const auto top = std::max_element(scratch_.begin(), scratch_.end());
     const bool has_nan = std::any_of(scratch_.begin(), scratch_.end(), [](float x) { return std::isnan(x); });
     std::int32_t token = kInvalidLogits;
     if (!has_nan && std::isfinite(*top)) {
-      token = static_cast<std::int32_t>(top - scratch_.begin());
-      if (const float temperature = at(batch.temperature, r, 0.0F); temperature > 0.0F) {
-        survivors_.resize(static_cast<std::size_t>(vocab));
-        std::iota(survivors_.begin(), survivors_.end(), 0);
-        Candidates candidates(scratch_.data(), temperature, survivors_);
-        candidates.keep_min_p(at(batch.min_p, r, 0.0F), *top);
-        candidates.keep_top_k(at(batch.top_k, r, 0));
-        candidates.keep_top_p(at(batch.top_p, r, 0.0F), *top);
-        token = candidates.draw(static_cast<std::uint64_t>(at(batch.seeds, r, std::int64_t{0})),
-                                at(batch.positions, r, 0));
-      }
+      token = row.temperature > 0.0F ? row.draw(scratch_, *top, survivors_)
+                                     : static_cast<std::int32_t>(top - scratch_.begin());
     }
     tokens.data_as<std::int32_t>()[r] = token;
-    last_tokens.data_as<std::int32_t>()[at(batch.slots, r, 0)] = token;
+    last_tokens.data_as<std::int32_t>()[row.slot] = token;
   }
 }
 

@@ -1,0 +1,125 @@
+#pragma once
+
+#include "backends/cpu/simd/vec_math.h"
+
+namespace quire::simd {
+namespace {
+
+[[gnu::always_inline]] inline float inverse_rms(F squares, std::int64_t n, float eps) {
+  return 1.0F / __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(n) + eps);
+}
+
+// x += update where there is one; out = x / rms(x) * weight.
+void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    float* x = job.x + row * job.x_stride;
+    if (job.update != nullptr) {
+      dispatch(job.update_dtype, [&]<typename T>() {
+        const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
+        for (std::int64_t i = 0; i < job.n; i += kLanes) {
+          const int count = lanes_left(i, job.n);
+          store_some(x + i, Vec::add(load_some(x + i, count), load_some(update + i, count)), count);
+        }
+      });
+    }
+    F squares = Vec::zero();
+    for (std::int64_t i = 0; i < job.n; i += kLanes) {
+      const F values = load_some(x + i, lanes_left(i, job.n));
+      squares = Vec::fma(values, values, squares);
+    }
+    const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
+    dispatch(job.out_dtype, [&]<typename T>() {
+      T* out = static_cast<T*>(job.out) + row * job.out_stride;
+      for (std::int64_t i = 0; i < job.n; i += kLanes) {
+        const int count = lanes_left(i, job.n);
+        const F normed = Vec::mul(load_some(x + i, count), inverse);
+        store_some(out + i, Vec::mul(normed, load_some(job.weight + i, count)), count);
+      }
+    });
+  }
+}
+
+void silu_mul(const SiluJob& job, std::int64_t begin, std::int64_t end) {
+  dispatch(job.dtype, [&]<typename T>() {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* gate = static_cast<const T*>(job.gate_up) + row * job.gate_up_stride;
+      T* out = static_cast<T*>(job.out) + row * job.out_stride;
+      for (std::int64_t i = 0; i < job.n; i += kLanes) {
+        const int count = lanes_left(i, job.n);
+        const F g = load_some(gate + i, count);
+        const F gated = Vec::div(g, Vec::add(Vec::set1(1.0F), exp(Vec::sub(Vec::zero(), g))));
+        store_some(out + i, Vec::mul(gated, load_some(gate + job.n + i, count)), count);
+      }
+    }
+  });
+}
+
+void norm_head(const PrepareJob& job, const float* weight, float* head) {
+  F squares = Vec::zero();
+  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
+    const F x = load_some(head + i, lanes_left(i, job.head_dim));
+    squares = Vec::fma(x, x, squares);
+  }
+  const F inverse = Vec::set1(inverse_rms(squares, job.head_dim, job.norm_eps));
+  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
+    const int count = lanes_left(i, job.head_dim);
+    const F normed = Vec::mul(load_some(head + i, count), inverse);
+    store_some(head + i, Vec::mul(normed, load_some(weight + i, count)), count);
+  }
+}
+
+void rotate_head(const PrepareJob& job, std::int64_t position, float* head) {
+  const std::int64_t half = job.rotary_dim / 2;
+  const float* cosines = job.cos_sin + position * job.cos_sin_stride;
+  for (std::int64_t i = 0; i < half; i += kLanes) {
+    const int count = lanes_left(i, half);
+    const F a = load_some(head + i, count);
+    const F b = load_some(head + half + i, count);
+    const F c = load_some(cosines + i, count);
+    const F s = load_some(cosines + half + i, count);
+    store_some(head + i, Vec::sub(Vec::mul(a, c), Vec::mul(b, s)), count);
+    store_some(head + half + i, Vec::add(Vec::mul(b, c), Vec::mul(a, s)), count);
+  }
+}
+
+template <typename T>
+void prepare_head(const PrepareJob& job, const float* norm_weight, std::int64_t position, const T* from,
+                  T* to, float* head) {
+  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
+    const int count = lanes_left(i, job.head_dim);
+    store_some(head + i, load_some(from + i, count), count);
+  }
+  if (norm_weight != nullptr) norm_head(job, norm_weight, head);
+  if (job.cos_sin != nullptr) rotate_head(job, position, head);
+  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
+    const int count = lanes_left(i, job.head_dim);
+    store_some(to + i, load_some(head + i, count), count);
+  }
+}
+
+void prepare_attention(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
+  const CacheView& cache = job.cache;
+  const std::int64_t dim = job.head_dim;
+  dispatch(cache.dtype, [&]<typename T>() {
+    for (std::int64_t t = begin; t < end; ++t) {
+      T* query = static_cast<T*>(job.qkv) + t * job.qkv_stride;
+      const T* key = query + job.num_heads * dim;
+      const T* value = key + job.num_kv_heads * dim;
+      const std::int64_t row = job.slots[t] / cache.block_size * cache.block_stride +
+                               job.slots[t] % cache.block_size * cache.row_stride;
+      for (std::int64_t h = 0; h < job.num_heads; ++h) {
+        prepare_head(job, job.q_norm, job.positions[t], query + h * dim, query + h * dim, scratch);
+      }
+      for (std::int64_t h = 0; h < job.num_kv_heads; ++h) {
+        const std::int64_t slot = row + h * cache.head_stride;
+        prepare_head(job, job.k_norm, job.positions[t], key + h * dim, static_cast<T*>(cache.keys) + slot,
+                     scratch);
+        __builtin_memcpy(static_cast<T*>(cache.values) + slot, value + h * dim,
+                         static_cast<std::size_t>(dim) * sizeof(T));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace quire::simd

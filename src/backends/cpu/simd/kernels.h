@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+// What an instruction set's translation unit (kernels_*.cpp) offers. These are compiled with flags of their
+// own and must not share inline code with the rest of the program: the linker would keep either copy. So
+// arguments are plain pointers and numbers here.
+namespace quire::simd {
+
+// A packed matrix lies in panels of this many rows; the last one may be narrower, a multiple of kPanelStep,
+// filled up with zeros. Within a panel bf16 is [k / 2][rows][2], f16 and f32 are [k][rows]; k is filled up to
+// an even number.
+constexpr std::int64_t kPanel = 64;
+constexpr std::int64_t kPanelStep = 16;
+
+[[gnu::always_inline]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
+// Tokens of one pass over the weights. More are taken in several passes; fewer than kWideTokens use the
+// weights as they lie, others widen a block of them to float32 first, which many tokens then share.
+constexpr std::int64_t kMaxPassTokens = 512;
+constexpr std::int64_t kWideTokens = 48;
+constexpr std::int64_t kBlockDepth = 256;  // k of one such block
+// k of a block for few tokens: what it holds, and the next one that is fetched meanwhile, fit the first
+// cache.
+constexpr std::int64_t kNarrowDepth = 64;
+
+// Elements from one token to the next among the prepared activations. No power of two, for the caches' sake.
+[[gnu::always_inline]] constexpr std::int64_t activation_stride(std::int64_t depth) {
+  return round_up(depth, 16) + 16;
+}
+
+// Floats of scratch a thread needs for linear: sums [tokens][kPanel], then a widened block.
+constexpr std::size_t kLinearScratch = kMaxPassTokens * kPanel + kBlockDepth * kPanel;
+
+struct LinearJob {
+  const std::byte* weights;  // packed
+  DType dtype;               // of weights
+  std::int64_t out_features;
+  std::int64_t in_features;
+  const void* x;  // [tokens, in_features]
+  DType x_dtype;
+  std::int64_t x_stride;
+  std::int64_t tokens;  // at most kMaxPassTokens
+  void* out;            // [tokens, out_features]
+  DType out_dtype;
+  std::int64_t out_stride;
+  const float* bias;   // [out_features], or null
+  float* activations;  // [tokens][activation_stride]: x as the kernel wants it
+};
+
+struct NormJob {
+  void* out;  // [rows, n]
+  DType out_dtype;
+  std::int64_t out_stride;
+  float* x;  // [rows, n]
+  std::int64_t x_stride;
+  const void* update;  // [rows, n] added to x first, or null
+  DType update_dtype;
+  std::int64_t update_stride;
+  const float* weight;  // [n]
+  std::int64_t n;
+  float eps;
+};
+
+struct SiluJob {
+  void* out;            // [rows, n]
+  const void* gate_up;  // [rows, 2 n]
+  DType dtype;
+  std::int64_t out_stride;
+  std::int64_t gate_up_stride;
+  std::int64_t n;
+};
+
+// One layer of the paged cache; strides in elements.
+struct CacheView {
+  void* keys;
+  void* values;
+  DType dtype;
+  std::int64_t block_stride;
+  std::int64_t head_stride;
+  std::int64_t row_stride;
+  std::int64_t block_size;
+};
+
+struct PrepareJob {
+  void* qkv;
+  std::int64_t qkv_stride;
+  CacheView cache;
+  const float* q_norm;   // or null
+  const float* k_norm;   // or null
+  const float* cos_sin;  // or null
+  std::int64_t cos_sin_stride;
+  std::int64_t rotary_dim;
+  float norm_eps;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_dim;
+  const std::int32_t* positions;
+  const std::int32_t* slots;
+};
+
+// The query rows of some neighbouring tokens of one sequence, for one KV head.
+struct AttentionItem {
+  std::int64_t first_token;
+  std::int64_t num_tokens;
+  std::int64_t context;        // tokens that the first one sees, itself included
+  const std::int32_t* blocks;  // of the sequence
+  std::int64_t kv_head;
+};
+
+// Positions of a tile of keys, aligned to multiples of it.
+constexpr std::int64_t kKeyTile = 64;
+constexpr std::int64_t kQueryRows = 64;  // of an item, at least one token's
+
+struct AttentionJob {
+  const void* q;
+  std::int64_t q_stride;
+  void* out;
+  std::int64_t out_stride;
+  CacheView cache;
+  std::int64_t group;  // query heads of a KV head
+  std::int64_t head_dim;
+  float scale;
+};
+
+// Floats of scratch a thread needs: a tile of keys and one of values, and for each row the query, the sums,
+// the scores, the maximum and the total.
+[[gnu::always_inline]] constexpr std::size_t attention_scratch(std::int64_t rows, std::int64_t head_dim) {
+  const std::int64_t width = round_up(head_dim, kPanelStep);
+  return static_cast<std::size_t>(2 * kKeyTile * width + rows * (2 * width + kKeyTile + 2));
+}
+
+struct Draw {
+  const float* logits;
+  std::int64_t n;
+  float inverse_temperature;
+  std::uint64_t seed;
+  std::int32_t position;
+};
+
+struct Kernels {
+  // Rows [begin, end) of x, as linear_panels wants them.
+  void (*prepare_activations)(const LinearJob& job, std::int64_t begin, std::int64_t end);
+  void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);
+  void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
+  void (*silu_mul)(const SiluJob& job, std::int64_t begin, std::int64_t end);
+  void (*prepare_attention)(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch);
+  void (*attention)(const AttentionJob& job, const AttentionItem& item, float* scratch);
+  // The first largest element; -1 when one is NaN or the largest is not finite.
+  std::int64_t (*argmax)(const float* x, std::int64_t n);
+  // The winner of the exponential race over all of a row.
+  std::int64_t (*draw)(const Draw& draw);
+};
+
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Bf16Kernels;
+
+}  // namespace quire::simd

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <span>
+
+#include "ops/backend.h"
+
+namespace quire {
+
+// A matrix in panels of rows, as simd/kernels.h describes them.
+class PackedWeights : public LinearWeights {
+ public:
+  PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
+  static std::size_t packed_bytes(DType dtype, std::int64_t out_features, std::int64_t in_features);
+
+  std::int64_t out_features() const override { return out_features_; }
+  std::int64_t in_features() const override { return in_features_; }
+  std::size_t bytes() const override { return buffer_.bytes(); }
+  DType dtype() const { return dtype_; }
+  const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
+  std::int64_t num_panels() const;
+
+  // Fills the matrix from the parts, one below the other, a panel at a time.
+  void pack(std::span<const WeightTensorPtr> parts);
+  // One row as float32.
+  void read_row(std::int64_t row, float* out) const;
+
+ private:
+  template <typename T>
+  void pack_panel(std::int64_t panel, const T* rows);
+  // Where an element lies, in elements.
+  std::int64_t offset_of(std::int64_t row, std::int64_t k) const;
+
+  Buffer buffer_;
+  DType dtype_;
+  std::int64_t out_features_;
+  std::int64_t in_features_;
+};
+
+}  // namespace quire

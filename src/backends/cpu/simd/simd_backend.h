@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "backends/cpu/reference/reference_backend.h"
+#include "backends/cpu/simd/isa.h"
+#include "backends/cpu/simd/kernels.h"
+#include "backends/cpu/simd/packed_weights.h"
+#include "base/thread_pool.h"
+
+namespace quire {
+
+struct SampledRow;
+
+// The ops that take time, by kernels of one instruction set on several threads. Output elements are summed in
+// one order, whatever else is in the batch and however many threads there are.
+class SimdBackend : public ReferenceBackend {
+ public:
+  // isa: not kReference, and available here.
+  SimdBackend(CpuIsa isa, int num_threads);
+
+  Buffer allocate(std::size_t bytes, MemoryKind kind) override;
+  std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const override {
+    return PackedWeights::packed_bytes(dtype, out_features, in_features);
+  }
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+  void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                 std::int64_t first_row) override;
+  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
+  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                    float eps) override;
+  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                         const AttentionBatch& batch) override;
+  void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
+                 float scale) override;
+  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+              const SamplingBatch& batch) override;
+
+ private:
+  struct SamplingScratch {
+    std::vector<float> logits;
+    std::vector<std::int32_t> ids;
+  };
+
+  // Calls function(begin, end, thread) on contiguous parts of [0, n): on every thread, or on this one alone
+  // where waking others costs more than the work.
+  template <typename Function>
+  void split(std::int64_t n, bool threaded, const Function& function);
+  // Memory of `floats` floats for each thread, at least; it only grows.
+  void reserve_scratch(std::size_t floats);
+  float* scratch(int thread) {
+    return static_cast<float*>(scratch_.data()) + scratch_floats_ * static_cast<std::size_t>(thread);
+  }
+  std::int32_t sample_row(const SampledRow& row, std::span<const float> logits, SamplingScratch& scratch);
+  void plan_attention(const AttentionBatch& batch, std::int64_t num_kv_heads, std::int64_t tokens_of_item);
+
+  const simd::Kernels& kernels_;
+  ThreadPool pool_;
+  Buffer activations_;                     // of one pass of linear
+  Buffer scratch_;                         // of every thread
+  std::size_t scratch_floats_ = 0;         // of one thread
+  std::vector<SamplingScratch> sampling_;  // of every thread
+  std::vector<simd::AttentionItem> items_;
+  std::atomic<std::size_t> next_item_{0};
+};
+
+template <typename Function>
+void SimdBackend::split(std::int64_t n, bool threaded, const Function& function) {
+  if (!threaded || pool_.size() == 1) {
+    function(std::int64_t{0}, n, 0);
+    return;
+  }
+  const std::int64_t threads = pool_.size();
+  pool_.run([&](int thread) {
+    const std::int64_t begin = n * thread / threads;
+    const std::int64_t end = n * (thread + 1) / threads;
+    if (begin < end) function(begin, end, thread);
+  });
+}
+
+}  // namespace quire

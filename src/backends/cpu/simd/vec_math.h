@@ -1,0 +1,106 @@
+#pragma once
+
+// What follows from Vec. Each kernels_*.cpp includes its vec_*.h, then this and the kernels; all of it has
+// internal linkage.
+
+#include "backends/cpu/simd/kernels.h"
+
+namespace quire::simd {
+namespace {
+
+using F = Vec::F;
+constexpr int kLanes = Vec::kLanes;
+
+[[gnu::always_inline]] inline int lanes_left(std::int64_t i, std::int64_t n) {
+  return n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+}
+
+// The first `count` of a vector's elements, the others zero; reads no further.
+template <typename T>
+[[gnu::always_inline]] inline F load_some(const T* p, int count) {
+  if (count == kLanes) return Vec::load_as(p);
+  T values[kLanes] = {};
+  __builtin_memcpy(values, p, static_cast<std::size_t>(count) * sizeof(T));
+  return Vec::load_as(values);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void store_some(T* p, F x, int count) {
+  if (count == kLanes) {
+    Vec::store_as(p, x);
+    return;
+  }
+  T values[kLanes];
+  Vec::store_as(values, x);
+  __builtin_memcpy(p, values, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+// In one order: pairwise by halves.
+[[gnu::always_inline]] inline float sum_lanes(F x) {
+  float lanes[kLanes];
+  Vec::store(lanes, x);
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
+  }
+  return lanes[0];
+}
+
+[[gnu::always_inline]] inline float max_lanes(F x) {
+  float lanes[kLanes];
+  Vec::store(lanes, x);
+  float top = lanes[0];
+  for (int i = 1; i < kLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+}
+
+// e^x to about 1 ulp: Taylor's series to the 7th degree on [-ln(2) / 2, ln(2) / 2]; its error there is 5e-9.
+// 0 below -87.3, at most e^88; NaN stays.
+[[gnu::always_inline]] inline F exp(F x) {
+  const F low = Vec::set1(-87.3F);
+  const F bounded = Vec::min(Vec::set1(88.0F), Vec::max(low, x));
+  const F n = Vec::round(Vec::mul(bounded, Vec::set1(1.44269504F)));
+  // ln(2) in two parts, the first with zeros enough that its product with n is exact.
+  F r = Vec::fma(n, Vec::set1(-0.693145752F), bounded);
+  r = Vec::fma(n, Vec::set1(-1.42860677e-6F), r);
+  F p = Vec::set1(1.0F / 5040);
+  p = Vec::fma(p, r, Vec::set1(1.0F / 720));
+  p = Vec::fma(p, r, Vec::set1(1.0F / 120));
+  p = Vec::fma(p, r, Vec::set1(1.0F / 24));
+  p = Vec::fma(p, r, Vec::set1(1.0F / 6));
+  p = Vec::fma(p, r, Vec::set1(0.5F));
+  p = Vec::fma(p, r, Vec::set1(1.0F));
+  p = Vec::fma(p, r, Vec::set1(1.0F));
+  return Vec::where_less(x, low, Vec::zero(), Vec::scale_by_power(p, n));
+}
+
+// ln of a normal positive x: 2 artanh((m - 1) / (m + 1)) by its series, whose error is under 1e-8 for m in
+// [0.75, 1.5).
+[[gnu::always_inline]] inline F log(F x) {
+  F exponent;
+  const F m = Vec::split(x, exponent);
+  const F s = Vec::div(Vec::sub(m, Vec::set1(1.0F)), Vec::add(m, Vec::set1(1.0F)));
+  const F s2 = Vec::mul(s, s);
+  F p = Vec::set1(2.0F / 11);
+  p = Vec::fma(p, s2, Vec::set1(2.0F / 9));
+  p = Vec::fma(p, s2, Vec::set1(2.0F / 7));
+  p = Vec::fma(p, s2, Vec::set1(2.0F / 5));
+  p = Vec::fma(p, s2, Vec::set1(2.0F / 3));
+  const F tail = Vec::mul(Vec::mul(p, s2), s);
+  const F small = Vec::fma(exponent, Vec::set1(1.42860677e-6F), Vec::fma(Vec::set1(2.0F), s, tail));
+  return Vec::fma(exponent, Vec::set1(0.693145752F), small);
+}
+
+// As dispatch_float, whose code is shared with the rest of the program.
+template <typename Function>
+[[gnu::always_inline]] inline void dispatch(DType dtype, const Function& function) {
+  if (dtype == DType::kBF16) {
+    function.template operator()<BFloat16>();
+  } else if (dtype == DType::kF16) {
+    function.template operator()<Float16>();
+  } else {
+    function.template operator()<float>();
+  }
+}
+
+}  // namespace
+}  // namespace quire::simd

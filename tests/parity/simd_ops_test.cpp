@@ -1,0 +1,336 @@
+// The kernels of every instruction set this machine has against the CPU reference, on odd shapes; and bitwise
+// against themselves: alone, together, with one thread and with several.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "backends/cpu/simd/isa.h"
+#include "backends/registry.h"
+#include "ops/ops.h"
+#include "parity/ops_fixtures.h"
+
+namespace quire {
+namespace {
+
+using testing::ints;
+using testing::Matrix;
+using testing::MemoryWeight;
+
+std::vector<std::string> simd_names() {
+  std::vector<std::string> names;
+  for (const CpuIsa isa : available_isas()) {
+    if (isa != CpuIsa::kReference) names.emplace_back(to_string(isa));
+  }
+  return names;
+}
+
+using Case = std::tuple<std::string, DType>;
+
+class SimdOpsTest : public ::testing::TestWithParam<Case> {
+ protected:
+  DType dtype() const { return std::get<1>(GetParam()); }
+  std::unique_ptr<Backend> make(int threads) const {
+    return make_backend({.device = "cpu", .cpu_isa = std::get<0>(GetParam()), .cpu_threads = threads});
+  }
+  // sums: how many products an element is the sum of, roughly.
+  void expect_near(const Tensor& actual, const Tensor& expected, double sums = 1) const {
+    ASSERT_EQ(actual.dtype(), expected.dtype());
+    const double rounding = actual.dtype() == DType::kF32   ? 1e-6
+                            : actual.dtype() == DType::kF16 ? 1e-3
+                                                            : 8e-3;
+    for (std::int64_t row = 0; row < actual.dim(0); ++row) {
+      for (std::int64_t col = 0; col < actual.dim(1); ++col) {
+        float a = 0, b = 0;
+        convert(actual.dtype(), actual.rows(row, 1).columns(col, 1).data(), DType::kF32, &a, 1);
+        convert(expected.dtype(), expected.rows(row, 1).columns(col, 1).data(), DType::kF32, &b, 1);
+        ASSERT_NEAR(a, b, rounding * std::abs(b) + 6e-6 * std::sqrt(sums) + 1e-6) << row << ", " << col;
+      }
+    }
+  }
+
+  std::mt19937 random_{5};
+  std::unique_ptr<Backend> reference_ = make_backend({.device = "cpu", .cpu_isa = "reference"});
+};
+
+TEST_P(SimdOpsTest, LinearEqualsTheReferenceAndItselfInAnyBatch) {
+  for (const std::int64_t in : {1, 2, 5, 64, 255, 257, 600}) {
+    for (const std::int64_t out : {1, 9, 16, 63, 64, 150}) {
+      const Matrix upper(dtype(), out, in, random_);
+      const Matrix lower(dtype(), 71, in, random_);
+      const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(upper),
+                                                  std::make_shared<MemoryWeight>(lower)};
+      const Matrix bias(DType::kF32, 1, out + 71, random_);
+      const auto expected_weights = reference_->make_linear(parts, dtype());
+      const auto one = make(1), two = make(2);
+      const auto one_weights = one->make_linear(parts, dtype()),
+                 two_weights = two->make_linear(parts, dtype());
+      for (const std::int64_t tokens : {1, 2, 3, 7, 10, 17, 64}) {
+        for (const DType out_dtype : {dtype(), DType::kF32}) {
+          const Matrix x(dtype(), tokens, in, random_);
+          Matrix expected(out_dtype, tokens, out + 71, random_), actual(out_dtype, tokens, out + 71, random_);
+          const Tensor no_bias;
+          const Tensor& added = tokens % 2 == 0 ? no_bias : bias.vector();
+          ops::linear(*reference_, expected.tensor(), x.tensor(), *expected_weights, added);
+          ops::linear(*one, actual.tensor(), x.tensor(), *one_weights, added);
+          expect_near(actual.tensor(), expected.tensor(), static_cast<double>(in));
+          Matrix alone(out_dtype, tokens, out + 71, random_);
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            ops::linear(*two, alone.tensor().rows(t, 1), x.tensor().rows(t, 1), *two_weights, added);
+          }
+          ASSERT_EQ(alone.bytes(), actual.bytes()) << in << " to " << out << ", " << tokens << " tokens";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SimdOpsTest, LinearTakesMoreTokensThanOnePassHolds) {
+  const Matrix weight(dtype(), 70, 33, random_);
+  const Matrix x(dtype(), 1100, 33, random_);
+  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(weight)};
+  Matrix expected(dtype(), 1100, 70, random_), actual(dtype(), 1100, 70, random_);
+  const auto backend = make(2);
+  ops::linear(*reference_, expected.tensor(), x.tensor(), *reference_->make_linear(parts, dtype()), {});
+  ops::linear(*backend, actual.tensor(), x.tensor(), *backend->make_linear(parts, dtype()), {});
+  expect_near(actual.tensor(), expected.tensor(), 33);
+}
+
+TEST_P(SimdOpsTest, EmbeddingReadsRowsOutOfThePackedForm) {
+  for (const std::int64_t width : {1, 5, 64, 131}) {
+    const Matrix table(dtype(), 150, width, random_);
+    const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+    std::vector<std::int32_t> ids = {10, 73, 9, 74, 159, 160, 12, 138, 139, 150};
+    const auto n = static_cast<std::int64_t>(ids.size());
+    Matrix expected(DType::kF32, n, width, random_), actual(DType::kF32, n, width, random_);
+    const auto backend = make(2);
+    ops::embedding(*reference_, expected.tensor(), *reference_->make_linear(parts, dtype()), ints(ids), 10);
+    ops::embedding(*backend, actual.tensor(), *backend->make_linear(parts, dtype()), ints(ids), 10);
+    EXPECT_EQ(actual.bytes(), expected.bytes());
+  }
+}
+
+TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
+  const auto backend = make(2);
+  for (const std::int64_t n : {1, 13, 64, 1030}) {
+    for (const std::int64_t tokens : {1, 7, 64}) {
+      const Matrix weight(DType::kF32, 1, n, random_);
+      const Matrix x(dtype(), tokens, n, random_);
+      Matrix residual(DType::kF32, tokens, n, random_), same(DType::kF32, tokens, n, random_);
+      same.set_bytes(residual.bytes());
+      Matrix expected(dtype(), tokens, n, random_), actual(dtype(), tokens, n, random_);
+      ops::add_rms_norm(*reference_, expected.tensor(), residual.tensor(), x.tensor(), weight.vector(),
+                        1e-6F);
+      ops::add_rms_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), weight.vector(), 1e-6F);
+      EXPECT_EQ(residual.bytes(), same.bytes());
+      expect_near(actual.tensor(), expected.tensor());
+      ops::rms_norm(*reference_, expected.tensor(), residual.tensor(), weight.vector(), 1e-5F);
+      ops::rms_norm(*backend, actual.tensor(), residual.tensor(), weight.vector(), 1e-5F);
+      expect_near(actual.tensor(), expected.tensor());
+      const Matrix gate_up(dtype(), tokens, 2 * n, random_, 20.0F);
+      ops::silu_mul(*reference_, expected.tensor(), gate_up.tensor());
+      ops::silu_mul(*backend, actual.tensor(), gate_up.tensor());
+      expect_near(actual.tensor(), expected.tensor(), 400);
+    }
+  }
+}
+
+struct Shape {
+  int heads, kv_heads, dim, block_size;
+};
+
+// Sequences over a paged cache in which what no sequence owns is NaN.
+class PagedBatch {
+ public:
+  struct Span {
+    int context_before, num_tokens;
+  };
+
+  PagedBatch(const Shape& shape, const std::vector<Span>& spans, DType dtype, std::mt19937& random)
+      : shape_(shape), dtype_(dtype) {
+    int blocks = 0;
+    for (const Span& span : spans) {
+      const int length = span.context_before + span.num_tokens;
+      max_blocks_ = std::max(max_blocks_, length / shape.block_size + 1);
+      blocks += length / shape.block_size + 1;
+      batch.max_seq_len = std::max(batch.max_seq_len, length);
+      batch.max_query_len = std::max(batch.max_query_len, span.num_tokens);
+    }
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(blocks));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), random);
+    tables_.resize(spans.size() * static_cast<std::size_t>(max_blocks_));
+    starts_ = {0};
+    for (std::size_t s = 0; s < spans.size(); ++s) {
+      const int length = spans[s].context_before + spans[s].num_tokens;
+      for (int i = 0; i <= length / shape.block_size; ++i) {
+        tables_[s * static_cast<std::size_t>(max_blocks_) + static_cast<std::size_t>(i)] = ids.back();
+        ids.pop_back();
+      }
+      lengths_.push_back(length);
+      rows_.push_back(static_cast<std::int32_t>(s));
+      starts_.push_back(starts_.back() + spans[s].num_tokens);
+      for (int position = spans[s].context_before; position < length; ++position) {
+        positions_.push_back(position);
+        slots_.push_back(slot_of(s, position));
+      }
+    }
+    memory_ = std::make_unique<Matrix>(dtype, std::int64_t{blocks} * shape.kv_heads * 2 * shape.block_size,
+                                       shape.dim, random);
+    cache = view(*memory_);
+    poison(spans.size());
+    batch.num_sequences = static_cast<int>(spans.size());
+    batch.num_tokens = starts_.back();
+    batch.query_starts = ints(starts_);
+    batch.seq_lens = ints(lengths_);
+    batch.table_rows = ints(rows_);
+    batch.positions = ints(positions_);
+    batch.slot_mapping = ints(slots_);
+    batch.block_tables = Tensor(tables_.data(), DType::kI32, {std::ssize(spans), max_blocks_});
+  }
+
+  // The cache's layout over other memory.
+  KvCacheLayer view(const Matrix& memory) const {
+    const std::int64_t half = std::int64_t{shape_.block_size} * shape_.dim;
+    const std::int64_t blocks = memory.tensor().numel() / (shape_.kv_heads * 2 * half);
+    const auto at = [&](std::int64_t offset) {
+      return Tensor(memory.tensor().data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(dtype_),
+                    dtype_, {blocks, shape_.kv_heads, shape_.block_size, shape_.dim})
+          .with_strides({shape_.kv_heads * 2 * half, 2 * half, shape_.dim, 1});
+    };
+    return {at(0), at(half)};
+  }
+  const Matrix& memory() const { return *memory_; }
+
+  KvCacheLayer cache;
+  AttentionBatch batch;
+
+ private:
+  std::int32_t slot_of(std::size_t sequence, int position) const {
+    const auto index = sequence * static_cast<std::size_t>(max_blocks_) +
+                       static_cast<std::size_t>(position / shape_.block_size);
+    return tables_[index] * shape_.block_size + position % shape_.block_size;
+  }
+  // Positions from a sequence's length to the end of its last block hold NaN.
+  void poison(std::size_t sequences) {
+    const float nan = NAN;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      const int end = (lengths_[s] / shape_.block_size + 1) * shape_.block_size;
+      for (int position = lengths_[s]; position < end; ++position) {
+        const std::int32_t slot = slot_of(s, position);
+        for (const Tensor& half : {cache.keys, cache.values}) {
+          for (int head = 0; head < shape_.kv_heads; ++head) {
+            for (int i = 0; i < shape_.dim; ++i) {
+              const std::int64_t offset = slot / shape_.block_size * half.stride(0) + head * half.stride(1) +
+                                          slot % shape_.block_size * half.stride(2) + i;
+              convert(DType::kF32, &nan, dtype_,
+                      half.data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(dtype_), 1);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  Shape shape_;
+  DType dtype_;
+  int max_blocks_ = 0;
+  std::unique_ptr<Matrix> memory_;
+  std::vector<std::int32_t> tables_, starts_, lengths_, rows_, positions_, slots_;
+};
+
+constexpr Shape kShapes[] = {{4, 2, 32, 8},   {6, 1, 64, 16},   {3, 3, 80, 32}, {16, 8, 128, 16},
+                             {2, 1, 256, 64}, {71, 1, 64, 256}, {4, 2, 6, 8},   {8, 2, 128, 128}};
+
+TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
+  for (const Shape& shape : kShapes) {
+    const std::vector<PagedBatch::Span> spans = {{0, 1},   {62, 3}, {100, 65}, {0, 130},
+                                                 {191, 1}, {64, 1}, {63, 1}};
+    const PagedBatch paged(shape, spans, dtype(), random_);
+    const std::int64_t width = std::int64_t{shape.heads} * shape.dim;
+    const Matrix q(dtype(), paged.batch.num_tokens, width, random_);
+    Matrix expected(dtype(), paged.batch.num_tokens, width, random_),
+        actual(dtype(), paged.batch.num_tokens, width, random_);
+    const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    const auto one = make(1), two = make(2);
+    ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    expect_near(actual.tensor(), expected.tensor());
+    Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
+    for (int s = 0; s < paged.batch.num_sequences; ++s) {
+      const std::int64_t begin = paged.batch.query_starts.data_as<std::int32_t>()[s];
+      const int count = spans[static_cast<std::size_t>(s)].num_tokens;
+      for (int i = 0; i < count; ++i) {
+        std::vector<std::int32_t> starts = {0, 1},
+                                  length = {spans[static_cast<std::size_t>(s)].context_before + i + 1},
+                                  row = {s}, unused = {0};
+        AttentionBatch step = paged.batch;
+        step.num_sequences = step.num_tokens = step.max_query_len = 1;
+        step.max_seq_len = length[0];
+        step.query_starts = ints(starts);
+        step.seq_lens = ints(length);
+        step.table_rows = ints(row);
+        step.positions = step.slot_mapping = ints(unused);
+        ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
+                       step, scale);
+      }
+    }
+    ASSERT_EQ(alone.bytes(), actual.bytes())
+        << "head dim " << shape.dim << ", block size " << shape.block_size;
+  }
+}
+
+TEST_P(SimdOpsTest, PrepareAttentionEqualsTheReference) {
+  for (const Shape& shape : kShapes) {
+    for (const bool with_norm : {false, true}) {
+      const PagedBatch paged(shape, {{0, 40}, {5, 1}, {30, 7}}, dtype(), random_);
+      Matrix memory(dtype(), paged.memory().tensor().dim(0), shape.dim, random_);
+      memory.set_bytes(paged.memory().bytes());
+      const std::int64_t width = std::int64_t{shape.heads + 2 * shape.kv_heads} * shape.dim;
+      Matrix expected(dtype(), paged.batch.num_tokens, width, random_),
+          actual(dtype(), paged.batch.num_tokens, width, random_);
+      actual.set_bytes(expected.bytes());
+      const Matrix norm(DType::kF32, 1, shape.dim, random_);
+      const Matrix cos_sin(DType::kF32, 64, with_norm ? shape.dim : shape.dim / 2 / 2 * 2, random_);
+      AttentionInput input;
+      if (with_norm) input.q_norm = input.k_norm = norm.vector();
+      input.norm_eps = 1e-6F;
+      input.cos_sin = cos_sin.tensor();
+      input.num_heads = shape.heads;
+      input.num_kv_heads = shape.kv_heads;
+      input.head_dim = shape.dim;
+      input.qkv = expected.tensor();
+      ops::prepare_attention(*reference_, input, paged.cache, paged.batch);
+      input.qkv = actual.tensor();
+      ops::prepare_attention(*make(2), input, paged.view(memory), paged.batch);
+      expect_near(actual.tensor(), expected.tensor());
+      for (int t = 0; t < paged.batch.num_tokens; ++t) {
+        const std::int32_t slot = paged.batch.slot_mapping.data_as<std::int32_t>()[t];
+        const KvCacheLayer other = paged.view(memory);
+        for (int head = 0; head < shape.kv_heads; ++head) {
+          const auto row_of = [&](const Tensor& half) {
+            const std::int64_t offset = slot / shape.block_size * half.stride(0) + head * half.stride(1) +
+                                        slot % shape.block_size * half.stride(2);
+            return Tensor(half.data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(dtype()),
+                          dtype(), {1, shape.dim});
+          };
+          expect_near(row_of(other.keys), row_of(paged.cache.keys));
+          expect_near(row_of(other.values), row_of(paged.cache.values));
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, SimdOpsTest,
+                         ::testing::Combine(::testing::ValuesIn(simd_names()),
+                                            ::testing::Values(DType::kF32, DType::kBF16, DType::kF16)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" +
+                                  std::string(to_string(std::get<1>(test.param)));
+                         });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SimdOpsTest);
+
+}  // namespace
+}  // namespace quire
