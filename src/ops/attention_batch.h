@@ -11,6 +11,17 @@ struct KvCacheLayer {
   Tensor values;  // [num_blocks, num_kv_heads, block_size, head_dim]
 };
 
+// What is fixed of attention for the life of a runner, on one rank.
+struct AttentionShape {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int block_size = 0;
+  int max_num_seqs = 0;
+  int max_num_tokens = 0;  // of one step
+  int max_seq_len = 0;
+};
+
 // Which tokens a step computes and where their keys and values live; the same for every layer. All tensors
 // are int32 on the backend's device. Sequence i owns the query rows [query_starts[i], query_starts[i + 1]),
 // the last ones of its seq_lens[i] tokens.
@@ -24,7 +35,8 @@ struct AttentionBatch {
   Tensor table_rows;    // [num_sequences] row of block_tables
   Tensor block_tables;  // [max_num_seqs, max_blocks_per_sequence] block ids
   Tensor positions;     // [num_tokens]
-  Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block
+  Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block; -1: not stored
+  Tensor workspace;     // u8 [Backend::attention_workspace_bytes], or undefined where that is 0
 };
 
 }  // namespace quire

@@ -107,6 +107,16 @@ class Backend {
   // residual f32 [tokens, n] += x [tokens, n]; out = rms_norm(residual).
   virtual void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
                             float eps) = 0;
+  // Bytes that attention wants for itself in AttentionBatch::workspace.
+  virtual std::size_t attention_workspace_bytes(const AttentionShape& shape) const {
+    static_cast<void>(shape);
+    return 0;
+  }
+  // Once a step, before its first layer: what attention can work out from the batch for all layers.
+  virtual void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
+    static_cast<void>(batch);
+    static_cast<void>(shape);
+  }
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
   // 2021; the first half of the dimensions is paired with the second), then k and v are written to their
   // slots of the cache.

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+
+#include "backends/cuda/kernels/launch.h"
+#include "ops/attention_batch.h"
+
+namespace quire {
+struct AttentionInput;
+}
+
+namespace quire::cuda {
+
+// What each op computes, and the shapes, are said at Backend.
+
+void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
+               std::int64_t first_row);
+void rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+              float eps);
+void add_rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
+                  const Tensor& weight, float eps);
+// Tokens whose slot is negative are left out of the cache.
+void prepare_attention(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
+                       const AttentionBatch& batch);
+void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up);
+void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
+void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
+                      const Tensor& last_tokens);
+void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);
+// One layer's part of Backend::copy_blocks.
+void copy_blocks(const LaunchContext& context, const KvCacheLayer& layer, const Tensor& pairs);
+
+}  // namespace quire::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace quire::cuda {
+
+// Where a kernel runs, and what it must know of the device.
+struct LaunchContext {
+  cudaStream_t stream = nullptr;
+  int num_sms = 0;
+};
+
+// Error with `what` and the driver's words, unless status is success.
+void check(cudaError_t status, const char* what);
+
+// Launches `kernel` so that it may start while the one before it ends (programmatic dependent launch). What
+// every kernel owes for that: it calls cudaGridDependencySynchronize() before it reads what a kernel before
+// it wrote and before it writes anything, in every thread that does either; and it calls
+// cudaTriggerProgrammaticLaunchCompletion() at its start, since the next one waits for its end all the same.
+template <typename... Params, typename... Args>
+void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Args... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
+}
+
+}  // namespace quire::cuda

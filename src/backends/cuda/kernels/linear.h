@@ -1,0 +1,25 @@
+#pragma once
+
+#include "backends/cuda/kernels/launch.h"
+#include "base/tensor.h"
+
+namespace quire::cuda {
+
+// out [tokens, out_features] = x [tokens, in_features] · weightᵀ + bias, where weight is [out_features,
+// in_features], row-major, in x's dtype; bias f32 or undefined; out in x's dtype or f32. Rows of x may be
+// strided.
+
+constexpr int kMaxMatvecTokens = 16;
+// For 1 to kMaxMatvecTokens tokens: bound by reading the weight once.
+void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+            const Tensor& bias);
+
+// For any number of tokens; every element is summed over in_features in one order, whatever the number of
+// tokens. Also the path for float32.
+void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const Tensor& weight, const Tensor& bias);
+
+// out [tokens, n] in f32 or x's dtype += bias f32 [n]: what a library's product left out.
+void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bias);
+
+}  // namespace quire::cuda

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "backends/cuda/kernels/launch.h"
+#include "ops/sampling_batch.h"
+
+namespace quire::cuda {
+
+// Bytes that sample() needs for up to max_rows rows of vocab_size logits.
+std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms);
+
+// Backend::sample. Same filters and same random numbers as the CPU reference; tokens may differ from it only
+// where two candidates are equal to rounding. The logits are read, not changed.
+void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
+            const Tensor& logits, const SamplingBatch& batch, const Tensor& workspace);
+
+}  // namespace quire::cuda
