@@ -5,28 +5,38 @@
 
 namespace quire::cuda {
 
-// Bytes of AttentionBatch::workspace: the plan, and what parts of a sequence leave for the merge.
-std::size_t attention_workspace_bytes(const AttentionShape& shape, int num_sms);
+// Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal.
+// Each part has a workspace (u8, zeroed when allocated, 256-byte aligned, its own) and a plan, made once a
+// step before the layers: which block of threads computes what, worked out on the device from the lengths
+// there, so that a captured graph stays right when they change. Host-side counts in `batch` (num_sequences,
+// num_tokens, max_query_len, max_seq_len) are upper bounds of what the device tensors hold.
 
-// Once a step, before the layers: writes into batch.workspace which block of threads computes what, from the
-// lengths on the device, so that a captured graph stays right when lengths change.
-void plan_attention(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape);
+// What the kernels of one layer read and write.
+struct AttentionCall {
+  Tensor out;  // [tokens, num_heads * head_dim]
+  Tensor q;    // [tokens, num_heads * head_dim], rows strided
+  KvCacheLayer cache;
+  float scale = 1;
+  Tensor workspace;
+};
 
-// out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v over the paged cache for the sequences of
-// one query token. Rows of other sequences, and of sequences whose length is 0, are left alone.
-void decode_attention(const LaunchContext& context, const Tensor& out, const Tensor& q,
-                      const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionShape& shape,
-                      float scale);
+// Sequences of one query token. Rows of other sequences, and of sequences of length 0, are left alone.
+std::size_t decode_workspace_bytes(const AttentionShape& shape, int num_sms);
+void plan_decode(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
+                 const Tensor& workspace);
+void decode_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
+                      const AttentionShape& shape);
 
-// The same, causal, for the sequences of more than one query token.
-void prefill_attention(const LaunchContext& context, const Tensor& out, const Tensor& q,
-                       const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionShape& shape,
-                       float scale);
+// Sequences of more than one query token; the others' rows are left alone.
+std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms);
+void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
+                  const Tensor& workspace);
+void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
+                       const AttentionShape& shape);
 
-// The same for all sequences, by one kernel whose sums are taken in an order that depends on the position
-// alone: not on the batch, nor on how the sequence was cut into chunks. Also the path for float32.
-void fixed_order_attention(const LaunchContext& context, const Tensor& out, const Tensor& q,
-                           const KvCacheLayer& cache, const AttentionBatch& batch,
-                           const AttentionShape& shape, float scale);
+// All sequences, by one kernel whose sums are taken in an order that depends on the position alone: not on
+// the batch, nor on how the sequence was cut into chunks. Takes float32 too. Needs no plan or workspace.
+void fixed_order_attention(const LaunchContext& context, const AttentionCall& call,
+                           const AttentionBatch& batch, const AttentionShape& shape);
 
 }  // namespace quire::cuda
