@@ -52,6 +52,7 @@ void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCa
       };
       for (std::int64_t h = 0; h < input.num_heads; ++h)
         transform(qkv + h * dim, input.q_norm, qkv + h * dim);
+      if (slot < 0) continue;
       for (std::int64_t h = 0; h < input.num_kv_heads; ++h) {
         const T* key = qkv + (input.num_heads + h) * dim;
         const T* value = key + input.num_kv_heads * dim;
