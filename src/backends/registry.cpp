@@ -30,11 +30,11 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
 }
 
 // The CUDA backend's module, which lies in lib/quire beside the library or below the program's folder.
-class CudaModule {
+class GpuModule {
  public:
   // Opened once, and never closed: what it made may live on.
-  static const CudaModule& get() {
-    static const CudaModule module;
+  static const GpuModule& get() {
+    static const GpuModule module;
     return module;
   }
 
@@ -50,7 +50,7 @@ class CudaModule {
  private:
   static constexpr char kFile[] = "libquire_cuda.so";
 
-  CudaModule() {
+  GpuModule() {
     const std::filesystem::path path = find();
     if (path.empty()) {
       report_.problem = "this installation was built without CUDA";
@@ -99,7 +99,7 @@ int device_index(std::string_view device) {
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.device == "cpu") return make_cpu_backend(options);
   if (options.device == "auto") {
-    const std::string& problem = CudaModule::get().report().problem;
+    const std::string& problem = GpuModule::get().report().problem;
     if (!problem.empty()) {
       log_info("on the CPU: {}", problem);
       return make_cpu_backend(options);
@@ -107,7 +107,7 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   }
   const int index = options.device == "auto" ? 0 : device_index(options.device);
   try {
-    return CudaModule::get().open({index, options.deterministic});
+    return GpuModule::get().open({index, options.deterministic});
   } catch (const Error& e) {
     fail("device {} cannot be used: {}", options.device, e.what());
   }
@@ -119,7 +119,7 @@ MachineReport inspect_machine() {
   report.best_cpu_isa = to_string(resolve_isa("auto"));
   report.cores = usable_cores();
   report.memory = ReferenceBackend().total_memory();
-  report.gpus = CudaModule::get().report();
+  report.gpus = GpuModule::get().report();
   return report;
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "cli/commands.h"
 

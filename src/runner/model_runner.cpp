@@ -69,12 +69,11 @@ void ModelRunner::capture_graphs() {
 
 void ModelRunner::capture_graph(int rows) {
   const StepTensors step = batch_builder_.build(StepPlan{}, stages_.front().inputs, rows);
-  DecodeGraph graph{.rows = rows, .graph = nullptr, .logits = {}};
-  const auto ops = [&] { graph.logits = model_->compute_logits(forward(step)); };
-  ops();  // no row has a length: nothing is stored
-  graph.graph = backend_.capture(ops);
+  const auto ops = [this, step] { return model_->compute_logits(forward(step)); };
+  const Tensor logits = ops();  // as it must be before it is recorded; no sequence has a length
+  auto graph = backend_.capture(ops);
   backend_.wait(backend_.record());  // the inputs are written anew for the next one
-  if (graph.graph != nullptr) graphs_.push_back(std::move(graph));
+  if (graph != nullptr) graphs_.push_back({rows, std::move(graph), logits});
 }
 
 // The smallest graph that can run the plan, or null.

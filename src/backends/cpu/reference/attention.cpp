@@ -128,6 +128,7 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
       const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
       const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
       const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
+      if (seq_len == 0) continue;
       const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
       const auto* blocks =
           batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
