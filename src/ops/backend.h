@@ -95,9 +95,9 @@ class Backend {
   virtual Event record() = 0;          // marks the end of what is queued so far
   virtual void wait(Event event) = 0;  // blocks until the event has passed
 
+  virtual bool has_graphs() const { return false; }
   // Records what `ops` queues, with the tensors it names, and queues none of it. Nothing may be allocated or
-  // waited for meanwhile, and every op must have run with these shapes before. Null: this backend has no
-  // graphs.
+  // waited for meanwhile, and every op must have run with these shapes before. For backends that have graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& ops) {
     static_cast<void>(ops);
     return nullptr;

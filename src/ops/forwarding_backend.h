@@ -20,6 +20,7 @@ class ForwardingBackend : public Backend {
   void copy(const Tensor& dst, const Tensor& src) override { inner_.copy(dst, src); }
   Event record() override { return inner_.record(); }
   void wait(Event event) override { inner_.wait(event); }
+  bool has_graphs() const override { return inner_.has_graphs(); }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override { return inner_.capture(ops); }
   void replay(const Graph& graph) override { inner_.replay(graph); }
 

@@ -73,7 +73,7 @@ void ModelRunner::capture_graph(int rows) {
   const Tensor logits = ops();  // as it must be before it is recorded; no sequence has a length
   auto graph = backend_.capture(ops);
   backend_.wait(backend_.record());  // the inputs are written anew for the next one
-  if (graph != nullptr) graphs_.push_back({rows, std::move(graph), logits});
+  graphs_.push_back({rows, std::move(graph), logits});
 }
 
 // The smallest graph that can run the plan, or null.

@@ -20,8 +20,8 @@ class ModelRunner {
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
               WeightSource& weights);
 
-  // Records steps of one token a sequence for some numbers of sequences, where the backend has graphs and the
-  // configuration wants them. Once, before the first plan.
+  // Records steps of one token a sequence for some numbers of sequences, where the configuration wants graphs.
+  // Once, before the first plan.
   void capture_graphs();
 
   void submit(const StepPlan& plan);

@@ -107,7 +107,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
       config.max_num_batched_tokens == 0
           ? (on_cpu ? 2048 : 8192)
           : in_range("max-num-batched-tokens", config.max_num_batched_tokens, 1, 1 << 20);
-  runtime.use_graphs = !config.enforce_eager;
+  runtime.use_graphs = backend.has_graphs() && !config.enforce_eager;
   runtime.block_size = in_range("block-size", config.block_size, 8, 256);
   if ((runtime.block_size & (runtime.block_size - 1)) != 0) {
     fail("block-size is {}; it must be a power of two from 8 to 256", runtime.block_size);

@@ -22,6 +22,7 @@ class ReplayingBackend : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 
+  bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override {
     return std::make_unique<Closure>(ops);
   }

@@ -26,6 +26,7 @@ class CudaBackend final : public Backend {
   void copy(const Tensor& dst, const Tensor& src) override;
   Event record() override;
   void wait(Event event) override;
+  bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void replay(const Graph& graph) override;
 
