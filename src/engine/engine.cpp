@@ -156,7 +156,8 @@ EngineStats Engine::stats() const {
   return stats_;
 }
 
-void Engine::observe_steps(std::function<void(const StepRecord&)> observer) {
+void Engine::observe_steps(std::function<void(const StepRecord&)> observer, int profile_every) {
+  profile_every_ = can_profile() ? profile_every : 0;
   const std::lock_guard lock(stats_mutex_);
   step_observer_ = std::move(observer);
 }
@@ -237,7 +238,12 @@ void Engine::submit_step(const StepPlan& plan) {
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
   }
   step.start = std::chrono::steady_clock::now();
-  runner_->submit(plan);
+  const int profile_every = profile_every_;
+  if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
+    record.ops = runner_->submit_profiled(plan);
+  } else {
+    runner_->submit(plan);
+  }
   steps_.push_back(step);
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -56,6 +58,17 @@ class Graph {
   virtual ~Graph() = default;
 };
 
+// What a device can do at best, measured.
+struct DeviceCeiling {
+  double read_gb_per_s = 0;
+  double matrix_gflop_per_s = 0;  // bfloat16
+};
+
+enum class OpKind : std::uint8_t { kLinear, kAttention, kSampling, kOther };
+inline constexpr std::size_t kNumOpKinds = 4;
+// Seconds the ops of each kind took.
+using OpTimes = std::array<double, kNumOpKinds>;
+
 // The key and value halves of a fused projection, and what is done to them before attention; see
 // Backend::prepare_attention.
 struct AttentionInput {
@@ -103,6 +116,13 @@ class Backend {
     return nullptr;
   }
   virtual void replay(const Graph& graph) { static_cast<void>(graph); }
+
+  // Measured now, on a device with nothing else to do; none where the host can measure it as well.
+  virtual std::optional<DeviceCeiling> measure_ceiling() { return {}; }
+  // Between the two, ops are timed one by one, without gaps between them; graphs are not. stop_profile waits
+  // for them. For backends that have graphs.
+  virtual void start_profile() {}
+  virtual OpTimes stop_profile() { return {}; }
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
   virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;

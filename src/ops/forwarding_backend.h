@@ -23,6 +23,9 @@ class ForwardingBackend : public Backend {
   bool has_graphs() const override { return inner_.has_graphs(); }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override { return inner_.capture(ops); }
   void replay(const Graph& graph) override { inner_.replay(graph); }
+  std::optional<DeviceCeiling> measure_ceiling() override { return inner_.measure_ceiling(); }
+  void start_profile() override { inner_.start_profile(); }
+  OpTimes stop_profile() override { return inner_.stop_profile(); }
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
     return inner_.make_linear(parts, dtype);

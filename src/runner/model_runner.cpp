@@ -88,7 +88,15 @@ const ModelRunner::DecodeGraph* ModelRunner::find_graph(const StepPlan& plan) co
   return found == graphs_.end() ? nullptr : &*found;
 }
 
-void ModelRunner::submit(const StepPlan& plan) {
+void ModelRunner::submit(const StepPlan& plan) { submit(plan, find_graph(plan)); }
+
+OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
+  backend_.start_profile();
+  submit(plan, nullptr);
+  return backend_.stop_profile();
+}
+
+void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   QUIRE_CHECK(static_cast<int>(pending_.size()) < kMaxInFlight);
   Stage& stage = stages_[next_stage_];
   next_stage_ = (next_stage_ + 1) % stages_.size();
@@ -99,7 +107,6 @@ void ModelRunner::submit(const StepPlan& plan) {
     if (sequence.sample) pending.sampled.push_back(pending.result.sequences.size());
     pending.result.sequences.push_back({.sequence = sequence.sequence, .logits = {}});
   }
-  const DecodeGraph* graph = find_graph(plan);
   const StepTensors step = batch_builder_.build(plan, stage.inputs, graph == nullptr ? 0 : graph->rows);
   const std::int64_t rows = step.sampling.num_rows;
   const Tensor host_tokens(stage.tokens.data(), DType::kI32, {rows});

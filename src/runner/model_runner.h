@@ -20,11 +20,13 @@ class ModelRunner {
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
               WeightSource& weights);
 
-  // Records steps of one token a sequence for some numbers of sequences, where the configuration wants graphs.
-  // Once, before the first plan.
+  // Records steps of one token a sequence for some numbers of sequences, where the configuration wants
+  // graphs. Once, before the first plan.
   void capture_graphs();
 
   void submit(const StepPlan& plan);
+  // The same op by op, timed; waits for the end. Where the backend has graphs.
+  OpTimes submit_profiled(const StepPlan& plan);
   StepResult collect();   // the oldest plan's; waits for it
   void drop_in_flight();  // waits for what was submitted; it has no result
 
@@ -48,6 +50,7 @@ class ModelRunner {
   };
 
   void allocate_cache();
+  void submit(const StepPlan& plan, const DecodeGraph* graph);
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
   Tensor forward(const StepTensors& step);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cuda/ceiling.h"
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/sampling.h"
@@ -57,8 +58,9 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(context_.stream);
 }
 
-const LaunchContext& CudaBackend::context() const {
+const LaunchContext& CudaBackend::context(OpKind kind) const {
   check(cudaSetDevice(device_), "choosing the device");
+  if (timer_ != nullptr) timer_->begin(kind);
   return context_;
 }
 
@@ -132,6 +134,19 @@ void CudaBackend::replay(const Graph& graph) {
   check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).get(), context().stream), "starting a graph");
 }
 
+std::optional<DeviceCeiling> CudaBackend::measure_ceiling() {
+  return cuda::measure_ceiling(context(), *matmul_);
+}
+
+void CudaBackend::start_profile() { timer_ = std::make_unique<OpTimer>(context()); }
+
+OpTimes CudaBackend::stop_profile() {
+  QUIRE_CHECK(timer_ != nullptr);
+  const OpTimes times = timer_->finish();
+  timer_.reset();
+  return times;
+}
+
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
   return load_linear(*this, parts, dtype);
 }
@@ -139,7 +154,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTe
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
   if (x.dim(0) == 0) return;
-  matmul_->linear(context(), out, x, dynamic_cast<const CudaLinear&>(weights).weight(), bias);
+  matmul_->linear(context(OpKind::kLinear), out, x, dynamic_cast<const CudaLinear&>(weights).weight(), bias);
 }
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
@@ -166,7 +181,7 @@ void CudaBackend::plan_attention(const AttentionBatch& batch, const AttentionSha
   attention_shape_ = shape;
   if (!batch.workspace.defined()) return;
   const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
-  plan_decode(context(), batch, shape, slice(batch.workspace, 0, decode_bytes));
+  plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, decode_bytes));
   if (batch.max_query_len > 1) {
     plan_prefill(
         context(), batch, shape,
@@ -183,16 +198,16 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
                             const AttentionBatch& batch, float scale) {
   AttentionCall call{out, q, cache, scale, {}};
   if (!batch.workspace.defined() || q.dtype() == DType::kF32) {
-    fixed_order_attention(context(), call, batch, attention_shape_);
+    fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
     return;
   }
   const std::size_t decode_bytes = decode_workspace_bytes(attention_shape_, context_.num_sms);
   call.workspace = slice(batch.workspace, 0, decode_bytes);
-  decode_attention(context(), call, batch, attention_shape_);
+  decode_attention(context(OpKind::kAttention), call, batch, attention_shape_);
   if (batch.max_query_len > 1) {
     call.workspace = slice(batch.workspace, aligned(decode_bytes),
                            prefill_workspace_bytes(attention_shape_, context_.num_sms));
-    prefill_attention(context(), call, batch, attention_shape_);
+    prefill_attention(context(OpKind::kAttention), call, batch, attention_shape_);
   }
 }
 
@@ -214,7 +229,7 @@ std::size_t CudaBackend::sampling_workspace_bytes(int max_rows, std::int64_t voc
 
 void CudaBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                          const SamplingBatch& batch) {
-  cuda::sample(context(), tokens, last_tokens, logits, batch, batch.workspace);
+  cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
 }
 
 void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/kernels/launch.h"
 #include "backends/cuda/matmul.h"
+#include "backends/cuda/op_timer.h"
 #include "ops/backend.h"
 #include "ops/backend_module.h"
 
@@ -29,6 +30,9 @@ class CudaBackend final : public Backend {
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void replay(const Graph& graph) override;
+  std::optional<DeviceCeiling> measure_ceiling() override;
+  void start_profile() override;
+  OpTimes stop_profile() override;
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
 
@@ -61,8 +65,8 @@ class CudaBackend final : public Backend {
     std::size_t total = 0;
   };
   Memory memory() const;
-  // Makes the device this thread's current one.
-  const LaunchContext& context() const;
+  // Makes the device this thread's current one; every op begins with it.
+  const LaunchContext& context(OpKind kind = OpKind::kOther) const;
 
   int device_ = 0;
   LaunchContext context_;
@@ -72,6 +76,7 @@ class CudaBackend final : public Backend {
   Event last_event_ = 0;
   Buffer library_workspace_;
   std::unique_ptr<Matmul> matmul_;
+  std::unique_ptr<OpTimer> timer_;  // while ops are timed
   AttentionShape attention_shape_;  // of the last plan
 };
 
