@@ -202,6 +202,16 @@ class PagedBatch {
     return {at(0), at(half)};
   }
   const Matrix& memory() const { return *memory_; }
+  // What attention is planned for; steps of this batch may be parts of it.
+  AttentionShape attention_shape() const {
+    return {.num_heads = shape_.heads,
+            .num_kv_heads = shape_.kv_heads,
+            .head_dim = shape_.dim,
+            .block_size = shape_.block_size,
+            .max_num_seqs = batch.num_sequences,
+            .max_num_tokens = batch.num_tokens,
+            .max_seq_len = batch.max_seq_len};
+  }
 
   KvCacheLayer cache;
   AttentionBatch batch;
@@ -255,6 +265,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
     const auto one = make(1), two = make(2);
     ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    ops::plan_attention(*two, paged.batch, paged.attention_shape());
     ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scale);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
@@ -272,6 +283,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.seq_lens = ints(length);
         step.table_rows = ints(row);
         step.positions = step.slot_mapping = ints(unused);
+        ops::plan_attention(*one, step, paged.attention_shape());
         ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
                        step, scale);
       }
