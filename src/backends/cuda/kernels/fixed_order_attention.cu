@@ -1,9 +1,9 @@
 // out[token, head] = softmax(q · kᵀ * scale) · v over the paged cache, causal, in an order that the token's
-// position alone decides: the keys in chunks of 32, chunk c summed by warp c % 8 after its earlier chunks, the
-// warps' sums merged from first to last. So a token's result is bitwise the same in any batch and chunking.
-// Layout: keys and values of one (block, head) contiguous; q and out rows strided.
-// Moves: keys and values up to its position for every token (a decode step's least; a prefill reads them from
-// L2 once a token instead of once a tile). Flops: 4 * head_dim a (token, head, key), on the plain cores.
+// position alone decides: the keys in chunks of 32, chunk c summed by warp c % 8 after its earlier chunks,
+// the warps' sums merged from first to last. So a token's result is bitwise the same in any batch and
+// chunking. Layout: keys and values of one (block, head) contiguous; q and out rows strided. Moves: keys and
+// values up to its position for every token (a decode step's least; a prefill reads them from L2 once a token
+// instead of once a tile). Flops: 4 * head_dim a (token, head, key), on the plain cores.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -15,8 +15,8 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kChunk = 32;       // keys: one a lane where scores are turned into weights
-constexpr int kVector = 8;       // dimensions a lane loads and sums
+constexpr int kChunk = 32;  // keys: one a lane where scores are turned into weights
+constexpr int kVector = 8;  // dimensions a lane loads and sums
 constexpr int kMaxHeadDim = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
