@@ -181,6 +181,8 @@ int main() {
       {"28 x 100 to 1,024", 16, 8, 128, 16, std::vector<int>(28, 0), ragged},
       {"64 x 128 after 1k", 16, 8, 128, 16, std::vector<int>(64, 1024), std::vector<int>(64, 128)},
       {"1 x 2k after 16k", 16, 8, 128, 16, {16384}, {2048}},
+      {"16 x 1k, blocks of 128", 16, 8, 128, 128, none, std::vector<int>(16, 1024)},
+      {"1 x 16k, blocks of 128", 16, 8, 128, 128, {0}, {16384}},
       {"4 x 4k, blocks of 128", 16, 8, 128, 128, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, 32 / 8 heads", 32, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 64", 32, 8, 64, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},

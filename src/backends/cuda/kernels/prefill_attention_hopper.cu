@@ -22,6 +22,8 @@ constexpr int kConsumers = 2;  // warpgroups
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = 4 * kConsumers;
+constexpr int kProducerWarps = 2;  // each for keys and for values
+constexpr int kProducerBarrier = 5;
 // Of the 64K registers of an SM: 2 * 128 * 232 + 128 * 40.
 constexpr int kConsumerRegisters = 232;
 constexpr int kProducerRegisters = 40;
@@ -45,6 +47,7 @@ struct Shared {
   std::uint64_t queries_full, queries_free;
   std::uint64_t keys_full[kStages], keys_free[kStages];
   std::uint64_t values_full[kStages], values_free[kStages];
+  int taken[2];      // pieces of work, of the tile that is fetched and of the one before
   PrefillTile tile;  // of `queries`; no tokens: there is no more work
   int head_tile;
 };
@@ -67,16 +70,20 @@ struct Ring {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The fetching warp. A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
+// One of the four warps that fetch: two the keys, two the values, since each can start few copies at a time.
+// A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
 template <typename S>
 struct Producer {
   const PrefillParams& p;
   const Maps& maps;
   Shared<S>& shared;
   int lane = threadIdx.x % 32;
-  int chunk = lane % S::kChunks;
+  int warp = threadIdx.x % kWarpgroup / 32;
+  bool of_keys = warp < kProducerWarps;
+  int box = lane * kProducerWarps + warp % kProducerWarps;
+  int chunk = box % S::kChunks;
   int box_shift = min(p.block_shift, 31 - __clz(S::kKeys));
-  int first_token = lane / S::kChunks << box_shift;  // of the lane's box in its stage
+  int first_token = box / S::kChunks << box_shift;  // of the lane's box in its stage
   Ring ring;
 
   __device__ int block_of(const int* table, int first_key, int num_keys) const {
@@ -84,31 +91,43 @@ struct Producer {
     return first_token < S::kKeys && key < num_keys ? table[key >> p.block_shift] : -1;
   }
 
-  __device__ void copy_stage(const CUtensorMap& map, std::uint8_t* to, std::uint64_t* full,
-                             std::uint64_t* free, int kv_head, int block, int first_key) {
-    hopper::wait(free, ring.parity ^ 1);
+  __device__ void copy_stage(int kv_head, int block, int first_key) {
+    const int s = ring.stage;
+    std::uint64_t* full = of_keys ? &shared.keys_full[s] : &shared.values_full[s];
+    hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
     const unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
     if (lane == 0) hopper::arrive_expecting(full, boxes * (kRowBytes << box_shift));
     __syncwarp();
     if (block >= 0) {
-      hopper::copy_box(to + chunk * S::kKeyChunk + first_token * kRowBytes, map, chunk * 64,
+      std::uint8_t* to = of_keys ? shared.keys[s][chunk] : shared.values[s][chunk];
+      hopper::copy_box(to + first_token * kRowBytes, of_keys ? maps.keys : maps.values, chunk * 64,
                        (first_key + first_token) & ((1 << p.block_shift) - 1), kv_head, block, full);
     }
+    ring.next();
   }
 
+  // Takes the next piece of work for all four warps; what lies past the last is none.
+  __device__ int take_work(int work, unsigned parity) {
+    if (warp == 0 && lane == 0) {
+      const int taken = atomicAdd(&p.plan->next, 1);
+      // Every block of threads asks in vain once; the last to do so leaves the plan ready for the next layer.
+      if (taken == work + static_cast<int>(gridDim.x) - 1) p.plan->next = 0;
+      shared.taken[parity] = taken;
+    }
+    hopper::sync_threads(kProducerBarrier, kWarpgroup);
+    return shared.taken[parity];
+  }
+
+  // By one thread.
   __device__ void copy_queries(const PrefillTile& tile, int head_tile, unsigned parity) {
     hopper::wait(&shared.queries_free, parity ^ 1);
-    if (lane == 0) {
-      shared.tile = tile;
-      shared.head_tile = head_tile;
-      const unsigned bytes = p.packed_heads * p.tile_tokens * kRowBytes;
-      hopper::arrive_expecting(&shared.queries_full, tile.tokens > 0 ? S::kChunks * bytes : 0);
-      if (tile.tokens > 0) {
-        for (int c = 0; c < S::kChunks; ++c) {
-          hopper::copy_box(shared.queries[c], maps.queries, c * 64, head_tile * p.packed_heads, tile.row,
-                           &shared.queries_full);
-        }
-      }
+    shared.tile = tile;
+    shared.head_tile = head_tile;
+    if (tile.tokens == 0) return hopper::arrive(&shared.queries_full);
+    hopper::arrive_expecting(&shared.queries_full, S::kChunks * p.packed_heads * p.tile_tokens * kRowBytes);
+    for (int c = 0; c < S::kChunks; ++c) {
+      hopper::copy_box(shared.queries[c], maps.queries, c * 64, head_tile * p.packed_heads, tile.row,
+                       &shared.queries_full);
     }
   }
 
@@ -116,19 +135,11 @@ struct Producer {
     const auto* tiles = reinterpret_cast<const PrefillTile*>(p.plan + 1);
     const int work = p.plan->num_tiles * p.head_tiles;
     for (unsigned parity = 0;; parity ^= 1) {
-      int taken = 0;
-      if (lane == 0) taken = atomicAdd(&p.plan->next, 1);
-      taken = __shfl_sync(0xFFFFFFFFU, taken, 0);
-      if (taken >= work) {
-        // Every block of threads asks in vain once; the last to do so leaves the plan ready for the next
-        // layer.
-        if (lane == 0 && taken == work + static_cast<int>(gridDim.x) - 1) p.plan->next = 0;
-        copy_queries({}, 0, parity);
-        return;
-      }
-      const PrefillTile tile = tiles[taken / p.head_tiles];
+      const int taken = take_work(work, parity);
+      const PrefillTile tile = taken < work ? tiles[taken / p.head_tiles] : PrefillTile{};
       const int head_tile = taken % p.head_tiles;
-      copy_queries(tile, head_tile, parity);
+      if (threadIdx.x == kThreads - 1) copy_queries(tile, head_tile, parity);  // of the warp with most time
+      if (taken >= work) return;
       const int kv_head = head_tile * p.packed_heads / p.group;
       const int* table = p.block_tables + tile.table_row * p.table_stride;
       const int num_keys = tile.position + tile.tokens;
@@ -136,13 +147,8 @@ struct Producer {
       int block = block_of(table, first_key, num_keys);
       for (; first_key >= 0; first_key -= S::kKeys) {
         const int next_block = first_key > 0 ? block_of(table, first_key - S::kKeys, num_keys) : 0;
-        const int s = ring.stage;
-        copy_stage(maps.keys, shared.keys[s][0], &shared.keys_full[s], &shared.keys_free[s], kv_head, block,
-                   first_key);
-        copy_stage(maps.values, shared.values[s][0], &shared.values_full[s], &shared.values_free[s], kv_head,
-                   block, first_key);
+        copy_stage(kv_head, block, first_key);
         block = next_block;
-        ring.next();
       }
     }
   }
@@ -296,8 +302,8 @@ __device__ void init_barriers(Shared<S>& shared) {
   hopper::init_barrier(&shared.queries_full, 1);
   hopper::init_barrier(&shared.queries_free, kConsumerWarps);
   for (int s = 0; s < kStages; ++s) {
-    hopper::init_barrier(&shared.keys_full[s], 1);
-    hopper::init_barrier(&shared.values_full[s], 1);
+    hopper::init_barrier(&shared.keys_full[s], kProducerWarps);
+    hopper::init_barrier(&shared.values_full[s], kProducerWarps);
     hopper::init_barrier(&shared.keys_free[s], kConsumerWarps);
     hopper::init_barrier(&shared.values_free[s], kConsumerWarps);
   }
@@ -318,7 +324,7 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
   cudaGridDependencySynchronize();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     hopper::give_registers<kProducerRegisters>();
-    if (threadIdx.x < kConsumers * kWarpgroup + 32) Producer<S>{p, maps, shared}.run();
+    Producer<S>{p, maps, shared}.run();
   } else {
     hopper::take_registers<kConsumerRegisters>();
     Consumer<T, S>{p, shared, static_cast<int>(threadIdx.x) / kWarpgroup}.run();
