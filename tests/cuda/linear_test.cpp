@@ -35,6 +35,8 @@ class Product {
         bias_(DType::kF32, 1, shape.out_features, random),
         out_(out_dtype, shape.tokens, shape.out_features, random),
         has_bias_(has_bias),
+        x_values_(floats(x_.tensor())),
+        weight_values_(floats(weight_.tensor())),
         device_x_(x_.tensor()),
         device_weight_(weight_.tensor()),
         device_bias_(bias_.vector()),
@@ -55,7 +57,9 @@ class Product {
   }
   double expected(std::int64_t token, std::int64_t row) const {
     double sum = has_bias_ ? bias_.at(0, row) : 0.0;
-    for (std::int64_t k = 0; k < shape_.in_features; ++k) sum += x_.at(token, k) * weight_.at(row, k);
+    const float* x = x_values_.data() + token * shape_.in_features;
+    const float* weight = weight_values_.data() + row * shape_.in_features;
+    for (std::int64_t k = 0; k < shape_.in_features; ++k) sum += double{x[k]} * double{weight[k]};
     return sum;
   }
   void expect_right() const {
@@ -76,12 +80,20 @@ class Product {
   }
 
  private:
+  static std::vector<float> floats(const Tensor& matrix) {
+    std::vector<float> values(static_cast<std::size_t>(matrix.numel()));
+    convert(matrix.dtype(), matrix.data(), DType::kF32, values.data(), values.size());
+    return values;
+  }
+
   Shape shape_;
   Matrix x_;
   Matrix weight_;
   Matrix bias_;
   Matrix out_;
   bool has_bias_;
+  std::vector<float> x_values_;
+  std::vector<float> weight_values_;
   DeviceTensor device_x_;
   DeviceTensor device_weight_;
   DeviceTensor device_bias_;
@@ -131,6 +143,43 @@ TEST_F(LinearTest, FixedOrderGivesARowTheSameBitsInAnyBatch) {
       EXPECT_EQ(product.result().bytes(), together) << count << " tokens at a time";
     }
   });
+}
+
+TEST_F(LinearTest, MatvecIsRightForAnyShapeAndType) {
+  // Rows of the weight: fewer than an SM's group, some groups an SM, many, not a multiple of 8. Columns:
+  // fewer than one warp takes, odd, several units of a warp, more than its ring.
+  for (const Shape shape :
+       {Shape{1, 1, 8}, Shape{1, 67, 33}, Shape{1, 1000, 2048}, Shape{2, 4096, 1024}, Shape{3, 2117, 72},
+        Shape{5, 300, 136}, Shape{7, 1024, 3072}, Shape{8, 65, 1031}, Shape{9, 1024, 520},
+        Shape{11, 12345, 264}, Shape{16, 130, 5000}, Shape{16, 2500, 1024}}) {
+    for_each_product(shape, [&](const Product& product) {
+      matvec(context_, product.out(), product.x(), product.weight(), product.bias());
+      product.expect_right();
+    });
+  }
+}
+
+TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const Shape shape :
+         {Shape{1, 3072, 1024}, Shape{2, 65, 8}, Shape{5, 1500, 200}, Shape{16, 2200, 1032}}) {
+      const Product gate_up({shape.tokens, shape.out_features * 2, shape.in_features}, dtype, dtype, false,
+                            random_);
+      Matrix out(dtype, shape.tokens, shape.out_features, random_);
+      const DeviceTensor device_out(out.tensor());
+      device_out.poison();
+      gated_matvec(context_, device_out.tensor(), gate_up.x(), gate_up.weight());
+      device_out.download(out.tensor());
+      for (std::int64_t t = 0; t < shape.tokens; ++t) {
+        for (std::int64_t o = 0; o < shape.out_features; ++o) {
+          const double gate = gate_up.expected(t, o);
+          const double value = gate / (1 + std::exp(-gate)) * gate_up.expected(t, o + shape.out_features);
+          const double relative = dtype == DType::kF16 ? 1e-3 : 8e-3;
+          ASSERT_NEAR(out.at(t, o), value, relative * (std::abs(value) + 1)) << t << ", " << o;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(LinearTest, RowsOfXMayBeStrided) {
