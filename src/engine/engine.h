@@ -43,6 +43,12 @@ struct StepRecord {
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
 };
 
+// A part of the start, and how long it took.
+struct StartupPhase {
+  std::string name;
+  double seconds = 0;
+};
+
 // A loaded model and the loop that serves it: requests come in, the scheduler plans a step, the runner
 // computes it, the output processor tells the callers.
 //
@@ -71,6 +77,7 @@ class Engine {
   const Tokenizer& tokenizer() const;  // Error when the checkpoint has none
   bool has_tokenizer() const { return model_.tokenizer.has_value(); }
   const std::filesystem::path& model_directory() const { return model_.directory; }
+  const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const;
   // Called after every step from now on, on the engine's thread, which waits for it.
   void observe_steps(std::function<void(const StepRecord&)> observer);
@@ -93,6 +100,8 @@ class Engine {
 
   template <typename Load>
   void naming_model(const Load& load);
+  template <typename Work>
+  void timed(const char* phase, const Work& work);
   void log_plan() const;
   void load_weights();
   void read_eos_token_ids();
@@ -105,6 +114,7 @@ class Engine {
   void collect_step();
   void book(const StepRecord& record);
 
+  std::vector<StartupPhase> startup_;
   ModelFiles model_;
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;

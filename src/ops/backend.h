@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -49,6 +50,12 @@ class LinearWeights {
   virtual std::size_t bytes() const = 0;
 };
 
+// Ops recorded once, to be queued again as a whole.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
 // The key and value halves of a fused projection, and what is done to them before attention; see
 // Backend::prepare_attention.
 struct AttentionInput {
@@ -78,6 +85,8 @@ class Backend {
   virtual bool asynchronous() const = 0;         // ops return before they have run
 
   virtual std::size_t total_memory() const = 0;  // bytes of memory the device has
+  // Bytes of it that somebody holds now; 0 where the system lends memory as it is touched.
+  virtual std::size_t used_memory() const { return 0; }
 
   // Memory, 64-byte aligned, zeroed. Error when there is not enough.
   virtual Buffer allocate(std::size_t bytes, MemoryKind kind) = 0;
@@ -85,6 +94,15 @@ class Backend {
   virtual void copy(const Tensor& dst, const Tensor& src) = 0;
   virtual Event record() = 0;          // marks the end of what is queued so far
   virtual void wait(Event event) = 0;  // blocks until the event has passed
+
+  virtual bool has_graphs() const { return false; }
+  // Records what `ops` queues, with the tensors it names, and queues none of it. Nothing may be allocated or
+  // waited for meanwhile, and every op must have run with these shapes before. For backends that have graphs.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& ops) {
+    static_cast<void>(ops);
+    return nullptr;
+  }
+  virtual void replay(const Graph& graph) { static_cast<void>(graph); }
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
   virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
@@ -132,6 +150,12 @@ class Backend {
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
   // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].
   virtual void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) = 0;
+  // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
+  virtual std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {
+    static_cast<void>(max_rows);
+    static_cast<void>(vocab_size);
+    return 0;
+  }
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
   // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: mask, temperature, min_p, top_k,
   // top_p. Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position,
