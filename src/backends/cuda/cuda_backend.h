@@ -75,7 +75,7 @@ class CudaBackend final : public Backend {
   std::array<cudaEvent_t, kEvents> events_{};
   Event last_event_ = 0;
   Buffer library_workspace_;
-  std::unique_ptr<Matmul> matmul_;
+  std::unique_ptr<LibraryMatmul> library_;
   std::unique_ptr<OpTimer> timer_;  // while ops are timed
   AttentionShape attention_shape_;  // of the last plan
 };
