@@ -70,6 +70,17 @@ void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, c
   backend.add_rms_norm(out, residual, x, weight, eps);
 }
 
+void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape) {
+  check_batch(backend, batch);
+  QUIRE_CHECK(batch.num_sequences <= shape.max_num_seqs && batch.num_tokens <= shape.max_num_tokens &&
+                  batch.max_seq_len <= shape.max_seq_len,
+              "{} sequences, {} tokens, {} positions", batch.num_sequences, batch.num_tokens,
+              batch.max_seq_len);
+  const auto bytes = static_cast<std::int64_t>(backend.attention_workspace_bytes(shape));
+  if (bytes > 0) check(backend, batch.workspace, DType::kU8, {bytes}, "workspace");
+  backend.plan_attention(batch, shape);
+}
+
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch) {
   check_batch(backend, batch);

@@ -13,6 +13,7 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
 void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps);
 void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
                   const Tensor& weight, float eps);
+void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape);
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
