@@ -20,5 +20,6 @@ add_library(quire_cuda MODULE ${sources})
 set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/quire
                       INSTALL_RPATH "$ORIGIN/..")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)
 install(TARGETS quire_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/quire)
