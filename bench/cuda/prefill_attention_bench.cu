@@ -138,28 +138,46 @@ double time_layers(cudaStream_t stream, Layer&& layer) {
   return times[times.size() / 2];
 }
 
-void run(const LaunchContext& context, const Case& c) {
-  int num_blocks = 0;
-  const AttentionBatch batch = make_batch(c, num_blocks);
-  const AttentionShape shape{c.heads,          c.kv_heads,          c.head_dim,
-                             c.block_size,     batch.num_sequences, batch.num_tokens,
-                             batch.max_seq_len};
-  const auto bytes = prefill_workspace_bytes(shape, context.num_sms);
-  const Tensor workspace(allocate(bytes), DType::kU8, {static_cast<std::int64_t>(bytes)}, DeviceKind::kCuda);
-  const std::vector<AttentionCall> layers = make_layers(c, batch, num_blocks, workspace);
-  check(cudaDeviceSynchronize(), "set-up");
+// A case's batch and layers on the device.
+struct Setup {
+  AttentionBatch batch;
+  AttentionShape shape;
+  Tensor workspace;
+  std::vector<AttentionCall> layers;
+
+  Setup(const Case& c, int num_sms) {
+    int num_blocks = 0;
+    batch = make_batch(c, num_blocks);
+    shape = {c.heads,          c.kv_heads,       c.head_dim, c.block_size, batch.num_sequences,
+             batch.num_tokens, batch.max_seq_len};
+    const auto bytes = prefill_workspace_bytes(shape, num_sms);
+    workspace = Tensor(allocate(bytes), DType::kU8, {static_cast<std::int64_t>(bytes)}, DeviceKind::kCuda);
+    layers = make_layers(c, batch, num_blocks, workspace);
+    check(cudaDeviceSynchronize(), "set-up");
+  }
+  const AttentionCall& layer(int i) const { return layers[static_cast<std::size_t>(i)]; }
+};
+
+void time_prefill(const LaunchContext& context, const Case& c) {
+  const Setup s(c, context.num_sms);
   const double plan =
-      time_layers(context.stream, [&](int) { plan_prefill(context, batch, shape, workspace); });
-  const double own = time_layers(context.stream, [&](int i) {
-    prefill_attention(context, layers[static_cast<std::size_t>(i)], batch, shape);
-  });
+      time_layers(context.stream, [&](int) { plan_prefill(context, s.batch, s.shape, s.workspace); });
+  const double own =
+      time_layers(context.stream, [&](int i) { prefill_attention(context, s.layer(i), s.batch, s.shape); });
   const double mma = time_layers(context.stream, [&](int i) {
-    const AttentionCall& call = layers[static_cast<std::size_t>(i)];
-    prefill_attention_mma(context, prefill_params(call, batch, shape), batch, shape, DType::kBF16);
+    prefill_attention_mma(context, prefill_params(s.layer(i), s.batch, s.shape), s.batch, s.shape,
+                          DType::kBF16);
   });
   const double work = flops(c) * 1e-6;  // TFLOP/s of one microsecond
   std::printf("%-34s plan %5.1f us   attention %8.1f us %5.0f TFLOP/s   mma %8.1f us %5.0f TFLOP/s\n", c.name,
               plan, own, work / own, mma, work / mma);
+}
+
+void time_fixed_order(const LaunchContext& context, const Case& c) {
+  const Setup s(c, context.num_sms);
+  const double time = time_layers(
+      context.stream, [&](int i) { fixed_order_attention(context, s.layer(i), s.batch, s.shape); });
+  std::printf("%-34s in a fixed order %8.1f us %6.1f TFLOP/s\n", c.name, time, flops(c) * 1e-6 / time);
 }
 
 }  // namespace
@@ -181,12 +199,17 @@ int main() {
       {"28 x 100 to 1,024", 16, 8, 128, 16, std::vector<int>(28, 0), ragged},
       {"64 x 128 after 1k", 16, 8, 128, 16, std::vector<int>(64, 1024), std::vector<int>(64, 128)},
       {"1 x 2k after 16k", 16, 8, 128, 16, {16384}, {2048}},
+      {"16 x 1k, blocks of 128", 16, 8, 128, 128, none, std::vector<int>(16, 1024)},
+      {"1 x 16k, blocks of 128", 16, 8, 128, 128, {0}, {16384}},
       {"4 x 4k, blocks of 128", 16, 8, 128, 128, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, 32 / 8 heads", 32, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 64", 32, 8, 64, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 96", 16, 8, 96, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 256", 8, 4, 256, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
   };
-  for (const Case& c : cases) quire::cuda::run(context, c);
+  for (const Case& c : cases) quire::cuda::time_prefill(context, c);
+  quire::cuda::time_fixed_order(context, cases[0]);
+  quire::cuda::time_fixed_order(
+      context, {"256 x 1 after 1k", 16, 8, 128, 16, std::vector<int>(256, 1024), std::vector<int>(256, 1)});
   return 0;
 }

@@ -47,12 +47,9 @@ __device__ inline void publish_barriers() {
 }
 __device__ inline void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Barriers between warps by number: all `threads` of them, or some that only arrive.
+// A barrier of `threads` threads by its number; 0 is __syncthreads().
 __device__ inline void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-__device__ inline void arrive_threads(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // --- Copies of a box of a tensor to shared memory, counted in bytes by `barrier`. ---

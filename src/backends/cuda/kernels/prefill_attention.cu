@@ -1,6 +1,7 @@
 // Prefill attention's plan, and which kernel computes it. The plan lists the tiles of kTileRows (token, head)
-// rows that the batch's sequences of more than one query token make, those with most keys first, so that the
-// last tiles to start are the shortest. One block of threads; reads 12 bytes a sequence, writes 16 a tile.
+// rows that the batch's sequences of more than one query token make: the longest sequence first, and its last
+// tokens first, so that the last tiles to start are short, and that tiles which run at the same time read the
+// same keys, out of L2. One block of threads; reads 12 bytes a sequence, writes 16 a tile.
 #include <bit>
 
 #include "backends/cuda/kernels/prefill_attention.h"
@@ -28,41 +29,33 @@ struct PlanParams {
   PrefillPlan* plan;
   int num_sequences;
   int tile_tokens;
-  int keys_per_class;  // tiles are sorted by keys / keys_per_class
+  int keys_per_class;  // sequences are sorted by length / keys_per_class
 };
 
-__device__ int keys_class(const PlanParams& p, const PrefillTile& tile) {
-  const int keys = tile.position + tile.tokens;
-  return max(0, kPlanThreads - 1 - keys / p.keys_per_class);
-}
+// The query tokens of a sequence, as tiles.
+struct Queries {
+  int row;       // of q, of the first
+  int tokens;    // 0: not a sequence for prefill
+  int position;  // of the first
+  int tiles;
+  int length_class;
 
-// Calls f for every tile: a warp takes a sequence, a lane a tile of it.
-template <typename F>
-__device__ void for_each_tile(const PlanParams& p, F&& f) {
-  for (int s = threadIdx.x / 32; s < p.num_sequences; s += blockDim.x / 32) {
-    const int begin = p.query_starts[s];
-    const int queries = p.query_starts[s + 1] - begin;
-    const int length = p.seq_lens[s];
-    if (queries <= 1 || length < queries) continue;
-    for (int first = threadIdx.x % 32 * p.tile_tokens; first < queries; first += 32 * p.tile_tokens) {
-      f(PrefillTile{begin + first, min(p.tile_tokens, queries - first), length - queries + first,
-                    p.table_rows[s]});
-    }
+  __device__ Queries(const PlanParams& p, int sequence) {
+    const int length = p.seq_lens[sequence];
+    row = p.query_starts[sequence];
+    tokens = p.query_starts[sequence + 1] - row;
+    if (tokens <= 1 || length < tokens) tokens = 0;
+    position = length - tokens;
+    tiles = (tokens + p.tile_tokens - 1) / p.tile_tokens;
+    length_class = max(0, kPlanThreads - 1 - length / p.keys_per_class);
   }
-}
+};
 
-// Counting sort by keys_class. Tiles of one class come in any order: no result depends on it.
-__global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) {
-  __shared__ int places[kPlanThreads];  // first how many tiles a class has, then where its next one goes
-  __shared__ int warp_sums[32];
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+// Turns counts of tiles by class into the first place of each class, and returns their sum to the last
+// thread.
+__device__ int add_up(int (&places)[kPlanThreads]) {
+  __shared__ int warp_sums[kPlanThreads / 32];
   const int thread = threadIdx.x;
-  places[thread] = 0;
-  __syncthreads();
-  for_each_tile(p, [&](const PrefillTile& tile) { atomicAdd(&places[keys_class(p, tile)], 1); });
-  __syncthreads();
-
   const int count = places[thread];
   int sum = count;  // over this warp's classes up to this thread's
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -73,12 +66,39 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
   __syncthreads();
   for (int warp = 0; warp < thread / 32; ++warp) sum += warp_sums[warp];
   places[thread] = sum - count;
+  return sum;
+}
+
+// Counting sort of sequences by class; those of one class come in any order: no result depends on it.
+__global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) {
+  __shared__ int places[kPlanThreads];  // first how many tiles a class has, then where its next one goes
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+  const int thread = threadIdx.x;
+  places[thread] = 0;
+  __syncthreads();
+  for (int s = thread; s < p.num_sequences; s += kPlanThreads) {
+    const Queries queries(p, s);
+    atomicAdd(&places[queries.length_class], queries.tiles);
+  }
+  __syncthreads();
+  const int sum = add_up(places);
   if (thread == kPlanThreads - 1) *p.plan = {sum, 0};
   __syncthreads();
 
   auto* tiles = reinterpret_cast<PrefillTile*>(p.plan + 1);
-  for_each_tile(p,
-                [&](const PrefillTile& tile) { tiles[atomicAdd(&places[keys_class(p, tile)], 1)] = tile; });
+  const int lane = thread % 32;
+  for (int s = thread / 32; s < p.num_sequences; s += kPlanThreads / 32) {
+    const Queries queries(p, s);
+    int place = 0;
+    if (lane == 0) place = atomicAdd(&places[queries.length_class], queries.tiles);
+    place = __shfl_sync(0xFFFFFFFFU, place, 0);
+    for (int i = lane; i < queries.tiles; i += 32) {
+      const int first = i * p.tile_tokens;
+      tiles[place + queries.tiles - 1 - i] = {queries.row + first, min(p.tile_tokens, queries.tokens - first),
+                                              queries.position + first, p.table_rows[s]};
+    }
+  }
 }
 
 bool is_hopper() {

@@ -18,7 +18,7 @@ struct alignas(16) PrefillTile {
   int table_row;  // of block_tables
 };
 
-// At the start of the workspace; the tiles follow, those with most keys first.
+// At the start of the workspace; the tiles follow in the order in which they are best started.
 struct alignas(16) PrefillPlan {
   int num_tiles;
   int next;  // work that no block of threads has taken yet; every kernel leaves it 0

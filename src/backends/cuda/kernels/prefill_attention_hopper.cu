@@ -1,13 +1,13 @@
 // Prefill attention for Hopper (sm_90a): out[token, head] = softmax(q · kᵀ * scale) · v over the paged cache,
-// causal, for sequences of more than one query token. One block of threads an SM takes tiles of kTileRows
-// (token, head) rows, longest first, until none is left. One warp fetches: queries, and keys and values block
-// by block, by TMA into two stages of shared memory. Two warpgroups have 64 rows each and go over the keys
-// from the last on (only there some are masked), overlapping as FlashAttention-3 does (Shah et al., 2024):
-// the scores of the next keys are issued before the values of these, so that the softmax runs under matrix
-// products, and the warpgroups take turns at issuing, so that one's softmax runs under the other's products.
-// Layout: keys and values of one (block, head) contiguous, q and out rows strided; in shared memory, rows of
-// 64 dimensions (128 bytes), swizzled. Flops: 4 * head_dim a (row, key). Bytes: keys and values once a tile,
-// from L2.
+// causal, for sequences of more than one query token.
+// One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
+// fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
+// into two stages of shared memory. Two warpgroups have 64 rows each and go over the keys from the last on
+// (only there some are masked); the scores of the next keys are issued before the values of these, so that
+// the softmax runs under matrix products (Shah et al., FlashAttention-3, 2024). Having the warpgroups take
+// turns, as there, was slower here. Layout: keys and values of one (block, head) contiguous, q and out rows
+// strided; in shared memory, rows of 64 dimensions (128 bytes), swizzled. Flops: 4 * head_dim a (row, key).
+// Bytes: keys and values once a tile, from L2.
 #include <algorithm>
 
 #include "backends/cuda/kernels/hopper.cuh"
@@ -22,6 +22,10 @@ constexpr int kConsumers = 2;  // warpgroups
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = 4 * kConsumers;
+constexpr int kProducerWarps = 2;  // each for keys and for values
+// Numbered barriers.
+constexpr int kProducerBarrier = 1;
+constexpr int kConsumerBarrier = 2;  // and the next, of the other warpgroup
 // Of the 64K registers of an SM: 2 * 128 * 232 + 128 * 40.
 constexpr int kConsumerRegisters = 232;
 constexpr int kProducerRegisters = 40;
@@ -31,22 +35,28 @@ struct Shape {
   static constexpr int kDim = kHeadDim;
   static constexpr int kChunks = (kDim + 63) / 64;         // of 64 dimensions; the last may end in zeros
   static constexpr int kKeys = kDim <= 128 ? 128 : 64;     // of one stage
+  static constexpr int kQueryTiles = kDim <= 128 ? 2 : 1;  // of the tile in hand and of the next
   static constexpr int kColumns = kDim == 80 ? 96 : kDim;  // of the sums
   static constexpr int kProductColumns = std::min(kColumns, 128);
   static constexpr int kQueryChunk = kTileRows * kRowBytes;
   static constexpr int kKeyChunk = kKeys * kRowBytes;
 };
 
+struct Work {
+  PrefillTile tile;  // no tokens: there is no more work
+  int head_tile;
+};
+
 template <typename S>
 struct Shared {
-  std::uint8_t queries[S::kChunks][S::kQueryChunk];
+  std::uint8_t queries[S::kQueryTiles][S::kChunks][S::kQueryChunk];
   std::uint8_t keys[kStages][S::kChunks][S::kKeyChunk];
   std::uint8_t values[kStages][S::kChunks][S::kKeyChunk];
-  std::uint64_t queries_full, queries_free;
+  std::uint64_t queries_full[S::kQueryTiles], queries_free[S::kQueryTiles];
   std::uint64_t keys_full[kStages], keys_free[kStages];
   std::uint64_t values_full[kStages], values_free[kStages];
-  PrefillTile tile;  // of `queries`; no tokens: there is no more work
-  int head_tile;
+  Work work[S::kQueryTiles];  // of `queries`
+  Work fetched[2];            // what is fetched, and what will be
 };
 
 struct Maps {
@@ -55,96 +65,105 @@ struct Maps {
   CUtensorMap values;
 };
 
-// Which stage is next, and the parity of its phase.
+// Which of a ring's places is next, and the parity of its phase.
+template <int kPlaces>
 struct Ring {
-  int stage = 0;
+  int place = 0;
   unsigned parity = 0;
   __device__ void next() {
-    stage ^= 1;
-    parity ^= stage == 0;
+    place = place + 1 == kPlaces ? 0 : place + 1;
+    parity ^= place == 0;
   }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The fetching warp. A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
+// One of the four warps that fetch: two the keys, two the values, since each can start few copies at a time.
+// A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
 template <typename S>
 struct Producer {
   const PrefillParams& p;
   const Maps& maps;
   Shared<S>& shared;
   int lane = threadIdx.x % 32;
-  int chunk = lane % S::kChunks;
+  int warp = threadIdx.x % kWarpgroup / 32;
+  bool of_keys = warp < kProducerWarps;
+  int box = lane * kProducerWarps + warp % kProducerWarps;
+  int chunk = box % S::kChunks;
   int box_shift = min(p.block_shift, 31 - __clz(S::kKeys));
-  int first_token = lane / S::kChunks << box_shift;  // of the lane's box in its stage
-  Ring ring;
+  int first_token = box / S::kChunks << box_shift;  // of the lane's box in its stage
+  Ring<kStages> ring;
+  Ring<S::kQueryTiles> queries;
 
   __device__ int block_of(const int* table, int first_key, int num_keys) const {
     const int key = first_key + first_token;
-    return first_token < S::kKeys && key < num_keys ? table[key >> p.block_shift] : -1;
+    return first_token < S::kKeys && first_key >= 0 && key < num_keys ? table[key >> p.block_shift] : -1;
   }
 
-  __device__ void copy_stage(const CUtensorMap& map, std::uint8_t* to, std::uint64_t* full,
-                             std::uint64_t* free, int kv_head, int block, int first_key) {
-    hopper::wait(free, ring.parity ^ 1);
+  __device__ void copy_stage(int kv_head, int block, int first_key) {
+    const int s = ring.place;
+    std::uint64_t* full = of_keys ? &shared.keys_full[s] : &shared.values_full[s];
+    hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
     const unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
     if (lane == 0) hopper::arrive_expecting(full, boxes * (kRowBytes << box_shift));
     __syncwarp();
     if (block >= 0) {
-      hopper::copy_box(to + chunk * S::kKeyChunk + first_token * kRowBytes, map, chunk * 64,
+      std::uint8_t* to = of_keys ? shared.keys[s][chunk] : shared.values[s][chunk];
+      hopper::copy_box(to + first_token * kRowBytes, of_keys ? maps.keys : maps.values, chunk * 64,
                        (first_key + first_token) & ((1 << p.block_shift) - 1), kv_head, block, full);
     }
+    ring.next();
   }
 
-  __device__ void copy_queries(const PrefillTile& tile, int head_tile, unsigned parity) {
-    hopper::wait(&shared.queries_free, parity ^ 1);
-    if (lane == 0) {
-      shared.tile = tile;
-      shared.head_tile = head_tile;
-      const unsigned bytes = p.packed_heads * p.tile_tokens * kRowBytes;
-      hopper::arrive_expecting(&shared.queries_full, tile.tokens > 0 ? S::kChunks * bytes : 0);
-      if (tile.tokens > 0) {
-        for (int c = 0; c < S::kChunks; ++c) {
-          hopper::copy_box(shared.queries[c], maps.queries, c * 64, head_tile * p.packed_heads, tile.row,
-                           &shared.queries_full);
-        }
-      }
+  __device__ void copy_queries(const Work& work) {
+    const int i = queries.place;
+    hopper::wait(&shared.queries_free[i], queries.parity ^ 1);
+    shared.work[i] = work;
+    if (work.tile.tokens == 0) return hopper::arrive(&shared.queries_full[i]);
+    hopper::arrive_expecting(&shared.queries_full[i],
+                             S::kChunks * p.packed_heads * p.tile_tokens * kRowBytes);
+    for (int c = 0; c < S::kChunks; ++c) {
+      hopper::copy_box(shared.queries[i][c], maps.queries, c * 64, work.head_tile * p.packed_heads,
+                       work.tile.row, &shared.queries_full[i]);
     }
+    queries.next();
+  }
+
+  __device__ Work work_at(int index, int count) const {
+    const auto* tiles = reinterpret_cast<const PrefillTile*>(p.plan + 1);
+    return index < count ? Work{tiles[index / p.head_tiles], index % p.head_tiles} : Work{};
+  }
+
+  // What this block of threads computes next: first the piece of its own number, then whichever is left.
+  __device__ Work take_work(int count) const {
+    const int taken = atomicAdd(&p.plan->next, 1);
+    // Every block of threads that had work asks in vain once; the last to do so leaves 0 for the next layer.
+    if (taken == count - 1) p.plan->next = 0;
+    return work_at(static_cast<int>(gridDim.x) + taken, count);
   }
 
   __device__ void run() {
-    const auto* tiles = reinterpret_cast<const PrefillTile*>(p.plan + 1);
-    const int work = p.plan->num_tiles * p.head_tiles;
-    for (unsigned parity = 0;; parity ^= 1) {
-      int taken = 0;
-      if (lane == 0) taken = atomicAdd(&p.plan->next, 1);
-      taken = __shfl_sync(0xFFFFFFFFU, taken, 0);
-      if (taken >= work) {
-        // Every block of threads asks in vain once; the last to do so leaves the plan ready for the next
-        // layer.
-        if (lane == 0 && taken == work + static_cast<int>(gridDim.x) - 1) p.plan->next = 0;
-        copy_queries({}, 0, parity);
-        return;
-      }
-      const PrefillTile tile = tiles[taken / p.head_tiles];
-      const int head_tile = taken % p.head_tiles;
-      copy_queries(tile, head_tile, parity);
-      const int kv_head = head_tile * p.packed_heads / p.group;
-      const int* table = p.block_tables + tile.table_row * p.table_stride;
-      const int num_keys = tile.position + tile.tokens;
+    const int count = p.plan->num_tiles * p.head_tiles;
+    const bool leads = threadIdx.x == kThreads - 1;  // a value's warp, which has most time
+    Work work = work_at(blockIdx.x, count);
+    for (int next = 0; work.tile.tokens > 0; next ^= 1) {
+      if (leads) copy_queries(work);
+      const int kv_head = work.head_tile * p.packed_heads / p.group;
+      const int* table = p.block_tables + work.tile.table_row * p.table_stride;
+      const int num_keys = work.tile.position + work.tile.tokens;
       int first_key = (num_keys - 1) / S::kKeys * S::kKeys;
-      int block = block_of(table, first_key, num_keys);
-      for (; first_key >= 0; first_key -= S::kKeys) {
-        const int next_block = first_key > 0 ? block_of(table, first_key - S::kKeys, num_keys) : 0;
-        const int s = ring.stage;
-        copy_stage(maps.keys, shared.keys[s][0], &shared.keys_full[s], &shared.keys_free[s], kv_head, block,
-                   first_key);
-        copy_stage(maps.values, shared.values[s][0], &shared.values_full[s], &shared.values_free[s], kv_head,
-                   block, first_key);
-        block = next_block;
-        ring.next();
+      copy_stage(kv_head, block_of(table, first_key, num_keys), first_key);
+      if (leads) shared.fetched[next] = take_work(count);
+      int block = block_of(table, first_key - S::kKeys, num_keys);
+      while ((first_key -= S::kKeys) >= 0) {
+        const int block_after = block_of(table, first_key - S::kKeys, num_keys);
+        copy_stage(kv_head, block, first_key);
+        block = block_after;
       }
+      hopper::sync_threads(kProducerBarrier, kWarpgroup);
+      work = shared.fetched[next];
     }
+    if (leads) copy_queries(work);
   }
 };
 
@@ -155,7 +174,8 @@ struct Consumer {
   Shared<S>& shared;
   int group;
   int thread = threadIdx.x % kWarpgroup;
-  Ring ring;
+  Ring<kStages> ring;
+  Ring<S::kQueryTiles> queries;
   SoftmaxRows softmax;
   float scores[S::kKeys / 8][4];
   std::uint32_t weights[S::kKeys / 16][4];  // scores that have been weighed, as a product's left operand
@@ -164,12 +184,9 @@ struct Consumer {
   __device__ void release(std::uint64_t* barrier) const {
     if (thread % 32 == 0) hopper::arrive(barrier);
   }
-  // The warpgroups take turns from wait_for_turn to end_turn.
-  __device__ void wait_for_turn() const { hopper::sync_threads(1 + group, 2 * kWarpgroup); }
-  __device__ void end_turn() const { hopper::arrive_threads(2 - group, 2 * kWarpgroup); }
-
   __device__ void start_scores(int stage) {
-    const std::uint64_t q = hopper::by_rows(shared_address(shared.queries[0]) + group * 64 * kRowBytes);
+    const std::uint64_t q =
+        hopper::by_rows(shared_address(shared.queries[queries.place][0]) + group * 64 * kRowBytes);
     const std::uint64_t k = hopper::by_rows(shared_address(shared.keys[stage][0]));
     hopper::pin(scores);
     hopper::begin_products();
@@ -205,7 +222,7 @@ struct Consumer {
       for (int i = thread; i < count; i += kWarpgroup) rows[i] = make_uint4(0, 0, 0, 0);
     }
     hopper::publish_stores();
-    hopper::sync_threads(3 + group, kWarpgroup);
+    hopper::sync_threads(kConsumerBarrier + group, kWarpgroup);
   }
 
   __device__ void pack_weights() {
@@ -230,74 +247,73 @@ struct Consumer {
 #pragma unroll
     for (auto& block : sums) block[0] = block[1] = block[2] = block[3] = 0;
 
-    hopper::wait(&shared.keys_full[ring.stage], ring.parity);
-    start_scores(ring.stage);
+    hopper::wait(&shared.keys_full[ring.place], ring.parity);
+    start_scores(ring.place);
     hopper::wait_for_products<0>();
     hopper::pin(scores);
-    release(&shared.keys_free[ring.stage]);
-    if (first_key == 0) release(&shared.queries_free);
+    release(&shared.keys_free[ring.place]);
+    if (first_key == 0) release(&shared.queries_free[queries.place]);
     mask_scores(scores, first_key, last);
     softmax.weigh(scores, p.scale_log2, shrink);
     pack_weights();
-    hopper::wait(&shared.values_full[ring.stage], ring.parity);
-    if (num_keys - first_key < S::kKeys) clear_values(ring.stage, num_keys - first_key);
+    hopper::wait(&shared.values_full[ring.place], ring.parity);
+    if (num_keys - first_key < S::kKeys) clear_values(ring.place, num_keys - first_key);
 
-    Ring next = ring;
+    Ring<kStages> next = ring;
     next.next();
-    if (first_key > 0) hopper::wait(&shared.keys_full[next.stage], next.parity);
+    if (first_key > 0) hopper::wait(&shared.keys_full[next.place], next.parity);
     while (first_key > 0) {
       first_key -= S::kKeys;
-      const Ring before = ring;
+      const Ring<kStages> before = ring;
       ring = next;
       next.next();
-      wait_for_turn();
-      start_scores(ring.stage);
-      hopper::wait(&shared.values_full[before.stage], before.parity);
-      start_sums(before.stage);
-      end_turn();
+      start_scores(ring.place);
+      hopper::wait(&shared.values_full[before.place], before.parity);
+      start_sums(before.place);
       hopper::wait_for_products<1>();
       hopper::pin(scores);
-      release(&shared.keys_free[ring.stage]);
-      if (first_key == 0) release(&shared.queries_free);
+      release(&shared.keys_free[ring.place]);
+      if (first_key == 0) release(&shared.queries_free[queries.place]);
       if (first_key + S::kKeys - 1 > all_see) mask_scores(scores, first_key, last);
       softmax.weigh(scores, p.scale_log2, shrink);
       hopper::pin(scores);
       // Here, and not where the loop begins, since ptxas moves the wait below above the softmax, but not over
       // a branch.
-      if (first_key > 0) hopper::wait(&shared.keys_full[next.stage], next.parity);
+      if (first_key > 0) hopper::wait(&shared.keys_full[next.place], next.parity);
       hopper::wait_for_products<0>();
       hopper::pin(sums);
-      release(&shared.values_free[before.stage]);
+      release(&shared.values_free[before.place]);
       multiply_rows(sums, shrink);
       pack_weights();
     }
-    hopper::wait(&shared.values_full[ring.stage], ring.parity);
-    start_sums(ring.stage);
+    hopper::wait(&shared.values_full[ring.place], ring.parity);
+    start_sums(ring.place);
     hopper::wait_for_products<0>();
     hopper::pin(sums);
-    release(&shared.values_free[ring.stage]);
+    release(&shared.values_free[ring.place]);
     ring.next();
     write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax.total);
   }
 
   __device__ void run() {
-    if (group == 1) end_turn();  // the first is the other's
-    for (unsigned parity = 0;; parity ^= 1) {
-      hopper::wait(&shared.queries_full, parity);
-      const PrefillTile tile = shared.tile;
-      if (tile.tokens == 0) return;
-      compute(tile, shared.head_tile);
+    for (;; queries.next()) {
+      hopper::wait(&shared.queries_full[queries.place], queries.parity);
+      const Work work = shared.work[queries.place];
+      if (work.tile.tokens == 0) return;
+      compute(work.tile, work.head_tile);
     }
   }
 };
 
 template <typename S>
 __device__ void init_barriers(Shared<S>& shared) {
-  hopper::init_barrier(&shared.queries_full, 1);
-  hopper::init_barrier(&shared.queries_free, kConsumerWarps);
+  for (int i = 0; i < S::kQueryTiles; ++i) {
+    hopper::init_barrier(&shared.queries_full[i], 1);
+    hopper::init_barrier(&shared.queries_free[i], kConsumerWarps);
+  }
   for (int s = 0; s < kStages; ++s) {
-    hopper::init_barrier(&shared.keys_full[s], 1);
-    hopper::init_barrier(&shared.values_full[s], 1);
+    hopper::init_barrier(&shared.keys_full[s], kProducerWarps);
+    hopper::init_barrier(&shared.values_full[s], kProducerWarps);
     hopper::init_barrier(&shared.keys_free[s], kConsumerWarps);
     hopper::init_barrier(&shared.values_free[s], kConsumerWarps);
   }
@@ -318,7 +334,7 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
   cudaGridDependencySynchronize();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     hopper::give_registers<kProducerRegisters>();
-    if (threadIdx.x < kConsumers * kWarpgroup + 32) Producer<S>{p, maps, shared}.run();
+    Producer<S>{p, maps, shared}.run();
   } else {
     hopper::take_registers<kConsumerRegisters>();
     Consumer<T, S>{p, shared, static_cast<int>(threadIdx.x) / kWarpgroup}.run();
