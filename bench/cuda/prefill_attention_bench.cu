@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "backends/cuda/kernels/prefill_attention.h"
+#include "bench/cuda/timing.h"
 
 namespace quire::cuda {
 namespace {
 
 constexpr int kLayers = 4;
-constexpr int kReplays = 15;
 
 struct Case {
   const char* name;
@@ -110,32 +110,10 @@ std::vector<AttentionCall> make_layers(const Case& c, const AttentionBatch& batc
   return layers;
 }
 
-// Microseconds of one layer: the median of replays of a graph of kLayers.
+// Microseconds of one layer.
 template <typename Layer>
-double time_layers(cudaStream_t stream, Layer&& layer) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < kLayers; ++i) layer(i);
-  check(cudaStreamEndCapture(stream, &graph), "capture");
-  check(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i < kReplays; ++i) {
-    check(cudaEventRecord(begin, stream), "event");
-    check(cudaGraphLaunch(executable, stream), "graph");
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaEventSynchronize(end), "kernels");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "time");
-    times.push_back(ms * 1000 / kLayers);
-  }
-  check(cudaGraphExecDestroy(executable), "graph");
-  check(cudaGraphDestroy(graph), "graph");
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+double time_layers(const LaunchContext& context, Layer&& layer) {
+  return bench::graph_time_us(context, kLayers, layer);
 }
 
 // A case's batch and layers on the device.
@@ -161,10 +139,10 @@ struct Setup {
 void time_prefill(const LaunchContext& context, const Case& c) {
   const Setup s(c, context.num_sms);
   const double plan =
-      time_layers(context.stream, [&](int) { plan_prefill(context, s.batch, s.shape, s.workspace); });
+      time_layers(context, [&](int) { plan_prefill(context, s.batch, s.shape, s.workspace); });
   const double own =
-      time_layers(context.stream, [&](int i) { prefill_attention(context, s.layer(i), s.batch, s.shape); });
-  const double mma = time_layers(context.stream, [&](int i) {
+      time_layers(context, [&](int i) { prefill_attention(context, s.layer(i), s.batch, s.shape); });
+  const double mma = time_layers(context, [&](int i) {
     prefill_attention_mma(context, prefill_params(s.layer(i), s.batch, s.shape), s.batch, s.shape,
                           DType::kBF16);
   });
@@ -175,8 +153,8 @@ void time_prefill(const LaunchContext& context, const Case& c) {
 
 void time_fixed_order(const LaunchContext& context, const Case& c) {
   const Setup s(c, context.num_sms);
-  const double time = time_layers(
-      context.stream, [&](int i) { fixed_order_attention(context, s.layer(i), s.batch, s.shape); });
+  const double time =
+      time_layers(context, [&](int i) { fixed_order_attention(context, s.layer(i), s.batch, s.shape); });
   std::printf("%-34s in a fixed order %8.1f us %6.1f TFLOP/s\n", c.name, time, flops(c) * 1e-6 / time);
 }
 
@@ -185,9 +163,7 @@ void time_fixed_order(const LaunchContext& context, const Case& c) {
 
 int main() {
   using quire::cuda::Case;
-  quire::cuda::LaunchContext context;
-  quire::cuda::check(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "stream");
-  quire::cuda::check(cudaDeviceGetAttribute(&context.num_sms, cudaDevAttrMultiProcessorCount, 0), "SMs");
+  const quire::cuda::LaunchContext context = quire::cuda::bench::make_context();
   const std::vector<int> none(16, 0);
   std::vector<int> ragged;
   for (int i = 0; i < 28; ++i) ragged.push_back(100 + (i * 397) % 925);

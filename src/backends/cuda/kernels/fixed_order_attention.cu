@@ -206,8 +206,8 @@ __device__ void merge_warps(const Params& p, const Shared<kHeads>& shared, T* ou
 template <typename T, int kLanes, int kHeads>
 __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p) {
   __shared__ Shared<kHeads> shared;
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  admit_next_kernel();
+  wait_for_kernels();
   const int token = blockIdx.x;
   const int sequence = find_sequence(p, token, &shared.sequence);
   if (sequence < 0) return;

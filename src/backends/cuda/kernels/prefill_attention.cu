@@ -72,8 +72,8 @@ __device__ int add_up(int (&places)[kPlanThreads]) {
 // Counting sort of sequences by class; those of one class come in any order: no result depends on it.
 __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) {
   __shared__ int places[kPlanThreads];  // first how many tiles a class has, then where its next one goes
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  admit_next_kernel();
+  wait_for_kernels();
   const int thread = threadIdx.x;
   places[thread] = 0;
   __syncthreads();
@@ -149,8 +149,8 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
   p.plan = call.workspace.data_as<PrefillPlan>();
   p.out_stride = call.out.stride(0);
   p.q_stride = call.q.stride(0);
-  p.block_stride = call.cache.keys.stride(0);
-  p.head_stride = call.cache.keys.stride(1);
+  p.block_stride = static_cast<int>(call.cache.keys.stride(0));
+  p.head_stride = static_cast<int>(call.cache.keys.stride(1));
   p.table_stride = batch.block_tables.stride(0);
   p.group = shape.num_heads / shape.num_kv_heads;
   p.packed_heads = packed_heads(shape);

@@ -31,10 +31,11 @@ struct PrefillParams {
   const void* values;
   const int* block_tables;
   PrefillPlan* plan;
-  std::int64_t out_stride, q_stride, block_stride, head_stride, table_stride;  // in elements
-  int group;                                                                   // query heads of a KV head
-  int packed_heads;  // of them in one tile: a divisor of group
-  int tile_tokens;   // at most, in one tile
+  std::int64_t out_stride, q_stride, table_stride;  // in elements
+  int block_stride, head_stride;                    // of the cache
+  int group;                                        // query heads of a KV head
+  int packed_heads;                                 // of them in one tile: a divisor of group
+  int tile_tokens;                                  // at most, in one tile
   int head_tiles;    // tiles side by side for the same tokens: num_heads / packed_heads
   int block_shift;   // log2 of the block size
   float scale_log2;  // scale * log2(e): weights are powers of two

@@ -21,14 +21,6 @@ constexpr int kStages = 2;
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-constexpr int kConsumerWarps = 4 * kConsumers;
-constexpr int kProducerWarps = 2;  // each for keys and for values
-// Numbered barriers.
-constexpr int kProducerBarrier = 1;
-constexpr int kConsumerBarrier = 2;  // and the next, of the other warpgroup
-// Of the 64K registers of an SM: 2 * 128 * 232 + 128 * 40.
-constexpr int kConsumerRegisters = 232;
-constexpr int kProducerRegisters = 40;
 
 template <int kHeadDim>
 struct Shape {
@@ -36,8 +28,6 @@ struct Shape {
   static constexpr int kChunks = (kDim + 63) / 64;         // of 64 dimensions; the last may end in zeros
   static constexpr int kKeys = kDim <= 128 ? 128 : 64;     // of one stage
   static constexpr int kQueryTiles = kDim <= 128 ? 2 : 1;  // of the tile in hand and of the next
-  static constexpr int kColumns = kDim == 80 ? 96 : kDim;  // of the sums
-  static constexpr int kProductColumns = std::min(kColumns, 128);
   static constexpr int kQueryChunk = kTileRows * kRowBytes;
   static constexpr int kKeyChunk = kKeys * kRowBytes;
 };
@@ -77,6 +67,15 @@ struct Ring {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int kConsumerWarps = 4 * kConsumers;
+constexpr int kProducerWarps = 2;  // each for keys and for values
+// Numbered barriers.
+constexpr int kProducerBarrier = 1;
+constexpr int kConsumerBarrier = 2;  // and the next, of the other warpgroup
+// Of the 64K registers of an SM: 2 * 128 * 232 + 128 * 40.
+constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 40;
 
 // One of the four warps that fetch: two the keys, two the values, since each can start few copies at a time.
 // A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
@@ -144,7 +143,7 @@ struct Producer {
 
   __device__ void run() {
     const int count = p.plan->num_tiles * p.head_tiles;
-    const bool leads = threadIdx.x == kThreads - 1;  // a value's warp, which has most time
+    const bool leads = threadIdx.x == kThreads - 1;  // of a warp that fetches values: they are needed last
     Work work = work_at(blockIdx.x, count);
     for (int next = 0; work.tile.tokens > 0; next ^= 1) {
       if (leads) copy_queries(work);
@@ -170,6 +169,9 @@ struct Producer {
 // One of the warpgroups that compute: rows [64 * group, 64 * group + 64) of a tile.
 template <typename T, typename S>
 struct Consumer {
+  static constexpr int kColumns = S::kDim == 80 ? 96 : S::kDim;  // of the sums
+  static constexpr int kProductColumns = kColumns < 128 ? kColumns : 128;
+
   const PrefillParams& p;
   Shared<S>& shared;
   int group;
@@ -179,11 +181,12 @@ struct Consumer {
   SoftmaxRows softmax;
   float scores[S::kKeys / 8][4];
   std::uint32_t weights[S::kKeys / 16][4];  // scores that have been weighed, as a product's left operand
-  float sums[S::kColumns / 8][4];
+  float sums[kColumns / 8][4];
 
   __device__ void release(std::uint64_t* barrier) const {
     if (thread % 32 == 0) hopper::arrive(barrier);
   }
+
   __device__ void start_scores(int stage) {
     const std::uint64_t q =
         hopper::by_rows(shared_address(shared.queries[queries.place][0]) + group * 64 * kRowBytes);
@@ -205,8 +208,8 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < S::kKeys / 16; ++i) {
       const std::uint64_t rows = hopper::advance(v, i * 16 * kRowBytes);
-      hopper::multiply_registers<T, S::kProductColumns, 0>(sums, weights[i], rows);
-      if constexpr (S::kColumns > 128) {
+      hopper::multiply_registers<T, kProductColumns, 0>(sums, weights[i], rows);
+      if constexpr (kColumns > 128) {
         hopper::multiply_registers<T, 128, 16>(sums, weights[i], hopper::advance(rows, 2 * S::kKeyChunk));
       }
     }
@@ -236,6 +239,22 @@ struct Consumer {
     }
   }
 
+  // Turns the scores of the stage of `ring`, whose product has ended, into weights.
+  __device__ void weigh(int first_key, const int (&last)[2], bool masked, float (&shrink)[2]) {
+    hopper::pin(scores);
+    release(&shared.keys_free[ring.place]);
+    if (first_key == 0) release(&shared.queries_free[queries.place]);
+    if (masked) mask_scores(scores, first_key, last);
+    softmax.weigh(scores, p.scale_log2, shrink);
+    hopper::pin(scores);
+  }
+
+  __device__ void finish_sums(const Ring<kStages>& stage) {
+    hopper::wait_for_products<0>();
+    hopper::pin(sums);
+    release(&shared.values_free[stage.place]);
+  }
+
   __device__ void compute(const PrefillTile& tile, int head_tile) {
     const int row = 64 * group + thread / 32 * 16 + thread % 32 / 4;
     const int last[2] = {last_key(p, tile, row), last_key(p, tile, row + 8)};
@@ -250,11 +269,7 @@ struct Consumer {
     hopper::wait(&shared.keys_full[ring.place], ring.parity);
     start_scores(ring.place);
     hopper::wait_for_products<0>();
-    hopper::pin(scores);
-    release(&shared.keys_free[ring.place]);
-    if (first_key == 0) release(&shared.queries_free[queries.place]);
-    mask_scores(scores, first_key, last);
-    softmax.weigh(scores, p.scale_log2, shrink);
+    weigh(first_key, last, true, shrink);
     pack_weights();
     hopper::wait(&shared.values_full[ring.place], ring.parity);
     if (num_keys - first_key < S::kKeys) clear_values(ring.place, num_keys - first_key);
@@ -271,27 +286,18 @@ struct Consumer {
       hopper::wait(&shared.values_full[before.place], before.parity);
       start_sums(before.place);
       hopper::wait_for_products<1>();
-      hopper::pin(scores);
-      release(&shared.keys_free[ring.place]);
-      if (first_key == 0) release(&shared.queries_free[queries.place]);
-      if (first_key + S::kKeys - 1 > all_see) mask_scores(scores, first_key, last);
-      softmax.weigh(scores, p.scale_log2, shrink);
-      hopper::pin(scores);
-      // Here, and not where the loop begins, since ptxas moves the wait below above the softmax, but not over
-      // a branch.
+      weigh(first_key, last, first_key + S::kKeys - 1 > all_see, shrink);
+      // Here, and not where the loop begins, since ptxas moves the wait for products above the softmax, but
+      // not over a branch.
       if (first_key > 0) hopper::wait(&shared.keys_full[next.place], next.parity);
-      hopper::wait_for_products<0>();
-      hopper::pin(sums);
-      release(&shared.values_free[before.place]);
+      finish_sums(before);
       multiply_rows(sums, shrink);
       pack_weights();
     }
     hopper::wait(&shared.values_full[ring.place], ring.parity);
     start_sums(ring.place);
-    hopper::wait_for_products<0>();
-    hopper::pin(sums);
-    release(&shared.values_free[ring.place]);
-    ring.next();
+    finish_sums(ring);
+    ring = next;
     write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax.total);
   }
 
@@ -328,10 +334,10 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t memory[];  // swizzling goes by address: 1,024 bytes repeat
   auto& shared = *reinterpret_cast<Shared<S>*>(memory);
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     hopper::give_registers<kProducerRegisters>();
     Producer<S>{p, maps, shared}.run();

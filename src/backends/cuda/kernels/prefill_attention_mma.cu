@@ -3,7 +3,7 @@
 // kTileRows (token, head) rows, each warp some of them, and goes over the keys once, from the first on, with
 // the running softmax of FlashAttention-2 (Dao, 2023): values are loaded while scores are computed, the next
 // keys while values are summed. Layout: keys and values of one (block, head) contiguous, q and out rows
-// strided. In shared memory, a row of kRow dimensions; its 16-byte chunk c lies at c ^ (row % 8), so that
+// strided. In shared memory, a row of kRowBytes; its 16-byte chunk c lies at c ^ (row % 8), so that
 // eight rows' chunks fall into all banks. Flops: 4 * head_dim a (row, key). Bytes: keys and values once a
 // tile, from L2.
 #include "backends/cuda/kernels/mma.cuh"
@@ -15,17 +15,18 @@ namespace {
 template <int kHeadDim>
 struct Shape {
   static constexpr int kDim = kHeadDim;
-  static constexpr int kRow = kDim <= 64 ? 64 : kDim <= 128 ? 128 : 256;
+  static constexpr int kRowBytes = kDim <= 64 ? 128 : kDim <= 128 ? 256 : 512;
   static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // in one step; with 256 dimensions, 96 KiB are at hand
   static constexpr int kParts = kDim <= 128 ? 2 : 1;   // times 16 rows a warp
   static constexpr int kThreads = kTileRows / (16 * kParts) * 32;
-  static constexpr int kBytes = (kTileRows + 2 * kKeys) * kRow * 2;
+  static constexpr int kBytes = (kTileRows + 2 * kKeys) * kRowBytes;
 };
 
-// Where a 16-byte chunk lies.
+// Where a 16-byte chunk lies in rows of kRowBytes. An even number of chunks further on is an exclusive or of
+// its bytes away.
 template <typename S>
-__device__ std::uint8_t* chunk_at(std::uint8_t* base, int row, int chunk) {
-  return base + row * (S::kRow * 2) + ((chunk ^ (row & 7)) * 16);
+__device__ std::uint32_t offset_of(int row, int chunk) {
+  return row * S::kRowBytes + (chunk ^ (row & 7)) * 16;
 }
 
 // load_matrices with every matrix transposed.
@@ -40,14 +41,15 @@ template <typename T, typename S>
 __device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, int head_tile,
                              std::uint8_t* to) {
   constexpr int kChunks = S::kDim / 8;
-  for (int i = threadIdx.x; i < kTileRows * kChunks; i += S::kThreads) {
-    const int row = i / kChunks;
+#pragma unroll
+  for (int j = 0; j < kTileRows * kChunks / S::kThreads; ++j) {
+    const int row = (threadIdx.x + j * S::kThreads) / kChunks;
+    const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
     const int token = row / p.packed_heads;
     const int head = head_tile * p.packed_heads + row % p.packed_heads;
-    const bool valid = token < tile.tokens;
-    const T* from = static_cast<const T*>(p.q) + (tile.row + (valid ? token : 0)) * p.q_stride +
-                    static_cast<std::int64_t>(head) * S::kDim;
-    copy_async_16(chunk_at<S>(to, row, i % kChunks), from + i % kChunks * 8, valid);
+    const T* from = static_cast<const T*>(p.q) + (tile.row + min(token, tile.tokens - 1)) * p.q_stride +
+                    static_cast<std::int64_t>(head) * S::kDim + chunk * 8;
+    copy_async_16(to + offset_of<S>(row, chunk), from, token < tile.tokens);
   }
 }
 
@@ -56,16 +58,15 @@ template <typename T, typename S>
 __device__ void load_keys(const PrefillParams& p, const T* head, const int* table, int first_key,
                           int num_keys, std::uint8_t* to) {
   constexpr int kChunks = S::kDim / 8;
+  static_assert(S::kKeys * kChunks % S::kThreads == 0);
 #pragma unroll
-  for (int i = threadIdx.x; i < S::kKeys * kChunks; i += S::kThreads) {
-    const int row = i / kChunks;
-    const int key = first_key + row;
-    const bool valid = key < num_keys;
-    std::int64_t offset = 0;
-    if (valid) {
-      offset = table[key >> p.block_shift] * p.block_stride + (key & ((1 << p.block_shift) - 1)) * S::kDim;
-    }
-    copy_async_16(chunk_at<S>(to, row, i % kChunks), head + offset + i % kChunks * 8, valid);
+  for (int j = 0; j < S::kKeys * kChunks / S::kThreads; ++j) {
+    const int row = (threadIdx.x + j * S::kThreads) / kChunks;
+    const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
+    const int key = min(first_key + row, num_keys - 1);
+    const T* from = head + std::int64_t{table[key >> p.block_shift]} * p.block_stride +
+                    (key & ((1 << p.block_shift) - 1)) * S::kDim + chunk * 8;
+    copy_async_16(to + offset_of<S>(row, chunk), from, first_key + row < num_keys);
   }
   commit_copies();
 }
@@ -77,8 +78,10 @@ struct WarpRows {
   float scores[S::kParts][S::kKeys / 8][4];
   SoftmaxRows softmax[S::kParts];
 
-  __device__ void score(std::uint8_t* queries, std::uint8_t* keys, int first_row) {
+  __device__ void score(const std::uint8_t* queries, const std::uint8_t* keys, int first_row) {
     const int lane = threadIdx.x % 32;
+    const std::uint32_t query = offset_of<S>(first_row + lane % 16, lane / 16);
+    const std::uint32_t key = offset_of<S>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int m = 0; m < S::kParts; ++m) {
 #pragma unroll
@@ -89,12 +92,12 @@ struct WarpRows {
       std::uint32_t a[S::kParts][4];
 #pragma unroll
       for (int m = 0; m < S::kParts; ++m) {
-        load_matrices(a[m], chunk_at<S>(queries, first_row + 16 * m + lane % 16, 2 * k + lane / 16));
+        load_matrices(a[m], queries + (query ^ (k * 32)) + m * 16 * S::kRowBytes);
       }
 #pragma unroll
       for (int n = 0; n < S::kKeys / 16; ++n) {
         std::uint32_t b[4];
-        load_matrices(b, chunk_at<S>(keys, 16 * n + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+        load_matrices(b, keys + (key ^ (k * 32)) + n * 16 * S::kRowBytes);
 #pragma unroll
         for (int m = 0; m < S::kParts; ++m) {
           multiply_add<T>(scores[m][2 * n], a[m], b[0], b[1]);
@@ -117,8 +120,9 @@ struct WarpRows {
     }
   }
 
-  __device__ void add_values(std::uint8_t* values) {
+  __device__ void add_values(const std::uint8_t* values) {
     const int lane = threadIdx.x % 32;
+    const std::uint32_t value = offset_of<S>(lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < S::kKeys / 16; ++k) {
       std::uint32_t a[S::kParts][4];
@@ -133,7 +137,7 @@ struct WarpRows {
 #pragma unroll
       for (int n = 0; n < S::kDim / 16; ++n) {
         std::uint32_t b[4];
-        load_transposed(b, chunk_at<S>(values, 16 * k + lane % 16, 2 * n + lane / 16));
+        load_transposed(b, values + (value ^ (n * 32)) + k * 16 * S::kRowBytes);
 #pragma unroll
         for (int m = 0; m < S::kParts; ++m) {
           multiply_add<T>(sums[m][2 * n], a[m], b[0], b[1]);
@@ -146,9 +150,9 @@ struct WarpRows {
 
 template <typename T, typename S>
 __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillParams p) {
-  extern __shared__ __align__(128) std::uint8_t shared[];
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  extern __shared__ __align__(512) std::uint8_t shared[];
+  admit_next_kernel();
+  wait_for_kernels();
   const int index = blockIdx.x / p.head_tiles;
   if (index >= p.plan->num_tiles) return;
   const PrefillTile tile = reinterpret_cast<const PrefillTile*>(p.plan + 1)[index];
@@ -161,8 +165,8 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   const int first_row = threadIdx.x / 32 * 16 * S::kParts;
 
   std::uint8_t* queries = shared;
-  std::uint8_t* keys = queries + kTileRows * S::kRow * 2;
-  std::uint8_t* values = keys + S::kKeys * S::kRow * 2;
+  std::uint8_t* keys = queries + kTileRows * S::kRowBytes;
+  std::uint8_t* values = keys + S::kKeys * S::kRowBytes;
   load_queries<T, S>(p, tile, head_tile, queries);
   load_keys<T, S>(p, key_head, table, 0, num_keys, keys);
   WarpRows<T, S> rows;
