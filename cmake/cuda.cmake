@@ -7,7 +7,8 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13 REQUIRED)
 
-file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu
+     ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
 add_library(quire_cuda_kernels STATIC ${kernels})
 target_include_directories(quire_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(quire_cuda_kernels PRIVATE
