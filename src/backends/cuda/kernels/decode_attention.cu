@@ -13,210 +13,25 @@
 #include <cuda_fp16.h>
 
 #include <bit>
-#include <climits>
 
 #include "backends/cuda/kernels/attention.h"
-#include "backends/cuda/kernels/decode_plan.cuh"
-#include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/decode_loader.cuh"
 
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarpSize = 32;
-constexpr int kRingBytes = 128 * 1024;  // of an SM
-
-struct DecodeArgs {
-  void* out;
-  const void* q;
-  const void* keys;
-  const int* tables;
-  // In elements:
-  std::int64_t values_offset;  // from a key to its value
-  std::int64_t block_stride;
-  std::int64_t head_stride;
-  std::int64_t out_stride;
-  std::int64_t q_stride;
-  std::int64_t table_stride;
-  int block_shift;  // log2 of the block size
-  int group;
-  int items_per_kv_head;
-  int heads_per_item;
-  int items_per_row;
-  float scale;  // of scores in base 2
-  DecodePlan plan;
-};
-
-// The part of an item that lies in one share.
-struct Piece {
-  int row_index;
-  DecodeRow row;
-  int item_in_row;
-  int kv_head;
-  int first_head;  // query heads [first_head, first_head + num_heads)
-  int num_heads;
-  int tiles;  // of the whole item
-  int begin;  // tiles [begin, end) are this piece
-  int end;
-
-  __device__ bool whole() const { return begin == 0 && end == tiles; }
-  // Warps take the tiles by their number in the sequence, so that the blocks of one item serve the next.
-  __device__ int first_tile(int warp, int warps) const {
-    return begin + (warp + warps - begin % warps) % warps;
-  }
-};
-
-__device__ inline DecodeRow load_row(const DecodeRow* row) {
-  const int4 words = *reinterpret_cast<const int4*>(row);
-  return {words.x, words.y, words.z, words.w};
+// Four 8 × 8 matrices of 16-bit values; lane i gives the shared address of row i % 8 of matrix i / 8.
+__device__ inline void load_matrices_at(std::uint32_t (&matrices)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row)
+               : "memory");
 }
-
-// The pieces of a share in the order in which they are taken: the last one first, which the next share may
-// also have, then the rest from the first on, so that divided items are merged while others stream.
-class Pieces {
- public:
-  __device__ Pieces(const DecodeArgs& args, int share) : args_(args) {
-    const DecodeShare* planned = args.plan.shares + share;
-    const int4 words = *reinterpret_cast<const int4*>(planned);
-    first_item_ = words.x;
-    first_tile_ = words.y;
-    last_item_ = words.z;
-    last_end_ = words.w;
-    last_row_ = load_row(&planned->last_row);
-  }
-
-  __device__ int count() const { return first_item_ < 0 ? 0 : last_item_ - first_item_ + 1; }
-  __device__ Piece first() const {
-    return describe(last_item_, {.row_index = last_item_ / args_.items_per_row, .row = last_row_});
-  }
-  // Piece `index`, at least 1; `previous` saves reading what it shares with it.
-  __device__ Piece at(int index, const Piece& previous) const {
-    return describe(first_item_ + index - 1, previous);
-  }
-
- private:
-  __device__ Piece describe(int item, const Piece& previous) const {
-    Piece piece;
-    piece.row_index = item / args_.items_per_row;
-    piece.row =
-        piece.row_index == previous.row_index ? previous.row : load_row(args_.plan.rows + piece.row_index);
-    piece.item_in_row = item % args_.items_per_row;
-    piece.kv_head = piece.item_in_row / args_.items_per_kv_head;
-    const int first = piece.item_in_row % args_.items_per_kv_head * args_.heads_per_item;
-    piece.first_head = piece.kv_head * args_.group + first;
-    piece.num_heads = min(args_.heads_per_item, args_.group - first);
-    piece.tiles = ceil_div(piece.row.seq_len, kTileTokens);
-    piece.begin = item == first_item_ ? first_tile_ : 0;
-    piece.end = item == last_item_ ? last_end_ : piece.tiles;
-    return piece;
-  }
-
-  const DecodeArgs& args_;
-  int first_item_, first_tile_, last_item_, last_end_;
-  DecodeRow last_row_;
-};
-
-// Sizes of one instance. A stage of a warp's ring holds 16 keys, then 16 values.
-template <int kDim>
-struct Ring {
-  static constexpr int kWarps = kDim > 128 ? 2 : 4;
-  static constexpr int kThreads = kWarps * kWarpSize;
-  static constexpr int kTileElements = kTileTokens * kDim;
-  static constexpr int kStageElements = 2 * kTileElements;
-  static constexpr int kStages = kRingBytes / kBlocksPerSm / (kWarps * kStageElements * 2);
-  static constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * kStageElements * 2;
-  static constexpr int kRowChunks = kDim / 8;  // of 16 bytes
-
-  // Element offset of a chunk. Chunks are exchanged within a row so that one chunk of 8 consecutive rows,
-  // which a matrix load reads, covers all banks.
-  __device__ static int chunk_offset(int row, int chunk) {
-    constexpr int kPeriod = kRowChunks % 8 == 0 ? 8 : kRowChunks % 4 == 0 ? 4 : 2;
-    return row * kDim + (chunk ^ (row / (8 / kPeriod) % kPeriod)) * 8;
-  }
-};
-
-// Starts the copies of one warp's tiles, piece after piece, ahead of the arithmetic.
-template <typename T, int kDim>
-class Loader {
- public:
-  using Sizes = Ring<kDim>;
-
-  __device__ Loader(const DecodeArgs& args, const Pieces& pieces, const Piece& first, int warp, int lane)
-      : args_(args), pieces_(pieces), warp_(warp), lane_(lane), piece_(first), next_(first) {}
-
-  // The next tile goes to `stage`. One group of copies, empty when nothing is left.
-  __device__ void load(T* stage) {
-    while (tile_ >= piece_.end && index_ + 1 < pieces_.count()) open();
-    if (tile_ < piece_.end) copy_tile(stage);
-    commit_copies();
-  }
-
- private:
-  __device__ void open() {
-    if (next_.row_index != piece_.row_index) window_ = -1;
-    piece_ = next_;
-    ++index_;
-    tile_ = piece_.first_tile(warp_, Sizes::kWarps);
-    keys_ = static_cast<const T*>(args_.keys) + piece_.kv_head * args_.head_stride;
-    if (index_ + 1 < pieces_.count()) next_ = pieces_.at(index_ + 1, piece_);
-  }
-
-  // The block of the first 8 tokens and of the last 8 of this warp's tiles of the window, a tile a lane.
-  __device__ void fetch_blocks() {
-    const int* table = args_.tables + piece_.row.table_row * args_.table_stride;
-    const int token = ((window_ * kWarpSize + lane_) * Sizes::kWarps + warp_) * kTileTokens;
-    if (token < piece_.row.seq_len) {
-      upper_block_ = table[token >> args_.block_shift];
-      lower_block_ = table[min(token + 8, piece_.row.seq_len - 1) >> args_.block_shift];
-    }
-  }
-
-  __device__ const T* key_at(int block, int token) const {
-    const int offset = token & ((1 << args_.block_shift) - 1);
-    return keys_ + block * args_.block_stride + offset * kDim;
-  }
-
-  __device__ void copy_tile(T* stage) {
-    const int owner = tile_ / Sizes::kWarps;  // modulo the warp's size: the lane that knows the blocks
-    if (owner / kWarpSize != window_) {
-      window_ = owner / kWarpSize;
-      fetch_blocks();
-    }
-    const int token = tile_ * kTileTokens;
-    const T* upper = key_at(__shfl_sync(~0U, upper_block_, owner), token);
-    const T* lower = key_at(__shfl_sync(~0U, lower_block_, owner), token + 8) - 8 * kDim;
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {  // a tile has 2 * kDim chunks of 16 bytes
-      const int chunk = i * kWarpSize + lane_;
-      const int row = chunk / Sizes::kRowChunks;
-      const T* key = (row < 8 ? upper : lower) + chunk * 8;
-      T* to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
-      // What lies behind the sequence may be anything, also NaN; its values must be zero.
-      const bool inside = token + row < piece_.row.seq_len;
-      copy_async_16(to, key, inside);
-      copy_async_16(to + Sizes::kTileElements, key + args_.values_offset, inside);
-    }
-    tile_ += Sizes::kWarps;
-  }
-
-  const DecodeArgs& args_;
-  const Pieces& pieces_;
-  const int warp_;
-  const int lane_;
-  Piece piece_;
-  Piece next_;
-  const T* keys_ = nullptr;  // of the KV head
-  int index_ = -1;           // of piece_
-  int tile_ = INT_MAX;
-  int window_ = -1;  // of 32 tiles of this warp, whose blocks are known
-  int upper_block_ = 0;
-  int lower_block_ = 0;
-};
-
-// As load_matrices, each matrix transposed.
-__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], const void* row) {
+// The same, each matrix transposed.
+__device__ inline void load_transposed_at(std::uint32_t (&matrices)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 
@@ -224,6 +39,13 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], co
 __device__ inline std::uint32_t transpose(std::uint32_t matrix) {
   std::uint32_t result = 0;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
+  return result;
+}
+
+// 2 to the power of x, to 2 units in the last place.
+__device__ inline float power_of_2(float x) {
+  float result = 0;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
@@ -244,37 +66,37 @@ __device__ inline std::uint32_t pack(float low, float high) {
 template <typename T, int kDim, int kHeadTiles>
 class WarpAttention {
  public:
-  using Sizes = Ring<kDim>;
+  using Sizes = Ring<kDim, kHeadTiles>;
   static constexpr int kSteps = kDim / 16;
-  static constexpr int kRowStride =
-      kHeadTiles == 1 ? kDim + 4 : kDim;  // of stored sums; 4: fewer bank conflicts
-  static_assert(kHeadTiles * 8 * kRowStride * sizeof(float) <= Sizes::kStageElements * sizeof(T));
+  static constexpr int kRowStride = kDim + 4;  // of sums in shared memory; 4: fewer bank conflicts
+  static_assert(Sizes::kHeads * kRowStride * sizeof(float) <= Sizes::kStageBytes);
 
-  __device__ explicit WarpAttention(int lane) : lane_(lane) {}
+  __device__ explicit WarpAttention(unsigned lane)
+      : lane_(lane),
+        key_row_(lane % 16 * Sizes::kRowBytes),
+        value_row_(Sizes::kTileBytes + (lane % 8 + lane / 16 * 8) * Sizes::kRowBytes),
+        key_chunk_((lane / 16 ^ Sizes::exchange(lane)) * 16),
+        value_chunk_((lane / 8 % 2 ^ Sizes::exchange(lane)) * 16) {}
 
-  // Reads the queries of the piece that begins next.
-  __device__ void load_queries(const DecodeArgs& args, const Piece& piece) {
-    const T* row = static_cast<const T*>(args.q) + piece.row.query_row * args.q_stride;
+  // Begins a piece whose queries [8 * kHeadTiles, kDim] are at a shared address.
+  __device__ void begin(std::uint32_t queries) {
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
-      const int head = n * 8 + lane_ / 4;
-      const auto* words =
-          reinterpret_cast<const std::uint32_t*>(row + (piece.first_head + head) * kDim + lane_ % 4 * 2);
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        next_queries_[n][k][0] = head < piece.num_heads ? words[k * 8] : 0;
-        next_queries_[n][k][1] = head < piece.num_heads ? words[k * 8 + 4] : 0;
+      for (int k = 0; k < kSteps; k += 2) {
+        const bool both = k + 1 < kSteps;
+        std::uint32_t matrices[4];
+        const unsigned chunk = both ? lane_ / 8 : lane_ / 8 % 2;
+        load_matrices_at(matrices, queries + Sizes::chunk_offset(n * 8 + lane_ % 8, 2U * k ^ chunk));
+        queries_[n][k][0] = matrices[0];
+        queries_[n][k][1] = matrices[1];
+        if (both) {
+          queries_[n][k + 1][0] = matrices[2];
+          queries_[n][k + 1][1] = matrices[3];
+        }
       }
-    }
-  }
-
-  __device__ void begin() {
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
       for (int m = 0; m < kSteps; ++m) {
-        queries_[n][m][0] = next_queries_[n][m][0];
-        queries_[n][m][1] = next_queries_[n][m][1];
 #pragma unroll
         for (float& sum : sums_[n][m]) sum = 0;
       }
@@ -283,13 +105,13 @@ class WarpAttention {
     }
   }
 
-  // `valid` of the 16 tokens of `stage` are inside the sequence, at least one.
-  __device__ void add_tile(const T* stage, int valid, float scale) {
+  // `valid` of the 16 tokens at a stage's shared address are inside the sequence, at least one.
+  __device__ void add_tile(std::uint32_t stage, int valid, float scale) {
     float even[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};  // scores in two chains, which hide latency
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       std::uint32_t keys[4];
-      load_matrices(keys, stage + Sizes::chunk_offset(lane_ % 16, 2 * k + lane_ / 16));
+      load_matrices_at(keys, stage + key_row_ + (key_chunk_ ^ k * 32U));
 #pragma unroll
       for (int n = 0; n < kHeadTiles; ++n) {
         multiply_add<T>(k % 2 == 0 ? even[n] : odd[n], keys, queries_[n][k][0], queries_[n][k][1]);
@@ -300,16 +122,15 @@ class WarpAttention {
     for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        even[n][i] = lane_ / 4 + i / 2 * 8 < valid ? (even[n][i] + odd[n][i]) * scale : -INFINITY;
+        even[n][i] = lane_ / 4 + i / 2 * 8 < static_cast<unsigned>(valid) ? (even[n][i] + odd[n][i]) * scale
+                                                                          : -INFINITY;
       }
       weigh(n, even[n], weights[n]);
     }
-    const T* values = stage + Sizes::kTileElements;
 #pragma unroll
     for (int m = 0; m < kSteps; ++m) {
       std::uint32_t matrices[4];
-      load_matrices_transposed(
-          matrices, values + Sizes::chunk_offset(lane_ % 8 + lane_ / 16 * 8, 2 * m + lane_ / 8 % 2));
+      load_transposed_at(matrices, stage + value_row_ + (value_chunk_ ^ m * 32U));
 #pragma unroll
       for (int n = 0; n < kHeadTiles; ++n)
         multiply_add<T>(sums_[n][m], matrices, weights[n][0], weights[n][1]);
@@ -326,13 +147,14 @@ class WarpAttention {
         for (int step = 4; step < kWarpSize; step *= 2) {
           total_[n][i] += __shfl_xor_sync(~0U, total_[n][i], step);
         }
-        const int head = n * 8 + lane_ % 4 * 2 + i;
-        if (head >= num_heads) continue;
+        const unsigned head = n * 8 + lane_ % 4 * 2 + i;
+        if (head >= static_cast<unsigned>(num_heads)) continue;
         if (lane_ < 4) weights[head] = {top_[n][i], total_[n][i]};
+        float* row = sums + head * kRowStride + lane_ / 4;
 #pragma unroll
         for (int m = 0; m < kSteps; ++m) {
-          sums[head * kRowStride + m * 16 + lane_ / 4] = sums_[n][m][i];
-          sums[head * kRowStride + m * 16 + lane_ / 4 + 8] = sums_[n][m][i + 2];
+          row[m * 16] = sums_[n][m][i];
+          row[m * 16 + 8] = sums_[n][m][i + 2];
         }
       }
     }
@@ -350,10 +172,10 @@ class WarpAttention {
         largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
       }
       largest = fmaxf(largest, top_[n][i]);
-      shrink[i] = exp2f(top_[n][i] - largest);
+      shrink[i] = power_of_2(top_[n][i] - largest);
       top_[n][i] = largest;
-      scores[i] = exp2f(scores[i] - largest);
-      scores[i + 2] = exp2f(scores[i + 2] - largest);
+      scores[i] = power_of_2(scores[i] - largest);
+      scores[i + 2] = power_of_2(scores[i + 2] - largest);
       total_[n][i] = total_[n][i] * shrink[i] + scores[i] + scores[i + 2];
     }
     weights[0] = transpose(pack<T>(scores[0], scores[1]));
@@ -365,9 +187,10 @@ class WarpAttention {
     }
   }
 
-  const int lane_;
+  const unsigned lane_;
+  const std::uint32_t key_row_, value_row_;      // bytes in a stage before the row that the lane addresses,
+  const std::uint32_t key_chunk_, value_chunk_;  // and in the row before its first chunk
   std::uint32_t queries_[kHeadTiles][kSteps][2];
-  std::uint32_t next_queries_[kHeadTiles][kSteps][2];
   float sums_[kHeadTiles][kSteps][4];
   float top_[kHeadTiles][2];    // largest score so far
   float total_[kHeadTiles][2];  // of the weights of this lane's tokens
@@ -392,17 +215,17 @@ class HeadSum {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) largest = fmaxf(largest, weight[i].x);
-      scale(exp2f(top_ - largest));
+      scale(power_of_2(top_ - largest));
       top_ = largest;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (weight[i].x == -INFINITY) continue;
-        const float factor = exp2f(weight[i].x - largest);
+        const bool empty = weight[i].x == -INFINITY;
+        const float factor = power_of_2(weight[i].x - largest);
         total_ += weight[i].y * factor;
-        sums_.x += value[i].x * factor;
-        sums_.y += value[i].y * factor;
-        sums_.z += value[i].z * factor;
-        sums_.w += value[i].w * factor;
+        sums_.x += empty ? 0 : value[i].x * factor;
+        sums_.y += empty ? 0 : value[i].y * factor;
+        sums_.z += empty ? 0 : value[i].z * factor;
+        sums_.w += empty ? 0 : value[i].w * factor;
       }
     }
   }
@@ -412,7 +235,7 @@ class HeadSum {
 
   template <typename T>
   __device__ void write(T* out) {
-    scale(1.0F / total_);
+    scale(__fdividef(1.0F, total_));
     *reinterpret_cast<uint2*>(out) = {pack<T>(sums_.x, sums_.y), pack<T>(sums_.z, sums_.w)};
   }
 
@@ -430,56 +253,58 @@ class HeadSum {
   float4 sums_ = {0, 0, 0, 0};
 };
 
-// What the warps of a block of threads tell each other at the end of a piece.
+// What the warps tell each other at the end of a piece.
 template <int kWarps>
 struct Meeting {
   float2 weights[kWarps][16];  // a head; maximum -inf: the warp had no tile of the piece
-  const float* sums[kWarps];
-  int arrived;
+  int sums[kWarps];            // where its sums begin, in bytes of the ring
+  int arrived[kWarps];         // a team
 };
 
-// Calls f(head, dim) for every fourth dimension of the piece's heads, spread over the block of threads.
+// Calls f(head, dim) for every fourth dimension of the piece's heads, spread over the team.
 template <int kDim, typename F>
-__device__ void for_each_output(const Piece& piece, F&& f) {
-  for (int i = static_cast<int>(threadIdx.x); i < piece.num_heads * (kDim / 4); i += Ring<kDim>::kThreads) {
-    f(i / (kDim / 4), i % (kDim / 4) * 4);
+__device__ void for_each_output(const Team& team, int num_heads, F&& f) {
+  for (unsigned i = team.thread(); i < static_cast<unsigned>(num_heads) * (kDim / 4); i += team.threads()) {
+    f(static_cast<int>(i / (kDim / 4)), static_cast<int>(i % (kDim / 4) * 4));
   }
 }
 
 template <typename T, int kDim>
 __device__ T* output_of(const DecodeArgs& args, const Piece& piece, int head, int dim) {
-  return static_cast<T*>(args.out) + piece.row.query_row * args.out_stride +
-         (piece.first_head + head) * kDim + dim;
+  return static_cast<T*>(args.out) + elements(piece.row.query_row, args.out_stride) +
+         (piece.first_head(args.split) + head) * kDim + dim;
 }
 
 // Where a share keeps one head of its piece of a divided item: it has up to one that begins in it, and one
 // that does not.
 __device__ inline int slot_of(const DecodeArgs& args, int share, bool begins, int head) {
-  return (2 * share + (begins ? 1 : 0)) * args.heads_per_item + head;
+  return (2 * share + (begins ? 1 : 0)) * args.split.heads_per_item + head;
 }
 
 // The warps' sums to the output or, of a divided item, to the workspace.
-template <typename T, int kDim, int kRowStride, int kWarps>
-__device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const Meeting<kWarps>& meeting) {
-  for_each_output<kDim>(piece, [&](int head, int dim) {
+template <typename T, typename Attention, int kDim, int kWarps>
+__device__ void combine_warps(const DecodeArgs& args, const Pieces& pieces, const Team& team,
+                              const Piece& piece, const unsigned char* ring, const Meeting<kWarps>& meeting) {
+  for_each_output<kDim>(team, piece.num_heads(args.split), [&](int head, int dim) {
     HeadSum sum;
     sum.add<kWarps>(
-        kWarps, [&](int warp) { return meeting.weights[warp][head]; },
+        team.warps, [&](int warp) { return meeting.weights[team.first_warp() + warp][head]; },
         [&](int warp) {
-          return *reinterpret_cast<const float4*>(meeting.sums[warp] + head * kRowStride + dim);
+          const auto* sums = reinterpret_cast<const float*>(ring + meeting.sums[team.first_warp() + warp]);
+          return *reinterpret_cast<const float4*>(sums + head * Attention::kRowStride + dim);
         });
     if (piece.whole()) {
       sum.write(output_of<T, kDim>(args, piece, head, dim));
     } else {
-      const int slot = slot_of(args, static_cast<int>(blockIdx.x), piece.begin == 0, head);
+      const int slot = slot_of(args, pieces.share(), piece.at.tile == 0, head);
       *reinterpret_cast<float4*>(args.plan.sums + slot * kDim + dim) = sum.sums();
       if (dim == 0) args.plan.weights[slot] = sum.weight();
     }
   });
 }
 
-// Adds one to a counter and returns what it was. What the block of threads wrote before its last barrier is
-// visible to who counts later.
+// Adds one to a counter and returns what it was. What the team wrote before it last met is visible to who
+// counts later.
 __device__ inline int count_arrival(int* counter) {
   int before = 0;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
@@ -488,16 +313,17 @@ __device__ inline int count_arrival(int* counter) {
 
 // Counts this piece of a divided item as ready; who counts the last one adds them up.
 template <typename T, int kDim, int kWarps>
-__device__ void merge_pieces(const DecodeArgs& args, const Piece& piece, int share_tiles,
-                             Meeting<kWarps>& meeting) {
-  const int item_begin = piece.row.first_tile + piece.item_in_row * piece.tiles;
-  const int first = item_begin / share_tiles;
-  const int count = (item_begin + piece.tiles - 1) / share_tiles - first + 1;
-  if (threadIdx.x == 0) meeting.arrived = count_arrival(args.plan.arrived + first);
-  __syncthreads();
-  if (meeting.arrived != count - 1) return;
-  if (threadIdx.x == 0) args.plan.arrived[first] = 0;  // for the next layer
-  for_each_output<kDim>(piece, [&](int head, int dim) {
+__device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header, const Team& team,
+                             const Piece& piece, Meeting<kWarps>& meeting) {
+  const int item_in_row = piece.at.kv_head * args.split.parts + piece.at.part;
+  const int begin = piece.row.line_begin + item_in_row * header.line_length(piece.tiles()) + header.item_lead;
+  const int first = begin / header.share_tiles;
+  const int count = (begin + piece.tiles() - 1) / header.share_tiles - first + 1;
+  if (team.thread() == 0) meeting.arrived[team.index] = count_arrival(args.plan.arrived + first);
+  team.meet();
+  if (meeting.arrived[team.index] != count - 1) return;
+  if (team.thread() == 0) args.plan.arrived[first] = 0;  // for the next layer
+  for_each_output<kDim>(team, piece.num_heads(args.split), [&](int head, int dim) {
     HeadSum sum;
     sum.add<8>(
         count,
@@ -511,68 +337,77 @@ __device__ void merge_pieces(const DecodeArgs& args, const Piece& piece, int sha
 }
 
 template <typename T, int kDim, int kHeadTiles>
-__global__ void __launch_bounds__(Ring<kDim>::kThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
-  using Sizes = Ring<kDim>;
+  using Sizes = Ring<kDim, kHeadTiles>;
   using Attention = WarpAttention<T, kDim, kHeadTiles>;
   extern __shared__ __align__(128) unsigned char ring[];
   __shared__ Meeting<Sizes::kWarps> meeting;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  T* const stages = reinterpret_cast<T*>(ring) + warp * Sizes::kStages * Sizes::kStageElements;
+  const int warp = static_cast<int>(threadIdx.x / kWarpSize);
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const int first_stage = warp * Sizes::kStages * Sizes::kStageBytes;
+  const std::uint32_t shared_ring = shared_address(ring);
 
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
-  const int share_tiles = *args.plan.share_tiles;
-  const Pieces pieces(args, static_cast<int>(blockIdx.x));
+  const DecodeHeader header = load_16_bytes_now(args.plan.header);
+  const Pieces pieces(args, args.plan.shares + blockIdx.x * Sizes::kWarps + warp);
+  const Team team(pieces.team_shift());
   if (pieces.count() == 0) return;
 
-  Piece next = pieces.first();
-  Loader<T, kDim> loader(args, pieces, next, warp, lane);
-  for (int i = 0; i < Sizes::kStages; ++i) loader.load(stages + i * Sizes::kStageElements);
+  Loader<T, kDim, kHeadTiles> loader(args, pieces, team, lane);
   Attention attention(lane);
-  attention.load_queries(args, next);
-  T* stage = stages;  // the oldest
+  Piece piece = pieces.first();
+  int free_stages = Sizes::kStages;
+  // Byte offsets in the ring: of the next stage to be loaded; of the oldest, which is the next to be read.
+  int load_stage = first_stage, stage = first_stage;
+  const auto advance = [&](int& offset) {
+    offset += Sizes::kStageBytes;
+    if (offset == first_stage + Sizes::kStages * Sizes::kStageBytes) offset = first_stage;
+  };
   for (int index = 0; index < pieces.count(); ++index) {
-    const Piece piece = next;
-    if (index + 1 < pieces.count()) next = pieces.at(index + 1, piece);
-    attention.begin();
-    T* done = nullptr;  // stage that was read last
-    for (int tile = piece.first_tile(warp, Sizes::kWarps); tile < piece.end; tile += Sizes::kWarps) {
+    if (index > 0) piece = pieces.next(index, piece);
+    int last_stage = -1;  // the stage that was read last
+    const int end = piece.end();
+    for (int tile = piece.first_tile(team); tile < end; tile += team.warps) {
+      for (; free_stages > 0; --free_stages) {
+        loader.load(shared_ring + load_stage);
+        advance(load_stage);
+      }
       wait_for_copies<Sizes::kStages - 1>();
       __syncwarp();
-      attention.add_tile(stage, piece.row.seq_len - tile * kTileTokens, args.scale);
+      if (last_stage < 0) attention.begin(shared_ring + stage + 2 * Sizes::kTileBytes);
+      attention.add_tile(shared_ring + stage, piece.row.seq_len - tile * kTileTokens, args.scale);
       __syncwarp();
-      if (done == nullptr) attention.load_queries(args, next);
-      done = stage;
-      stage += Sizes::kStageElements;
-      if (stage == stages + Sizes::kStages * Sizes::kStageElements) stage = stages;
-      // The last stage has room for the sums, and is not loaded again before they are read.
-      if (tile + Sizes::kWarps < piece.end) loader.load(done);
+      last_stage = stage;
+      advance(stage);
+      // The last one is kept: it has room for the sums.
+      if (tile + team.warps < end) ++free_stages;
     }
-    if (done != nullptr) {
-      attention.store(reinterpret_cast<float*>(done), meeting.weights[warp], piece.num_heads);
-    } else {
-      attention.load_queries(args, next);
-      if (lane < 16) meeting.weights[warp][lane] = {-INFINITY, 0};
+    if (last_stage >= 0) {
+      attention.store(reinterpret_cast<float*>(ring + last_stage), meeting.weights[warp],
+                      piece.num_heads(args.split));
+      ++free_stages;
+    } else if (lane < 16) {
+      meeting.weights[warp][lane] = {-INFINITY, 0};
     }
-    if (lane == 0) meeting.sums[warp] = reinterpret_cast<const float*>(done != nullptr ? done : stages);
-    __syncthreads();
-    combine_warps<T, kDim, Attention::kRowStride>(args, piece, meeting);
-    __syncthreads();
-    if (done != nullptr) loader.load(done);
-    if (!piece.whole()) merge_pieces<T, kDim>(args, piece, share_tiles, meeting);
+    if (lane == 0) meeting.sums[warp] = max(last_stage, first_stage);
+    team.meet();
+    combine_warps<T, Attention, kDim>(args, pieces, team, piece, ring, meeting);
+    team.meet();
+    if (!piece.whole()) merge_pieces<T, kDim>(args, header, team, piece, meeting);
   }
 }
 
 template <typename T, int kDim, int kHeadTiles>
 void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
+  using Sizes = Ring<kDim, kHeadTiles>;
   constexpr auto kernel = decode_kernel<T, kDim, kHeadTiles>;
   static const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         static_cast<int>(Ring<kDim>::kBytes));
+                                                         static_cast<int>(Sizes::kBytes));
   check(status, "decode attention: shared memory");
-  launch(context, "decode attention", kernel, dim3(static_cast<unsigned>(num_shares(context.num_sms))),
-         dim3(Ring<kDim>::kThreads), Ring<kDim>::kBytes, args);
+  launch(context, "decode attention", kernel, dim3(static_cast<unsigned>(kBlocksPerSm * context.num_sms)),
+         dim3(Sizes::kThreads), Sizes::kBytes, args);
 }
 
 template <typename T, int kDim>
@@ -615,16 +450,14 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .keys = keys.data(),
       .tables = batch.block_tables.data_as<const int>(),
       .values_offset = call.cache.values.data_as<const std::uint16_t>() - keys.data_as<const std::uint16_t>(),
-      .block_stride = keys.stride(0),
-      .head_stride = keys.stride(1),
-      .out_stride = call.out.stride(0),
-      .q_stride = call.q.stride(0),
-      .table_stride = batch.block_tables.stride(0),
+      .block_stride = static_cast<int>(keys.stride(0)),
+      .head_stride = static_cast<int>(keys.stride(1)),
+      .out_stride = static_cast<int>(call.out.stride(0)),
+      .q_stride = static_cast<int>(call.q.stride(0)),
+      .table_stride = static_cast<int>(batch.block_tables.stride(0)),
       .block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size)),
-      .group = split.group,
-      .items_per_kv_head = split.items_per_kv_head,
-      .heads_per_item = split.heads_per_item,
-      .items_per_row = split.items_per_row,
+      .kv_heads = shape.num_kv_heads,
+      .split = split,
       .scale = call.scale * 1.44269504F,  // log2(e)
       .plan = lay_out_plan(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, context.num_sms,
                            bytes)};
