@@ -30,7 +30,8 @@ struct PrepareArgs {
   std::int64_t key_block, key_head, key_offset;  // strides
   std::int64_t value_block, value_head, value_offset;
   int num_heads, num_kv_heads, head_dim, rotary_half, block_size;
-  int lanes;  // that share a head: a power of two
+  int lanes;           // that share a head: a power of two
+  int heads_per_warp;  // a multiple of 32 / lanes
   float norm_eps;
 };
 
@@ -58,8 +59,6 @@ struct WarpHeads {
 
 template <int kWidth>
 constexpr int kPieces = kMaxHeadDim / (32 * kWidth);  // vectors of a head that a lane takes
-template <int kWidth>
-constexpr int kPasses = kWidth > 1 ? 4 : 1;  // heads that a lane takes part in
 template <int kWidth>
 using Pieces = Vec<float, kWidth>[kPieces<kWidth>];
 
@@ -108,7 +107,7 @@ __device__ void rotate_head(const PrepareArgs<T>& args, const Pieces<kWidth>& co
 }
 
 template <int kWidth, typename T>
-__global__ void __launch_bounds__(kMaxWarps * 32)
+__global__ void __launch_bounds__(kMaxWarps * 32, kWidth > 1 ? 3 : 2)
     prepare_kernel(const __grid_constant__ PrepareArgs<T> args) {
   __shared__ alignas(32) float shared[kMaxWarps][kMaxHeadDim];
   cudaTriggerProgrammaticLaunchCompletion();
@@ -116,8 +115,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const int heads_at_once = 32 / args.lanes;
   const int member = static_cast<int>(threadIdx.x) % 32 / args.lanes;  // which of those this lane works on
   const std::int64_t token = blockIdx.x;
-  const WarpHeads heads(static_cast<int>(blockIdx.y * blockDim.x / 32) + warp,
-                        heads_at_once * kPasses<kWidth>, args.num_heads, args.num_kv_heads);
+  const WarpHeads heads(static_cast<int>(blockIdx.y * blockDim.x / 32) + warp, args.heads_per_warp,
+                        args.num_heads, args.num_kv_heads);
   if (heads.count <= 0) return;
 
   const float* norm = heads.kind == Kind::kQuery ? args.q_norm : args.k_norm;
@@ -143,51 +142,43 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     to_stride = args.value_head;
   }
 
-  Vec<T, kWidth> raw[kPasses<kWidth>][kPieces<kWidth>];
-#pragma unroll
-  for (int pass = 0; pass < kPasses<kWidth>; ++pass) {
-    const int head = pass * heads_at_once + member;
-    if (head >= heads.count) continue;
-    for_pieces<kWidth>(args, [&](int p, int column) {
-      raw[pass][p] = load_vec<kWidth>(from + head * args.head_dim + column);
-    });
-  }
-  if (heads.kind == Kind::kValue) {
-#pragma unroll
-    for (int pass = 0; pass < kPasses<kWidth>; ++pass) {
-      const int head = pass * heads_at_once + member;
-      if (head >= heads.count) continue;
-      for_pieces<kWidth>(args,
-                         [&](int p, int column) { store_vec(to + head * to_stride + column, raw[pass][p]); });
-    }
-    return;
-  }
-
   Pieces<kWidth> cosine, sine;
-  for_pieces<kWidth>(args, [&](int p, int column) {
-    if (column >= 2 * args.rotary_half) return;
-    const int pair = column < args.rotary_half ? column : column - args.rotary_half;
-    const float* cosines = args.cos_sin + position * args.cos_sin_stride + pair;
-    cosine[p] = load_vec<kWidth>(cosines);
-    sine[p] = load_vec<kWidth>(cosines + args.rotary_half);
-  });
-#pragma unroll
-  for (int pass = 0; pass < kPasses<kWidth>; ++pass) {
-    const int head = pass * heads_at_once + member;
-    if (pass * heads_at_once >= heads.count) break;  // the whole warp is done
-    Pieces<kWidth> values;
-    for_pieces<kWidth>(args, [&](int p, int) {
-      for (int i = 0; i < kWidth; ++i) values[p].values[i] = widen(raw[pass][p].values[i]);
-    });
-    if (norm != nullptr) norm_head<kWidth>(args, weight, values);
-    if (args.rotary_half > 0)
-      rotate_head<kWidth>(args, cosine, sine, shared[warp] + member * args.lanes * kWidth, values);
-    if (head >= heads.count) continue;
+  if (heads.kind != Kind::kValue) {
     for_pieces<kWidth>(args, [&](int p, int column) {
-      Vec<T, kWidth> result;
-      for (int i = 0; i < kWidth; ++i) result.values[i] = narrow<T>(values[p].values[i]);
-      store_vec(to + head * to_stride + column, result);
+      if (column >= 2 * args.rotary_half) return;
+      const int pair = column < args.rotary_half ? column : column - args.rotary_half;
+      const float* cosines = args.cos_sin + position * args.cos_sin_stride + pair;
+      cosine[p] = load_vec<kWidth>(cosines);
+      sine[p] = load_vec<kWidth>(cosines + args.rotary_half);
     });
+  }
+  Vec<T, kWidth> next[kPieces<kWidth>];
+  const auto load_next = [&](int head) {
+    if (head >= heads.count) return;
+    for_pieces<kWidth>(
+        args, [&](int p, int column) { next[p] = load_vec<kWidth>(from + head * args.head_dim + column); });
+  };
+  load_next(member);
+#pragma unroll 1  // small code: at one token it runs once, and is fetched for that
+  for (int first = 0; first < min(heads.count, args.heads_per_warp); first += heads_at_once) {
+    Vec<T, kWidth> result[kPieces<kWidth>];
+    for_pieces<kWidth>(args, [&](int p, int) { result[p] = next[p]; });
+    if (first + heads_at_once < args.heads_per_warp) load_next(first + heads_at_once + member);
+    if (heads.kind != Kind::kValue) {
+      Pieces<kWidth> values;
+      for_pieces<kWidth>(args, [&](int p, int) {
+        for (int i = 0; i < kWidth; ++i) values[p].values[i] = widen(result[p].values[i]);
+      });
+      if (norm != nullptr) norm_head<kWidth>(args, weight, values);
+      if (args.rotary_half > 0)
+        rotate_head<kWidth>(args, cosine, sine, shared[warp] + member * args.lanes * kWidth, values);
+      for_pieces<kWidth>(args, [&](int p, int) {
+        for (int i = 0; i < kWidth; ++i) result[p].values[i] = narrow<T>(values[p].values[i]);
+      });
+    }
+    if (first + member >= heads.count) continue;
+    for_pieces<kWidth>(
+        args, [&](int p, int column) { store_vec(to + (first + member) * to_stride + column, result[p]); });
   }
 }
 
@@ -195,8 +186,15 @@ template <int kWidth, typename T>
 void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T> args) {
   args.lanes = 32;
   while (kPieces<kWidth> == 1 && args.lanes > 1 && args.lanes / 2 * kWidth >= args.head_dim) args.lanes /= 2;
-  const int group = 32 / args.lanes * kPasses<kWidth>;
-  const unsigned groups = ceil_div(args.num_heads, group) + 2 * ceil_div(args.num_kv_heads, group);
+  const auto groups_of = [&](int heads_per_warp) {
+    return ceil_div(args.num_heads, heads_per_warp) + 2 * ceil_div(args.num_kv_heads, heads_per_warp);
+  };
+  // A warp takes more heads once there are enough warps to fill the card; each is computed the same.
+  constexpr int kWarpsPerSm = 64;
+  args.heads_per_warp = 32 / args.lanes;
+  const std::int64_t all = std::int64_t{num_tokens} * groups_of(args.heads_per_warp);
+  if (all > std::int64_t{context.num_sms} * kWarpsPerSm) args.heads_per_warp *= 4;
+  const unsigned groups = groups_of(args.heads_per_warp);
   const unsigned warps = std::min<unsigned>(groups, kMaxWarps);
   launch(context, "prepare_attention", prepare_kernel<kWidth, T>,
          dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
@@ -233,6 +231,7 @@ void prepare_attention(const LaunchContext& context, const AttentionInput& input
                               .rotary_half = half,
                               .block_size = static_cast<int>(cache.keys.dim(2)),
                               .lanes = 32,
+                              .heads_per_warp = 1,
                               .norm_eps = input.norm_eps};
     // Vectors must not straddle two heads, nor the middle of a rotation.
     const Tensor head = input.qkv.columns(0, input.head_dim);

@@ -8,37 +8,53 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kAhead = 4;  // groups of a thread that are on their way
+constexpr int kStages = 4;  // groups of a thread that are on their way
 
-// The thread's next groups of a row: every blockDim.x-th from `first`, before `end`.
+// The thread's groups of a row: every blockDim.x-th from `first`, before `end`. The next ones are on their
+// way to the thread's own places in shared memory, [kStages][blockDim.x].
 template <bool kAligned>
-__device__ void load_ahead(const float* row, int first, int end, float4 (&next)[kAhead]) {
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int group = first + i * static_cast<int>(blockDim.x);
-    if (group < end) next[i] = load_group<kAligned>(row + 4 * std::int64_t{group});
+class Stream {
+ public:
+  __device__ Stream(const SampleArgs& args, const float* row, int first, int end)
+      : row_(row), vocab_(args.vocab), first_(first), next_(first), end_(end), places_(shared_places()) {
+    for (int i = 0; i < kStages - 1; ++i) start_next(i);
   }
-}
 
-// Calls f(group, logits) for the thread's groups from `first` on, while later ones are loaded, and
-// each_round() before every kAhead of them. `next` holds the first ones.
-template <bool kAligned, typename Round, typename F>
-__device__ void stream(const float* row, int first, int end, float4 (&next)[kAhead], Round&& each_round,
-                       F&& f) {
-  const int step = kAhead * static_cast<int>(blockDim.x);
-  for (; first < end; first += step) {
-    float4 now[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) now[i] = next[i];
-    load_ahead<kAligned>(row, first + step, end, next);
-    each_round();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int group = first + i * static_cast<int>(blockDim.x);
-      if (group < end) f(group, now[i]);
+  // The first of them, or nothing but -inf. Only before run().
+  __device__ float4 first() const {
+    __pipeline_wait_prior(kStages - 2);
+    return first_ < end_ ? *places_ : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+  }
+
+  // Calls f(group, logits) for each.
+  template <typename F>
+  __device__ void run(F&& f) {
+    int stage = 0;
+#pragma unroll 1  // f is long, and must stay in the instruction cache
+    for (int group = first_; group < end_; group += step()) {
+      start_next((stage + kStages - 1) % kStages);
+      __pipeline_wait_prior(kStages - 1);
+      f(group, places_[stage * step()]);
+      stage = (stage + 1) % kStages;
     }
   }
-}
+
+ private:
+  __device__ static float4* shared_places() {
+    extern __shared__ float4 places[];
+    return places + threadIdx.x;
+  }
+  __device__ static int step() { return static_cast<int>(blockDim.x); }
+  __device__ void start_next(int stage) {
+    if (next_ < end_) copy_group<kAligned>(places_ + stage * step(), row_, next_, vocab_);
+    __pipeline_commit();
+    next_ += step();
+  }
+
+  const float* row_;
+  int vocab_, first_, next_, end_;
+  float4* places_;
+};
 
 template <bool kAligned>
 __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kMaxThreads)
@@ -48,55 +64,40 @@ __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kMaxThreads)
   cudaTriggerProgrammaticLaunchCompletion();
   if (threadIdx.x == 0) shared_best = ordered(-INFINITY);
   const int r = static_cast<int>(blockIdx.x) / blocks.size();
-  const float* row = args.logits + r * args.row_stride;
   const int begin = blocks.rank() * args.slice;
-  const int end = min(begin + args.slice, args.full_groups);
   const int first = begin + static_cast<int>(threadIdx.x);
-  const bool has_last_group =
-      args.vocab % 4 != 0 && blocks.rank() == blocks.size() - 1 && threadIdx.x == blockDim.x - 1;
   cudaGridDependencySynchronize();
 
+  Stream<kAligned> stream(args, args.logits + r * args.row_stride, first,
+                          min(begin + args.slice, args.groups));
   const SampledRow params(args, r);
-  Race race(args, r, params.temperature, &shared_best);
-  float4 next[kAhead];
-  next[0] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-  load_ahead<kAligned>(row, first, end, next);
   blocks.ready();
   if (!params.plain()) return;
 
   Best best;
   float top = -INFINITY;
   if (params.draws()) {
+    Race race(params, &shared_best);
     __syncthreads();
-    race.seed(first, next[0]);
+    race.seed(first, stream.first());
     __syncthreads();
-    const auto visit = [&](int group, const float4& logits) {
+    stream.run([&](int group, const float4& logits) {
       top = max_nan(top, max_nan(logits));
+      race.refresh();
       race.visit(group, logits, best);
-    };
-    stream<kAligned>(
-        row, first, end, next, [&] { race.refresh(); }, visit);
-    if (has_last_group) visit(args.full_groups, load_last_group(args, row));
+    });
   } else {
     float highest = -INFINITY;
     int token = 0;
-    const auto visit = [&](int group, const float4& logits) {
+    stream.run([&](int group, const float4& logits) {
       top = max_nan(top, max_nan(logits));
-      const float values[4] = {logits.x, logits.y, logits.z, logits.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        token = values[i] > highest ? 4 * group + i : token;
-        highest = fmaxf(values[i], highest);
-      }
-    };
-    stream<kAligned>(
-        row, first, end, next, [] {}, visit);
-    if (has_last_group) visit(args.full_groups, load_last_group(args, row));
+      take_higher(logits, 4 * group, highest, token);
+    });
     best.offer(highest, token);
   }
   best.top = ordered(top);
   best = blocks.reduce(best);
-  if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, r, best.token());
+  if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, r, params.slot, best.token());
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
                         .row_stride = logits.stride(0),
                         .num_rows = batch.num_rows,
                         .vocab = static_cast<int>(logits.dim(1)),
-                        .full_groups = static_cast<int>(logits.dim(1) / 4),
+                        .groups = static_cast<int>((logits.dim(1) + 3) / 4),
                         .slice = slice_of(logits.dim(1)),
                         .temperature = batch.temperature.data_as<const float>(),
                         .top_p = batch.top_p.data_as<const float>(),
@@ -129,8 +130,15 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
   // The fewer blocks, the more each must have on its way. The result is the same for any number.
   const int blocks = batch.num_rows * row_group_size();
   const int threads = blocks <= context.num_sms ? kMaxThreads : blocks <= 2 * context.num_sms ? 512 : 256;
-  launch(context, "sample", aligned ? sample_kernel<true> : sample_kernel<false>,
-         dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, args);
+  const auto kernel = aligned ? sample_kernel<true> : sample_kernel<false>;
+  constexpr int kMostShared = kStages * kMaxThreads * static_cast<int>(sizeof(float4));
+  static const cudaError_t allowed[] = {
+      cudaFuncSetAttribute(sample_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared),
+      cudaFuncSetAttribute(sample_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)};
+  for (const cudaError_t status : allowed) check(status, "shared memory for sampling");
+  const std::size_t shared_bytes = static_cast<std::size_t>(kStages * threads) * sizeof(float4);
+  launch(context, "sample", kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+         shared_bytes, args);
   sample_filtered(context, args, aligned, workspace);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -14,11 +15,11 @@ namespace quire::cuda {
 constexpr int kInvalidLogits = -2;
 
 // Logits and the parameters of every row, as the kernels see them. Four neighbouring tokens are a group,
-// which shares one draw of random numbers; each block that works on a row takes `slice` of its whole groups.
+// which shares one draw of random numbers; each block that works on a row takes `slice` of its groups.
 struct SampleArgs {
   const float* logits;
   std::int64_t row_stride;
-  int num_rows, vocab, full_groups, slice;
+  int num_rows, vocab, groups, slice;
   const float* temperature;
   const float* top_p;
   const float* min_p;
@@ -35,6 +36,9 @@ struct SampleArgs {
 struct SampledRow {
   float temperature, top_p, min_p;
   int top_k, masked_begin, masked_end;
+  std::uint64_t seed;
+  std::uint32_t position;
+  int slot;
 
   __device__ SampledRow(const SampleArgs& args, int row)
       : temperature(args.temperature[row]),
@@ -42,7 +46,10 @@ struct SampledRow {
         min_p(args.min_p[row]),
         top_k(args.top_k[row]),
         masked_begin(args.masked_starts[row]),
-        masked_end(args.masked_starts[row + 1]) {}
+        masked_end(args.masked_starts[row + 1]),
+        seed(static_cast<std::uint64_t>(args.seeds[row])),
+        position(static_cast<std::uint32_t>(args.positions[row])),
+        slot(args.slots[row]) {}
 
   __device__ bool draws() const { return temperature > 0.0F; }
   // Whether the row needs one look at its logits, and no more.
@@ -97,24 +104,42 @@ struct Best {
     const bool finite = top > ordered(-INFINITY) && top < ordered(INFINITY);
     return finite && score != 0 ? static_cast<int>(~id) : kInvalidLogits;
   }
+  __device__ bool neutral() const { return score == 0 && top == 0; }
   __device__ static Best combine(const Best& a, const Best& b) {
     const bool first = a.score > b.score || (a.score == b.score && a.id > b.id);
     return {first ? a.score : b.score, first ? a.id : b.id, max(a.top, b.top)};
   }
 };
 
-// Four logits from `at`. kAligned: they start at a multiple of 16 bytes.
-template <bool kAligned>
-__device__ float4 load_group(const float* at) {
-  if constexpr (kAligned) return __ldcs(reinterpret_cast<const float4*>(at));
-  return {__ldcs(at), __ldcs(at + 1), __ldcs(at + 2), __ldcs(at + 3)};
+// Keeps the highest logit seen and its first token, of a thread that sees tokens in order.
+__device__ inline void take_higher(const float4& logits, int first_id, float& highest, int& token) {
+  const float values[4] = {logits.x, logits.y, logits.z, logits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    token = values[i] > highest ? first_id + i : token;
+    highest = fmaxf(values[i], highest);
+  }
 }
 
-// The last group, where the vocabulary ends inside it; what lies past the end is -inf.
-__device__ inline float4 load_last_group(const SampleArgs& args, const float* row) {
-  const int id = 4 * args.full_groups;
-  return {row[id], id + 1 < args.vocab ? row[id + 1] : -INFINITY,
-          id + 2 < args.vocab ? row[id + 2] : -INFINITY, -INFINITY};
+// Starts the copy of a group of `row` to `to`, of the thread's pipeline; what lies past the vocabulary is
+// -inf. kAligned: rows start at multiples of 16 bytes.
+template <bool kAligned>
+__device__ void copy_group(float4* to, const float* row, int group, int vocab) {
+  const float* from = row + 4 * std::int64_t{group};
+  const int valid = vocab - 4 * group;
+  if (kAligned && valid >= 4) {
+    __pipeline_memcpy_async(to, from, sizeof(float4));
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    float* element = reinterpret_cast<float*>(to) + i;
+    if (i < valid) {
+      __pipeline_memcpy_async(element, from + i, sizeof(float));
+    } else {
+      *element = -INFINITY;
+    }
+  }
 }
 
 // The race of all tokens of a row: score = logit / temperature - log(E), E exponential; the largest wins
@@ -124,10 +149,10 @@ __device__ inline float4 load_last_group(const SampleArgs& args, const float* ro
 class Race {
  public:
   // `shared_best`, of the block, starts as ordered(-inf).
-  __device__ Race(const SampleArgs& args, int row, float temperature, unsigned* shared_best)
-      : seed_(static_cast<std::uint64_t>(args.seeds[row])),
-        position_(static_cast<std::uint32_t>(args.positions[row])),
-        inverse_temperature_(1.0F / temperature),
+  __device__ Race(const SampledRow& row, unsigned* shared_best)
+      : seed_(row.seed),
+        position_(row.position),
+        inverse_temperature_(1.0F / row.temperature),
         slope_(inverse_temperature_ * kLog2E),
         shared_best_(shared_best) {}
 
@@ -204,14 +229,14 @@ class Race {
   unsigned* shared_best_;
 };
 
-__device__ inline void write_token(const SampleArgs& args, int row, int token) {
+__device__ inline void write_token(const SampleArgs& args, int row, int slot, int token) {
   args.tokens[row] = token;
-  args.last_tokens[args.slots[row]] = token;
+  args.last_tokens[slot] = token;
 }
 
-// Whole groups that each block of a row's cluster takes.
+// Groups that each block of a row's cluster takes.
 inline int slice_of(std::int64_t vocab_size) {
-  return static_cast<int>((vocab_size / 4 + row_group_size() - 1) / row_group_size());
+  return static_cast<int>(((vocab_size + 3) / 4 + row_group_size() - 1) / row_group_size());
 }
 
 // For rows that are not plain; sampling_filter.cu.

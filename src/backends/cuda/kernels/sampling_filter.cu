@@ -21,27 +21,41 @@ struct Part {
   unsigned* left;  // [words][kThreads]: the tokens that a search has not decided yet, a bit each
   int first_id, groups;
 
+  // Calls f(logits, first id) for the thread's groups.
   template <typename F>
   __device__ void for_groups(F&& f) const {
-    for (int g = static_cast<int>(threadIdx.x); g < groups; g += kThreads) f(first_id + 4 * g, values[g]);
+#pragma unroll 1
+    for (int g = static_cast<int>(threadIdx.x); g < groups; g += kThreads) f(values[g], first_id + 4 * g);
   }
 
-  __device__ void mark_all_left() const {
+  // Calls f(logit, id) for all of the thread's tokens; where it returns true, they are left.
+  template <typename F>
+  __device__ void mark_left(F&& f) const {
     unsigned* word = left + threadIdx.x;
-    for (int g = static_cast<int>(threadIdx.x); g < groups;
-         g += kGroupsPerWord * kThreads, word += kThreads) {
-      const int count = min((groups - g + kThreads - 1) / kThreads, kGroupsPerWord);
-      *word = ~0U >> (32 - 4 * count);
-    }
+    unsigned marks = 0;
+    int shift = 0;
+    for_groups([&](const float4& logits, int id) {
+      const unsigned four = (f(logits.x, id) ? 1U : 0U) | (f(logits.y, id + 1) ? 2U : 0U) |
+                            (f(logits.z, id + 2) ? 4U : 0U) | (f(logits.w, id + 3) ? 8U : 0U);
+      marks |= four << shift;
+      *word = marks;
+      shift += 4;
+      if (shift < 32) return;
+      shift = 0;
+      marks = 0;
+      word += kThreads;
+    });
   }
 
   // Calls f(logit, id) for the thread's tokens that are left; where it returns false, they no longer are.
   template <typename F>
   __device__ void for_left(F&& f) const {
     unsigned* word = left + threadIdx.x;
+#pragma unroll 1
     for (int g = static_cast<int>(threadIdx.x); g < groups;
          g += kGroupsPerWord * kThreads, word += kThreads) {
       unsigned kept = *word;
+#pragma unroll 1
       for (unsigned bits = kept; bits != 0; bits &= bits - 1) {
         const int bit = __ffs(static_cast<int>(bits)) - 1;
         const int index = 4 * (g + bit / 4 * kThreads) + bit % 4;
@@ -81,6 +95,15 @@ struct Sums {
   float highest = -INFINITY;
   float minus_lowest = -INFINITY;
 
+  __device__ void add(float value, float weight, const float (&pivots)[kPivots]) {
+#pragma unroll
+    for (int i = 0; i < kPivots; ++i) {
+      if (value > pivots[i]) above[i] += weight;
+    }
+    highest = fmaxf(highest, value);
+    minus_lowest = fmaxf(minus_lowest, -value);
+  }
+  __device__ bool neutral() const { return highest == -INFINITY; }
   __device__ static Sums combine(const Sums& a, const Sums& b) {
     Sums sums;
 #pragma unroll
@@ -91,16 +114,25 @@ struct Sums {
   }
 };
 
-// The value at which the measure of what lies above reaches a wanted amount: it lies in (low, high].
-struct Bracket {
-  float low = -INFINITY, high;
+// A search for the value at which the measure of what lies above reaches `wanted`. It lies in (low, high].
+struct Search {
+  float top, unit;  // the highest value that may be, and how far below it the first pivot is to lie
   float wanted;
+  float low = -INFINITY, high;
   float above = 0;   // the measure above high: less than wanted
-  float inside = 0;  // the measure of what lies in the bracket
+  float inside = 0;  // the measure of what lies in between
+  float pivots[kPivots];
+  bool first = true, done = false;
+
+  __device__ Search(float highest, float first_unit, float amount)
+      : top(highest), unit(first_unit), wanted(amount), high(highest) {
+    place_pivots();
+  }
+  __device__ bool found() const { return above + inside >= wanted; }
 
   // Pivot 0 is `low`. While that is not known to be finite, the others step away from the top in powers of
-  // two; then they divide the bracket evenly.
-  __device__ void place(float (&pivots)[kPivots], float top, float unit) const {
+  // two; then they divide what is left evenly.
+  __device__ void place_pivots() {
     pivots[0] = low;
     const float reach = high < top ? 2 * (top - high) : unit;
 #pragma unroll
@@ -111,81 +143,96 @@ struct Bracket {
     }
   }
 
-  __device__ void narrow(const float (&pivots)[kPivots], const Sums& sums) {
+  __device__ void narrow(const Sums& sums) {
     float new_above = above;
-    float new_low = low;
+    float above_low = above + sums.above[0];
     high = fminf(high, sums.highest);
 #pragma unroll
     for (int i = kPivots - 1; i > 0; --i) {  // the measure grows
-      if (above + sums.above[i] >= wanted) {
-        new_low = fmaxf(new_low, pivots[i]);
-      } else if (pivots[i] <= high) {
+      const float measured = above + sums.above[i];
+      if (measured < wanted && pivots[i] <= high) {
         high = pivots[i];
-        new_above = above + sums.above[i];
+        new_above = measured;
+      } else if (measured >= wanted && pivots[i] > low) {
+        low = pivots[i];
+        above_low = measured;
       }
     }
-    low = new_low;
     above = new_above;
+    inside = above_low - above;
   }
 };
 
-// One look at the undecided tokens; those that the bracket leaves out are decided.
+// One look at the undecided tokens; those outside (low, high] are decided. `all`: at all tokens.
 template <Measure kMeasure>
-__device__ Sums measure(const Part& part, const Limits& limits, const Bracket& bracket,
-                        const float (&pivots)[kPivots]) {
+__device__ Sums measure(const Part& part, const Limits& limits, const Search& search, bool all) {
   Sums sums;
-  part.for_left([&](float logit, int id) {
+  const auto look = [&](float logit, int id) {
     const float value = kMeasure == Measure::kTies ? -static_cast<float>(id) : logit;
     const bool eligible = kMeasure == Measure::kTies ? logit == limits.cut : limits.likely(logit);
-    if (!eligible || value <= bracket.low) return false;
+    if (!eligible || value <= search.low) return false;
     // What lies above is wanted again after a count, by the search for top-p among the top k.
-    if (value > bracket.high) return kMeasure == Measure::kCount;
-    const float weight = kMeasure == Measure::kMass ? limits.probability(logit) : 1.0F;
-#pragma unroll
-    for (int i = 0; i < kPivots; ++i) sums.above[i] += value > pivots[i] ? weight : 0.0F;
-    sums.highest = fmaxf(sums.highest, value);
-    sums.minus_lowest = fmaxf(sums.minus_lowest, -value);
+    if (value > search.high) return kMeasure == Measure::kCount;
+    sums.add(value, kMeasure == Measure::kMass ? limits.probability(logit) : 1.0F, search.pivots);
     return true;
-  });
+  };
+  all ? part.mark_left(look) : part.for_left(look);
   return sums;
 }
 
-// Searches until one value is left in the bracket: high. `wanted`: for kMass, a share of all that is there.
+// What the sums say: the search as it goes on, or is done, with everything that is wanted at `high` or above.
 template <Measure kMeasure>
-__device__ Bracket search(RowGroup& blocks, const Part& part, const Limits& limits, float wanted, float top,
-                          float unit) {
-  Bracket bracket{.high = top, .wanted = wanted};
-  for (bool first = true;; first = false) {
-    float pivots[kPivots];
-    bracket.place(pivots, top, unit);
-    const Sums sums = blocks.reduce(measure<kMeasure>(part, limits, bracket, pivots));
-    bracket.inside = sums.above[0];
-    if (kMeasure == Measure::kMass && first) bracket.wanted = fmaxf(wanted * bracket.inside, FLT_MIN);
-    if (kMeasure != Measure::kMass && bracket.above + bracket.inside < wanted) return bracket;  // too few
-    if (sums.highest <= -sums.minus_lowest) {
-      if (sums.highest > -INFINITY) bracket.high = sums.highest;
-      return bracket;
-    }
-    bracket.narrow(pivots, sums);
+__device__ Search advance(Search search, const Sums& sums, const Limits& limits) {
+  search.inside = sums.above[0];
+  if (kMeasure == Measure::kMass && search.first)
+    search.wanted = fmaxf(search.wanted * search.inside, FLT_MIN);
+  search.first = false;
+  if (kMeasure != Measure::kMass && !search.found()) {  // there are not so many
+    search.done = true;
+  } else if (sums.highest <= -sums.minus_lowest) {  // one value is left, or none
+    search.high = sums.neutral() ? search.high : sums.highest;
+    search.done = true;
+  } else {
+    search.narrow(sums);
+    // What lies above low is just what is wanted, or a single token.
+    search.done = kMeasure == Measure::kMass
+                      ? search.low > -INFINITY && search.inside < 1.5F * limits.probability(search.low)
+                      : search.above + search.inside == search.wanted;
+    if (search.done) search.high = nextafterf(search.low, INFINITY);
+    search.place_pivots();
   }
+  return search;
+}
+
+// `all`: over all tokens of the row, not those that an earlier search has left.
+template <Measure kMeasure>
+__device__ Search run(RowGroup& blocks, const Part& part, const Limits& limits, Search search, bool all) {
+  for (int look = 0; !search.done; ++look) {
+    // After two looks at everything few are left.
+    const Sums sums = measure<kMeasure>(part, limits, search, all && look < 2);
+    search = blocks.reduce(sums, [&](const Sums& total) { return advance<kMeasure>(search, total, limits); });
+  }
+  return search;
 }
 
 // The k most likely tokens, and those as likely as the last of them.
 __device__ void cut_top_k(RowGroup& blocks, const Part& part, Limits& limits, int k, float unit) {
-  const Bracket found =
-      search<Measure::kCount>(blocks, part, limits, static_cast<float>(k), limits.top, unit);
-  if (found.above + found.inside >= found.wanted) limits.cut = found.high;
+  const Search search =
+      run<Measure::kCount>(blocks, part, limits, Search(limits.top, unit, static_cast<float>(k)), true);
+  if (search.found()) limits.cut = search.high;
 }
 
 // The fewest most likely tokens whose probabilities, among those left, sum to top_p; of equal ones the first.
-__device__ void cut_top_p(RowGroup& blocks, const Part& part, Limits& limits, float top_p, float unit) {
-  const Bracket found = search<Measure::kMass>(blocks, part, limits, top_p, limits.top, unit);
-  limits.cut = found.high;
+__device__ void cut_top_p(RowGroup& blocks, const Part& part, Limits& limits, float top_p, float unit,
+                          bool all) {
+  const Search search = run<Measure::kMass>(blocks, part, limits, Search(limits.top, unit, top_p), all);
+  limits.cut = search.high;
   const float each = limits.probability(limits.cut);
-  const float wanted = fmaxf(ceilf((found.wanted - found.above) / each), 1.0F);
-  if (wanted + 0.5F > found.inside / each) return;  // all that are equal
+  const float wanted = fmaxf(ceilf((search.wanted - search.above) / each), 1.0F);
+  if (wanted + 0.5F > search.inside / each) return;  // all that are equal
   constexpr float kUnit = 1024;
-  limits.last_id = -static_cast<int>(search<Measure::kTies>(blocks, part, limits, wanted, 0.0F, kUnit).high);
+  const Search ties = run<Measure::kTies>(blocks, part, limits, Search(0.0F, kUnit, wanted), false);
+  limits.last_id = static_cast<int>(-ties.high);
 }
 
 __device__ Limits find_limits(RowGroup& blocks, const Part& part, const SampledRow& params, float top) {
@@ -198,26 +245,24 @@ __device__ Limits find_limits(RowGroup& blocks, const Part& part, const SampledR
     limits.least_scaled = __fadd_rn(__fmul_rn(top, limits.inverse_temperature), logf(params.min_p));
   // The first pivots: from half a nat to 32 below the top, and apart at all.
   const float unit = fmaxf(params.temperature * 0.5F, fabsf(top) * 0x1p-18F);
-  part.mark_all_left();
   if (params.top_k > 0) cut_top_k(blocks, part, limits, params.top_k, unit);
-  if (params.top_p < 1.0F) cut_top_p(blocks, part, limits, params.top_p, unit);
+  if (params.top_p < 1.0F) cut_top_p(blocks, part, limits, params.top_p, unit, params.top_k <= 0);
   return limits;
 }
 
 // Reads the block's part of a row; what may not be sampled is -inf.
 template <bool kAligned>
 __device__ Part load_part(const SampleArgs& args, const SampledRow& params, const float* row, int rank,
-                          bool last, float4* values, unsigned* left) {
-  const int begin = min(rank * args.slice, args.full_groups);
-  const int whole = min(args.slice, args.full_groups - begin);
-  Part part{.values = values, .left = left, .first_id = 4 * begin, .groups = whole};
+                          float4* values, unsigned* left) {
+  const int begin = min(rank * args.slice, args.groups);
+  const Part part{
+      .values = values, .left = left, .first_id = 4 * begin, .groups = min(args.slice, args.groups - begin)};
 #pragma unroll 4
-  for (int g = static_cast<int>(threadIdx.x); g < whole; g += kThreads)
-    values[g] = load_group<kAligned>(row + 4 * std::int64_t{begin + g});
-  if (last && args.vocab % 4 != 0) {
-    part.groups = whole + 1;
-    if (threadIdx.x == 0) values[part.groups - 1] = load_last_group(args, row);
-  }
+  for (int g = static_cast<int>(threadIdx.x); g < part.groups; g += kThreads)
+    copy_group<kAligned>(values + g, row, begin + g, args.vocab);
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  if (params.masked_begin >= params.masked_end) return part;
   __syncthreads();
   for (int i = params.masked_begin + static_cast<int>(threadIdx.x); i < params.masked_end; i += kThreads) {
     const int index = args.masked_ids[i] - part.first_id;
@@ -233,14 +278,9 @@ __device__ Best find_top(RowGroup& blocks, const Part& part) {
   float top = -INFINITY;
   float highest = -INFINITY;
   int token = part.first_id;
-  part.for_groups([&](int id, const float4& logits) {
+  part.for_groups([&](const float4& logits, int id) {
     top = max_nan(top, max_nan(logits));
-    const float values[4] = {logits.x, logits.y, logits.z, logits.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      token = values[i] > highest ? id + i : token;
-      highest = fmaxf(values[i], highest);
-    }
+    take_higher(logits, id, highest, token);
   });
   best.offer(highest, token);
   best.top = ordered(top);
@@ -252,15 +292,15 @@ __device__ void sample_row(RowGroup& blocks, const SampleArgs& args, int r, floa
   __shared__ unsigned shared_best;
   const SampledRow params(args, r);
   if (threadIdx.x == 0) shared_best = ordered(-INFINITY);
-  const Part part = load_part<kAligned>(args, params, args.logits + r * args.row_stride, blocks.rank(),
-                                        blocks.rank() == blocks.size() - 1, values, left);
+  const Part part =
+      load_part<kAligned>(args, params, args.logits + r * args.row_stride, blocks.rank(), values, left);
   Best best = find_top(blocks, part);
   if (params.draws() && best.token() != kInvalidLogits) {
     const Limits limits = find_limits(blocks, part, params, from_ordered(best.top));
-    Race race(args, r, params.temperature, &shared_best);
+    Race race(params, &shared_best);
     Best raced;
     raced.top = best.top;
-    part.for_groups([&](int id, const float4& logits) {
+    part.for_groups([&](const float4& logits, int id) {
       const float4 kept = {limits.keeps(logits.x, id) ? logits.x : -INFINITY,
                            limits.keeps(logits.y, id + 1) ? logits.y : -INFINITY,
                            limits.keeps(logits.z, id + 2) ? logits.z : -INFINITY,
@@ -271,7 +311,7 @@ __device__ void sample_row(RowGroup& blocks, const SampleArgs& args, int r, floa
     });
     best = blocks.reduce(raced);
   }
-  if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, r, best.token());
+  if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, r, params.slot, best.token());
 }
 
 // Clusters take turns at the rows that are theirs. `scratch`: the blocks' parts, where shared memory is too
@@ -284,7 +324,7 @@ __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kThreads, 2)
   RowGroup blocks;
   cudaTriggerProgrammaticLaunchCompletion();
   auto* left = reinterpret_cast<unsigned*>(shared);
-  float4* values = scratch != nullptr ? scratch + std::int64_t{blockIdx.x} * (args.slice + 1)
+  float4* values = scratch != nullptr ? scratch + std::int64_t{blockIdx.x} * args.slice
                                       : reinterpret_cast<float4*>(left + words * kThreads);
   const int clusters = static_cast<int>(gridDim.x) / blocks.size();
   const int cluster = static_cast<int>(blockIdx.x) / blocks.size();
@@ -316,7 +356,7 @@ struct Plan {
 
   Plan(int rows, std::int64_t vocab_size, int num_sms) {
     const auto limit = static_cast<std::size_t>(max_shared_bytes());
-    const std::size_t groups = static_cast<std::size_t>(slice_of(vocab_size)) + 1;
+    const std::size_t groups = static_cast<std::size_t>(slice_of(vocab_size));
     constexpr std::size_t kPerWord = kThreads * kGroupsPerWord;
     words = static_cast<int>((groups + kPerWord - 1) / kPerWord);
     const std::size_t marks = static_cast<std::size_t>(words) * kThreads * sizeof(unsigned);
@@ -330,7 +370,7 @@ struct Plan {
   // Of the dynamic kind that a block can have.
   static int max_shared_bytes() {
     static const int bytes = [] {
-      constexpr int kOthers = 3072;  // the kernel's own variables, and what the driver takes
+      constexpr int kOthers = 8192;  // the kernel's own variables, and what the driver takes
       int device = 0;
       int all = 0;
       check(cudaGetDevice(&device), "the current device");
@@ -341,7 +381,7 @@ struct Plan {
   }
 
   std::size_t scratch_bytes(std::int64_t vocab_size) const {
-    return fits ? 0 : static_cast<std::size_t>(blocks * (slice_of(vocab_size) + 1)) * sizeof(float4);
+    return fits ? 0 : static_cast<std::size_t>(blocks * slice_of(vocab_size)) * sizeof(float4);
   }
 };
 
