@@ -7,7 +7,8 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13 REQUIRED)
 
-file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu
+     ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
 add_library(quire_cuda_kernels STATIC ${kernels})
 target_include_directories(quire_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(quire_cuda_kernels PRIVATE
@@ -20,5 +21,6 @@ add_library(quire_cuda MODULE ${sources})
 set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/quire
                       INSTALL_RPATH "$ORIGIN/..")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)
 install(TARGETS quire_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/quire)

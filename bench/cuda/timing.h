@@ -3,7 +3,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <chrono>
+#include <cstdint>
 #include <vector>
 
 #include "backends/cuda/kernels/launch.h"
@@ -22,8 +23,9 @@ Tensor device_tensor(DType dtype, std::int64_t rows, std::int64_t cols, F&& fill
   return Tensor(data, dtype, {rows, cols}, DeviceKind::kCuda);
 }
 
-// Microseconds of one call, in a graph of `calls` of them: the median of 15 replays. `call(i)` should go
-// round among inputs that together exceed the L2 cache where the op reads from memory.
+// Microseconds of one call, in a graph of `calls` of them: the median of 15 replays, once the card's clock
+// has had time to rise. `call(i)` should go round among inputs that together exceed the L2 cache where the op
+// reads from memory.
 template <typename F>
 double graph_time_us(const LaunchContext& context, int calls, F&& call) {
   cudaGraph_t graph{};
@@ -35,20 +37,24 @@ double graph_time_us(const LaunchContext& context, int calls, F&& call) {
   cudaEvent_t begin{}, end{};
   check(cudaEventCreate(&begin), "event");
   check(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i < 17; ++i) {
+  const auto replay_ms = [&] {
     check(cudaEventRecord(begin, context.stream), "event");
     check(cudaGraphLaunch(exec, context.stream), "graph");
     check(cudaEventRecord(end, context.stream), "event");
     check(cudaEventSynchronize(end), "replay");
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (i >= 2) times.push_back(ms);
-  }
+    return ms;
+  };
+  using Clock = std::chrono::steady_clock;
+  const auto warm = Clock::now() + std::chrono::milliseconds(80);
+  while (Clock::now() < warm) replay_ms();
+  std::vector<float> times(15);
+  for (float& time : times) time = replay_ms();
   check(cudaGraphExecDestroy(exec), "graph");
   check(cudaGraphDestroy(graph), "graph");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2] * 1000.0 / calls;
+  std::nth_element(times.begin(), times.begin() + 7, times.end());
+  return times[7] * 1000.0 / calls;
 }
 
 inline LaunchContext make_context() {

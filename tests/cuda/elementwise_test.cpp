@@ -43,7 +43,7 @@ class Pair {
     const std::vector<double> actual = host_.values();
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const bool right = std::abs(actual[i] - expected[i]) <= relative * (std::abs(expected[i]) + 0.1);
+      const bool right = std::abs(actual[i] - expected[i]) <= relative * (std::abs(expected[i]) + 0.5);
       if (!right && wrong++ == 0) {
         ADD_FAILURE() << what << ": element " << i << " is " << actual[i] << ", not " << expected[i];
       }

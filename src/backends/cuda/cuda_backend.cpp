@@ -176,7 +176,7 @@ void CudaBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const 
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
-  if (deterministic_) return 0;
+  if (deterministic_ || !has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
   return aligned(decode_workspace_bytes(shape, context_.num_sms)) +
          prefill_workspace_bytes(shape, context_.num_sms);
 }
@@ -201,7 +201,8 @@ void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
 void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                             const AttentionBatch& batch, float scale) {
   AttentionCall call{out, q, cache, scale, {}};
-  if (!batch.workspace.defined() || q.dtype() == DType::kF32) {
+  const auto head_dim = static_cast<int>(cache.keys.dim(3));
+  if (!batch.workspace.defined() || !has_fast_attention(q.dtype(), head_dim)) {
     fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
     return;
   }
@@ -217,6 +218,17 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
 
 void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
   cuda::silu_mul(context(), out, gate_up);
+}
+
+void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                               const Tensor& bias, const Tensor& gate_up) {
+  const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
+  const bool few = x.dim(0) > 0 && x.dim(0) <= kMaxMatvecTokens;
+  if (few && !deterministic_ && !bias.defined() && x.dtype() != DType::kF32) {
+    gated_matvec(context(OpKind::kLinear), out, x, weight);
+  } else {
+    Backend::gated_linear(out, x, weights, bias, gate_up);
+  }
 }
 
 void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {

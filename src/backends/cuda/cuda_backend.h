@@ -49,6 +49,8 @@ class CudaBackend final : public Backend {
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  float scale) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
+                    const Tensor& gate_up) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;

@@ -10,8 +10,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kHeld = 4;  // vectors of a row that a thread keeps in registers
-constexpr int kMaxThreads = 1024;
+constexpr unsigned kMaxThreads = 1024;
 
 template <typename In, typename Out>
 struct NormArgs {
@@ -66,8 +65,9 @@ __device__ float squares(const Vec<float, kWidth>& values) {
   return sum;
 }
 
-// Rows too wide for the registers (over 16384 columns, 4096 where rows are not aligned) are read again.
-template <int kWidth, typename In, typename Out>
+// A thread keeps kHeld vectors in registers; what a row has beyond that is read again (over 16384 columns, or
+// 4096 where rows are not aligned).
+template <int kWidth, int kHeld, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> args) {
   cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t row = blockIdx.x;
@@ -107,14 +107,12 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> arg
   }
 }
 
-template <int kWidth, typename In, typename Out>
+template <int kWidth, int kHeld, typename In, typename Out>
 void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
-  // One vector a thread up to 256 threads, two from there on: a row is short, and its sum waits for all.
-  const unsigned vectors = ceil_div(args.columns, kWidth);
-  const unsigned wanted = std::max(vectors / 2, std::min(vectors, 256U));
-  const unsigned threads = std::min<unsigned>(ceil_div(wanted, 32) * 32, kMaxThreads);
-  launch(context, "rms_norm", norm_kernel<kWidth, In, Out>, dim3(static_cast<unsigned>(rows)), dim3(threads),
-         0, args);
+  const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
+  const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxThreads);
+  launch(context, "rms_norm", norm_kernel<kWidth, kHeld, In, Out>, dim3(static_cast<unsigned>(rows)),
+         dim3(threads), 0, args);
 }
 
 // residual += x where x is defined; out = norm(residual).
@@ -134,7 +132,14 @@ void norm(const LaunchContext& context, const Tensor& out, const Tensor& residua
                                      .x_stride = update.stride(0),
                                      .columns = static_cast<int>(out.dim(1)),
                                      .eps = eps};
-        launch_norm<kWidth>(context, out.dim(0), args);
+        // Few vectors a thread where the row is short: more rows share a multiprocessor.
+        if (kWidth > 1 && args.columns <= 1024) {
+          launch_norm<kWidth, 1>(context, out.dim(0), args);
+        } else if (kWidth > 1 && args.columns <= 8192) {
+          launch_norm<kWidth, 2>(context, out.dim(0), args);
+        } else {
+          launch_norm<kWidth, 4>(context, out.dim(0), args);
+        }
       });
     });
   });
