@@ -116,18 +116,17 @@ struct StepTotals {
   }
 };
 
-// Adds up decode steps whose ops were timed, and the steps right before them, which were not.
+// Adds up decode steps whose ops were timed, and steps shortly before them, which were not. The step right
+// before may still be in flight while the profiled one waits: the one before that counts.
 class DecodeProfile {
  public:
   void add(const StepRecord& step, const StepWork& work) {
-    if (step.prefill_tokens > 0) {
-      step_before_ = 0;
-    } else if (!step.ops) {
-      step_before_ = step.seconds;
-    } else if (step_before_ > 0) {
+    const double step_before = before_.front();
+    before_ = {before_.back(), step.prefill_tokens > 0 || step.ops ? 0 : step.seconds};
+    if (step.prefill_tokens == 0 && step.ops && step_before > 0) {
       ++steps_;
       for (std::size_t kind = 0; kind < kNumOpKinds; ++kind) seconds_[kind] += (*step.ops)[kind];
-      step_seconds_ += step_before_;
+      step_seconds_ += step_before;
       kv_bytes_ += work.kv_bytes(step);
       weight_bytes_ += work.weight_bytes;
       linear_flop_ += work.linear_flop(step);
@@ -153,7 +152,7 @@ class DecodeProfile {
 
  private:
   int steps_ = 0;
-  double step_before_ = 0;
+  std::array<double, 2> before_{};  // seconds of the last two steps; 0: no decode step as it runs otherwise
   OpTimes seconds_{};
   double step_seconds_ = 0, kv_bytes_ = 0, weight_bytes_ = 0, linear_flop_ = 0;
 };

@@ -166,6 +166,13 @@ class Backend {
                          const AttentionBatch& batch, float scale) = 0;
   // out [tokens, n] = silu(gate) * up, with gate_up [tokens, 2n].
   virtual void silu_mul(const Tensor& out, const Tensor& gate_up) = 0;
+  // linear, then silu_mul: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n] may be written on
+  // the way.
+  virtual void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                            const Tensor& bias, const Tensor& gate_up) {
+    linear(gate_up, x, weights, bias);
+    silu_mul(out, gate_up);
+  }
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
   // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].

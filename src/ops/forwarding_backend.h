@@ -63,6 +63,10 @@ class ForwardingBackend : public Backend {
     inner_.attention(out, q, cache, batch, scale);
   }
   void silu_mul(const Tensor& out, const Tensor& gate_up) override { inner_.silu_mul(out, gate_up); }
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
+                    const Tensor& gate_up) override {
+    inner_.gated_linear(out, x, weights, bias, gate_up);
+  }
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     inner_.gather_rows(out, x, rows);
   }

@@ -118,6 +118,17 @@ void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up) {
   backend.silu_mul(out, gate_up);
 }
 
+void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                  const Tensor& bias, const Tensor& gate_up) {
+  const std::int64_t tokens = x.dim(0);
+  check(backend, x, x.dtype(), {tokens, weights.in_features()}, "x");
+  check(backend, gate_up, x.dtype(), {tokens, weights.out_features()}, "gate_up");
+  if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
+  QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
+  check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
+  backend.gated_linear(out, x, weights, bias, gate_up);
+}
+
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows) {
   check(backend, rows, DType::kI32, {rows.dim(0)}, "rows");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");

@@ -55,7 +55,7 @@ double fastest(const LaunchContext& context, const std::function<void()>& work) 
 
 }  // namespace
 
-DeviceCeiling measure_ceiling(const LaunchContext& context, Matmul& matmul) {
+DeviceCeiling measure_ceiling(const LaunchContext& context, LibraryMatmul& library) {
   DeviceCeiling ceiling;
   if (const Scratch memory(kReadBytes + sizeof(unsigned)); memory.data() != nullptr) {
     fill_random(context, memory.data(), kReadBytes / 2);
@@ -71,7 +71,7 @@ DeviceCeiling measure_ceiling(const LaunchContext& context, Matmul& matmul) {
                     {kSide, kSide}, DeviceKind::kCuda);
     };
     const double seconds =
-        fastest(context, [&] { matmul.linear(context, matrix(0), matrix(1), matrix(2), Tensor()); });
+        fastest(context, [&] { library.multiply(context, matrix(0), matrix(1), matrix(2), Tensor()); });
     ceiling.matrix_gflop_per_s = 2e-9 * static_cast<double>(kSide) * kSide * kSide / seconds;
   }
   return ceiling;

@@ -13,7 +13,6 @@
 namespace quire::cuda {
 namespace {
 
-constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr std::size_t kAlignment = 256;
 
 class CudaGraph final : public Graph {
@@ -25,6 +24,10 @@ class CudaGraph final : public Graph {
  private:
   cudaGraphExec_t graph_;
 };
+
+Tensor whole(const Buffer& buffer) {
+  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
+}
 
 Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
   return Tensor(bytes.data_as<std::byte>() + offset, DType::kU8, {static_cast<std::int64_t>(count)},
@@ -46,15 +49,15 @@ CudaBackend::CudaBackend(const ModuleOptions& options)
   for (cudaEvent_t& event : events_) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
   }
-  library_workspace_ = allocate(kLibraryWorkspace, MemoryKind::kDevice);
-  matmul_ = std::make_unique<Matmul>(library_workspace_.data(), library_workspace_.bytes(), deterministic_);
+  library_workspace_ = allocate(LibraryMatmul::kWorkspaceBytes, MemoryKind::kDevice);
+  library_ = std::make_unique<LibraryMatmul>(whole(library_workspace_));
 }
 
 CudaBackend::~CudaBackend() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(context_.stream);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
-  matmul_.reset();
+  library_.reset();
   cudaStreamDestroy(context_.stream);
 }
 
@@ -135,7 +138,7 @@ void CudaBackend::replay(const Graph& graph) {
 }
 
 std::optional<DeviceCeiling> CudaBackend::measure_ceiling() {
-  return cuda::measure_ceiling(context(), *matmul_);
+  return cuda::measure_ceiling(context(), *library_);
 }
 
 void CudaBackend::start_profile() { timer_ = std::make_unique<OpTimer>(context()); }
@@ -154,7 +157,8 @@ std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTe
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
   if (x.dim(0) == 0) return;
-  matmul_->linear(context(OpKind::kLinear), out, x, dynamic_cast<const CudaLinear&>(weights).weight(), bias);
+  cuda::linear(context(OpKind::kLinear), deterministic_ ? nullptr : library_.get(), out, x,
+               dynamic_cast<const CudaLinear&>(weights).weight(), bias);
 }
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
@@ -172,7 +176,7 @@ void CudaBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const 
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
-  if (deterministic_) return 0;
+  if (deterministic_ || !has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
   return aligned(decode_workspace_bytes(shape, context_.num_sms)) +
          prefill_workspace_bytes(shape, context_.num_sms);
 }
@@ -197,7 +201,8 @@ void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
 void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                             const AttentionBatch& batch, float scale) {
   AttentionCall call{out, q, cache, scale, {}};
-  if (!batch.workspace.defined() || q.dtype() == DType::kF32) {
+  const auto head_dim = static_cast<int>(cache.keys.dim(3));
+  if (!batch.workspace.defined() || !has_fast_attention(q.dtype(), head_dim)) {
     fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
     return;
   }
@@ -213,6 +218,17 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
 
 void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
   cuda::silu_mul(context(), out, gate_up);
+}
+
+void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                               const Tensor& bias, const Tensor& gate_up) {
+  const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
+  const bool few = x.dim(0) > 0 && x.dim(0) <= kMaxMatvecTokens;
+  if (few && !deterministic_ && !bias.defined() && x.dtype() != DType::kF32) {
+    gated_matvec(context(OpKind::kLinear), out, x, weight);
+  } else {
+    Backend::gated_linear(out, x, weights, bias, gate_up);
+  }
 }
 
 void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {

@@ -49,6 +49,8 @@ class CudaBackend final : public Backend {
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  float scale) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
+                    const Tensor& gate_up) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;
@@ -75,7 +77,7 @@ class CudaBackend final : public Backend {
   std::array<cudaEvent_t, kEvents> events_{};
   Event last_event_ = 0;
   Buffer library_workspace_;
-  std::unique_ptr<Matmul> matmul_;
+  std::unique_ptr<LibraryMatmul> library_;
   std::unique_ptr<OpTimer> timer_;  // while ops are timed
   AttentionShape attention_shape_;  // of the last plan
 };

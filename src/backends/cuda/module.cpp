@@ -17,7 +17,7 @@ void describe_devices(ModuleReport& report) {
   int runtime = 0;
   check(cudaRuntimeGetVersion(&runtime), "reading the runtime's version");
   report.versions.push_back("CUDA runtime " + version(runtime));
-  report.versions.push_back(format_text("cuBLASLt {}", library_version()));
+  report.versions.push_back(format_text("cuBLASLt {}", cublasLtGetVersion()));
   check(cudaDriverGetVersion(&driver), "reading the driver's version");
   if (driver == 0) fail("no NVIDIA driver is installed");
   report.versions.push_back("driver for CUDA " + version(driver));

@@ -14,6 +14,10 @@ constexpr int kMaxMatvecTokens = 16;
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias);
 
+// out [tokens, n] = silu(x · gateᵀ) * (x · upᵀ) in x's dtype, of 16 bits, for as many tokens; weight
+// [2n, in_features] holds gate's rows, then up's. Rows of x and of weight are multiples of 16 bytes.
+void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight);
+
 // For any number of tokens; every element is summed over in_features in one order, whatever the number of
 // tokens. Also the path for float32.
 void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
