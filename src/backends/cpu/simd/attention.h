@@ -89,33 +89,35 @@ struct KeyTile {
       std::int64_t row = blocks[block] * cache.block_stride + offset * cache.row_stride;
       for (; j < count && offset < cache.block_size; ++j, ++offset, row += cache.row_stride) rows[j] = row;
     }
-    for (std::int64_t j = count; j % kKeys != 0; ++j) rows[j] = rows[count - 1];  // scores nobody looks at
+    for (std::int64_t j = count; j < kKeyTile; ++j) rows[j] = rows[count - 1];  // what nobody looks at
   }
 };
 
-// A tile's keys and values of one head.
+// A tile's keys and values of one head; or nothing.
 template <typename T>
 struct HeadTile {
-  const KeyTile* positions;  // null: none
-  const T* keys;
-  const T* values;
+  const KeyTile* positions = nullptr;
+  const T* keys = nullptr;
+  const T* values = nullptr;
 
-  HeadTile(const CacheView& cache, const KeyTile* tile, std::int64_t kv_head)
-      : positions(tile),
+  HeadTile() = default;
+  HeadTile(const CacheView& cache, const KeyTile& tile, std::int64_t kv_head)
+      : positions(&tile),
         keys(static_cast<const T*>(cache.keys) + kv_head * cache.head_stride),
         values(static_cast<const T*>(cache.values) + kv_head * cache.head_stride) {}
 
-  // Brings some positions near. Inline, since GCC drops calls that do nothing but prefetch.
-  [[gnu::always_inline]] void fetch(std::int64_t begin, std::int64_t dim) const {
-    const auto row_bytes = dim * static_cast<std::int64_t>(sizeof(T));
-    for (const T* half : {keys, values}) {
-      for (std::int64_t j = begin; j < begin + kKeys; ++j) {
-        const auto* row = reinterpret_cast<const char*>(half + positions->rows[j]);
-        for (std::int64_t i = 0; i < row_bytes; i += 64) _mm_prefetch(row + i, _MM_HINT_T1);
-      }
-    }
-  }
+  const T* key(std::int64_t j) const { return keys + positions->rows[j]; }
+  const T* value(std::int64_t j) const { return values + positions->rows[j]; }
+  explicit operator bool() const { return positions != nullptr; }
 };
+
+// Brings some elements into the second cache. Inline, since GCC drops calls that do nothing else.
+template <typename T>
+[[gnu::always_inline]] inline void fetch(const T* p, std::int64_t n) {
+  const auto* bytes = reinterpret_cast<const char*>(p);
+  for (std::int64_t i = 0; i < n * static_cast<std::int64_t>(sizeof(T)); i += 64)
+    _mm_prefetch(bytes + i, _MM_HINT_T1);
+}
 
 // Queries as dot_step wants them.
 template <typename T>
@@ -157,16 +159,18 @@ template <int kRows>
 }
 #endif
 
-// The scores of kRows rows with the keys of a tile.
+// The scores of kRows rows with the keys of a tile; meanwhile those of the next one are fetched.
 template <int kRows, typename T>
 void score_rows(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
                 const HeadTile<T>& tile, const HeadTile<T>& next) {
   const float* queries = scratch.queries + row * scratch.width;
   const std::int64_t whole = job.head_dim / kStep * kStep;
   for (std::int64_t j = 0; j < tile.positions->count; j += kKeys) {
-    if (next.positions != nullptr && j < next.positions->count) next.fetch(j, job.head_dim);
+    if (next) {
+      for (int c = 0; c < kKeys; ++c) fetch(next.key(j + c), job.head_dim);
+    }
     const T* keys[kKeys];
-    for (int c = 0; c < kKeys; ++c) keys[c] = tile.keys + tile.positions->rows[j + c];
+    for (int c = 0; c < kKeys; ++c) keys[c] = tile.key(j + c);
     F sums[kRows][kKeys];
     for (auto& of_row : sums) {
       for (F& sum : of_row) sum = Vec::zero();
@@ -220,21 +224,27 @@ template <int kRows, int kSteps, typename T>
   }
 }
 
-// The columns from `column` on, kSteps steps at a time, then fewer.
+// The columns from `column` on, kSteps steps at a time, then fewer; meanwhile the next tile's are fetched.
 template <int kRows, int kSteps, typename T>
 void add_values(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
-                const HeadTile<T>& tile, std::int64_t column, Range positions) {
-  const std::int64_t* rows = tile.positions->rows;
+                const HeadTile<T>& tile, const HeadTile<T>& next, Range positions, std::int64_t column = 0) {
   for (; column + kSteps * kStep <= job.head_dim; column += kSteps * kStep) {
-    add_steps<kRows, kSteps, T>(scratch, row, column, positions,
-                                [&](std::int64_t j) { return tile.values + rows[j] + column; });
+    const auto values_of = [&](std::int64_t j) { return tile.value(j) + column; };
+    if (next) {
+      add_steps<kRows, kSteps, T>(scratch, row, column, positions, [&](std::int64_t j) {
+        fetch(next.value(j) + column, kSteps * kStep);
+        return values_of(j);
+      });
+    } else {
+      add_steps<kRows, kSteps, T>(scratch, row, column, positions, values_of);
+    }
   }
   if constexpr (kSteps > 1) {
-    add_values<kRows, kSteps / 2, T>(job, scratch, row, tile, column, positions);
+    add_values<kRows, kSteps / 2, T>(job, scratch, row, tile, next, positions, column);
   } else if (column < job.head_dim) {
     PartialStep<T> last;
     add_steps<kRows, 1, T>(scratch, row, column, positions, [&](std::int64_t j) {
-      last.read(tile.values + rows[j] + column, job.head_dim - column);
+      last.read(tile.value(j) + column, job.head_dim - column);
       return static_cast<const T*>(last.values);
     });
   }
@@ -278,9 +288,9 @@ void attend_rows(const AttentionJob& job, const AttentionScratch& scratch, std::
   for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, valid_of(row + r), job.scale);
   constexpr int kSums = Vec::kAttentionSums / 2;  // in steps
   const std::int64_t common = valid_of(row);
-  add_values<kRows, kSums / kRows, T>(job, scratch, row, tile, 0, {0, common});
+  add_values<kRows, kSums / kRows, T>(job, scratch, row, tile, next, {0, common});
   for (int r = 1; r < kRows; ++r)
-    add_values<1, kSums, T>(job, scratch, row + r, tile, 0, {common, valid_of(row + r)});
+    add_values<1, kSums, T>(job, scratch, row + r, tile, {}, {common, valid_of(row + r)});
 }
 
 // Some rows, kRows at a time, then fewer; meanwhile the next tile is fetched.
@@ -289,7 +299,7 @@ void attend_tile(const AttentionJob& job, const AttentionScratch& scratch, Range
                  const HeadTile<T>& tile, HeadTile<T> next, const auto& valid_of) {
   for (; rows.begin + kRows <= rows.end; rows.begin += kRows) {
     attend_rows<kRows, T>(job, scratch, rows.begin, tile, next, valid_of);
-    next.positions = nullptr;
+    next = {};
   }
   if constexpr (kRows > 1) attend_tile<kRows / 2, T>(job, scratch, rows, tile, next, valid_of);
 }
@@ -337,6 +347,12 @@ class SpanAttention {
     scratch_.totals[row] = 0;
   }
 
+  HeadTile<T> next_of(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
+    if (head + 1 < span_.num_heads) return {job_.cache, tile, span_.first_head + head + 1};
+    if (next != nullptr) return {job_.cache, *next, span_.first_head};
+    return {};
+  }
+
   void attend(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
     const std::int64_t first_row = head * head_rows_;
     const auto valid_of = [&](std::int64_t row) {
@@ -344,13 +360,9 @@ class SpanAttention {
       return seen < kKeyTile ? seen : kKeyTile;
     };
     const std::int64_t unseen = tile.begin + 1 - span_.context;  // tokens whose context ends before this tile
-    const bool last = head + 1 == span_.num_heads;
     attend_tile<Vec::kAttentionRows, T>(
         job_, scratch_, {first_row + (unseen > 0 ? unseen * job_.group : 0), first_row + head_rows_},
-        HeadTile<T>(job_.cache, &tile, span_.first_head + head),
-        last ? HeadTile<T>(job_.cache, next, span_.first_head)
-             : HeadTile<T>(job_.cache, &tile, span_.first_head + head + 1),
-        valid_of);
+        HeadTile<T>(job_.cache, tile, span_.first_head + head), next_of(head, tile, next), valid_of);
   }
 
   void finish_row(std::int64_t row) const {
