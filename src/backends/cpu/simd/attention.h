@@ -12,7 +12,10 @@
 namespace quire::simd {
 namespace {
 
-constexpr int kKeys = 4;  // that are multiplied at once
+// What is multiplied at once: eight sums, as many as are under way at two a cycle that take four cycles each.
+constexpr int kRowsAtOnce = 2;
+constexpr int kKeys = 4;
+constexpr int kVectorsOfValues = 8;  // of all rows
 
 // A step's elements are loaded as two vectors, the halves. Which elements each has is the type's own affair,
 // and the same for queries, keys and values.
@@ -286,11 +289,11 @@ void attend_rows(const AttentionJob& job, const AttentionScratch& scratch, std::
                  const HeadTile<T>& tile, const HeadTile<T>& next, const auto& valid_of) {
   score_rows<kRows, T>(job, scratch, row, tile, next);
   for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, valid_of(row + r), job.scale);
-  constexpr int kSums = Vec::kAttentionSums / 2;  // in steps
+  constexpr int kSteps = kVectorsOfValues / 2;
   const std::int64_t common = valid_of(row);
-  add_values<kRows, kSums / kRows, T>(job, scratch, row, tile, next, {0, common});
+  add_values<kRows, kSteps / kRows, T>(job, scratch, row, tile, next, {0, common});
   for (int r = 1; r < kRows; ++r)
-    add_values<1, kSums, T>(job, scratch, row + r, tile, {}, {common, valid_of(row + r)});
+    add_values<1, kSteps, T>(job, scratch, row + r, tile, {}, {common, valid_of(row + r)});
 }
 
 // Some rows, kRows at a time, then fewer; meanwhile the next tile is fetched.
@@ -360,7 +363,7 @@ class SpanAttention {
       return seen < kKeyTile ? seen : kKeyTile;
     };
     const std::int64_t unseen = tile.begin + 1 - span_.context;  // tokens whose context ends before this tile
-    attend_tile<Vec::kAttentionRows, T>(
+    attend_tile<kRowsAtOnce, T>(
         job_, scratch_, {first_row + (unseen > 0 ? unseen * job_.group : 0), first_row + head_rows_},
         HeadTile<T>(job_.cache, tile, span_.first_head + head), next_of(head, tile, next), valid_of);
   }

@@ -22,8 +22,6 @@ struct Vec {
   }
   // Vectors of a tile: as many sums as 16 registers hold, in whole fractions of a panel.
   static constexpr int vectors_for(int height) { return height == 1 ? 8 : height == 2 ? 4 : 2; }
-  static constexpr int kAttentionRows = 2;  // taken together
-  static constexpr int kAttentionSums = 8;  // registers for their sums
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set1(float x) { return _mm256_set1_ps(x); }

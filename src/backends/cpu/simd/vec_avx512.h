@@ -20,8 +20,6 @@ struct Vec {
   static constexpr int tile_height(std::int64_t left) { return left <= 12 ? static_cast<int>(left) : 6; }
   // Vectors of a tile: as many sums as 32 registers hold, in whole fractions of a panel.
   static constexpr int vectors_for(int height) { return height <= 6 ? 4 : 2; }
-  static constexpr int kAttentionRows = 4;   // taken together
-  static constexpr int kAttentionSums = 16;  // registers for their sums
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float x) { return _mm512_set1_ps(x); }
