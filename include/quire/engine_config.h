@@ -10,7 +10,7 @@ namespace quire {
 struct EngineConfig {
   std::string model;               // checkpoint directory; empty: the bundled model
   std::string device = "auto";     // auto (a GPU where there is one), cpu, cuda, cuda:1
-  std::string cpu_isa = "auto";    // auto (the best there is), reference, avx2, avx512, avx512_bf16
+  std::string cpu_isa = "auto";    // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;             // 0: one for each core this process may use
   std::string dtype = "auto";      // auto (the checkpoint's), float32, bfloat16, float16
   int max_num_seqs = 256;          // sequences that run at once

@@ -11,7 +11,7 @@ namespace quire {
 
 struct BackendOptions {
   std::string device = "auto";   // auto (a GPU where there is one), cpu, cuda, cuda:1
-  std::string cpu_isa = "auto";  // auto (the best there is), reference, avx2, avx512, avx512_bf16
+  std::string cpu_isa = "auto";  // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;           // 0: one for each core this process may use
   bool deterministic = false;    // a sequence's logits are bitwise the same whatever else runs
 };

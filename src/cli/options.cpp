@@ -25,7 +25,7 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
       ->capture_default_str();
   command
       .add_option("--cpu-isa", config.cpu_isa,
-                  "instruction set of the CPU kernels: auto, reference, avx2, avx512 or avx512_bf16")
+                  "instruction set of the CPU kernels: auto, reference, avx2, avx512, avx512_bf16 or amx")
       ->capture_default_str();
   command.add_option("--cpu-threads", config.cpu_threads, "threads of the CPU kernels (default: one a core)");
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();

@@ -55,13 +55,16 @@ bool is_available(CpuIsa isa) {
 }
 
 // On Intel's processors vdpbf16ps takes twice as long as a float32 product, so it gains nothing (Sapphire
-// Rapids: 86 against 174 GFLOP/s a core); on AMD's it doubles the rate.
+// Rapids: 86 against 174 GFLOP/s a core); on AMD's it doubles the rate. AMX is not taken unasked before it
+// has been measured.
 CpuIsa best_isa() {
 #if defined(__x86_64__)
-  const bool slow_bf16 = !__builtin_cpu_is("amd");
-  if (available_isas().back() == CpuIsa::kAvx512Bf16 && slow_bf16) return CpuIsa::kAvx512;
+  if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
 #endif
-  return available_isas().back();
+  for (const CpuIsa isa : {CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+    if (is_available(isa)) return isa;
+  }
+  return CpuIsa::kReference;
 }
 
 std::string names_of(const std::vector<CpuIsa>& isas) {

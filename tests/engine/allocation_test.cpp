@@ -1,0 +1,93 @@
+// What a step allocates on the host is small and does not grow: no op takes memory of its own after start-up.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <new>
+
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+
+// Sanitizers bring their own operator new, with checks that this one would take away from every test beside
+// it.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCounts = false;
+#else
+constexpr bool kCounts = true;
+#endif
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+std::atomic<std::uint64_t> largest{0};  // bytes
+
+void count(std::size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  std::uint64_t seen = largest.load(std::memory_order_relaxed);
+  while (seen < bytes && !largest.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) continue;
+}
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Not inline: GCC 12 would take free for the wrong way to give back what operator new gave.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  count(bytes);
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+#endif
+
+namespace quire {
+namespace {
+
+class AllocationTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
+  if (!kCounts) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  constexpr int kRequests = 4;
+  constexpr int kTokens = 160;
+  EngineConfig config = testing::golden_config("qwen3", "bfloat16");
+  config.cpu_isa = GetParam();
+  config.cpu_threads = 2;
+  Engine engine(config);
+  int steps = 0;
+  std::uint64_t before = 0;
+  std::uint64_t most = 0;  // of one step
+  engine.observe_steps([&](const StepRecord&) {
+    const std::uint64_t now = allocations.load(std::memory_order_relaxed);
+    if (++steps == 40) largest = 0;  // everything has its size by now
+    if (steps > 40) most = std::max(most, now - before);
+    before = now;
+  });
+  std::atomic<int> unfinished = kRequests;
+  std::promise<void> done;
+  for (int i = 0; i < kRequests; ++i) {
+    EngineRequest request;
+    request.prompt.assign(5, i);
+    request.params.max_tokens = kTokens;
+    request.params.ignore_eos = true;
+    if (i % 2 == 1) request.params.top_k = 20;
+    request.params.seed = 1;
+    request.on_update = [&](const RequestUpdate& update) {
+      EXPECT_EQ(update.output.error, "");
+      if (update.finished && --unfinished == 0) done.set_value();
+    };
+    engine.submit(std::move(request));
+  }
+  done.get_future().wait();
+  engine.observe_steps({});
+  EXPECT_GE(steps, kTokens);
+  RecordProperty("most", static_cast<int>(most));
+  RecordProperty("largest", static_cast<int>(largest));
+  EXPECT_LE(most, 50U);
+  EXPECT_LE(largest, 4096U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, AllocationTest, ::testing::ValuesIn(inspect_machine().cpu_isas));
+
+}  // namespace
+}  // namespace quire
