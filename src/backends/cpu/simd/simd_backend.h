@@ -75,7 +75,8 @@ class SimdBackend : public ReferenceBackend {
 
 template <typename Function>
 void SimdBackend::split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function) {
-  const auto parts = std::clamp<std::int64_t>(n * work / least, 1, std::min<std::int64_t>(n, pool_.size()));
+  const std::int64_t most = std::min<std::int64_t>(std::max<std::int64_t>(n, 1), pool_.size());
+  const std::int64_t parts = std::clamp<std::int64_t>(n * work / least, 1, most);
   pool_.run(static_cast<int>(parts),
             [&](int part, int thread) { function(n * part / parts, n * (part + 1) / parts, thread); });
 }
