@@ -59,15 +59,15 @@ __global__ void fill_random(__nv_bfloat16* values, std::size_t count) {
   }
 }
 
+// Reads everything once, each block of threads 32 KiB at a time.
 __global__ void read_all(const uint4* words, std::size_t count, std::uint32_t* sum) {
   constexpr int kUnroll = 8;
-  const std::size_t threads = std::size_t{gridDim.x} * blockDim.x;
   std::uint32_t mix = 0;
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
-       i += kUnroll * threads) {
+  for (std::size_t i = std::size_t{blockIdx.x} * kUnroll * blockDim.x + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * kUnroll * blockDim.x) {
     uint4 values[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) values[u] = __ldcs(words + min(i + u * threads, count - 1));
+    for (int u = 0; u < kUnroll; ++u) values[u] = __ldcs(words + i + u * blockDim.x);
 #pragma unroll
     for (const uint4& value : values) mix += value.x ^ value.y ^ value.z ^ value.w;
   }
@@ -204,13 +204,17 @@ int run_all() {
   double read_rate = 0;
   {
     const Memory probe(kProbeBytes);
-    const double us = time_us(context.stream, [&] {
-      read_all<<<num_sms * 8, 256, 0, context.stream>>>(static_cast<const uint4*>(probe.data()),
-                                                        kProbeBytes / 16,
-                                                        static_cast<std::uint32_t*>(probe.data()));
-    });
-    read_rate = kProbeBytes / us / 1e3;
-    std::printf("%-34s %8.1f us %8.0f GB/s\n", "read probe, 4 GiB", us, read_rate);
+    fill_random<<<1024, 256>>>(static_cast<__nv_bfloat16*>(probe.data()), kProbeBytes / 2);
+    for (const unsigned blocks : {4096U, 1U << 17}) {  // a few waves, or one pass each
+      const double us = time_us(context.stream, [&] {
+        read_all<<<blocks, 256, 0, context.stream>>>(static_cast<const uint4*>(probe.data()),
+                                                     kProbeBytes / 16,
+                                                     static_cast<std::uint32_t*>(probe.data()));
+      });
+      read_rate = std::max(read_rate, kProbeBytes / us / 1e3);
+      std::printf("read probe, 4 GiB, %6u blocks       %8.1f us %8.0f GB/s\n", blocks, us,
+                  kProbeBytes / us / 1e3);
+    }
   }
   const Case cases[] = {
       {"Qwen3-0.6B, 256 of 100-2048", 16, 8, 128, 16, ragged(256, 100, 2048)},
