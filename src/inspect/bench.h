@@ -25,9 +25,9 @@ struct Percentiles {
 
 // Where the time of a decode step goes, on average over the profiled ones.
 struct DecodeBreakdown {
-  OpTimes ms{};                // by kind of op, one after the other without gaps
+  OpTimes ms{};                // by kind of op, each run for itself
   double step_ms = 0;          // the whole step as it runs otherwise
-  double gap_ms = 0;           // what is left: launches, copies, the host
+  double gap_ms = 0;           // what is left of it: launches, copies, the host; below 0 where ops overlap
   double attention_share = 0;  // bytes of keys and values a second, of the reading ceiling
   double linear_share = 0;     // bytes of weights a second, or operations where that is more, of its ceiling
 };

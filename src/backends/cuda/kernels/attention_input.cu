@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kWidth > 1 ? 3 : 2)
   if (norm != nullptr) {  // weights were there before any kernel
     for_pieces<kWidth>(args, [&](int p, int column) { weight[p] = load_vec<kWidth>(norm + column); });
   }
-  cudaGridDependencySynchronize();
-
+  // Positions, slots and the table were uploaded before the step's first kernel.
   const int position = args.positions[token];
   const int slot = args.slots[token];
   if (heads.kind != Kind::kQuery && slot < 0) return;
@@ -152,6 +151,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kWidth > 1 ? 3 : 2)
       sine[p] = load_vec<kWidth>(cosines + args.rotary_half);
     });
   }
+  cudaGridDependencySynchronize();
+
   Vec<T, kWidth> next[kPieces<kWidth>];
   const auto load_next = [&](int head) {
     if (head >= heads.count) return;
