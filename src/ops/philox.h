@@ -6,17 +6,29 @@
 
 namespace quire {
 
+// The halves of the product of two words, and how to get them; a backend may know a shorter way.
+struct WideProduct {
+  std::uint32_t low, high;
+};
+struct MultiplyWide {
+  constexpr WideProduct operator()(std::uint32_t a, std::uint32_t b) const {
+    const std::uint64_t product = std::uint64_t{a} * b;
+    return {static_cast<std::uint32_t>(product), static_cast<std::uint32_t>(product >> 32)};
+  }
+};
+
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 // (SC 2011): 128 random bits as a pure function of a 64-bit key and a 128-bit counter.
-inline std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::array<std::uint32_t, 4> counter) {
+template <typename Multiply = MultiplyWide>
+constexpr std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::array<std::uint32_t, 4> counter,
+                                                  Multiply multiply = {}) {
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * counter[0];
-    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * counter[2];
-    counter = {
-        static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(product1),
-        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(product0)};
+    const WideProduct product0 = multiply(0xD2511F53U, counter[0]);
+    const WideProduct product1 = multiply(0xCD9E8D57U, counter[2]);
+    counter = {product1.high ^ counter[1] ^ key0, product1.low, product0.high ^ counter[3] ^ key1,
+               product0.low};
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }

@@ -67,7 +67,7 @@ class DeviceAttention {
     return widen(host.tensor());
   }
 
-  // The reference's rows, computed in float32 from the same bits, one thread a sequence.
+  // The reference's rows, computed in float32 from the same bits, some tokens a thread.
   std::vector<float> expected() const {
     Matrix q(DType::kF32, q_.tensor().dim(0), q_.tensor().dim(1), unused_);
     Matrix memory(DType::kF32, paged_.memory().tensor().dim(0), paged_.memory().tensor().dim(1), unused_);
@@ -86,13 +86,21 @@ class DeviceAttention {
     const KvCacheLayer cache{half(paged_.cache.keys), half(paged_.cache.values)};
     std::vector<std::thread> threads;
     for (int s = 0; s < paged_.batch.num_sequences; ++s) {
-      AttentionBatch one = paged_.batch;
-      one.num_sequences = 1;
-      one.query_starts = one.query_starts.rows(s, 2);
-      one.seq_lens = one.seq_lens.rows(s, 1);
-      one.table_rows = one.table_rows.rows(s, 1);
-      threads.emplace_back(
-          [&, one] { ReferenceBackend().attention(out.tensor(), q.tensor(), cache, one, scale_); });
+      const std::int32_t begin = starts(s), end = starts(s + 1);
+      for (std::int32_t first = begin; first < end; first += kTokensOfThread) {
+        const std::int32_t last = std::min(first + kTokensOfThread, end);
+        threads.emplace_back([&, s, first, last, end] {
+          std::vector<std::int32_t> part = {first, last},
+                                    length = {paged_.batch.seq_lens.data_as<std::int32_t>()[s] -
+                                              (end - last)};
+          AttentionBatch one = paged_.batch;
+          one.num_sequences = 1;
+          one.query_starts = quire::testing::ints(part);
+          one.seq_lens = quire::testing::ints(length);
+          one.table_rows = one.table_rows.rows(s, 1);
+          ReferenceBackend().attention(out.tensor(), q.tensor(), cache, one, scale_);
+        });
+      }
     }
     for (std::thread& thread : threads) thread.join();
     return widen(out.tensor());
@@ -101,6 +109,9 @@ class DeviceAttention {
   std::int64_t width() const { return q_.tensor().dim(1); }
 
  private:
+  static constexpr std::int32_t kTokensOfThread = 50;
+
+  std::int32_t starts(int s) const { return paged_.batch.query_starts.data_as<std::int32_t>()[s]; }
   static int total_tokens(const std::vector<PagedBatch::Span>& spans) {
     int total = 0;
     for (const PagedBatch::Span& span : spans) total += span.num_tokens;

@@ -1,0 +1,206 @@
+// What is done to rows one element at a time, or by copying: SiLU gating, embedding, gathering rows, and the
+// small integer bookkeeping of a step. All are bound by the bytes read and written once, or by their launch.
+#include <algorithm>
+
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/vec.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+// A grid whose thread (x, y) works on vector x of row y, and y in the grid's first dimension, which is the
+// long one.
+struct RowGrid {
+  dim3 grid, block;
+
+  RowGrid(std::int64_t rows, std::int64_t vectors) {
+    const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(vectors, 1, kMaxThreads));
+    block = dim3((threads + 31) / 32 * 32);
+    grid = dim3(static_cast<unsigned>(rows), ceil_div(vectors, block.x));
+  }
+};
+
+__device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
+
+template <int kWidth, typename T>
+__global__ void silu_mul_kernel(T* out, const T* gate_up, std::int64_t out_stride, std::int64_t in_stride,
+                                std::int64_t columns) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t column = vector_index() * kWidth;
+  if (column >= columns) return;
+  const T* gate_at = gate_up + blockIdx.x * in_stride + column;
+  cudaGridDependencySynchronize();
+  const auto gate = load_vec<kWidth>(gate_at);
+  const auto up = load_vec<kWidth>(gate_at + columns);
+  Vec<T, kWidth> result;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float g = widen(gate.values[i]);
+    result.values[i] = narrow<T>(__fdividef(g, 1.0F + expf(-g)) * widen(up.values[i]));
+  }
+  store_vec(out + blockIdx.x * out_stride + column, result);
+}
+
+template <int kWidth, typename T>
+__global__ void embedding_kernel(float* out, const T* weight, const int* ids, std::int64_t first_row,
+                                 std::int64_t num_rows, std::int64_t out_stride, std::int64_t weight_stride,
+                                 std::int64_t columns) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t column = vector_index() * kWidth;
+  if (column >= columns) return;
+  cudaGridDependencySynchronize();
+  const std::int64_t row = ids[blockIdx.x] - first_row;
+  Vec<float, kWidth> values{};
+  if (row >= 0 && row < num_rows) {
+    const auto raw = load_vec<kWidth>(weight + row * weight_stride + column);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
+  }
+  store_vec(out + blockIdx.x * out_stride + column, values);
+}
+
+// Strides and columns count units.
+template <typename Unit>
+__global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::int64_t out_stride,
+                              std::int64_t x_stride, std::int64_t columns) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t column = vector_index();
+  if (column >= columns) return;
+  cudaGridDependencySynchronize();
+  out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
+}
+
+__global__ void fill_last_tokens_kernel(int* ids, const int* slots, const int* last_tokens, int count) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  cudaGridDependencySynchronize();
+  const int slot = slots[i];
+  if (slot >= 0) ids[i] = last_tokens[slot];
+}
+
+__global__ void update_block_tables_kernel(int* tables, const int* entries, std::int64_t stride, int count) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  cudaGridDependencySynchronize();
+  tables[entries[3 * i] * stride + entries[3 * i + 1]] = entries[3 * i + 2];
+}
+
+// Keys or values: grid x walks a head's part of a block, y the heads, z the two halves. A thread copies its
+// place in every pair, in order, so that a block may be copied from after it was copied to.
+template <typename Unit>
+struct CopyArgs {
+  Unit* halves[2];
+  std::int64_t block_stride[2], head_stride[2];  // in units
+  const int* pairs;
+  std::int64_t units;  // of one head in one block
+  int num_pairs;
+};
+
+template <typename Unit>
+__global__ void copy_blocks_kernel(const __grid_constant__ CopyArgs<Unit> args) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t unit = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (unit >= args.units) return;
+  cudaGridDependencySynchronize();
+  const unsigned half = blockIdx.z;
+  Unit* base = args.halves[half] + blockIdx.y * args.head_stride[half] + unit;
+  for (int i = 0; i < args.num_pairs; ++i)
+    base[args.pairs[2 * i + 1] * args.block_stride[half]] = base[args.pairs[2 * i] * args.block_stride[half]];
+}
+
+// Calls f.template operator()<Unit>() with the largest unit that all rows split into: 16 bytes, or else one.
+template <typename F>
+void dispatch_copy_unit(std::initializer_list<Tensor> tensors, F&& f) {
+  bool wide = true;
+  for (const Tensor& tensor : tensors)
+    wide = wide && splits_into(tensor, static_cast<int>(16 / size_of(tensor.dtype())));
+  if (wide) {
+    f.template operator()<uint4>();
+  } else {
+    f.template operator()<std::uint8_t>();
+  }
+}
+
+template <typename Unit>
+std::int64_t in_units(std::int64_t elements, const Tensor& tensor) {
+  return elements * static_cast<std::int64_t>(size_of(tensor.dtype())) /
+         static_cast<std::int64_t>(sizeof(Unit));
+}
+
+}  // namespace
+
+void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up) {
+  if (out.numel() == 0) return;
+  // The second half of a row must start as well aligned as the first.
+  const Tensor gate = gate_up.columns(0, out.dim(1));
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    dispatch_width<16 / sizeof(T)>({out, gate}, [&]<int kWidth>() {
+      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
+      launch(context, "silu_mul", silu_mul_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
+             gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0), out.dim(1));
+    });
+  });
+}
+
+void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
+               std::int64_t first_row) {
+  if (out.numel() == 0) return;
+  dispatch_float(weight.dtype(), [&]<typename T>() {
+    dispatch_width<4>({out, weight}, [&]<int kWidth>() {
+      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
+      launch(context, "embedding", embedding_kernel<kWidth, T>, shape.grid, shape.block, 0,
+             out.data_as<float>(), weight.data_as<const T>(), ids.data_as<const int>(), first_row,
+             weight.dim(0), out.stride(0), weight.stride(0), out.dim(1));
+    });
+  });
+}
+
+void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows) {
+  if (out.numel() == 0) return;
+  dispatch_copy_unit({out, x}, [&]<typename Unit>() {
+    const std::int64_t units = in_units<Unit>(out.dim(1), out);
+    const RowGrid shape(out.dim(0), units);
+    launch(context, "gather_rows", gather_kernel<Unit>, shape.grid, shape.block, 0, out.data_as<Unit>(),
+           x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
+           in_units<Unit>(x.stride(0), x), units);
+  });
+}
+
+void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
+                      const Tensor& last_tokens) {
+  const auto count = static_cast<int>(ids.dim(0));
+  if (count == 0) return;
+  launch(context, "fill_last_tokens", fill_last_tokens_kernel, dim3(ceil_div(count, kMaxThreads)),
+         dim3(kMaxThreads), 0, ids.data_as<int>(), slots.data_as<const int>(),
+         last_tokens.data_as<const int>(), count);
+}
+
+void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries) {
+  const auto count = static_cast<int>(entries.dim(0));
+  if (count == 0) return;
+  launch(context, "update_block_tables", update_block_tables_kernel, dim3(ceil_div(count, kMaxThreads)),
+         dim3(kMaxThreads), 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
+}
+
+void copy_blocks(const LaunchContext& context, const KvCacheLayer& layer, const Tensor& pairs) {
+  if (pairs.dim(0) == 0) return;
+  const Tensor& keys = layer.keys;
+  const Tensor& values = layer.values;
+  dispatch_copy_unit({keys, values}, [&]<typename Unit>() {
+    const CopyArgs<Unit> args{
+        .halves = {keys.data_as<Unit>(), values.data_as<Unit>()},
+        .block_stride = {in_units<Unit>(keys.stride(0), keys), in_units<Unit>(values.stride(0), values)},
+        .head_stride = {in_units<Unit>(keys.stride(1), keys), in_units<Unit>(values.stride(1), values)},
+        .pairs = pairs.data_as<const int>(),
+        .units = in_units<Unit>(keys.dim(2) * keys.dim(3), keys),
+        .num_pairs = static_cast<int>(pairs.dim(0))};
+    const dim3 grid(ceil_div(args.units, kMaxThreads), static_cast<unsigned>(keys.dim(1)), 2);
+    launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, dim3(kMaxThreads), 0, args);
+  });
+}
+
+}  // namespace quire::cuda

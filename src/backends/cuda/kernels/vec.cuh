@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/tensor.h"
+
+namespace quire::cuda {
+
+// The element types of base/dtype.h on the device, and several of them in one memory access.
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(BFloat16 value) { return __uint_as_float(std::uint32_t{value.bits} << 16); }
+__device__ inline float widen(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
+
+template <typename T>
+__device__ T narrow(float value);
+template <>
+__device__ inline float narrow<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline BFloat16 narrow<BFloat16>(float value) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+}
+template <>
+__device__ inline Float16 narrow<Float16>(float value) {
+  return {__half_as_ushort(__float2half_rn(value))};
+}
+
+// kWidth neighbours, moved at once; the address is a multiple of their size.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Vec {
+  T values[kWidth];
+};
+
+template <int kWidth, typename T>
+__device__ inline Vec<T, kWidth> load_vec(const T* from) {
+  return *reinterpret_cast<const Vec<T, kWidth>*>(from);
+}
+
+template <int kWidth, typename T>
+__device__ inline void store_vec(T* to, const Vec<T, kWidth>& values) {
+  *reinterpret_cast<Vec<T, kWidth>*>(to) = values;
+}
+
+// Whether every row of `tensor`, if there is one, can be read in pieces of `width` elements.
+inline bool splits_into(const Tensor& tensor, int width) {
+  if (!tensor.defined()) return true;
+  bool fits = reinterpret_cast<std::uintptr_t>(tensor.data()) %
+                  (static_cast<std::size_t>(width) * size_of(tensor.dtype())) ==
+              0;
+  for (int i = 0; i + 1 < tensor.rank(); ++i) fits = fits && tensor.stride(i) % width == 0;
+  return fits && tensor.dim(tensor.rank() - 1) % width == 0;
+}
+
+// Calls f.template operator()<kWidth>() with the widest access that all rows allow: kWide elements, or 1.
+template <int kWide, typename F>
+void dispatch_width(std::initializer_list<Tensor> tensors, F&& f) {
+  bool wide = true;
+  for (const Tensor& tensor : tensors) wide = wide && splits_into(tensor, kWide);
+  if (wide) {
+    f.template operator()<kWide>();
+  } else {
+    f.template operator()<1>();
+  }
+}
+
+inline unsigned ceil_div(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
+
+}  // namespace quire::cuda
