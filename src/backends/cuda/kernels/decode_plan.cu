@@ -172,8 +172,8 @@ __device__ DecodeShare share_of(const PlanInput& input, const DecodeHeader& head
 }
 
 __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanInput input, const DecodePlan plan) {
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  admit_next_kernel();
+  wait_for_kernels();
   const auto [num_rows, row_tiles] = write_rows(input, plan.rows);
   const auto [team_warps, header] = divide(input, plan.rows, num_rows, row_tiles);
   const int line = place_rows(input, header, plan.rows, num_rows);
