@@ -348,8 +348,8 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
   const int first_stage = warp * Sizes::kStages * Sizes::kStageBytes;
   const std::uint32_t shared_ring = shared_address(ring);
 
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  admit_next_kernel();
+  wait_for_kernels();
   const DecodeHeader header = load_16_bytes_now(args.plan.header);
   const Pieces pieces(args, args.plan.shares + blockIdx.x * Sizes::kWarps + warp);
   const Team team(pieces.team_shift());

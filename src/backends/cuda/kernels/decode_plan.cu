@@ -163,8 +163,8 @@ __device__ DecodeShare share_of(const PlanInput& input, const DecodeHeader& head
 }
 
 __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanInput input, const DecodePlan plan) {
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
+  admit_next_kernel();
+  wait_for_kernels();
   const std::uint64_t counted = count_rows(input);
   const auto [team_warps, header] = choose(input, counted);
   const int line = write_rows(input, header, plan.rows);
