@@ -69,7 +69,7 @@ __device__ float squares(const Vec<float, kWidth>& values) {
 // 4096 where rows are not aligned).
 template <int kWidth, int kHeld, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> args) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> arg
   for (int v = 0; v < kHeld; ++v) {  // weights were there before any kernel
     if (first + v * step < args.columns) weight[v] = load_vec<kWidth>(args.weight + first + v * step);
   }
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   float sum = 0;
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {

@@ -52,7 +52,7 @@ struct SampledRow {
         slot(args.slots[row]) {}
 
   __device__ bool draws() const { return temperature > 0.0F; }
-  // Whether the row needs one look at its logits, and no more.
+  // Whether one look at each logit is enough.
   __device__ bool plain() const {
     const bool filters = top_k > 0 || top_p < 1.0F || min_p > 0.0F;
     return masked_begin >= masked_end && !(draws() && filters);
@@ -126,15 +126,14 @@ __device__ inline void take_higher(const float4& logits, int first_id, float& hi
 template <bool kAligned>
 __device__ void copy_group(float4* to, const float* row, int group, int vocab) {
   const float* from = row + 4 * std::int64_t{group};
-  const int valid = vocab - 4 * group;
-  if (kAligned && valid >= 4) {
+  if (kAligned && group < vocab / 4) {
     __pipeline_memcpy_async(to, from, sizeof(float4));
     return;
   }
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
     float* element = reinterpret_cast<float*>(to) + i;
-    if (i < valid) {
+    if (4 * group + i < vocab) {
       __pipeline_memcpy_async(element, from + i, sizeof(float));
     } else {
       *element = -INFINITY;
@@ -189,18 +188,32 @@ class Race {
     limit_ = 32.02F - best + fabsf(best) * 0x1p-20F;
   }
 
-  __device__ void visit(int group, const float4& logits, Best& best) {
-    const auto bits = random_bits(group);
-    const float top = max_nan(logits);
-    const std::uint32_t least = min(min(bits[0], bits[1]), min(bits[2], bits[3]));
-    if (!(static_cast<float>(least) <= exp2f_fast(top * slope_ + limit_))) return;
+  // The groups `group` and those kStride after one another.
+  template <int kGroups, int kStride>
+  __device__ void visit(int group, const float4 (&logits)[kGroups], Best& best) {
+    std::array<std::uint32_t, 4> bits[kGroups];
+    bool hopeful = false;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      bits[g] = random_bits(group + g * kStride);
+      const std::uint32_t least = min(min(bits[g][0], bits[g][1]), min(bits[g][2], bits[g][3]));
+      hopeful |= can_win(max_nan(logits[g]), least);
+    }
+    if (!hopeful) return;
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      const float value = i == 0 ? logits.x : i == 1 ? logits.y : i == 2 ? logits.z : logits.w;
-      const std::uint32_t word = i == 0 ? bits[0] : i == 1 ? bits[1] : i == 2 ? bits[2] : bits[3];
-      if (!(static_cast<float>(word) <= exp2f_fast(value * slope_ + limit_))) continue;
+    for (int i = 0; i < 4 * kGroups; ++i) {
+      float value = 0;
+      std::uint32_t word = 0;
+#pragma unroll
+      for (int j = 0; j < 4 * kGroups; ++j) {
+        const float4& four = logits[j / 4];
+        const float candidate = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
+        value = i == j ? candidate : value;
+        word = i == j ? bits[j / 4][j % 4] : word;
+      }
+      if (!can_win(value, word)) continue;
       const float reached = score(value, word);
-      best.offer(reached, 4 * group + i);
+      best.offer(reached, 4 * (group + i / 4 * kStride) + i % 4);
       atomicMax(shared_best_, ordered(reached));
     }
   }
@@ -208,6 +221,10 @@ class Race {
  private:
   static constexpr float kLog2E = 1.44269504F;
 
+  // Whether u <= exp(logit / temperature - the score to beat).
+  __device__ bool can_win(float logit, std::uint32_t bits) const {
+    return static_cast<float>(bits) <= exp2f_fast(logit * slope_ + limit_);
+  }
   __device__ static float exp2f_fast(float x) {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -228,20 +245,5 @@ class Race {
   float limit_ = INFINITY;
   unsigned* shared_best_;
 };
-
-__device__ inline void write_token(const SampleArgs& args, int row, int slot, int token) {
-  args.tokens[row] = token;
-  args.last_tokens[slot] = token;
-}
-
-// Groups that each block of a row's cluster takes.
-inline int slice_of(std::int64_t vocab_size) {
-  return static_cast<int>(((vocab_size + 3) / 4 + row_group_size() - 1) / row_group_size());
-}
-
-// For rows that are not plain; sampling_filter.cu.
-std::size_t filtered_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms);
-void sample_filtered(const LaunchContext& context, const SampleArgs& args, bool aligned,
-                     const Tensor& workspace);
 
 }  // namespace quire::cuda
