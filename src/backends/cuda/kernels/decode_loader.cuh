@@ -31,7 +31,7 @@ struct DecodeArgs {
   DecodePlan plan;
 };
 
-// The elements before index `index`. A product of 64 bits is cheap only like this.
+// Elements before an index: one multiplication, where both as 64-bit values would take three.
 __device__ inline std::int64_t elements(int index, int stride) { return std::int64_t{index} * stride; }
 
 template <typename T>
@@ -173,14 +173,6 @@ struct Ring {
   }
 };
 
-// Starts a copy of 16 bytes to a shared address, zeros where `inside` is false.
-__device__ inline void copy_chunk(std::uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(to), "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
-}
-
 // Starts the copies of one warp's tiles, piece after piece, ahead of the arithmetic.
 template <typename T, int kDim, int kHeadTiles>
 class Loader {
@@ -237,14 +229,14 @@ class Loader {
       const unsigned head = chunk / Sizes::kRowChunks;
       if (head >= Sizes::kHeads) break;
       const bool inside = head < num_heads;
-      copy_chunk(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks), inside ? from + chunk * 8 : from,
-                 inside);
+      copy_async_16(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks),
+                    inside ? from + chunk * 8 : from, inside);
     }
   }
 
   __device__ void copy_tile(std::uint32_t stage) {
-    const unsigned owner = static_cast<unsigned>(tile_) >>
-                           team_.shift;  // modulo the warp's size: the lane that knows the blocks
+    // Modulo the warp's size, the lane that knows the blocks.
+    const unsigned owner = static_cast<unsigned>(tile_) >> team_.shift;
     if (owner / kWarpSize != window_) {
       window_ = owner / kWarpSize;
       fetch_blocks();
@@ -263,8 +255,8 @@ class Loader {
       const std::uint32_t to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
       // What lies behind the sequence may be anything, also NaN; its values must be zero.
       const bool inside = row < valid;
-      copy_chunk(to, key, inside);
-      copy_chunk(to + Sizes::kTileBytes, key + args_.values_offset, inside);
+      copy_async_16(to, key, inside);
+      copy_async_16(to + Sizes::kTileBytes, key + args_.values_offset, inside);
     }
     tile_ += team_.warps;
   }
