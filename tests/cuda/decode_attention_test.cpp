@@ -175,7 +175,7 @@ TEST(DecodeWorkspaceTest, IsAFewMegabytes) {
                              .max_num_seqs = 256,
                              .max_num_tokens = 256,
                              .max_seq_len = 40960};
-  EXPECT_LT(decode_workspace_bytes(shape, 132), 6U << 20);
+  EXPECT_LT(decode_workspace_bytes(shape, 132), 3U << 20);
 }
 
 }  // namespace
