@@ -6,17 +6,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "backends/cuda/kernels/attention.h"
+#include "cuda/timing.h"
 
 namespace quire::cuda {
 namespace {
-
-constexpr int kReplays = 11;
 
 // Device memory, freed at the end of the program's scope.
 class Memory {
@@ -59,48 +57,19 @@ __global__ void fill_random(__nv_bfloat16* values, std::size_t count) {
   }
 }
 
+// Reads everything once, each block of threads 32 KiB at a time.
 __global__ void read_all(const uint4* words, std::size_t count, std::uint32_t* sum) {
   constexpr int kUnroll = 8;
-  const std::size_t threads = std::size_t{gridDim.x} * blockDim.x;
   std::uint32_t mix = 0;
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
-       i += kUnroll * threads) {
+  for (std::size_t i = std::size_t{blockIdx.x} * kUnroll * blockDim.x + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * kUnroll * blockDim.x) {
     uint4 values[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) values[u] = __ldcs(words + min(i + u * threads, count - 1));
+    for (int u = 0; u < kUnroll; ++u) values[u] = __ldcs(words + i + u * blockDim.x);
 #pragma unroll
     for (const uint4& value : values) mix += value.x ^ value.y ^ value.z ^ value.w;
   }
   if (mix == 0x12345678U) *sum = mix;
-}
-
-// Median microseconds of what `work` queues, replayed as a graph.
-double time_us(cudaStream_t stream, const std::function<void()>& work) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-  work();
-  check(cudaStreamEndCapture(stream, &graph), "capture");
-  check(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  check(cudaEventCreate(&begin), "event");
-  check(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i <= kReplays; ++i) {
-    check(cudaEventRecord(begin, stream), "event");
-    check(cudaGraphLaunch(executable, stream), "graph");
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaStreamSynchronize(stream), "timed kernels");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "event");
-    if (i > 0) times.push_back(milliseconds);  // the first warms up
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  std::nth_element(times.begin(), times.begin() + kReplays / 2, times.end());
-  return times[kReplays / 2] * 1e3;
 }
 
 struct Case {
@@ -175,16 +144,12 @@ void run(const LaunchContext& context, const Case& c, double read_rate) {
     call.workspace = space;
     decode_attention(context, call, batch, shape);
   };
-  const double plan = time_us(context.stream, [&] {
-    for (int i = 0; i < kLayers; ++i) plan_decode(context, batch, shape, space);
-  });
-  const double layers = time_us(context.stream, [&] {
-    for (int i = 0; i < kLayers; ++i) attend(i);
-  });
-  const double us = layers / kLayers;
+  const double plan =
+      bench::graph_time_us(context, kLayers, [&](int) { plan_decode(context, batch, shape, space); });
+  const double us = bench::graph_time_us(context, kLayers, attend);
   const double bytes = static_cast<double>(tokens) * c.kv_heads * c.head_dim * 4;
   std::printf("%-34s %8.1f us %8.0f GB/s %5.1f %%   plan %.1f us\n", c.name, us, bytes / us / 1e3,
-              bytes / us / 1e3 / read_rate * 100, plan / kLayers);
+              bytes / us / 1e3 / read_rate * 100, plan);
 }
 
 std::vector<int> ragged(int count, int shortest, int longest) {
@@ -196,21 +161,22 @@ std::vector<int> ragged(int count, int shortest, int longest) {
 }
 
 int run_all() {
-  int num_sms = 0;
-  check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "the number of SMs");
-  LaunchContext context{nullptr, num_sms};
-  check(cudaStreamCreate(&context.stream), "stream");
+  const LaunchContext context = bench::make_context();
   constexpr std::size_t kProbeBytes = std::size_t{4} << 30;
   double read_rate = 0;
   {
     const Memory probe(kProbeBytes);
-    const double us = time_us(context.stream, [&] {
-      read_all<<<num_sms * 8, 256, 0, context.stream>>>(static_cast<const uint4*>(probe.data()),
-                                                        kProbeBytes / 16,
-                                                        static_cast<std::uint32_t*>(probe.data()));
-    });
-    read_rate = kProbeBytes / us / 1e3;
-    std::printf("%-34s %8.1f us %8.0f GB/s\n", "read probe, 4 GiB", us, read_rate);
+    fill_random<<<1024, 256>>>(static_cast<__nv_bfloat16*>(probe.data()), kProbeBytes / 2);
+    for (const unsigned blocks : {4096U, 1U << 17}) {  // a few waves, or one pass each
+      const double us = bench::graph_time_us(context, 1, [&](int) {
+        read_all<<<blocks, 256, 0, context.stream>>>(static_cast<const uint4*>(probe.data()),
+                                                     kProbeBytes / 16,
+                                                     static_cast<std::uint32_t*>(probe.data()));
+      });
+      read_rate = std::max(read_rate, kProbeBytes / us / 1e3);
+      std::printf("read probe, 4 GiB, %6u blocks       %8.1f us %8.0f GB/s\n", blocks, us,
+                  kProbeBytes / us / 1e3);
+    }
   }
   const Case cases[] = {
       {"Qwen3-0.6B, 256 of 100-2048", 16, 8, 128, 16, ragged(256, 100, 2048)},

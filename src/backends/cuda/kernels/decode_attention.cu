@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
   admit_next_kernel();
   wait_for_kernels();
   const DecodeHeader header = load_16_bytes_now(args.plan.header);
-  const Pieces pieces(args, args.plan.shares + blockIdx.x * Sizes::kWarps + warp);
+  const Pieces pieces(args, args.plan.shares + (blockIdx.x * Sizes::kWarps + warp) / kSmallTeam);
   const Team team(pieces.team_shift());
   if (pieces.count() == 0) return;
 
@@ -365,15 +365,23 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     offset += Sizes::kStageBytes;
     if (offset == first_stage + Sizes::kStages * Sizes::kStageBytes) offset = first_stage;
   };
-  for (int index = 0; index < pieces.count(); ++index) {
-    if (index > 0) piece = pieces.next(index, piece);
-    int last_stage = -1;  // the stage that was read last
-    const int end = piece.end();
-    for (int tile = piece.first_tile(team); tile < end; tile += team.warps) {
-      for (; free_stages > 0; --free_stages) {
-        loader.load(shared_ring + load_stage);
-        advance(load_stage);
-      }
+  int tile = piece.first_tile(team), end = piece.end();
+  int last_stage = -1;  // the stage of the piece that was read last
+  bool ended = false;   // the piece
+  for (int index = 0;;) {
+    for (; free_stages > 0; --free_stages) {
+      loader.load(shared_ring + load_stage);
+      advance(load_stage);
+    }
+    if (ended) {
+      if (!piece.whole()) merge_pieces<T, kDim>(args, header, team, piece, meeting);
+      if (++index == pieces.count()) return;
+      piece = pieces.next(index, piece);
+      tile = piece.first_tile(team);
+      end = piece.end();
+      last_stage = -1;
+    }
+    if (tile < end) {
       wait_for_copies<Sizes::kStages - 1>();
       __syncwarp();
       if (last_stage < 0) attention.begin(shared_ring + stage + 2 * Sizes::kTileBytes);
@@ -381,13 +389,14 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
       __syncwarp();
       last_stage = stage;
       advance(stage);
-      // The last one is kept: it has room for the sums.
-      if (tile + team.warps < end) ++free_stages;
+      tile += team.warps;
+      ++free_stages;
     }
-    if (last_stage >= 0) {
+    ended = tile >= end;
+    if (!ended) continue;
+    if (last_stage >= 0) {  // this stage has room for the sums
       attention.store(reinterpret_cast<float*>(ring + last_stage), meeting.weights[warp],
                       piece.num_heads(args.split));
-      ++free_stages;
     } else if (lane < 16) {
       meeting.weights[warp][lane] = {-INFINITY, 0};
     }
@@ -395,7 +404,6 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     team.meet();
     combine_warps<T, Attention, kDim>(args, pieces, team, piece, ring, meeting);
     team.meet();
-    if (!piece.whole()) merge_pieces<T, kDim>(args, header, team, piece, meeting);
   }
 }
 

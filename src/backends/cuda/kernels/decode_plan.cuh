@@ -75,7 +75,7 @@ struct alignas(16) DecodeHeader {
 // The parts of the workspace.
 struct DecodePlan {
   DecodeHeader* header;
-  DecodeShare* shares;  // [blocks of threads, warps_per_block]: each warp finds its team's
+  DecodeShare* shares;  // [blocks of threads, warps_per_block / kSmallTeam]: each warp finds its team's
   DecodeRow* rows;      // [max_num_seqs]
   int* arrived;         // [max_shares] pieces ready of the divided item that begins in this share; else 0
   float2* weights;      // [2 * max_shares, heads_per_item] maximum and sum of each piece
@@ -95,7 +95,7 @@ inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape,
   };
   DecodePlan plan{};
   take(plan.header, 1);
-  take(plan.shares, kSmallTeam * max_shares);
+  take(plan.shares, max_shares);
   take(plan.rows, static_cast<std::size_t>(shape.max_num_seqs));
   take(plan.arrived, max_shares);
   take(plan.weights, pieces);
