@@ -206,9 +206,9 @@ std::vector<double> softmax(const std::vector<float>& logits, double temperature
 }
 
 std::vector<float> normal_logits(std::size_t vocab, float deviation, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, deviation);
+  std::normal_distribution<float> normal(0, 1);
   std::vector<float> logits(vocab);
-  for (float& logit : logits) logit = normal(random);
+  for (float& logit : logits) logit = deviation * normal(random);
   return logits;
 }
 
