@@ -1,5 +1,9 @@
 # The README's commands. Everything else is CMake: see CMakePresets.json.
 BUILD := build/release
+# With nvcc and a GPU here, the CUDA backend for that GPU.
+CAPABILITY := $(shell command -v nvcc >/dev/null && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+                      head -n 1 | tr -d . | sed s/^90$$/90a/)
+GPU := $(if $(CAPABILITY),-DQUIRE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(CAPABILITY)-real)
 
 .PHONY: demo test soak configure
 
@@ -16,4 +20,4 @@ soak:
 
 configure:
 	@tools/install_deps.sh build
-	@test -f $(BUILD)/build.ninja || cmake --preset release
+	@test -f $(BUILD)/build.ninja || cmake --preset release $(GPU)

@@ -1,14 +1,19 @@
 # The CUDA backend: kernels, and the module that libquire opens at run time, lib/quire/libquire_cuda.so.
 enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13 REQUIRED)
 
-file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu
+     ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
 add_library(quire_cuda_kernels STATIC ${kernels})
 target_include_directories(quire_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(quire_cuda_kernels PRIVATE --expt-relaxed-constexpr -lineinfo
-                       $<$<BOOL:${QUIRE_WERROR}>:-Werror=all-warnings>)
+target_compile_options(quire_cuda_kernels PRIVATE
+                       $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>
+                       $<$<AND:$<BOOL:${QUIRE_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>)
 target_link_libraries(quire_cuda_kernels PUBLIC CUDA::cudart_static)
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/*.cpp)
@@ -16,5 +21,17 @@ add_library(quire_cuda MODULE ${sources})
 set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/quire
                       INSTALL_RPATH "$ORIGIN/..")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)
 install(TARGETS quire_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/quire)
+
+# Timing programs for developers: the target cuda_kernel_bench builds build/.../bin/*_bench.
+file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/cuda/*_bench.cu ${PROJECT_SOURCE_DIR}/bench/cuda/*_bench.cpp)
+add_custom_target(cuda_kernel_bench)
+foreach(bench ${benches})
+  get_filename_component(name ${bench} NAME_WE)
+  add_executable(${name} EXCLUDE_FROM_ALL ${bench})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/bench)
+  target_link_libraries(${name} PRIVATE quire_cuda_kernels quire_base)
+  add_dependencies(cuda_kernel_bench ${name})
+endforeach()

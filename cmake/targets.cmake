@@ -41,8 +41,9 @@ function(quire_product)
   set_target_properties(quire PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
   target_include_directories(quire INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} PkgConfig::xxhash PkgConfig::pcre2
-                        PkgConfig::utf8proc)
+  target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} quire::xxhash quire::pcre2
+                        quire::utf8proc)
+  target_link_options(quire PRIVATE -Wl,--exclude-libs,ALL)  # what archives bring is ours alone
 
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
   add_executable(quire_program ${sources})
@@ -64,4 +65,19 @@ function(quire_product)
   include(CMakePackageConfigHelpers)
   write_basic_package_version_file(${CMAKE_BINARY_DIR}/quireConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_BINARY_DIR}/quireConfigVersion.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quire)
+endfunction()
+
+# quire_dependency(NAME MODULE ARCHIVE): the target quire::NAME of a library that pkg-config knows as MODULE. Its
+# archive is preferred, so that an installed tree runs where the package is absent.
+function(quire_dependency name module archive)
+  pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})
+  find_library(${name}_archive NAMES ${archive} HINTS ${${name}_LIBDIR})
+  mark_as_advanced(${name}_archive)
+  add_library(quire::${name} INTERFACE IMPORTED)
+  if(${name}_archive)
+    set_target_properties(quire::${name} PROPERTIES INTERFACE_LINK_LIBRARIES "${${name}_archive}"
+                          INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIRS}")
+  else()
+    set_target_properties(quire::${name} PROPERTIES INTERFACE_LINK_LIBRARIES PkgConfig::${name})
+  endif()
 endfunction()

@@ -1,19 +1,19 @@
 #include "backends/registry.h"
 
-#include <sched.h>
+#include <dlfcn.h>
+
+#include <charconv>
+#include <filesystem>
 
 #include "backends/cpu/simd/simd_backend.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
 
 namespace quire {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-
-int usable_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   const CpuIsa isa = resolve_isa(options.cpu_isa);
@@ -24,11 +24,98 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   return std::make_unique<SimdBackend>(isa, options.cpu_threads == 0 ? usable_cores() : options.cpu_threads);
 }
 
+// The CUDA backend's module, which lies in lib/quire beside the library or below the program's folder.
+class GpuModule {
+ public:
+  // Opened once, and never closed: what it made may live on.
+  static const GpuModule& get() {
+    static const GpuModule module;
+    return module;
+  }
+
+  const ModuleReport& report() const { return report_; }
+
+  std::unique_ptr<Backend> open(const ModuleOptions& options) const {
+    if (!report_.problem.empty()) fail("{}", report_.problem);
+    std::unique_ptr<Backend> backend;
+    open_(options, backend);
+    return backend;
+  }
+
+ private:
+  static constexpr char kFile[] = "libquire_cuda.so";
+
+  GpuModule() {
+    const std::filesystem::path path = find();
+    if (path.empty()) {
+      report_.problem = "this installation was built without CUDA";
+      return;
+    }
+    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (module == nullptr) {
+      report_.problem = format_text("CUDA's libraries cannot be used: {}", dlerror());
+      return;
+    }
+    open_ = reinterpret_cast<OpenBackend>(dlsym(module, kOpenBackend));
+    const auto report_devices = reinterpret_cast<ReportDevices>(dlsym(module, kReportDevices));
+    QUIRE_CHECK(open_ != nullptr && report_devices != nullptr, "{} is not of this program", path.string());
+    report_devices(report_);
+  }
+
+  static std::filesystem::path find() {
+    Dl_info info{};
+    QUIRE_CHECK(dladdr(reinterpret_cast<const void*>(&find), &info) != 0);
+    const auto folder = std::filesystem::weakly_canonical(info.dli_fname).parent_path();
+    for (const auto& candidate : {folder / "quire" / kFile, folder.parent_path() / "lib" / "quire" / kFile}) {
+      if (std::filesystem::exists(candidate)) return candidate;
+    }
+    return {};
+  }
+
+  ModuleReport report_;
+  OpenBackend open_ = nullptr;
+};
+
+// The index in "cuda" or "cuda:3".
+int device_index(std::string_view device) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (device == "cuda") return 0;
+  int index = -1;
+  const char* end = device.data() + device.size();
+  const auto parsed = std::from_chars(device.data() + kPrefix.size(), end, index);
+  if (!device.starts_with(kPrefix) || parsed.ec != std::errc() || parsed.ptr != end || index < 0) {
+    fail("device \"{}\" is not known; use auto, cpu, cuda or cuda:N", device);
+  }
+  return index;
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  if (options.device == "auto" || options.device == "cpu") return make_cpu_backend(options);
-  fail("device \"{}\" is not known; use auto or cpu", options.device);
+  if (options.device == "cpu") return make_cpu_backend(options);
+  if (options.device == "auto") {
+    const std::string& problem = GpuModule::get().report().problem;
+    if (!problem.empty()) {
+      log_info("on the CPU: {}", problem);
+      return make_cpu_backend(options);
+    }
+  }
+  const int index = options.device == "auto" ? 0 : device_index(options.device);
+  try {
+    return GpuModule::get().open({index, options.deterministic});
+  } catch (const Error& e) {
+    fail("device {} cannot be used: {}", options.device, e.what());
+  }
+}
+
+MachineReport inspect_machine() {
+  MachineReport report;
+  for (const CpuIsa isa : available_isas()) report.cpu_isas.emplace_back(to_string(isa));
+  report.best_cpu_isa = to_string(resolve_isa("auto"));
+  report.cores = usable_cores();
+  report.memory = ReferenceBackend().total_memory();
+  report.gpus = GpuModule::get().report();
+  return report;
 }
 
 }  // namespace quire

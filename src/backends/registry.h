@@ -2,18 +2,32 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/backend.h"
+#include "ops/backend_module.h"
 
 namespace quire {
 
 struct BackendOptions {
-  std::string device = "auto";        // auto (the best there is), cpu
-  std::string cpu_isa = "reference";  // reference, avx2, avx512, avx512_bf16, or auto: the best there is
-  int cpu_threads = 0;                // 0: one for each core this process may use
+  std::string device = "auto";   // auto (a GPU where there is one), cpu, cuda, cuda:1
+  std::string cpu_isa = "auto";  // auto (the best there is), reference, avx2, avx512, avx512_bf16
+  int cpu_threads = 0;           // 0: one for each core this process may use
+  bool deterministic = false;    // a sequence's logits are bitwise the same whatever else runs
 };
 
-// Error that lists the names on any other, and on an instruction set that this machine does not have.
+// Error that lists the names on any other, on an instruction set that this machine does not have, and where a
+// GPU was asked for and cannot be used.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+// What this machine offers.
+struct MachineReport {
+  std::vector<std::string> cpu_isas;  // that the CPU kernels can use
+  std::string best_cpu_isa;
+  int cores = 0;           // that this process may use
+  std::size_t memory = 0;  // of the host, in bytes
+  ModuleReport gpus;
+};
+MachineReport inspect_machine();
 
 }  // namespace quire

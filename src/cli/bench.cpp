@@ -64,6 +64,16 @@ std::string number(double value, int digits) {
   return std::isnan(value) ? "-" : format_text("{:.{}f}", value, digits);
 }
 
+double op_ms(const DecodeBreakdown& decode, OpKind kind) { return decode.ms[static_cast<std::size_t>(kind)]; }
+
+void print_breakdown(const DecodeBreakdown& d) {
+  print_text(stdout,
+             "step     {:>10.3f} ms mean of a decode step: attention {:.3f} ({:.1f} % of the read ceiling), "
+             "products {:.3f} ({:.1f} % of theirs), sampling {:.3f}, other {:.3f}, gaps less overlap {:.3f}\n",
+             d.step_ms, op_ms(d, OpKind::kAttention), 100 * d.attention_share, op_ms(d, OpKind::kLinear),
+             100 * d.linear_share, op_ms(d, OpKind::kSampling), op_ms(d, OpKind::kOther), d.gap_ms);
+}
+
 void print_table(const BenchResult& r) {
   const auto line = [](const char* what, const std::string& value, const std::string& note) {
     print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
@@ -77,17 +87,39 @@ void print_table(const BenchResult& r) {
   line("output", number(r.output_tokens_per_s, 1), "tokens/s   end to end");
   line("TTFT", number(r.ttft_ms.p50, 1), format_text("ms median, {} ms p99", number(r.ttft_ms.p99, 1)));
   line("ITL", number(r.itl_ms.p50, 1), format_text("ms median, {} ms p99", number(r.itl_ms.p99, 1)));
+  if (r.decode) print_breakdown(*r.decode);
+  double start = 0;
+  for (const StartupPhase& phase : r.startup) start += phase.seconds;
+  std::string phases;
+  for (const StartupPhase& phase : r.startup)
+    phases += format_text("{}{} {:.2f}", phases.empty() ? "" : ", ", phase.name, phase.seconds);
+  line("start", number(start, 2), format_text("s          {}", phases));
+}
+
+OrderedJson breakdown_json(const DecodeBreakdown& d) {
+  return {{"step_ms", d.step_ms},
+          {"attention_ms", op_ms(d, OpKind::kAttention)},
+          {"linear_ms", op_ms(d, OpKind::kLinear)},
+          {"sampling_ms", op_ms(d, OpKind::kSampling)},
+          {"other_ms", op_ms(d, OpKind::kOther)},
+          {"gap_ms", d.gap_ms},
+          {"attention_share", d.attention_share},
+          {"linear_share", d.linear_share}};
 }
 
 void print_json(const BenchResult& r) {
-  const OrderedJson object = {
+  OrderedJson startup = OrderedJson::object();
+  for (const StartupPhase& phase : r.startup) startup[phase.name] = phase.seconds;
+  OrderedJson object = {
       {"prefill_tokens_per_s", r.prefill_tokens_per_s},
       {"decode_tokens_per_s", r.decode_tokens_per_s},
       {"output_tokens_per_s", r.output_tokens_per_s},
       {"ttft_ms", {{"p50", r.ttft_ms.p50}, {"p99", r.ttft_ms.p99}}},
       {"itl_ms", {{"p50", r.itl_ms.p50}, {"p99", r.itl_ms.p99}}},
       {"ceiling", {{"read_GBps", r.ceiling.read_gb_per_s}, {"matrix_GFLOPs", r.ceiling.matrix_gflop_per_s}}},
-      {"share", {{"read", r.read_share}, {"matrix", r.matrix_share}}}};
+      {"share", {{"read", r.read_share}, {"matrix", r.matrix_share}}},
+      {"startup_s", startup}};
+  if (r.decode) object["decode_step"] = breakdown_json(*r.decode);
   print_text(stdout, "{}\n", object.dump());  // NaN, which was not measured, becomes null
 }
 

@@ -22,6 +22,7 @@ int run(int argc, char** argv) {
   quire::cli::add_generate(app, chosen);
   quire::cli::add_bench(app, chosen);
   quire::cli::add_plan(app, chosen);
+  quire::cli::add_doctor(app, chosen);
   quire::cli::add_verify(app, chosen);
   quire::cli::add_tokenize(app, chosen);
   quire::cli::add_detokenize(app, chosen);

@@ -21,7 +21,8 @@ std::string check_unsigned(const std::string& text) {
 
 void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_option("MODEL", config.model, "Hugging Face checkpoint directory (default: the bundled model)");
-  command.add_option("--device", config.device, "auto or cpu")->capture_default_str();
+  command.add_option("--device", config.device, "auto (a GPU where there is one), cpu, cuda or cuda:N")
+      ->capture_default_str();
   command
       .add_option("--cpu-isa", config.cpu_isa,
                   "instruction set of the CPU kernels: auto, reference, avx2, avx512 or avx512_bf16")
@@ -30,9 +31,8 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
   command.add_option("--max-num-seqs", config.max_num_seqs, "sequences that run at once")
       ->capture_default_str();
-  command
-      .add_option("--max-num-batched-tokens", config.max_num_batched_tokens, "tokens computed in one step")
-      ->capture_default_str();
+  command.add_option("--max-num-batched-tokens", config.max_num_batched_tokens,
+                     "tokens computed in one step (default: 2048 on a CPU, 8192 on a GPU)");
   command.add_option("--max-model-len", config.max_model_len,
                      "tokens of prompt and output (default: the model's)");
   command
@@ -40,10 +40,18 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
                   "tokens in a block of the KV cache: a power of two, 8 to 256")
       ->capture_default_str();
   command
-      .add_option(
-          "--kv-cache-memory", config.kv_cache_memory,
-          "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, at most 4GiB)")
+      .add_option("--kv-cache-memory", config.kv_cache_memory,
+                  "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, on a "
+                  "CPU at most "
+                  "4GiB)")
       ->transform(CLI::AsSizeValue(false));
+  command
+      .add_option("--gpu-memory-utilization", config.gpu_memory_utilization,
+                  "share of the GPU's memory to take for weights, workspace and KV cache")
+      ->capture_default_str();
+  command.add_flag("--enforce-eager", config.enforce_eager, "record no graphs");
+  command.add_flag("--deterministic", config.deterministic,
+                   "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");
   command.add_flag_callback(
       "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
       "compute every prompt anew, also where its beginning is cached");

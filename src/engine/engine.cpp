@@ -25,16 +25,17 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
 
 Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.model)) {}
 
-Engine::Engine(const EngineConfig& config, ModelFiles model)
-    : model_(std::move(model)),
-      seed_(config.seed),
-      backend_(make_backend({config.device, config.cpu_isa, config.cpu_threads})),
-      comm_(std::make_unique<SingleRank>(*backend_)) {
+Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(model)), seed_(config.seed) {
+  timed("device", [&] {
+    backend_ = make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
+    comm_ = std::make_unique<SingleRank>(*backend_);
+  });
   naming_model([&] { config_ = resolve_config(config, model_.config, *backend_, *comm_); });
   read_eos_token_ids();
   naming_model([&] { plan_ = plan_memory(*backend_, *comm_, config_, model_.config); });
   log_plan();
-  naming_model([&] { load_weights(); });
+  timed("weights", [&] { naming_model([&] { load_weights(); }); });
+  timed("graphs", [&] { runner_->capture_graphs(); });
   scheduler_ =
       std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
                                                   .max_num_batched_tokens = config_.max_num_batched_tokens,
@@ -70,6 +71,16 @@ void Engine::naming_model(const Load& load) {
     if (directory.empty() || std::string_view(e.what()).find(directory) != std::string_view::npos) throw;
     fail("{}: {}", directory, e.what());
   }
+}
+
+// Runs a part of the start and enters it in the ledger.
+template <typename Work>
+void Engine::timed(const char* phase, const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  startup_.push_back({phase, taken.count()});
+  log_info("start: {} took {:.3f} s", phase, taken.count());
 }
 
 void Engine::log_plan() const {
@@ -145,7 +156,8 @@ EngineStats Engine::stats() const {
   return stats_;
 }
 
-void Engine::observe_steps(std::function<void(const StepRecord&)> observer) {
+void Engine::observe_steps(std::function<void(const StepRecord&)> observer, int profile_every) {
+  profile_every_ = can_profile() ? profile_every : 0;
   const std::lock_guard lock(stats_mutex_);
   step_observer_ = std::move(observer);
 }
@@ -226,7 +238,12 @@ void Engine::submit_step(const StepPlan& plan) {
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
   }
   step.start = std::chrono::steady_clock::now();
-  runner_->submit(plan);
+  const int profile_every = profile_every_;
+  if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
+    record.ops = runner_->submit_profiled(plan);
+  } else {
+    runner_->submit(plan);
+  }
   steps_.push_back(step);
 }
 

@@ -41,6 +41,13 @@ struct StepRecord {
   std::uint64_t decode_tokens = 0;    // sampled
   std::uint64_t attention_pairs = 0;  // (token, token it attends to), itself included
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
+  std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
+};
+
+// A part of the start, and how long it took.
+struct StartupPhase {
+  std::string name;
+  double seconds = 0;
 };
 
 // A loaded model and the loop that serves it: requests come in, the scheduler plans a step, the runner
@@ -71,9 +78,14 @@ class Engine {
   const Tokenizer& tokenizer() const;  // Error when the checkpoint has none
   bool has_tokenizer() const { return model_.tokenizer.has_value(); }
   const std::filesystem::path& model_directory() const { return model_.directory; }
+  const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const;
-  // Called after every step from now on, on the engine's thread, which waits for it.
-  void observe_steps(std::function<void(const StepRecord&)> observer);
+  // Called after every step from now on, on the engine's thread, which waits for it. With profile_every, on a
+  // backend with graphs, every so many steps one has its ops timed.
+  void observe_steps(std::function<void(const StepRecord&)> observer, int profile_every = 0);
+  bool can_profile() const { return backend_->has_graphs(); }
+  // As Backend's. While no request is unfinished.
+  std::optional<DeviceCeiling> measure_ceiling() { return backend_->measure_ceiling(); }
 
  private:
   struct Arrival {
@@ -93,6 +105,8 @@ class Engine {
 
   template <typename Load>
   void naming_model(const Load& load);
+  template <typename Work>
+  void timed(const char* phase, const Work& work);
   void log_plan() const;
   void load_weights();
   void read_eos_token_ids();
@@ -105,6 +119,7 @@ class Engine {
   void collect_step();
   void book(const StepRecord& record);
 
+  std::vector<StartupPhase> startup_;
   ModelFiles model_;
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
@@ -126,6 +141,8 @@ class Engine {
   mutable std::mutex stats_mutex_;
   EngineStats stats_;                                     // guarded by stats_mutex_
   std::function<void(const StepRecord&)> step_observer_;  // guarded by stats_mutex_
+  std::atomic<int> profile_every_{0};
+  std::uint64_t steps_planned_ = 0;
   std::thread thread_;
 };
 

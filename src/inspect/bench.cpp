@@ -116,6 +116,53 @@ struct StepTotals {
   }
 };
 
+// Adds up decode steps whose ops were timed, and steps shortly before them, which were not. The step right
+// before may still be in flight while the profiled one waits: the one before that counts.
+class DecodeProfile {
+ public:
+  void add(const StepRecord& step, const StepWork& work) {
+    const double step_before = before_.front();
+    before_ = {before_.back(), step.prefill_tokens > 0 || step.ops ? 0 : step.seconds};
+    if (step.prefill_tokens == 0 && step.ops && step_before > 0) {
+      ++steps_;
+      for (std::size_t kind = 0; kind < kNumOpKinds; ++kind) seconds_[kind] += (*step.ops)[kind];
+      step_seconds_ += step_before;
+      kv_bytes_ += work.kv_bytes(step);
+      weight_bytes_ += work.weight_bytes;
+      linear_flop_ += work.linear_flop(step);
+    }
+  }
+
+  std::optional<DecodeBreakdown> breakdown(const MachineCeiling& ceiling) const {
+    if (steps_ == 0) return {};
+    DecodeBreakdown result;
+    result.step_ms = 1e3 * step_seconds_ / steps_;
+    result.gap_ms = result.step_ms;
+    for (std::size_t kind = 0; kind < kNumOpKinds; ++kind) {
+      result.ms[kind] = 1e3 * seconds_[kind] / steps_;
+      result.gap_ms -= result.ms[kind];
+    }
+    const double linear = seconds_[static_cast<std::size_t>(OpKind::kLinear)];
+    const double attention = seconds_[static_cast<std::size_t>(OpKind::kAttention)];
+    result.attention_share = 1e-9 * kv_bytes_ / attention / ceiling.read_gb_per_s;
+    result.linear_share = std::max(1e-9 * weight_bytes_ / linear / ceiling.read_gb_per_s,
+                                   1e-9 * linear_flop_ / linear / ceiling.matrix_gflop_per_s);
+    return result;
+  }
+
+ private:
+  int steps_ = 0;
+  std::array<double, 2> before_{};  // seconds of the last two steps; 0: no decode step as it runs otherwise
+  OpTimes seconds_{};
+  double step_seconds_ = 0, kv_bytes_ = 0, weight_bytes_ = 0, linear_flop_ = 0;
+};
+
+MachineCeiling measure_ceiling(Engine& engine) {
+  if (const auto device = engine.measure_ceiling())
+    return {device->read_gb_per_s, device->matrix_gflop_per_s};
+  return probe_machine();
+}
+
 void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& random) {
   constexpr std::size_t kRequests = 8;
   constexpr RequestSize kLargest{64, 4};
@@ -168,14 +215,17 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config) {
   kv_bytes_per_token = static_cast<double>(config.block_bytes()) / config.block_size;
 }
 
-double StepWork::flop(const StepRecord& step) const {
+double StepWork::linear_flop(const StepRecord& step) const {
   return flop_per_token * static_cast<double>(step.tokens) +
-         flop_per_logits * static_cast<double>(step.decode_tokens) +
-         flop_per_attention_pair * static_cast<double>(step.attention_pairs);
+         flop_per_logits * static_cast<double>(step.decode_tokens);
 }
 
-double StepWork::decode_bytes(const StepRecord& step) const {
-  return weight_bytes + kv_bytes_per_token * static_cast<double>(step.attention_pairs);
+double StepWork::flop(const StepRecord& step) const {
+  return linear_flop(step) + flop_per_attention_pair * static_cast<double>(step.attention_pairs);
+}
+
+double StepWork::kv_bytes(const StepRecord& step) const {
+  return kv_bytes_per_token * static_cast<double>(step.attention_pairs);
 }
 
 BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
@@ -189,7 +239,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   }
   StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
   Engine engine(config, std::move(model));
-  MachineCeiling ceiling = probe_machine();
+  MachineCeiling ceiling = measure_ceiling(engine);
   std::mt19937_64 random(0);
   warm_up(engine, options, random);
 
@@ -210,7 +260,14 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
     requests.add_to(latencies);
   }
   engine.observe_steps({});
-  const MachineCeiling after = probe_machine();
+  DecodeProfile profile;
+  if (engine.can_profile()) {
+    constexpr int kEvery = 8;
+    engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
+    Round(engine, options.temperature, {}).run(options.requests, random);
+    engine.observe_steps({});
+  }
+  const MachineCeiling after = measure_ceiling(engine);
   ceiling.read_gb_per_s = std::max(ceiling.read_gb_per_s, after.read_gb_per_s);
   ceiling.matrix_gflop_per_s = std::max(ceiling.matrix_gflop_per_s, after.matrix_gflop_per_s);
 
@@ -222,6 +279,8 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   result.itl_ms = {percentile(latencies.between_tokens_ms, 0.5),
                    percentile(latencies.between_tokens_ms, 0.99)};
   result.ceiling = ceiling;
+  result.decode = profile.breakdown(ceiling);
+  result.startup = engine.startup();
   result.read_share = ratio(totals.decode_bytes * 1e-9, totals.decode_seconds) / ceiling.read_gb_per_s;
   result.matrix_share =
       ratio(totals.prefill_flop * 1e-9, totals.prefill_seconds) / ceiling.matrix_gflop_per_s;

@@ -23,6 +23,15 @@ struct Percentiles {
   double p99 = 0;
 };
 
+// Where the time of a decode step goes, on average over the profiled ones.
+struct DecodeBreakdown {
+  OpTimes ms{};                // by kind of op, each run for itself
+  double step_ms = 0;          // the whole step as it runs otherwise
+  double gap_ms = 0;           // what is left of it: launches, copies, the host; below 0 where ops overlap
+  double attention_share = 0;  // bytes of keys and values a second, of the reading ceiling
+  double linear_share = 0;     // bytes of weights a second, or operations where that is more, of its ceiling
+};
+
 // What was not measured, such as decoding where each output is one token, is NaN.
 struct BenchResult {
   double prefill_tokens_per_s = 0;  // prompt tokens, by the time of all steps that have some
@@ -31,9 +40,10 @@ struct BenchResult {
   Percentiles ttft_ms;              // a request's submission to its first token
   Percentiles itl_ms;               // between tokens of a request
   MachineCeiling ceiling;
-  double read_share = 0;  // decode: bytes of weights, keys and values a second, of the reading ceiling
-  double matrix_share =
-      0;  // prefill: operations of linear layers and attention a second, of the matrix ceiling
+  double read_share = 0;    // decode: bytes of weights, keys and values a second, of the reading ceiling
+  double matrix_share = 0;  // prefill: operations of products and attention a second, of the matrix ceiling
+  std::optional<DecodeBreakdown> decode;  // on a backend that can profile
+  std::vector<StartupPhase> startup;
 };
 
 // Operations and bytes of a model's steps, from its plan.
@@ -45,8 +55,10 @@ struct StepWork {
   double kv_bytes_per_token = 0;
 
   StepWork(const MemoryPlan& plan, const RuntimeConfig& config);
-  double flop(const StepRecord& step) const;
-  double decode_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token
+  double linear_flop(const StepRecord& step) const;
+  double flop(const StepRecord& step) const;      // with attention
+  double kv_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token
+  double decode_bytes(const StepRecord& step) const { return weight_bytes + kv_bytes(step); }
 };
 
 // Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the

@@ -1,34 +1,25 @@
 #include "inspect/capacity.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "backends/registry.h"
 #include "parallel/single_rank.h"
 
 namespace quire {
-namespace {
-
-std::size_t machine_memory() {
-  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
-
 std::size_t Capacity::kv_bytes_per_token() const {
   return config.block_bytes() / static_cast<std::size_t>(config.block_size);
 }
 
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
-  const auto backend = make_backend({config.device, config.cpu_isa, config.cpu_threads});
+  const auto backend =
+      make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
   SingleRank comm(*backend);
   Capacity result;
   result.architecture = model.architecture();
   result.device = backend->name();
   result.config = resolve_config(config, model, *backend, comm);
   result.plan = plan_memory(*backend, comm, result.config, model);
-  result.memory = memory == 0 ? machine_memory() : memory;
+  result.memory = memory == 0 ? backend->total_memory() : memory;
 
   const RuntimeConfig& runtime = result.config;
   const std::size_t fixed = result.plan.total() - result.plan.kv_cache;

@@ -33,6 +33,10 @@ void ColumnParallelLinear::forward(const Tensor& out, const Tensor& x) const {
   ops::linear(backend_, out, x, *weights_, bias_);
 }
 
+void ColumnParallelLinear::forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up) const {
+  ops::gated_linear(backend_, out, x, *weights_, bias_, gate_up);
+}
+
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
     : backend_(context.backend), comm_(context.comm) {

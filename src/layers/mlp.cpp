@@ -1,13 +1,10 @@
 #include "layers/mlp.h"
 
-#include "ops/ops.h"
-
 namespace quire {
 
 GatedMlp::GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
                    std::int64_t intermediate_size, bool has_bias)
-    : backend_(context.backend),
-      gate_up_proj_(context,
+    : gate_up_proj_(context,
                     {even_shard(prefix + ".gate_proj", intermediate_size, context.comm),
                      even_shard(prefix + ".up_proj", intermediate_size, context.comm)},
                     hidden_size, has_bias),
@@ -18,11 +15,9 @@ GatedMlp::GatedMlp(const LoadContext& context, const std::string& prefix, std::i
 
 Tensor GatedMlp::forward(const Tensor& x) const {
   const std::int64_t tokens = x.dim(0);
-  const Tensor gate_up = gate_up_.rows(0, tokens);
   const Tensor gated = gated_.rows(0, tokens);
   const Tensor out = out_.rows(0, tokens);
-  gate_up_proj_.forward(gate_up, x);
-  ops::silu_mul(backend_, gated, gate_up);
+  gate_up_proj_.forward_gated(gated, x, gate_up_.rows(0, tokens));
   down_proj_.forward(out, gated);
   return out;
 }

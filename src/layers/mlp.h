@@ -17,7 +17,6 @@ class GatedMlp {
   Tensor forward(const Tensor& x) const;
 
  private:
-  Backend& backend_;
   ColumnParallelLinear gate_up_proj_;
   RowParallelLinear down_proj_;
   Tensor gate_up_, gated_, out_;  // activations

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -49,6 +52,23 @@ class LinearWeights {
   virtual std::size_t bytes() const = 0;
 };
 
+// Ops recorded once, to be queued again as a whole.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
+// What a device can do at best, measured.
+struct DeviceCeiling {
+  double read_gb_per_s = 0;
+  double matrix_gflop_per_s = 0;  // bfloat16
+};
+
+enum class OpKind : std::uint8_t { kLinear, kAttention, kSampling, kOther };
+inline constexpr std::size_t kNumOpKinds = 4;
+// Seconds the ops of each kind took.
+using OpTimes = std::array<double, kNumOpKinds>;
+
 // The key and value halves of a fused projection, and what is done to them before attention; see
 // Backend::prepare_attention.
 struct AttentionInput {
@@ -78,6 +98,8 @@ class Backend {
   virtual bool asynchronous() const = 0;         // ops return before they have run
 
   virtual std::size_t total_memory() const = 0;  // bytes of memory the device has
+  // Bytes of it that somebody holds now; 0 where the system lends memory as it is touched.
+  virtual std::size_t used_memory() const { return 0; }
 
   // Memory, 64-byte aligned, zeroed. Error when there is not enough.
   virtual Buffer allocate(std::size_t bytes, MemoryKind kind) = 0;
@@ -85,6 +107,22 @@ class Backend {
   virtual void copy(const Tensor& dst, const Tensor& src) = 0;
   virtual Event record() = 0;          // marks the end of what is queued so far
   virtual void wait(Event event) = 0;  // blocks until the event has passed
+
+  virtual bool has_graphs() const { return false; }
+  // Records what `ops` queues, with the tensors it names, and queues none of it. Nothing may be allocated or
+  // waited for meanwhile, and every op must have run with these shapes before. For backends that have graphs.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& ops) {
+    static_cast<void>(ops);
+    return nullptr;
+  }
+  virtual void replay(const Graph& graph) { static_cast<void>(graph); }
+
+  // Measured now, on a device with nothing else to do; none where the host can measure it as well.
+  virtual std::optional<DeviceCeiling> measure_ceiling() { return {}; }
+  // Between the two, ops are timed one by one, without gaps between them; graphs are not. stop_profile waits
+  // for them. For backends that have graphs.
+  virtual void start_profile() {}
+  virtual OpTimes stop_profile() { return {}; }
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
   virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
@@ -128,10 +166,23 @@ class Backend {
                          const AttentionBatch& batch, float scale) = 0;
   // out [tokens, n] = silu(gate) * up, with gate_up [tokens, 2n].
   virtual void silu_mul(const Tensor& out, const Tensor& gate_up) = 0;
+  // linear, then silu_mul: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n] may be written on
+  // the way.
+  virtual void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                            const Tensor& bias, const Tensor& gate_up) {
+    linear(gate_up, x, weights, bias);
+    silu_mul(out, gate_up);
+  }
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
   // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].
   virtual void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) = 0;
+  // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
+  virtual std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {
+    static_cast<void>(max_rows);
+    static_cast<void>(vocab_size);
+    return 0;
+  }
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
   // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: mask, temperature, min_p, top_k,
   // top_p. Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position,

@@ -15,10 +15,17 @@ class ForwardingBackend : public Backend {
   bool asynchronous() const override { return inner_.asynchronous(); }
 
   std::size_t total_memory() const override { return inner_.total_memory(); }
+  std::size_t used_memory() const override { return inner_.used_memory(); }
   Buffer allocate(std::size_t bytes, MemoryKind kind) override { return inner_.allocate(bytes, kind); }
   void copy(const Tensor& dst, const Tensor& src) override { inner_.copy(dst, src); }
   Event record() override { return inner_.record(); }
   void wait(Event event) override { inner_.wait(event); }
+  bool has_graphs() const override { return inner_.has_graphs(); }
+  std::unique_ptr<Graph> capture(const std::function<void()>& ops) override { return inner_.capture(ops); }
+  void replay(const Graph& graph) override { inner_.replay(graph); }
+  std::optional<DeviceCeiling> measure_ceiling() override { return inner_.measure_ceiling(); }
+  void start_profile() override { inner_.start_profile(); }
+  OpTimes stop_profile() override { return inner_.stop_profile(); }
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
     return inner_.make_linear(parts, dtype);
@@ -41,6 +48,12 @@ class ForwardingBackend : public Backend {
                     float eps) override {
     inner_.add_rms_norm(out, residual, x, weight, eps);
   }
+  std::size_t attention_workspace_bytes(const AttentionShape& shape) const override {
+    return inner_.attention_workspace_bytes(shape);
+  }
+  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override {
+    inner_.plan_attention(batch, shape);
+  }
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override {
     inner_.prepare_attention(input, cache, batch);
@@ -50,11 +63,18 @@ class ForwardingBackend : public Backend {
     inner_.attention(out, q, cache, batch, scale);
   }
   void silu_mul(const Tensor& out, const Tensor& gate_up) override { inner_.silu_mul(out, gate_up); }
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
+                    const Tensor& gate_up) override {
+    inner_.gated_linear(out, x, weights, bias, gate_up);
+  }
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     inner_.gather_rows(out, x, rows);
   }
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override {
     inner_.fill_last_tokens(ids, slots, last_tokens);
+  }
+  std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
+    return inner_.sampling_workspace_bytes(max_rows, vocab_size);
   }
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override {

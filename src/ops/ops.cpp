@@ -70,6 +70,17 @@ void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, c
   backend.add_rms_norm(out, residual, x, weight, eps);
 }
 
+void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape) {
+  check_batch(backend, batch);
+  QUIRE_CHECK(batch.num_sequences <= shape.max_num_seqs && batch.num_tokens <= shape.max_num_tokens &&
+                  batch.max_seq_len <= shape.max_seq_len,
+              "{} sequences, {} tokens, {} positions", batch.num_sequences, batch.num_tokens,
+              batch.max_seq_len);
+  const auto bytes = static_cast<std::int64_t>(backend.attention_workspace_bytes(shape));
+  if (bytes > 0) check(backend, batch.workspace, DType::kU8, {bytes}, "workspace");
+  backend.plan_attention(batch, shape);
+}
+
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch) {
   check_batch(backend, batch);
@@ -105,6 +116,17 @@ void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up) {
   check(backend, out, gate_up.dtype(), {gate_up.dim(0), out.dim(1)}, "out");
   check(backend, gate_up, gate_up.dtype(), {gate_up.dim(0), 2 * out.dim(1)}, "gate_up");
   backend.silu_mul(out, gate_up);
+}
+
+void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                  const Tensor& bias, const Tensor& gate_up) {
+  const std::int64_t tokens = x.dim(0);
+  check(backend, x, x.dtype(), {tokens, weights.in_features()}, "x");
+  check(backend, gate_up, x.dtype(), {tokens, weights.out_features()}, "gate_up");
+  if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
+  QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
+  check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
+  backend.gated_linear(out, x, weights, bias, gate_up);
 }
 
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows) {

@@ -13,11 +13,14 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
 void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps);
 void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
                   const Tensor& weight, float eps);
+void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape);
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, float scale);
 void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up);
+void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                  const Tensor& bias, const Tensor& gate_up);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,

@@ -16,6 +16,7 @@ struct SamplingBatch {
   Tensor slots;      // i32 [num_rows] entry of last_tokens that the token is also written to
   Tensor masked_starts;  // i32 [num_rows + 1] ranges of masked_ids
   Tensor masked_ids;     // i32: tokens that may not be sampled
+  Tensor workspace;      // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
 };
 
 }  // namespace quire

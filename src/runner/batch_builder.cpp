@@ -4,7 +4,30 @@
 
 namespace quire {
 
-BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config) : config_(config) {
+namespace {
+
+// Memory an op wants for itself, or an undefined tensor where it wants none.
+Tensor workspace_of(const Buffer& buffer) {
+  if (buffer.bytes() == 0) return {};
+  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
+}
+
+Buffer allocate_workspace(Backend& backend, std::size_t bytes) {
+  return bytes == 0 ? Buffer() : backend.allocate(bytes, MemoryKind::kDevice);
+}
+
+}  // namespace
+
+BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config)
+    : backend_(backend),
+      config_(config),
+      attention_shape_{config.num_heads,    config.num_kv_heads, config.spec.head_dim,
+                       config.block_size,   config.max_num_seqs, config.max_num_batched_tokens,
+                       config.max_model_len} {
+  staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
+  attention_workspace_ = allocate_workspace(backend, backend.attention_workspace_bytes(attention_shape_));
+  sampling_workspace_ = allocate_workspace(
+      backend, backend.sampling_workspace_bytes(config.max_output_rows(), config.spec.vocab_size));
   const std::int64_t rows = config.max_num_seqs;
   const std::int64_t cols = config.max_blocks_per_sequence();
   host_tables_.resize(static_cast<std::size_t>(rows * cols));
@@ -19,8 +42,9 @@ std::size_t BatchBuilder::staging_bytes() const {
   const std::size_t token_arrays = 4 * tokens * sizeof(std::int32_t);
   const std::size_t sequence_arrays = 16 * (sequences + 1) * sizeof(std::int64_t);
   // Every slot could get a whole table of cached blocks.
-  const std::size_t tables = 3 * host_tables_.size() * sizeof(std::int32_t);
-  const std::size_t copies = static_cast<std::size_t>(config_.num_blocks) * sizeof(BlockCopy);
+  const std::size_t tables =
+      3 * sequences * static_cast<std::size_t>(config_.max_blocks_per_sequence()) * sizeof(std::int32_t);
+  const std::size_t copies = sequences * sizeof(BlockCopy);  // of the block that a sequence writes next
   const std::size_t masks = sequences * SamplingState::kMaxStopIds * sizeof(TokenId);
   constexpr std::size_t kAlignmentSlack = 64 * 32;
   return token_arrays + sequence_arrays + tables + copies + masks + kAlignmentSlack;
@@ -47,15 +71,17 @@ void BatchBuilder::record_changes(const StepPlan& plan) {
   }
 }
 
-void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
+void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
+                                StepTensors& tensors) const {
   AttentionBatch& batch = tensors.attention;
-  batch.num_sequences = static_cast<int>(plan.sequences.size());
-  batch.num_tokens = plan.num_tokens;
+  batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
+  batch.num_tokens = std::max(plan.num_tokens, min_rows);
   batch.block_tables = block_tables_;
-  const auto ids = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, tensors.token_ids);
-  const auto sources = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, tensors.source_slots);
-  const auto positions = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, batch.positions);
-  const auto slots = staging.take<std::int32_t>(DType::kI32, plan.num_tokens, batch.slot_mapping);
+  batch.workspace = workspace_of(attention_workspace_);
+  const auto ids = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.token_ids);
+  const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_slots);
+  const auto positions = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.positions);
+  const auto slots = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.slot_mapping);
   const auto starts = staging.take<std::int32_t>(DType::kI32, batch.num_sequences + 1, batch.query_starts);
   const auto lengths = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.seq_lens);
   const auto rows = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.table_rows);
@@ -79,12 +105,22 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, Step
       slots[token] = block_of(sequence.slot, position) * config_.block_size + position % config_.block_size;
     }
   }
-  starts[plan.sequences.size()] = static_cast<std::int32_t>(token);
   QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
+  if (min_rows > 0) {  // what may become of it in a graph
+    batch.max_query_len = 1;
+    batch.max_seq_len = config_.max_model_len;
+  }
+  for (std::size_t s = plan.sequences.size(); s < lengths.size(); ++s, ++token) {  // padding
+    starts[s] = static_cast<std::int32_t>(token);
+    rows[s] = lengths[s] = ids[token] = positions[token] = 0;
+    sources[token] = slots[token] = -1;
+  }
+  starts[lengths.size()] = static_cast<std::int32_t>(token);
 }
 
 void BatchBuilder::build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
   SamplingBatch& batch = tensors.sampling;
+  batch.workspace = workspace_of(sampling_workspace_);
   std::int64_t num_masked = 0;
   for (const SequencePlan& sequence : plan.sequences) {
     if (!sequence.sample) continue;
@@ -141,12 +177,12 @@ Tensor stage_rows(StagingArea& staging, const std::vector<std::int32_t>& values,
 
 }  // namespace
 
-StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging) {
-  QUIRE_CHECK(plan.num_tokens <= config_.max_num_batched_tokens);
+StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {
+  QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
   StepTensors tensors;
   staging.clear();
   record_changes(plan);
-  build_tokens(plan, staging, tensors);
+  build_tokens(plan, staging, min_rows, tensors);
   build_sampling(plan, staging, tensors);
   tensors.table_entries = stage_rows(staging, changes_, 3);
   std::vector<std::int32_t> copies;

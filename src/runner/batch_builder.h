@@ -26,21 +26,30 @@ class BatchBuilder {
  public:
   BatchBuilder(Backend& backend, const RuntimeConfig& config);
 
-  // Writes the plan into `staging` (of staging_bytes()) and queues its upload.
-  StepTensors build(const StepPlan& plan, StagingArea& staging);
+  // Writes the plan into `staging` and queues its upload. With min_rows, a plan of one token a sequence is
+  // padded to that many sequences of length 0, and where its tokens and sequences lie on the device depends
+  // on min_rows alone.
+  StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
 
-  std::size_t staging_bytes() const;
+  StagingArea make_staging() const { return {backend_, staging_device_}; }
+  const AttentionShape& attention_shape() const { return attention_shape_; }
   const Tensor& block_tables() const {
     return block_tables_;
   }  // on the device, as of the table_entries applied
 
  private:
   void record_changes(const StepPlan& plan);
-  void build_tokens(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
+  std::size_t staging_bytes() const;
+  void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
   void build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
   BlockId block_of(int slot, int position) const;
 
+  Backend& backend_;
   const RuntimeConfig& config_;
+  AttentionShape attention_shape_;
+  Buffer staging_device_;
+  Buffer attention_workspace_;
+  Buffer sampling_workspace_;
   Buffer table_buffer_;
   Tensor block_tables_;                  // i32 [max_num_seqs, max_blocks_per_sequence]
   std::vector<BlockId> host_tables_;     // the same, on the host

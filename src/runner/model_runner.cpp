@@ -7,12 +7,18 @@
 namespace quire {
 namespace {
 
-int max_output_rows(const RuntimeConfig& config) {
-  return std::min(config.max_num_seqs, config.max_num_batched_tokens);
-}
-
 Tensor vector_of(const Tensor& column) {
   return Tensor(column.data(), column.dtype(), {column.numel()}, column.device());
+}
+
+// Numbers of sequences that graphs are recorded for: each one where a step is short and padding would show,
+// then coarser.
+std::vector<int> graph_sizes(int max_rows) {
+  std::vector<int> sizes;
+  const auto step_after = [](int rows) { return rows < 16 ? 1 : rows < 64 ? 8 : rows < 256 ? 16 : 32; };
+  for (int rows = 1; rows <= max_rows; rows += step_after(rows)) sizes.push_back(rows);
+  if (sizes.back() != max_rows) sizes.push_back(max_rows);
+  return sizes;
 }
 
 }  // namespace
@@ -24,14 +30,14 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       workspace_(backend, config.max_num_batched_tokens),
       batch_builder_(backend, config_) {
   const LoadContext context{
-      backend, comm, weights, workspace_, config.dtype, max_output_rows(config), config.max_model_len};
+      backend, comm, weights, workspace_, config.dtype, config.max_output_rows(), config.max_model_len};
   model_ = find_model_family(model.architecture()).load(model, context);
   allocate_cache();
   last_tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
   tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
-  output_rows_ = workspace_.allocate(config.dtype, max_output_rows(config), config.spec.hidden_size);
+  output_rows_ = workspace_.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size);
   for (int i = 0; i < kMaxInFlight; ++i) {
-    stages_.push_back({StagingArea(backend, batch_builder_.staging_bytes()),
+    stages_.push_back({batch_builder_.make_staging(),
                        backend.allocate(static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId),
                                         MemoryKind::kHost)});
   }
@@ -56,16 +62,44 @@ void ModelRunner::allocate_cache() {
   }
 }
 
-void ModelRunner::submit(const StepPlan& plan) {
+void ModelRunner::capture_graphs() {
+  if (!config_.use_graphs) return;
+  for (const int rows : graph_sizes(config_.max_output_rows())) capture_graph(rows);
+}
+
+void ModelRunner::capture_graph(int rows) {
+  const StepTensors step = batch_builder_.build(StepPlan{}, stages_.front().inputs, rows);
+  const auto ops = [this, step] { return model_->compute_logits(forward(step)); };
+  const Tensor logits = ops();  // as it must be before it is recorded; no sequence has a length
+  auto graph = backend_.capture(ops);
+  backend_.wait(backend_.record());  // the inputs are written anew for the next one
+  graphs_.push_back({rows, std::move(graph), logits});
+}
+
+// The smallest graph that can run the plan, or null.
+const ModelRunner::DecodeGraph* ModelRunner::find_graph(const StepPlan& plan) const {
+  const auto plain = [](const SequencePlan& s) {
+    return s.num_tokens == 1 && s.sample && s.output != OutputKind::kAll;
+  };
+  if (!std::all_of(plan.sequences.begin(), plan.sequences.end(), plain)) return nullptr;
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const DecodeGraph& graph) {
+    return graph.rows >= std::ssize(plan.sequences);
+  });
+  return found == graphs_.end() ? nullptr : &*found;
+}
+
+void ModelRunner::submit(const StepPlan& plan) { submit(plan, find_graph(plan)); }
+
+OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
+  backend_.start_profile();
+  submit(plan, nullptr);
+  return backend_.stop_profile();
+}
+
+void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   QUIRE_CHECK(static_cast<int>(pending_.size()) < kMaxInFlight);
   Stage& stage = stages_[next_stage_];
   next_stage_ = (next_stage_ + 1) % stages_.size();
-
-  const StepTensors step = batch_builder_.build(plan, stage.inputs);
-  ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
-  if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
-  ops::fill_last_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
-  const Tensor hidden = model_->forward({step.token_ids, step.attention, cache_});
 
   Pending pending;
   pending.result.id = plan.id;
@@ -73,20 +107,38 @@ void ModelRunner::submit(const StepPlan& plan) {
     if (sequence.sample) pending.sampled.push_back(pending.result.sequences.size());
     pending.result.sequences.push_back({.sequence = sequence.sequence, .logits = {}});
   }
-  if (step.sampling.num_rows > 0) {
-    sample(step, hidden, Tensor(stage.tokens.data(), DType::kI32, {step.sampling.num_rows}));
+  const StepTensors step = batch_builder_.build(plan, stage.inputs, graph == nullptr ? 0 : graph->rows);
+  const std::int64_t rows = step.sampling.num_rows;
+  const Tensor host_tokens(stage.tokens.data(), DType::kI32, {rows});
+  ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
+  if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
+  if (graph != nullptr) {
+    backend_.replay(*graph->graph);
+    sample(step, graph->logits.rows(0, rows), host_tokens);
+  } else {
+    const Tensor hidden = forward(step);
+    if (rows > 0) sample(step, logits_to_sample(step, hidden), host_tokens);
+    read_logits(plan, hidden, pending.result);
   }
-  read_logits(plan, hidden, pending.result);
   pending.done = backend_.record();
   pending_.push_back(std::move(pending));
 }
 
-void ModelRunner::sample(const StepTensors& step, const Tensor& hidden, const Tensor& host_tokens) {
-  const std::int64_t rows = step.sampling.num_rows;
-  const Tensor picked = output_rows_.rows(0, rows);
-  const Tensor tokens = tokens_.rows(0, rows);
+Tensor ModelRunner::forward(const StepTensors& step) {
+  ops::fill_last_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
+  ops::plan_attention(backend_, step.attention, batch_builder_.attention_shape());
+  return model_->forward({step.token_ids, step.attention, cache_});
+}
+
+Tensor ModelRunner::logits_to_sample(const StepTensors& step, const Tensor& hidden) {
+  const Tensor picked = output_rows_.rows(0, step.sampling.num_rows);
   ops::gather_rows(backend_, picked, hidden, step.sampled_rows);
-  ops::sample(backend_, tokens, last_tokens_, model_->compute_logits(picked), step.sampling);
+  return model_->compute_logits(picked);
+}
+
+void ModelRunner::sample(const StepTensors& step, const Tensor& logits, const Tensor& host_tokens) {
+  const Tensor tokens = tokens_.rows(0, step.sampling.num_rows);
+  ops::sample(backend_, tokens, last_tokens_, logits, step.sampling);
   backend_.copy(host_tokens, tokens);
 }
 
@@ -98,9 +150,9 @@ void ModelRunner::read_logits(const StepPlan& plan, const Tensor& hidden, StepRe
     if (sequence.output == OutputKind::kAll) {
       std::vector<float>& logits = result.sequences[s].logits;
       logits.resize(static_cast<std::size_t>(sequence.num_tokens) * config_.spec.vocab_size);
-      for (std::int64_t row = 0; row < sequence.num_tokens; row += max_output_rows(config_)) {
+      for (std::int64_t row = 0; row < sequence.num_tokens; row += config_.max_output_rows()) {
         const std::int64_t count =
-            std::min<std::int64_t>(max_output_rows(config_), sequence.num_tokens - row);
+            std::min<std::int64_t>(config_.max_output_rows(), sequence.num_tokens - row);
         const Tensor rows = model_->compute_logits(hidden.rows(first_row + row, count));
         for (std::int64_t i = 0; i < count; ++i) {
           float* out = &logits[static_cast<std::size_t>((row + i) * config_.spec.vocab_size)];

@@ -20,7 +20,13 @@ class ModelRunner {
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
               WeightSource& weights);
 
+  // Records steps of one token a sequence for some numbers of sequences, where the configuration wants
+  // graphs. Once, before the first plan.
+  void capture_graphs();
+
   void submit(const StepPlan& plan);
+  // The same op by op, timed; waits for the end. Where the backend has graphs.
+  OpTimes submit_profiled(const StepPlan& plan);
   StepResult collect();   // the oldest plan's; waits for it
   void drop_in_flight();  // waits for what was submitted; it has no result
 
@@ -36,8 +42,20 @@ class ModelRunner {
     Buffer tokens;  // i32 [max_num_seqs] on the host
   };
 
+  // A step of one token a sequence, for `rows` sequences or fewer.
+  struct DecodeGraph {
+    int rows = 0;
+    std::unique_ptr<Graph> graph;
+    Tensor logits;  // f32 [rows, vocab_size]
+  };
+
   void allocate_cache();
-  void sample(const StepTensors& step, const Tensor& hidden, const Tensor& host_tokens);
+  void submit(const StepPlan& plan, const DecodeGraph* graph);
+  void capture_graph(int rows);
+  const DecodeGraph* find_graph(const StepPlan& plan) const;
+  Tensor forward(const StepTensors& step);
+  Tensor logits_to_sample(const StepTensors& step, const Tensor& hidden);
+  void sample(const StepTensors& step, const Tensor& logits, const Tensor& host_tokens);
   void read_logits(const StepPlan& plan, const Tensor& hidden, StepResult& result);
 
   Backend& backend_;
@@ -47,9 +65,10 @@ class ModelRunner {
   Buffer cache_buffer_;
   std::vector<KvCacheLayer> cache_;
   BatchBuilder batch_builder_;
-  Tensor last_tokens_;  // i32 [max_num_seqs]: each slot's last sample
-  Tensor tokens_;       // i32 [max_num_seqs]: this step's samples
-  Tensor output_rows_;  // [max_output_rows, hidden_size]: hidden states that are sampled from
+  Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
+  Tensor tokens_;                    // i32 [max_num_seqs]: this step's samples
+  Tensor output_rows_;               // [max_output_rows, hidden_size]: hidden states that are sampled from
+  std::vector<DecodeGraph> graphs_;  // by rows, the smallest first
   std::vector<Stage> stages_;
   std::size_t next_stage_ = 0;
   std::deque<Pending> pending_;

@@ -6,11 +6,14 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "ops/sharding.h"
+#include "runner/memory_plan.h"
 
 namespace quire {
 namespace {
 
 constexpr std::size_t kMaxAutoCacheBytes = std::size_t{4} << 30;
+// What the driver takes of a GPU after start: kernels as they are first run, and graphs.
+constexpr std::size_t kDriverReserve = std::size_t{256} << 20;
 
 DType resolve_dtype(const std::string& name, const ModelConfig& model, const Backend& backend) {
   DType dtype = DType::kF32;
@@ -34,12 +37,40 @@ int in_range(const char* flag, int value, int low, int high) {
   return value;
 }
 
-// Blocks that the memory asked for holds.
-std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t memory, const Backend& backend) {
+// What the share of the device's memory leaves for keys and values once all else is there.
+std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
+                               Backend& backend, Communicator& comm) {
+  if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1)) {
+    fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
+  }
+  runtime.num_blocks = 1;
+  const MemoryPlan plan = plan_memory(backend, comm, runtime, model);
+  const std::size_t fixed = backend.used_memory() + kDriverReserve + plan.weights + plan.workspace;
+  const auto allowed =
+      static_cast<std::size_t>(config.gpu_memory_utilization * static_cast<double>(backend.total_memory()));
+  if (fixed + runtime.block_bytes() > allowed) {
+    fail(
+        "{} MiB are needed before the first block of KV cache ({} MiB weights, {} MiB in use already); "
+        "gpu-memory-utilization {} of {} MiB is {} MiB",
+        fixed >> 20, plan.weights >> 20, backend.used_memory() >> 20, config.gpu_memory_utilization,
+        backend.total_memory() >> 20, allowed >> 20);
+  }
+  return allowed - fixed;
+}
+
+// Bytes of KV cache at most.
+std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config, const ModelConfig& model,
+                        Backend& backend, Communicator& comm) {
+  const std::size_t memory = config.kv_cache_memory;
   if (memory > backend.total_memory()) {
     fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
   }
-  const std::size_t bytes = memory == 0 ? std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) : memory;
+  if (memory > 0) return memory;
+  if (backend.device() != DeviceKind::kCpu) return device_cache_bytes(runtime, config, model, backend, comm);
+  return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2);
+}
+
+std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   const std::size_t blocks = bytes / runtime.block_bytes();
   if (blocks == 0) {
     fail("kv-cache-memory of {} bytes holds no block; one takes {} bytes", bytes, runtime.block_bytes());
@@ -56,8 +87,10 @@ std::size_t RuntimeConfig::block_bytes() const {
 
 int RuntimeConfig::max_blocks_per_sequence() const { return (max_model_len + block_size - 1) / block_size; }
 
-RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, const Backend& backend,
-                             const Communicator& comm) {
+int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
+
+RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
+                             Communicator& comm) {
   if (const auto method = model.quantization()) {
     fail("config.json: quantization_config {} is not supported; only plain float weights are",
          in_quotes(*method));
@@ -69,19 +102,25 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   }
   runtime.dtype = resolve_dtype(config.dtype, model, backend);
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
+  const bool on_cpu = backend.device() == DeviceKind::kCpu;
   runtime.max_num_batched_tokens =
-      in_range("max-num-batched-tokens", config.max_num_batched_tokens, 1, 1 << 20);
+      config.max_num_batched_tokens == 0
+          ? (on_cpu ? 2048 : 8192)
+          : in_range("max-num-batched-tokens", config.max_num_batched_tokens, 1, 1 << 20);
+  runtime.use_graphs = backend.has_graphs() && !config.enforce_eager;
   runtime.block_size = in_range("block-size", config.block_size, 8, 256);
   if ((runtime.block_size & (runtime.block_size - 1)) != 0) {
     fail("block-size is {}; it must be a power of two from 8 to 256", runtime.block_size);
   }
+  runtime.num_heads = static_cast<int>(shard_size(runtime.spec.num_heads, comm, "attention heads"));
   runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);
-  const std::size_t blocks = affordable_blocks(runtime, config.kv_cache_memory, backend);
-  // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
-  const auto cached_tokens = static_cast<int>(blocks) * runtime.block_size;
-  runtime.max_model_len = config.max_model_len == 0 ? std::min(runtime.spec.max_model_len, cached_tokens)
+  runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
+  const std::size_t blocks = affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm));
+  // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
+  const auto cached_tokens = static_cast<int>(blocks) * runtime.block_size;
+  if (config.max_model_len == 0) runtime.max_model_len = std::min(runtime.max_model_len, cached_tokens);
   const std::size_t wanted =
       static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_per_sequence();
   runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);

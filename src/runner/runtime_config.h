@@ -14,14 +14,17 @@ struct RuntimeConfig {
   int max_model_len = 0;
   int block_size = 0;
   int num_blocks = 0;
+  int num_heads = 0;     // on one rank
   int num_kv_heads = 0;  // on one rank
+  bool use_graphs = false;
 
   std::size_t block_bytes() const;  // keys and values of one block, over all layers of one rank
   int max_blocks_per_sequence() const;
+  int max_output_rows() const;  // positions of one step that may want logits
 };
 
 // Error that names the flag and what would be right.
-RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, const Backend& backend,
-                             const Communicator& comm);
+RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
+                             Communicator& comm);
 
 }  // namespace quire

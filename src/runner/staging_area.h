@@ -7,13 +7,13 @@
 
 namespace quire {
 
-// Small arrays of one step, laid out side by side in host memory and brought to the device in one copy.
+// Small arrays of one step, laid out side by side in host memory and brought to the device in one copy. The
+// device side is shared by all steps, which run one after the other; the host side is a step's own, since it
+// is written while an earlier step may not have been copied yet.
 class StagingArea {
  public:
-  StagingArea(Backend& backend, std::size_t bytes)
-      : backend_(backend),
-        host_(backend.allocate(bytes, MemoryKind::kHost)),
-        device_(backend.allocate(bytes, MemoryKind::kDevice)) {}
+  StagingArea(Backend& backend, const Buffer& device)
+      : backend_(backend), host_(backend.allocate(device.bytes(), MemoryKind::kHost)), device_(device) {}
 
   void clear() { used_ = 0; }
 

@@ -25,11 +25,12 @@ TEST(BenchCommandTest, JsonHasAllFigures) {
   const json object = json::parse(result.out);
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(object), (Keys{"ceiling", "decode_tokens_per_s", "itl_ms", "output_tokens_per_s",
-                                   "prefill_tokens_per_s", "share", "ttft_ms"}));
+                                   "prefill_tokens_per_s", "share", "startup_s", "ttft_ms"}));
   EXPECT_EQ(keys_of(object.at("ceiling")), (Keys{"matrix_GFLOPs", "read_GBps"}));
   EXPECT_EQ(keys_of(object.at("share")), (Keys{"matrix", "read"}));
   EXPECT_EQ(keys_of(object.at("ttft_ms")), (Keys{"p50", "p99"}));
   EXPECT_EQ(keys_of(object.at("itl_ms")), (Keys{"p50", "p99"}));
+  EXPECT_EQ(keys_of(object.at("startup_s")), (Keys{"device", "graphs", "weights"}));
   const json figures = object.flatten();
   for (const auto& item : figures.items()) {
     ASSERT_TRUE(item.value().is_number()) << item.key();

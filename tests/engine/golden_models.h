@@ -1,12 +1,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <vector>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/registry.h"
 #include "checkpoint/safetensors.h"
 #include "kvcache/ids.h"
 #include "quire/engine_config.h"
@@ -26,6 +27,8 @@ inline EngineConfig golden_config(const std::string& name, const std::string& dt
   config.model = golden_directory(name).string();
   config.dtype = dtype;
   config.max_num_seqs = 8;
+  const char* device = std::getenv("QUIRE_TEST_DEVICE");
+  config.device = device == nullptr ? "cpu" : device;
   return config;
 }
 
@@ -37,10 +40,27 @@ inline std::string test_name(std::initializer_list<std::string> parts) {
   return name;
 }
 
-inline std::vector<std::string> isa_names() {
-  std::vector<std::string> names;
-  for (const CpuIsa isa : available_isas()) names.emplace_back(to_string(isa));
+// The kernels this machine can run: the CPU's instruction sets and, where there is a GPU, cuda and
+// cuda_deterministic.
+inline std::vector<std::string> kernel_names() {
+  const MachineReport machine = inspect_machine();
+  std::vector<std::string> names = machine.cpu_isas;
+  if (machine.gpus.problem.empty()) names.insert(names.end(), {"cuda", "cuda_deterministic"});
   return names;
+}
+
+// Of them, those whose logits are bitwise the same in any batch.
+inline std::vector<std::string> deterministic_kernel_names() {
+  std::vector<std::string> names = kernel_names();
+  std::erase(names, "cuda");
+  return names;
+}
+
+inline void use_kernels(EngineConfig& config, const std::string& name) {
+  const bool gpu = name.starts_with("cuda");
+  config.device = gpu ? "cuda" : "cpu";
+  config.cpu_isa = gpu ? "auto" : name;
+  config.deterministic = name == "cuda_deterministic";
 }
 
 inline int num_golden_prompts(const std::string& model) {

@@ -1,5 +1,6 @@
-// The accumulation contract of the CPU: a sequence's logits are bitwise the same alone, in any batch, in any
-// chunking, with any number of threads, and over cached blocks that another sequence computed.
+// The accumulation contract, of the CPU and of a GPU's deterministic mode: a sequence's logits are bitwise
+// the same alone, in any batch, in any chunking, with any number of threads, and over cached blocks that
+// another sequence computed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,16 +21,8 @@ constexpr int kBlockSize = 8;
 
 class RunnerHarness {
  public:
-  RunnerHarness(const std::string& model, const std::string& dtype, const std::string& isa, int threads)
-      : backend_(make_backend({.device = "cpu", .cpu_isa = isa, .cpu_threads = threads})), comm_(*backend_) {
-    EngineConfig config = testing::golden_config(model, dtype);
-    config.block_size = kBlockSize;
-    const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
-    config_ = resolve_config(config, model_config, *backend_, comm_);
-    Checkpoint checkpoint(testing::golden_directory(model));
-    checkpoint.set_optional_prefix("model.");
-    runner_ = std::make_unique<ModelRunner>(*backend_, comm_, config_, model_config, checkpoint);
-  }
+  RunnerHarness(const std::string& model, const std::string& dtype, const std::string& kernels, int threads)
+      : RunnerHarness(model, configure(model, dtype, kernels, threads)) {}
 
   const RuntimeConfig& config() const { return config_; }
 
@@ -51,6 +44,25 @@ class RunnerHarness {
   }
 
  private:
+  static EngineConfig configure(const std::string& model, const std::string& dtype,
+                                const std::string& kernels, int threads) {
+    EngineConfig config = testing::golden_config(model, dtype);
+    testing::use_kernels(config, kernels);
+    config.block_size = kBlockSize;
+    config.cpu_threads = threads;
+    return config;
+  }
+
+  RunnerHarness(const std::string& model, const EngineConfig& config)
+      : backend_(make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic})),
+        comm_(*backend_) {
+    const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
+    config_ = resolve_config(config, model_config, *backend_, comm_);
+    Checkpoint checkpoint(testing::golden_directory(model));
+    checkpoint.set_optional_prefix("model.");
+    runner_ = std::make_unique<ModelRunner>(*backend_, comm_, config_, model_config, checkpoint);
+  }
+
   std::unique_ptr<Backend> backend_;
   SingleRank comm_;
   RuntimeConfig config_;
@@ -91,13 +103,13 @@ std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenI
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, instruction set
+using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
 class InvarianceTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
-  const auto& [model, dtype, isa] = GetParam();
-  RunnerHarness harness(model, dtype, isa, 2);
-  RunnerHarness single(model, dtype, isa, 1);
+  const auto& [model, dtype, kernels] = GetParam();
+  RunnerHarness harness(model, dtype, kernels, 2);
+  RunnerHarness single(model, dtype, kernels, 1);
   std::mt19937 random(1);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -161,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
     Golden, InvarianceTest,
     ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
                        ::testing::Values("float32", "bfloat16", "float16"),
-                       ::testing::ValuesIn(testing::isa_names())),
+                       ::testing::ValuesIn(testing::deterministic_kernel_names())),
     [](const auto& test) {
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });

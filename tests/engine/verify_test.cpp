@@ -9,14 +9,14 @@
 namespace quire {
 namespace {
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, instruction set
+using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
 
 class VerifyTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
-  const auto& [model, dtype, isa] = GetParam();
+  const auto& [model, dtype, kernels] = GetParam();
   EngineConfig config = testing::golden_config(model, dtype);
-  config.cpu_isa = isa;
+  testing::use_kernels(config, kernels);
   int count = 0;
   verify(config, [&](const VerifyResult& result) {
     ++count;
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(
     Golden, VerifyTest,
     ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
                        ::testing::Values("float32", "bfloat16", "float16"),
-                       ::testing::ValuesIn(testing::isa_names())),
+                       ::testing::ValuesIn(testing::kernel_names())),
     [](const auto& test) {
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });

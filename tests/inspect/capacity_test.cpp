@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "backends/registry.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -67,6 +69,32 @@ TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
       EXPECT_GT(plan.workspace, 0U);
     }
   }
+}
+
+// On a GPU that nobody else uses meanwhile.
+TEST(CapacityTest, AGpuHoldsThePlanAndLittleElse) {
+  if (const std::string problem = inspect_machine().gpus.problem; !problem.empty()) GTEST_SKIP() << problem;
+  const auto observer = make_backend({.device = "cuda"});
+  const std::size_t before = observer->used_memory();
+  EngineConfig config;
+  config.device = "cuda";
+  config.max_model_len = 4096;
+  Engine engine(config, random_model(find_shape("qwen3-0.6b")));
+  EngineRequest request;
+  request.prompt.assign(3000, 7);
+  request.params.max_tokens = 20;
+  request.params.ignore_eos = true;
+  std::promise<void> done;
+  request.on_update = [&](const RequestUpdate& update) {
+    if (update.finished) done.set_value();
+  };
+  engine.submit(std::move(request));
+  done.get_future().wait();
+  const MemoryPlan& plan = engine.memory_plan();
+  const std::size_t planned = plan.weights + plan.workspace + plan.kv_cache;
+  const std::size_t taken = observer->used_memory() - before;
+  EXPECT_GE(taken, planned);
+  EXPECT_LE(taken, planned + (std::size_t{256} << 20));
 }
 
 TEST(CapacityTest, TheEngineHasThePlanThatWasShown) {

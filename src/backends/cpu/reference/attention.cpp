@@ -52,6 +52,7 @@ void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCa
       };
       for (std::int64_t h = 0; h < input.num_heads; ++h)
         transform(qkv + h * dim, input.q_norm, qkv + h * dim);
+      if (slot < 0) continue;
       for (std::int64_t h = 0; h < input.num_kv_heads; ++h) {
         const T* key = qkv + (input.num_heads + h) * dim;
         const T* value = key + input.num_kv_heads * dim;
@@ -127,6 +128,7 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
       const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
       const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
       const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
+      if (seq_len == 0) continue;
       const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
       const auto* blocks =
           batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);

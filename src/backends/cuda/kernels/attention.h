@@ -11,6 +11,12 @@ namespace quire::cuda {
 // there, so that a captured graph stays right when they change. Host-side counts in `batch` (num_sequences,
 // num_tokens, max_query_len, max_seq_len) are upper bounds of what the device tensors hold.
 
+// Whether the kernels of the two parts below can be used; the one in fixed order always can.
+constexpr bool has_fast_attention(DType dtype, int head_dim) {
+  return dtype != DType::kF32 &&
+         (head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+}
+
 // What the kernels of one layer read and write.
 struct AttentionCall {
   Tensor out;  // [tokens, num_heads * head_dim]

@@ -3,6 +3,8 @@
 // of one kind of one token: some lanes share a head, each with columns that rotate into one another, and what
 // they read of the weights and of the rotation serves all heads of the warp.
 // Bytes a token: the row of qkv read, as many written (Qwen3-8B, bf16: 12 KiB each way).
+// Measured on an H200, bench/cuda/elementwise_bench, Qwen3-0.6B / 8B: 1.5 / 1.5 us for one token, 2.7 / 3.8
+// us for 256, 98 / 157 us for 16384 (2.7 / 2.6 TB/s, 60 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -133,7 +135,7 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm,
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     prepare_kernel(const __grid_constant__ PrepareArgs<T> args) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const int heads_at_once = 32 >> args.lane_bits;
   const int member =
       static_cast<int>(threadIdx.x) % 32 >> args.lane_bits;  // which of those this lane works on
@@ -146,8 +148,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   if (norm != nullptr) {  // weights were there before any kernel
     for_pieces<kWidth>(args, [&](int p, int a, int b) { load_piece<kWidth>(args, weight[p], norm, a, b); });
   }
-  cudaGridDependencySynchronize();
-
+  // Positions, slots and the table were uploaded before the step's first kernel.
   const int position = args.positions[token];
   const int slot = args.slots[token];
   T* from = args.qkv + token * args.qkv_stride + std::int64_t{heads.column + heads.first} * args.head_dim;
@@ -158,7 +159,6 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
       load_piece<kWidth>(args, next[p], static_cast<const T*>(from + head * args.head_dim), a, b);
     });
   };
-  load_next(member);
   if (heads.kind != Kind::kQuery && slot < 0) return;
   Piece<kWidth, float> cos_sin[kPieces<kWidth>];
   if (heads.kind != Kind::kValue) {
@@ -169,6 +169,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
       cos_sin[p].b = load_vec<kWidth>(cosines + args.rotary_half + column);
     });
   }
+  wait_for_kernels();
+  load_next(member);
   const unsigned block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
   const unsigned offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
   T* to = from;

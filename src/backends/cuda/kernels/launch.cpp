@@ -10,4 +10,14 @@ void check(cudaError_t status, const char* what) {
   }
 }
 
+bool overlaps_kernels() {
+  static const bool overlaps = [] {
+    int device = 0, major = 0;
+    check(cudaGetDevice(&device), "the current device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
+    return major >= 9;
+  }();
+  return overlaps;
+}
+
 }  // namespace quire::cuda

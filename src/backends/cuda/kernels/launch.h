@@ -15,10 +15,27 @@ struct LaunchContext {
 // Error with `what` and the driver's words, unless status is success.
 void check(cudaError_t status, const char* what);
 
-// Launches `kernel` so that it may start while the one before it ends (programmatic dependent launch). What
-// every kernel owes for that: it calls cudaGridDependencySynchronize() before it reads what a kernel before
-// it wrote and before it writes anything, in every thread that does either; and it calls
-// cudaTriggerProgrammaticLaunchCompletion() at its start, since the next one waits for its end all the same.
+// Whether the current device lets a kernel start while the one before it ends: from Hopper on.
+bool overlaps_kernels();
+
+#ifdef __CUDACC__
+// Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls
+// wait_for_kernels() before it reads what a kernel before it wrote and before it writes anything, in every
+// thread that does either; and it calls admit_next_kernel() at its start, since the next one waits for its
+// end all the same.
+__device__ inline void wait_for_kernels() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+__device__ inline void admit_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+#endif
+
+// Launches `kernel`, where the device can by programmatic dependent launch.
 template <typename... Params, typename... Args>
 void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Args... args) {
@@ -31,7 +48,7 @@ void launch(const LaunchContext& context, const char* name, void (*kernel)(Param
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = overlaps_kernels() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
 }
 

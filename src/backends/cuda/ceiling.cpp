@@ -1,0 +1,80 @@
+#include "backends/cuda/ceiling.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "backends/cuda/kernels/probe.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kRepeats = 8;
+constexpr std::size_t kReadBytes = std::size_t{2} << 30;
+constexpr std::int64_t kSide = 8192;
+
+// Memory for the time of a measurement.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes) {
+    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      data_ = nullptr;
+    }
+  }
+  ~Scratch() { cudaFree(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// Seconds of the fastest of some runs, the first one apart.
+double fastest(const LaunchContext& context, const std::function<void()>& work) {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  check(cudaEventCreate(&begin), "making an event");
+  check(cudaEventCreate(&end), "making an event");
+  work();
+  float best = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kRepeats; ++i) {
+    check(cudaEventRecord(begin, context.stream), "recording an event");
+    work();
+    check(cudaEventRecord(end, context.stream), "recording an event");
+    check(cudaEventSynchronize(end), "measuring the device");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin, end), "measuring the device");
+    best = std::min(best, milliseconds);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return 1e-3 * static_cast<double>(best);
+}
+
+}  // namespace
+
+DeviceCeiling measure_ceiling(const LaunchContext& context, LibraryMatmul& library) {
+  DeviceCeiling ceiling;
+  if (const Scratch memory(kReadBytes + sizeof(unsigned)); memory.data() != nullptr) {
+    fill_random(context, memory.data(), kReadBytes / 2);
+    auto* result = reinterpret_cast<unsigned*>(static_cast<std::byte*>(memory.data()) + kReadBytes);
+    const double seconds = fastest(context, [&] { read_all(context, memory.data(), kReadBytes, result); });
+    ceiling.read_gb_per_s = 1e-9 * static_cast<double>(kReadBytes) / seconds;
+  }
+  constexpr std::size_t kMatrixBytes = 2 * kSide * kSide;
+  if (const Scratch memory(3 * kMatrixBytes); memory.data() != nullptr) {
+    fill_random(context, memory.data(), 3 * kSide * kSide);
+    const auto matrix = [&](std::size_t index) {
+      return Tensor(static_cast<std::byte*>(memory.data()) + index * kMatrixBytes, DType::kBF16,
+                    {kSide, kSide}, DeviceKind::kCuda);
+    };
+    const double seconds =
+        fastest(context, [&] { library.multiply(context, matrix(0), matrix(1), matrix(2), Tensor()); });
+    ceiling.matrix_gflop_per_s = 2e-9 * static_cast<double>(kSide) * kSide * kSide / seconds;
+  }
+  return ceiling;
+}
+
+}  // namespace quire::cuda

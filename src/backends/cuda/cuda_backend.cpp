@@ -1,0 +1,268 @@
+#include "backends/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/ceiling.h"
+#include "backends/cuda/kernels/attention.h"
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/sampling.h"
+#include "base/error.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  cudaGraphExec_t get() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_;
+};
+
+Tensor whole(const Buffer& buffer) {
+  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
+}
+
+Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
+  return Tensor(bytes.data_as<std::byte>() + offset, DType::kU8, {static_cast<std::int64_t>(count)},
+                bytes.device());
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+CudaBackend::CudaBackend(const ModuleOptions& options)
+    : device_(options.device), deterministic_(options.deterministic) {
+  check(cudaSetDevice(device_), "choosing the device");
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device_), "reading the device's properties");
+  name_ = format_text("cuda ({})", properties.name);
+  context_.num_sms = properties.multiProcessorCount;
+  check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "making a stream");
+  for (cudaEvent_t& event : events_) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  }
+  library_workspace_ = allocate(LibraryMatmul::kWorkspaceBytes, MemoryKind::kDevice);
+  library_ = std::make_unique<LibraryMatmul>(whole(library_workspace_));
+}
+
+CudaBackend::~CudaBackend() {
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(context_.stream);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  loader_.reset();
+  library_.reset();
+  cudaStreamDestroy(context_.stream);
+}
+
+const LaunchContext& CudaBackend::context(OpKind kind) const {
+  check(cudaSetDevice(device_), "choosing the device");
+  if (timer_ != nullptr) timer_->begin(kind);
+  return context_;
+}
+
+std::size_t CudaBackend::total_memory() const { return memory().total; }
+
+std::size_t CudaBackend::used_memory() const { return memory().total - memory().free; }
+
+CudaBackend::Memory CudaBackend::memory() const {
+  Memory memory;
+  check(cudaSetDevice(device_), "choosing the device");
+  check(cudaMemGetInfo(&memory.free, &memory.total), "reading the device's memory");
+  return memory;
+}
+
+Buffer CudaBackend::allocate(std::size_t bytes, MemoryKind kind) {
+  const bool on_device = kind == MemoryKind::kDevice;
+  check(cudaSetDevice(device_), "choosing the device");
+  void* data = nullptr;
+  const std::size_t taken = std::max<std::size_t>(bytes, 1);
+  const cudaError_t status = on_device ? cudaMalloc(&data, taken) : cudaMallocHost(&data, taken);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // it is told here, not by the next call
+    fail("not enough {} memory: {} MiB wanted, {} of {} MiB of the GPU free",
+         on_device ? "GPU" : "pinned host", bytes >> 20, memory().free >> 20, memory().total >> 20);
+  }
+  check(status, "allocating memory");
+  if (on_device) {
+    check(cudaMemsetAsync(data, 0, bytes, context().stream), "clearing memory");
+    return {std::shared_ptr<void>(data, [](void* p) { cudaFree(p); }), bytes, DeviceKind::kCuda};
+  }
+  std::memset(data, 0, bytes);
+  return {std::shared_ptr<void>(data, [](void* p) { cudaFreeHost(p); }), bytes, DeviceKind::kCpu};
+}
+
+void CudaBackend::copy(const Tensor& dst, const Tensor& src) {
+  QUIRE_CHECK(dst.contiguous() && src.contiguous() && dst.bytes() == src.bytes(), "{} from {}",
+              dst.describe(), src.describe());
+  check(cudaMemcpyAsync(dst.data(), src.data(), src.bytes(), cudaMemcpyDefault, context().stream), "copying");
+}
+
+Event CudaBackend::record() {
+  check(cudaEventRecord(events_[++last_event_ % kEvents], context().stream), "recording an event");
+  return last_event_;
+}
+
+void CudaBackend::wait(Event event) {
+  QUIRE_CHECK(event <= last_event_);
+  // A mark that was reused since then stands for a later point of the same stream.
+  check(cudaEventSynchronize(events_[event % kEvents]), "running a step");
+}
+
+std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
+  loader_.reset();
+  check(cudaStreamBeginCapture(context().stream, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+  cudaGraph_t graph = nullptr;
+  try {
+    ops();
+  } catch (...) {
+    cudaStreamEndCapture(context().stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(context().stream, &graph), "ending a graph");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "making a graph");
+  return std::make_unique<CudaGraph>(executable);
+}
+
+void CudaBackend::replay(const Graph& graph) {
+  check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).get(), context().stream), "starting a graph");
+}
+
+std::optional<DeviceCeiling> CudaBackend::measure_ceiling() {
+  return cuda::measure_ceiling(context(), *library_);
+}
+
+void CudaBackend::start_profile() { timer_ = std::make_unique<OpTimer>(context()); }
+
+OpTimes CudaBackend::stop_profile() {
+  QUIRE_CHECK(timer_ != nullptr);
+  const OpTimes times = timer_->finish();
+  timer_.reset();
+  return times;
+}
+
+std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
+  QUIRE_CHECK(!parts.empty());
+  std::int64_t rows = 0;
+  for (const WeightTensorPtr& part : parts) rows += part->rows();
+  const std::int64_t cols = parts.front()->cols();
+  Buffer buffer = allocate(static_cast<std::size_t>(rows * cols) * size_of(dtype), MemoryKind::kDevice);
+  const Tensor weight(buffer.data(), dtype, {rows, cols}, DeviceKind::kCuda);
+  if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
+  loader_->load(parts, weight);
+  return std::make_unique<CudaLinear>(std::move(buffer), weight);
+}
+
+void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                         const Tensor& bias) {
+  if (x.dim(0) == 0) return;
+  loader_.reset();
+  cuda::linear(context(OpKind::kLinear), deterministic_ ? nullptr : library_.get(), out, x,
+               dynamic_cast<const CudaLinear&>(weights).weight(), bias);
+}
+
+void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                            std::int64_t first_row) {
+  cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row);
+}
+
+void CudaBackend::rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
+  cuda::rms_norm(context(), out, x, weight, eps);
+}
+
+void CudaBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x,
+                               const Tensor& weight, float eps) {
+  cuda::add_rms_norm(context(), out, residual, x, weight, eps);
+}
+
+std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
+  if (deterministic_ || !has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
+  return aligned(decode_workspace_bytes(shape, context_.num_sms)) +
+         prefill_workspace_bytes(shape, context_.num_sms);
+}
+
+void CudaBackend::plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
+  attention_shape_ = shape;
+  if (!batch.workspace.defined()) return;
+  const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
+  plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, decode_bytes));
+  if (batch.max_query_len > 1) {
+    plan_prefill(
+        context(), batch, shape,
+        slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms)));
+  }
+}
+
+void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                                    const AttentionBatch& batch) {
+  cuda::prepare_attention(context(), input, cache, batch);
+}
+
+void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                            const AttentionBatch& batch, float scale) {
+  AttentionCall call{out, q, cache, scale, {}};
+  const auto head_dim = static_cast<int>(cache.keys.dim(3));
+  if (!batch.workspace.defined() || !has_fast_attention(q.dtype(), head_dim)) {
+    fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+    return;
+  }
+  const std::size_t decode_bytes = decode_workspace_bytes(attention_shape_, context_.num_sms);
+  call.workspace = slice(batch.workspace, 0, decode_bytes);
+  decode_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+  if (batch.max_query_len > 1) {
+    call.workspace = slice(batch.workspace, aligned(decode_bytes),
+                           prefill_workspace_bytes(attention_shape_, context_.num_sms));
+    prefill_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+  }
+}
+
+void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
+  cuda::silu_mul(context(), out, gate_up);
+}
+
+void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                               const Tensor& bias, const Tensor& gate_up) {
+  const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
+  if (!deterministic_ && !bias.defined() && matvec_supports(x, weight)) {
+    gated_matvec(context(OpKind::kLinear), out, x, weight);
+  } else {
+    Backend::gated_linear(out, x, weights, bias, gate_up);
+  }
+}
+
+void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
+  cuda::gather_rows(context(), out, x, rows);
+}
+
+void CudaBackend::fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) {
+  cuda::fill_last_tokens(context(), ids, slots, last_tokens);
+}
+
+std::size_t CudaBackend::sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {
+  return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
+}
+
+void CudaBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                         const SamplingBatch& batch) {
+  cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
+}
+
+void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {
+  if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
+}
+
+void CudaBackend::copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) {
+  for (const KvCacheLayer& layer : layers) cuda::copy_blocks(context(), layer, pairs);
+}
+
+}  // namespace quire::cuda

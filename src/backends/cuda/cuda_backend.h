@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+
+#include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/linear_weights.h"
+#include "backends/cuda/matmul.h"
+#include "backends/cuda/op_timer.h"
+#include "ops/backend.h"
+#include "ops/backend_module.h"
+
+namespace quire::cuda {
+
+// One NVIDIA GPU: ops go to one stream, products to cuBLASLt or to kernels of ours.
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const ModuleOptions& options);
+  ~CudaBackend() override;
+
+  std::string_view name() const override { return name_; }
+  DeviceKind device() const override { return DeviceKind::kCuda; }
+  bool supports(DType dtype) const override { return is_float(dtype); }
+  bool asynchronous() const override { return true; }
+
+  std::size_t total_memory() const override;
+  std::size_t used_memory() const override;
+  Buffer allocate(std::size_t bytes, MemoryKind kind) override;
+  void copy(const Tensor& dst, const Tensor& src) override;
+  Event record() override;
+  void wait(Event event) override;
+  bool has_graphs() const override { return true; }
+  std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
+  void replay(const Graph& graph) override;
+  std::optional<DeviceCeiling> measure_ceiling() override;
+  void start_profile() override;
+  OpTimes stop_profile() override;
+
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+
+  void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                 std::int64_t first_row) override;
+  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
+  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                    float eps) override;
+  std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
+  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
+  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                         const AttentionBatch& batch) override;
+  void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
+                 float scale) override;
+  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
+                    const Tensor& gate_up) override;
+  void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
+  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
+  std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;
+  void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+              const SamplingBatch& batch) override;
+  void update_block_tables(const Tensor& tables, const Tensor& entries) override;
+  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
+
+ private:
+  static constexpr std::size_t kEvents = 64;  // that may be waited for at one time
+
+  struct Memory {
+    std::size_t free = 0;
+    std::size_t total = 0;
+  };
+  Memory memory() const;
+  // Makes the device this thread's current one; every op begins with it.
+  const LaunchContext& context(OpKind kind = OpKind::kOther) const;
+
+  int device_ = 0;
+  LaunchContext context_;
+  std::string name_;
+  bool deterministic_ = false;
+  std::array<cudaEvent_t, kEvents> events_{};
+  Event last_event_ = 0;
+  Buffer library_workspace_;
+  std::unique_ptr<LibraryMatmul> library_;
+  std::unique_ptr<WeightLoader> loader_;  // until the first product
+  std::unique_ptr<OpTimer> timer_;        // while ops are timed
+  AttentionShape attention_shape_;        // of the last plan
+};
+
+}  // namespace quire::cuda

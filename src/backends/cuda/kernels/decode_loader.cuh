@@ -1,0 +1,287 @@
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cuda/kernels/decode_plan.cuh"
+#include "backends/cuda/kernels/mma.cuh"
+
+// The reading half of paged decode attention: which tiles a warp takes, and their way into shared memory.
+namespace quire::cuda {
+
+constexpr unsigned kWarpSize = 32;
+
+struct DecodeArgs {
+  void* out;
+  const void* q;
+  const void* keys;
+  const int* tables;
+  std::int64_t values_offset;  // elements from a key to its value
+  // In elements:
+  int block_stride;
+  int head_stride;
+  int out_stride;
+  int q_stride;
+  int table_stride;
+  int block_shift;  // log2 of the block size
+  int kv_heads;
+  HeadSplit split;
+  float scale;  // of scores in base 2
+  DecodePlan plan;
+};
+
+// The elements before index `index`. A product of 64 bits is cheap only like this.
+__device__ inline std::int64_t elements(int index, int stride) { return std::int64_t{index} * stride; }
+
+template <typename T>
+__device__ inline T load_16_bytes(const T* from) {
+  static_assert(sizeof(T) == 16);
+  const int4 words = *reinterpret_cast<const int4*>(from);
+  return reinterpret_cast<const T&>(words);
+}
+// The same, here and now: the compiler would put it off until its first use.
+template <typename T>
+__device__ inline T load_16_bytes_now(const T* from) {
+  static_assert(sizeof(T) == 16);
+  int4 words;
+  asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return reinterpret_cast<const T&>(words);
+}
+
+// The place of a warp among those that share a piece, which are some of its block of threads.
+struct Team {
+  __device__ explicit Team(int log2_warps)
+      : shift(log2_warps),
+        warps(1 << log2_warps),
+        index(static_cast<int>(threadIdx.x / kWarpSize >> log2_warps)),
+        warp(static_cast<int>(threadIdx.x / kWarpSize) & (warps - 1)) {}
+
+  __device__ int first_warp() const { return index << shift; }
+  __device__ unsigned threads() const { return kWarpSize << shift; }
+  __device__ unsigned thread() const { return threadIdx.x & (threads() - 1); }
+  // Waits for all threads of the team.
+  __device__ void meet() const {
+    asm volatile("bar.sync %0, %1;" : : "r"(1 + index), "r"(threads()) : "memory");
+  }
+
+  int shift;
+  int warps;
+  int index;  // in the block of threads
+  int warp;   // in the team
+};
+
+// The part of an item that lies in one share.
+struct Piece {
+  DecodePosition at;  // its tile: where the piece begins
+  int limit;          // tile at which it ends, where the item does not end before
+  DecodeRow row;      // may still be on its way: what depends on it is worked out when asked for
+
+  __device__ int tiles() const { return item_tiles(row.seq_len); }  // of the whole item
+  __device__ bool whole() const { return at.tile == 0 && limit >= tiles(); }
+  __device__ int end() const { return min(limit, tiles()); }
+  __device__ int first_head(const HeadSplit& split) const {
+    return at.kv_head * split.group + at.part * split.heads_per_item;
+  }
+  __device__ int num_heads(const HeadSplit& split) const {
+    return min(split.heads_per_item, split.group - at.part * split.heads_per_item);
+  }
+  // Warps take tiles by their number in the sequence, so that the blocks read for one item serve the next.
+  __device__ int first_tile(const Team& team) const {
+    return at.tile + ((team.warp - at.tile) & (team.warps - 1));
+  }
+};
+
+// The pieces of a share in the order in which they are taken: the last one first, which the next share may
+// also have, then the rest from the first on, so that divided items are merged while others stream.
+class Pieces {
+ public:
+  __device__ Pieces(const DecodeArgs& args, const DecodeShare* share) : args_(args) {
+    first_ = load_16_bytes_now(&share->first);
+    last_ = load_16_bytes_now(&share->last);
+    last_row_ = load_16_bytes_now(&share->last_row);
+    const int4 rest = load_16_bytes_now(reinterpret_cast<const int4*>(&share->num_pieces));
+    count_ = rest.x;
+    share_ = rest.y;
+    team_shift_ = rest.z;
+  }
+
+  __device__ int share() const { return share_; }
+  __device__ int team_shift() const { return team_shift_; }
+  __device__ int count() const { return count_; }
+  __device__ Piece first() const {
+    Piece piece{last_, last_.tile, last_row_};
+    piece.at.tile = count_ == 1 ? first_.tile : 0;
+    return piece;
+  }
+  // Piece `index`, at least 1, behind piece `before`. Reads of memory what the two do not share.
+  __device__ Piece next(int index, const Piece& before) const {
+    Piece piece = before;
+    if (index == 1) {
+      piece.at = first_;
+    } else {
+      piece.at.tile = 0;
+      if (++piece.at.part == args_.split.parts) {
+        piece.at.part = 0;
+        if (++piece.at.kv_head == args_.kv_heads) {
+          piece.at.kv_head = 0;
+          ++piece.at.row;
+        }
+      }
+    }
+    if (piece.at.row != before.at.row) piece.row = load_16_bytes(args_.plan.rows + piece.at.row);
+    piece.limit = INT_MAX;
+    return piece;
+  }
+
+ private:
+  const DecodeArgs& args_;
+  DecodePosition first_;
+  DecodePosition last_;
+  DecodeRow last_row_;
+  int count_;
+  int share_;
+  int team_shift_;
+};
+
+// Sizes of one instance. A stage of a warp's ring holds 16 keys, 16 values and, with the first tile of a
+// piece, its queries.
+template <int kDim, int kHeadTiles>
+struct Ring {
+  static constexpr int kWarps = warps_per_block(kDim);
+  static constexpr unsigned kThreads = kWarps * kWarpSize;
+  static constexpr unsigned kHeads = 8 * kHeadTiles;
+  static constexpr unsigned kRowBytes = 2 * kDim;
+  static constexpr unsigned kTileBytes = kTileTokens * kRowBytes;
+  static constexpr unsigned kStageBytes = 2 * kTileBytes + kHeads * kRowBytes;
+  // 64 to 96 KB in a block of threads: more does not speed up the stream, but makes every read wait longer.
+  static constexpr unsigned kStages = 96 * 1024 / (kWarps * kStageBytes);
+  static constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * kStageBytes;
+  static constexpr unsigned kRowChunks = kDim / 8;  // of 16 bytes
+
+  // Chunks are exchanged within a row, by exclusive or with this, so that one chunk of 8 consecutive rows,
+  // which a matrix load reads, covers all banks.
+  __device__ static unsigned exchange(unsigned row) {
+    constexpr unsigned kPeriod = kRowChunks % 8 == 0 ? 8 : kRowChunks % 4 == 0 ? 4 : 2;
+    return row / (8 / kPeriod) % kPeriod;
+  }
+  // Bytes before a chunk.
+  __device__ static unsigned chunk_offset(unsigned row, unsigned chunk) {
+    return row * kRowBytes + (chunk ^ exchange(row)) * 16;
+  }
+};
+
+// Starts a copy of 16 bytes to a shared address, zeros where `inside` is false.
+__device__ inline void copy_chunk(std::uint32_t to, const void* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+
+// Starts the copies of one warp's tiles, piece after piece, ahead of the arithmetic.
+template <typename T, int kDim, int kHeadTiles>
+class Loader {
+ public:
+  using Sizes = Ring<kDim, kHeadTiles>;
+
+  __device__ Loader(const DecodeArgs& args, const Pieces& pieces, const Team& team, unsigned lane)
+      : args_(args), pieces_(pieces), team_(team), lane_(lane), next_(pieces.first()) {
+    open();
+  }
+
+  // The next tile goes to `stage`, a shared address. One group of copies, empty when nothing is left.
+  __device__ void load(std::uint32_t stage) {
+    while (tile_ >= piece_.end() && index_ + 1 < pieces_.count()) open();
+    if (tile_ < piece_.end()) copy_tile(stage);
+    commit_copies();
+  }
+
+ private:
+  // Goes on to the next piece, and begins to read the one behind it.
+  __device__ void open() {
+    if (next_.at.row != piece_.at.row) window_ = ~0U;
+    piece_ = next_;
+    ++index_;
+    begins_ = true;
+    tile_ = piece_.first_tile(team_);
+    keys_ = static_cast<const T*>(args_.keys) + elements(piece_.at.kv_head, args_.head_stride);
+    if (index_ + 1 < pieces_.count()) next_ = pieces_.next(index_ + 1, piece_);
+  }
+
+  // The block of the first 8 tokens and of the last 8 of this warp's tiles of the window, a tile a lane.
+  __device__ void fetch_blocks() {
+    const int* table = args_.tables + elements(piece_.row.table_row, args_.table_stride);
+    const int token =
+        (static_cast<int>((window_ * kWarpSize + lane_) << team_.shift) + team_.warp) * kTileTokens;
+    if (token < piece_.row.seq_len) {
+      upper_block_ = table[token >> args_.block_shift];
+      lower_block_ = table[min(token + 8, piece_.row.seq_len - 1) >> args_.block_shift];
+    }
+  }
+
+  __device__ const T* key_at(int block, int token) const {
+    const int offset = token & ((1 << args_.block_shift) - 1);
+    return keys_ + elements(block, args_.block_stride) + offset * kDim;
+  }
+
+  __device__ void copy_queries(std::uint32_t to) const {
+    const auto num_heads = static_cast<unsigned>(piece_.num_heads(args_.split));
+    const T* from = static_cast<const T*>(args_.q) + elements(piece_.row.query_row, args_.q_stride) +
+                    piece_.first_head(args_.split) * kDim;
+#pragma unroll
+    for (unsigned i = 0; i * kWarpSize < Sizes::kHeads * Sizes::kRowChunks; ++i) {
+      const unsigned chunk = i * kWarpSize + lane_;
+      const unsigned head = chunk / Sizes::kRowChunks;
+      if (head >= Sizes::kHeads) break;
+      const bool inside = head < num_heads;
+      copy_chunk(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks), inside ? from + chunk * 8 : from,
+                 inside);
+    }
+  }
+
+  __device__ void copy_tile(std::uint32_t stage) {
+    const unsigned owner = static_cast<unsigned>(tile_) >>
+                           team_.shift;  // modulo the warp's size: the lane that knows the blocks
+    if (owner / kWarpSize != window_) {
+      window_ = owner / kWarpSize;
+      fetch_blocks();
+    }
+    if (begins_) copy_queries(stage + 2 * Sizes::kTileBytes);
+    begins_ = false;
+    const int token = tile_ * kTileTokens;
+    const auto valid = static_cast<unsigned>(piece_.row.seq_len - token);
+    const T* upper = key_at(__shfl_sync(~0U, upper_block_, owner), token) + lane_ * 8;
+    const T* lower = key_at(__shfl_sync(~0U, lower_block_, owner), token + 8) - 8 * kDim + lane_ * 8;
+#pragma unroll
+    for (unsigned i = 0; i < kDim / 16; ++i) {  // a tile has 2 * kDim chunks of 16 bytes
+      const unsigned chunk = i * kWarpSize + lane_;
+      const unsigned row = chunk / Sizes::kRowChunks;
+      const T* key = (row < 8 ? upper : lower) + i * kWarpSize * 8;
+      const std::uint32_t to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
+      // What lies behind the sequence may be anything, also NaN; its values must be zero.
+      const bool inside = row < valid;
+      copy_chunk(to, key, inside);
+      copy_chunk(to + Sizes::kTileBytes, key + args_.values_offset, inside);
+    }
+    tile_ += team_.warps;
+  }
+
+  const DecodeArgs& args_;
+  const Pieces& pieces_;
+  const Team& team_;
+  const unsigned lane_;
+  Piece piece_{};
+  Piece next_;
+  const T* keys_ = nullptr;  // of the KV head
+  int index_ = -1;           // of piece_
+  bool begins_ = true;       // nothing of piece_ is loaded
+  int tile_ = 0;
+  unsigned window_ = ~0U;  // of 32 tiles of this warp, whose blocks are known
+  int upper_block_ = 0;
+  int lower_block_ = 0;
+};
+
+}  // namespace quire::cuda

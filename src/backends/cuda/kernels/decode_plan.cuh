@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/attention_batch.h"
+
+// How paged decode attention is divided over the device.
+//
+// An item is a sequence and a KV head (or, where a KV head has more than 16 query heads, a part of them). The
+// tiles of all items lie on one line, which is cut into equal shares, one a team of warps, whatever the
+// lengths. So an item may be divided into pieces, one a share.
+namespace quire::cuda {
+
+constexpr int kTileTokens = 16;  // what a warp takes at a time
+constexpr int kBlocksPerSm = 2;  // blocks of threads
+constexpr int kSmallTeam = 2;    // warps
+
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+// A warp's share of shared memory grows with the head size.
+constexpr int warps_per_block(int head_dim) { return head_dim > 128 ? 2 : 4; }
+
+// How the query heads of a KV head are cut into items.
+struct HeadSplit {
+  explicit HeadSplit(const AttentionShape& shape)
+      : group(shape.num_heads / shape.num_kv_heads),
+        head_tiles(group > 8 ? 2 : 1),
+        parts(ceil_div(group, 8 * head_tiles)),
+        heads_per_item(ceil_div(group, parts)) {}
+
+  int group;
+  int head_tiles;  // of 8 query heads
+  int parts;       // items of a KV head
+  int heads_per_item;
+};
+
+// A sequence that takes part.
+struct alignas(16) DecodeRow {
+  int seq_len;
+  int table_row;
+  int query_row;
+  int line_begin;  // of its first item, on the line of all tiles
+};
+
+// A tile of an item.
+struct alignas(16) DecodePosition {
+  int row;
+  int kv_head;
+  int part;
+  int tile;
+};
+
+// What one team computes: from tile first.tile of one item up to before tile last.tile of the same or a later
+// one.
+struct alignas(16) DecodeShare {
+  DecodePosition first;
+  DecodePosition last;
+  DecodeRow last_row;  // that of `last`, with which the work begins
+  int num_pieces;      // 0: nothing to do
+  int index;
+  int team_shift;  // log2 of a team's warps: all of a block of threads, or kSmallTeam
+};
+
+// What all shares have in common.
+struct alignas(16) DecodeHeader {
+  int share_tiles;  // of the line, in each share but the last
+  int item_lead;    // places in front of an item's first tile: its end costs as much as so many tiles
+  int item_align;   // the places of an item are a multiple of it
+
+  __host__ __device__ int line_length(int tiles) const {
+    return ceil_div(item_lead + tiles, item_align) * item_align;
+  }
+};
+
+// The parts of the workspace.
+struct DecodePlan {
+  DecodeHeader* header;
+  DecodeShare* shares;  // [blocks of threads, warps_per_block / kSmallTeam]: each warp finds its team's
+  DecodeRow* rows;      // [max_num_seqs]
+  int* arrived;         // [max_shares] pieces ready of the divided item that begins in this share; else 0
+  float2* weights;      // [2 * max_shares, heads_per_item] maximum and sum of each piece
+  float* sums;          // [2 * max_shares, heads_per_item, head_dim] not yet divided by that sum
+};
+
+// Lays the plan out from address `base`; the bytes go to `bytes`.
+inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape, int num_sms,
+                               std::size_t& bytes) {
+  const auto max_shares =
+      static_cast<std::size_t>(kBlocksPerSm * num_sms * warps_per_block(shape.head_dim) / kSmallTeam);
+  const std::size_t pieces = 2 * max_shares * static_cast<std::size_t>(HeadSplit(shape).heads_per_item);
+  bytes = 0;
+  const auto take = [&]<typename T>(T*& part, std::size_t count) {
+    part = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+  };
+  DecodePlan plan{};
+  take(plan.header, 1);
+  take(plan.shares, max_shares);
+  take(plan.rows, static_cast<std::size_t>(shape.max_num_seqs));
+  take(plan.arrived, max_shares);
+  take(plan.weights, pieces);
+  take(plan.sums, pieces * static_cast<std::size_t>(shape.head_dim));
+  return plan;
+}
+
+__host__ __device__ inline int item_tiles(int seq_len) { return ceil_div(seq_len, kTileTokens); }
+
+}  // namespace quire::cuda

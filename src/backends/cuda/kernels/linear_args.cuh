@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/tensor.h"
+
+namespace quire::cuda {
+
+// A product as its kernel sees it; what the tensors are is said in linear.h.
+struct LinearArgs {
+  LinearArgs(const Tensor& out_tensor, const Tensor& x_tensor, const Tensor& weight_tensor,
+             const Tensor& bias_tensor)
+      : x(x_tensor.data()),
+        weight(weight_tensor.data()),
+        bias(bias_tensor.data_as<const float>()),
+        out(out_tensor.data()),
+        x_stride(x_tensor.stride(0)),
+        out_stride(out_tensor.stride(0)),
+        tokens(static_cast<int>(x_tensor.dim(0))),
+        n(static_cast<int>(weight_tensor.dim(0))),
+        k(static_cast<int>(weight_tensor.dim(1))) {}
+
+  const void* x;
+  const void* weight;
+  const float* bias;  // or null
+  void* out;
+  std::int64_t x_stride;  // elements between rows
+  std::int64_t out_stride;
+  int tokens;
+  int n;  // out_features
+  int k;  // in_features
+};
+
+// Whether every row can be read 16 bytes at a time.
+inline bool has_vector_rows(const Tensor& matrix) {
+  const auto elements = static_cast<std::int64_t>(16 / size_of(matrix.dtype()));
+  return reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0 && matrix.dim(1) % elements == 0 &&
+         (matrix.dim(0) == 1 || matrix.stride(0) % elements == 0);
+}
+
+// Calls f.template operator()<T, Out>() with the device's types of the weight and of the output.
+template <typename F>
+void dispatch_linear(DType weight, DType out, F&& f) {
+  if (weight == DType::kBF16) {
+    out == DType::kF32 ? f.template operator()<__nv_bfloat16, float>()
+                       : f.template operator()<__nv_bfloat16, __nv_bfloat16>();
+  } else {
+    out == DType::kF32 ? f.template operator()<__half, float>() : f.template operator()<__half, __half>();
+  }
+}
+
+template <typename Out>
+__device__ inline Out round_to(float value) {
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    return __float2bfloat16_rn(value);
+  } else if constexpr (std::is_same_v<Out, __half>) {
+    return __float2half_rn(value);
+  } else {
+    return value;
+  }
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,175 @@
+// Prefill attention's plan, and which kernel computes it. The plan lists the tiles of kTileRows (token, head)
+// rows that the batch's sequences of more than one query token make: the longest sequence first, and its last
+// tokens first, so that the last tiles to start are short, and that tiles which run at the same time read the
+// same keys, out of L2. One block of threads; reads 12 bytes a sequence, writes 16 a tile.
+#include <bit>
+
+#include "backends/cuda/kernels/prefill_attention.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kPlanThreads = 1024;
+constexpr int kMaxPackedHeads = 16;
+
+// The most query heads that divide the group evenly.
+int packed_heads(const AttentionShape& shape) {
+  const int group = shape.num_heads / shape.num_kv_heads;
+  int heads = kMaxPackedHeads;
+  while (group % heads != 0) --heads;
+  return heads;
+}
+
+int tile_tokens(const AttentionShape& shape) { return kTileRows / packed_heads(shape); }
+
+struct PlanParams {
+  const int* query_starts;
+  const int* seq_lens;
+  const int* table_rows;
+  PrefillPlan* plan;
+  int num_sequences;
+  int tile_tokens;
+  int keys_per_class;  // sequences are sorted by length / keys_per_class
+};
+
+// The query tokens of a sequence, as tiles.
+struct Queries {
+  int row;       // of q, of the first
+  int tokens;    // 0: not a sequence for prefill
+  int position;  // of the first
+  int tiles;
+  int length_class;
+
+  __device__ Queries(const PlanParams& p, int sequence) {
+    const int length = p.seq_lens[sequence];
+    row = p.query_starts[sequence];
+    tokens = p.query_starts[sequence + 1] - row;
+    if (tokens <= 1 || length < tokens) tokens = 0;
+    position = length - tokens;
+    tiles = (tokens + p.tile_tokens - 1) / p.tile_tokens;
+    length_class = max(0, kPlanThreads - 1 - length / p.keys_per_class);
+  }
+};
+
+// Turns counts of tiles by class into the first place of each class, and returns their sum to the last
+// thread.
+__device__ int add_up(int (&places)[kPlanThreads]) {
+  __shared__ int warp_sums[kPlanThreads / 32];
+  const int thread = threadIdx.x;
+  const int count = places[thread];
+  int sum = count;  // over this warp's classes up to this thread's
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int before = __shfl_up_sync(0xFFFFFFFFU, sum, distance);
+    if (thread % 32 >= distance) sum += before;
+  }
+  if (thread % 32 == 31) warp_sums[thread / 32] = sum;
+  __syncthreads();
+  for (int warp = 0; warp < thread / 32; ++warp) sum += warp_sums[warp];
+  places[thread] = sum - count;
+  return sum;
+}
+
+// Counting sort of sequences by class; those of one class come in any order: no result depends on it.
+__global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) {
+  __shared__ int places[kPlanThreads];  // first how many tiles a class has, then where its next one goes
+  admit_next_kernel();
+  wait_for_kernels();
+  const int thread = threadIdx.x;
+  places[thread] = 0;
+  __syncthreads();
+  for (int s = thread; s < p.num_sequences; s += kPlanThreads) {
+    const Queries queries(p, s);
+    atomicAdd(&places[queries.length_class], queries.tiles);
+  }
+  __syncthreads();
+  const int sum = add_up(places);
+  if (thread == kPlanThreads - 1) *p.plan = {sum, 0};
+  __syncthreads();
+
+  auto* tiles = reinterpret_cast<PrefillTile*>(p.plan + 1);
+  const int lane = thread % 32;
+  for (int s = thread / 32; s < p.num_sequences; s += kPlanThreads / 32) {
+    const Queries queries(p, s);
+    int place = 0;
+    if (lane == 0) place = atomicAdd(&places[queries.length_class], queries.tiles);
+    place = __shfl_sync(0xFFFFFFFFU, place, 0);
+    for (int i = lane; i < queries.tiles; i += 32) {
+      const int first = i * p.tile_tokens;
+      tiles[place + queries.tiles - 1 - i] = {queries.row + first, min(p.tile_tokens, queries.tokens - first),
+                                              queries.position + first, p.table_rows[s]};
+    }
+  }
+}
+
+bool is_hopper() {
+  static const bool hopper = [] {
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "the current device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
+    return major == 9 && minor == 0;
+  }();
+  return hopper;
+}
+
+}  // namespace
+
+int max_prefill_work(const AttentionBatch& batch, const PrefillParams& params) {
+  return (batch.num_tokens / params.tile_tokens + batch.num_sequences) * params.head_tiles;
+}
+
+std::size_t prefill_workspace_bytes(const AttentionShape& shape, int) {
+  const int tiles = shape.max_num_tokens / tile_tokens(shape) + shape.max_num_seqs;
+  return sizeof(PrefillPlan) + static_cast<std::size_t>(tiles) * sizeof(PrefillTile);
+}
+
+void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
+                  const Tensor& workspace) {
+  if (batch.max_query_len <= 1) return;
+  PlanParams p{};
+  p.query_starts = batch.query_starts.data_as<const int>();
+  p.seq_lens = batch.seq_lens.data_as<const int>();
+  p.table_rows = batch.table_rows.data_as<const int>();
+  p.plan = workspace.data_as<PrefillPlan>();
+  p.num_sequences = batch.num_sequences;
+  p.tile_tokens = tile_tokens(shape);
+  p.keys_per_class = batch.max_seq_len / kPlanThreads + 1;
+  launch(context, "plan_prefill", plan_kernel, 1, kPlanThreads, 0, p);
+}
+
+PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
+                             const AttentionShape& shape) {
+  constexpr float kLog2E = 1.44269504F;
+  PrefillParams p{};
+  p.out = call.out.data();
+  p.q = call.q.data();
+  p.keys = call.cache.keys.data();
+  p.values = call.cache.values.data();
+  p.block_tables = batch.block_tables.data_as<const int>();
+  p.plan = call.workspace.data_as<PrefillPlan>();
+  p.out_stride = call.out.stride(0);
+  p.q_stride = call.q.stride(0);
+  p.block_stride = static_cast<int>(call.cache.keys.stride(0));
+  p.head_stride = static_cast<int>(call.cache.keys.stride(1));
+  p.table_stride = batch.block_tables.stride(0);
+  p.group = shape.num_heads / shape.num_kv_heads;
+  p.packed_heads = packed_heads(shape);
+  p.tile_tokens = tile_tokens(shape);
+  p.head_tiles = shape.num_heads / p.packed_heads;
+  p.block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size));
+  p.scale_log2 = call.scale * kLog2E;
+  return p;
+}
+
+void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
+                       const AttentionShape& shape) {
+  if (batch.max_query_len <= 1) return;
+  const PrefillParams params = prefill_params(call, batch, shape);
+  if (is_hopper()) {
+    prefill_attention_hopper(context, params, call, batch, shape);
+  } else {
+    prefill_attention_mma(context, params, batch, shape, call.q.dtype());
+  }
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/kernels/attention.h"
+
+namespace quire::cuda {
+
+// What the two prefill kernels share. Both cut the query rows of a sequence and one KV head into tiles of up
+// to kTileRows (token, head) pairs, a token's heads side by side, so that short chunks fill a tile, too.
+constexpr int kTileRows = 128;
+
+// One tile of one sequence; the same for all heads.
+struct alignas(16) PrefillTile {
+  int row;        // of q and out, of its first token
+  int tokens;     // query tokens in it
+  int position;   // of its first token in the sequence: that token sees position + 1 keys
+  int table_row;  // of block_tables
+};
+
+// At the start of the workspace; the tiles follow in the order in which they are best started.
+struct alignas(16) PrefillPlan {
+  int num_tiles;
+  int next;  // work that no block of threads has taken yet; every kernel leaves it 0
+};
+
+struct PrefillParams {
+  void* out;
+  const void* q;
+  const void* keys;
+  const void* values;
+  const int* block_tables;
+  PrefillPlan* plan;
+  std::int64_t out_stride, q_stride, table_stride;  // in elements
+  int block_stride, head_stride;                    // of the cache
+  int group;                                        // query heads of a KV head
+  int packed_heads;                                 // of them in one tile: a divisor of group
+  int tile_tokens;                                  // at most, in one tile
+  int head_tiles;    // tiles side by side for the same tokens: num_heads / packed_heads
+  int block_shift;   // log2 of the block size
+  float scale_log2;  // scale * log2(e): weights are powers of two
+};
+
+// How many tiles a batch may have at most, over all heads.
+int max_prefill_work(const AttentionBatch& batch, const PrefillParams& params);
+
+// By mma.sync, from compute capability 8.0 on.
+void prefill_attention_mma(const LaunchContext& context, const PrefillParams& params,
+                           const AttentionBatch& batch, const AttentionShape& shape, DType dtype);
+// By wgmma and TMA, on compute capability 9.0 alone.
+void prefill_attention_hopper(const LaunchContext& context, const PrefillParams& params,
+                              const AttentionCall& call, const AttentionBatch& batch,
+                              const AttentionShape& shape);
+
+// The parameters that prefill_attention passes to either.
+PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
+                             const AttentionShape& shape);
+
+}  // namespace quire::cuda

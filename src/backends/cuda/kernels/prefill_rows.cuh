@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backends/cuda/kernels/prefill_attention.h"
+
+namespace quire::cuda {
+
+// Device code of both prefill kernels. In the tensor cores' accumulators of 16 rows, lane l of a warp holds
+// rows l / 4 and l / 4 + 8, and of every 8 columns the two from 2 * (l % 4) on: element [b][2 * r + c] is
+// column 8 * b + 2 * (l % 4) + c of row l / 4 + 8 * r.
+
+__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+__device__ inline std::uint32_t pack(float low, float high, __half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xFFFFFFFFU, x, 1);
+  return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
+}
+
+// The last key that row `row` of a tile sees. Rows past the last token see what that one sees.
+__device__ inline int last_key(const PrefillParams& p, const PrefillTile& tile, int row) {
+  return tile.position + min(row / p.packed_heads, tile.tokens - 1);
+}
+
+// What a lane keeps of its rows r = 0, 1 while it goes over the keys.
+struct SoftmaxRows {
+  float top[2] = {-INFINITY, -INFINITY};  // highest score so far, unscaled
+  float total[2] = {0, 0};                // sum of this lane's weights
+
+  // Scores to weights; shrink is what earlier sums are to be multiplied with.
+  template <int kBlocks>
+  __device__ void weigh(float (&scores)[kBlocks][4], float scale_log2, float (&shrink)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float highest = top[r];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        highest = fmaxf(highest, fmaxf(scores[b][2 * r], scores[b][2 * r + 1]));
+      }
+      highest = quad_max(highest);
+      // A row may see none of the keys so far. Where the highest score stays, shrink is exactly 1.
+      const float shift = highest == -INFINITY ? 0.0F : __fmul_rn(highest, scale_log2);
+      shrink[r] = exp2_approx(__fmul_rn(top[r], scale_log2) - shift);
+      top[r] = highest;
+      float sum = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& score = scores[b][2 * r + c];
+          score = exp2_approx(score * scale_log2 - shift);
+          sum += score;
+        }
+      }
+      total[r] = total[r] * shrink[r] + sum;
+    }
+  }
+};
+
+// Scores of keys from first_key on; those that a row does not see become -infinity.
+template <int kBlocks>
+__device__ void mask_scores(float (&scores)[kBlocks][4], int first_key, const int (&last)[2]) {
+  const int key = first_key + 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (key + 8 * b + j % 2 > last[j / 2]) scores[b][j] = -INFINITY;
+    }
+  }
+}
+
+template <int kBlocks>
+__device__ void multiply_rows(float (&sums)[kBlocks][4], const float (&factors)[2]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[b][j] *= factors[j / 2];
+  }
+}
+
+// Four lanes hold words 4 * i + lane; afterwards lane j holds word i of lane i at [i], of what was at [j].
+__device__ inline void transpose_quad(std::uint32_t (&words)[4]) {
+  const int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = (lane & distance) != 0;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int low = distance == 1 ? 2 * pair : pair;
+      std::uint32_t& kept = words[low];
+      std::uint32_t& other = words[low + distance];
+      const std::uint32_t received = __shfl_xor_sync(0xFFFFFFFFU, upper ? kept : other, distance);
+      (upper ? kept : other) = received;
+    }
+  }
+}
+
+// Divides the sums [16 rows, kDim] by the rows' totals and writes the rows that are a token's. `row`: the
+// tile's row of r = 0. Every lane writes 16 bytes at a time.
+template <typename T, int kDim, int kBlocks>
+__device__ void write_rows(const PrefillParams& p, const PrefillTile& tile, int head_tile, int row,
+                           const float (&sums)[kBlocks][4], const float (&totals)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float inverse = __fdividef(1.0F, quad_sum(totals[r]));
+    const int token = (row + 8 * r) / p.packed_heads;
+    const int head = head_tile * p.packed_heads + (row + 8 * r) % p.packed_heads;
+    T* out =
+        static_cast<T*>(p.out) + (tile.row + token) * p.out_stride + static_cast<std::int64_t>(head) * kDim;
+#pragma unroll
+    for (int first = 0; first < kDim / 8; first += 4) {
+      std::uint32_t words[4] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (first + i < kDim / 8) {
+          const float(&sum)[4] = sums[first + i];
+          words[i] = pack(sum[2 * r] * inverse, sum[2 * r + 1] * inverse, T());
+        }
+      }
+      transpose_quad(words);
+      const int block = first + threadIdx.x % 4;
+      if (token < tile.tokens && block < kDim / 8) {
+        *reinterpret_cast<uint4*>(out + 8 * block) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+  }
+}
+
+}  // namespace quire::cuda

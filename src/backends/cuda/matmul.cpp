@@ -1,0 +1,138 @@
+#include "backends/cuda/matmul.h"
+
+#include "base/error.h"
+
+namespace quire::cuda {
+namespace {
+
+void check_library(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] {
+    fail("cuBLASLt: {}: {}", what, cublasLtGetStatusString(status));
+  }
+}
+
+cudaDataType_t data_type(DType dtype) {
+  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// The largest power of two up to 16 that divides every address.
+int common_alignment(const Tensor& out, const Tensor& x, const Tensor& weight) {
+  const auto address = reinterpret_cast<std::uintptr_t>(out.data()) |
+                       reinterpret_cast<std::uintptr_t>(x.data()) |
+                       reinterpret_cast<std::uintptr_t>(weight.data()) | 16U;
+  return static_cast<int>(address & -address);
+}
+
+}  // namespace
+
+// What the library wants to know of a product. It counts by columns: outᵀ [n, tokens] = weight · xᵀ, where a
+// row-major matrix is its own transpose.
+struct LibraryMatmul::Problem {
+  explicit Problem(const Shape& shape) {
+    const auto matrix = [](cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows,
+                           std::int64_t columns, std::int64_t stride) {
+      check_library(cublasLtMatrixLayoutInit(&layout, data_type(dtype), static_cast<std::uint64_t>(rows),
+                                             static_cast<std::uint64_t>(columns), stride),
+                    "a matrix");
+    };
+    matrix(weight, shape.dtype, shape.k, shape.n, shape.k);
+    matrix(x, shape.dtype, shape.k, shape.tokens, shape.x_stride);
+    matrix(out, shape.out_dtype, shape.n, shape.tokens, shape.out_stride);
+    check_library(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    check_library(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                                 sizeof(transposed)),
+                  "a transposed matrix");
+  }
+
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t weight{};
+  cublasLtMatrixLayoutOpaque_t x{};
+  cublasLtMatrixLayoutOpaque_t out{};
+};
+
+namespace {
+
+// The library's first choice; none where it cannot compute the product.
+template <typename Problem>
+std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, Problem& problem, int alignment,
+                                           std::size_t workspace_bytes) {
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check_library(cublasLtMatmulPreferenceInit(&preference), "a preference");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check_library(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+                  "a preference");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(attribute, static_cast<std::uint32_t>(alignment));
+  }
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &problem.operation, &problem.weight, &problem.x, &problem.out,
+                                     &problem.out, &preference, 1, &result, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  check_library(status, "the choice of an algorithm");
+  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+  return result.algo;
+}
+
+}  // namespace
+
+LibraryMatmul::LibraryMatmul(const Tensor& workspace) : workspace_(workspace) {
+  check_library(cublasLtCreate(&handle_), "start");
+}
+
+LibraryMatmul::~LibraryMatmul() { cublasLtDestroy(handle_); }
+
+LibraryMatmul::Shape LibraryMatmul::shape_of(const Tensor& out, const Tensor& x, const Tensor& weight) {
+  return {x.dim(0),      weight.dim(0),  weight.dim(1), x.stride(0),
+          out.stride(0), weight.dtype(), out.dtype(),   common_alignment(out, x, weight)};
+}
+
+const LibraryMatmul::Algorithm& LibraryMatmul::algorithm(const Shape& shape) {
+  const auto found = algorithms_.find(shape);
+  if (found != algorithms_.end()) return found->second;
+  Problem problem(shape);
+  return algorithms_.emplace(shape, choose(handle_, problem, shape.alignment, workspace_.bytes()))
+      .first->second;
+}
+
+bool LibraryMatmul::supports(const Tensor& out, const Tensor& x, const Tensor& weight) {
+  return algorithm(shape_of(out, x, weight)).has_value();
+}
+
+void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                             const Tensor& weight, const Tensor& bias) {
+  const Shape shape = shape_of(out, x, weight);
+  const Algorithm& chosen = algorithm(shape);
+  if (!chosen) {
+    fail("cuBLASLt cannot multiply {} by {} to {}", x.describe(), weight.describe(), out.describe());
+  }
+  const float one = 1;
+  const float zero = 0;
+  Problem p(shape);
+  check_library(cublasLtMatmul(handle_, &p.operation, &one, weight.data(), &p.weight, x.data(), &p.x, &zero,
+                               out.data(), &p.out, out.data(), &p.out, &*chosen, workspace_.data(),
+                               workspace_.bytes(), context.stream),
+                "a product");
+  if (bias.defined()) add_bias(context, out, bias);
+}
+
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const Tensor& weight, const Tensor& bias) {
+  if (library == nullptr || weight.dtype() == DType::kF32) {
+    fixed_order_matmul(context, out, x, weight, bias);
+  } else if (matvec_supports(x, weight)) {
+    matvec(context, out, x, weight, bias);
+  } else if (library->supports(out, x, weight)) {
+    library->multiply(context, out, x, weight, bias);
+  } else {
+    fixed_order_matmul(context, out, x, weight, bias);
+  }
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,51 @@
+#include "backends/cuda/op_timer.h"
+
+#include <algorithm>
+
+#include "backends/cuda/kernels/probe.h"
+
+namespace quire::cuda {
+namespace {
+
+// Longer than the host takes to queue a step of a thousand kernels.
+constexpr std::int64_t kHeadStartNanoseconds = 15'000'000;
+
+constexpr int kEmptyMarks = 64;  // with no op between them, to see what a mark costs
+
+}  // namespace
+
+OpTimer::OpTimer(const LaunchContext& context) : context_(context) {
+  occupy(context_, kHeadStartNanoseconds);
+}
+
+OpTimer::~OpTimer() {
+  for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
+}
+
+void OpTimer::begin(OpKind kind) {
+  Mark mark{kind, nullptr};
+  check(cudaEventCreate(&mark.event), "making an event");
+  marks_.push_back(mark);
+  check(cudaEventRecord(mark.event, context_.stream), "recording an event");
+}
+
+// Between two marks.
+double OpTimer::seconds(std::size_t from, std::size_t to) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, marks_[from].event, marks_[to].event), "timing ops");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+OpTimes OpTimer::finish() {
+  const std::size_t end = marks_.size();
+  for (int i = 0; i <= kEmptyMarks; ++i) begin(OpKind::kOther);
+  check(cudaEventSynchronize(marks_.back().event), "timing ops");
+  const double mark_seconds = seconds(end, end + kEmptyMarks) / kEmptyMarks;
+  OpTimes times{};
+  for (std::size_t i = 0; i < end; ++i) {
+    times[static_cast<std::size_t>(marks_[i].kind)] += std::max(0.0, seconds(i, i + 1) - mark_seconds);
+  }
+  return times;
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,62 @@
+#include "inspect/doctor.h"
+
+#include <memory>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "cli/commands.h"
+
+namespace quire::cli {
+namespace {
+
+void print_table(const Diagnosis& diagnosis) {
+  const MachineReport& machine = diagnosis.machine;
+  print_text(stdout, "CPU      {} cores, kernels: {} (auto: {})\n", machine.cores,
+             join_text(machine.cpu_isas, ", "), machine.best_cpu_isa);
+  print_text(stdout, "memory   {} MiB\n", machine.memory >> 20);
+  for (const DeviceInfo& gpu : machine.gpus.devices) {
+    print_text(stdout, "GPU      {}, compute capability {}, {} of {} MiB free\n", gpu.name, gpu.architecture,
+               gpu.free_memory >> 20, gpu.total_memory >> 20);
+  }
+  for (const std::string& version : machine.gpus.versions) print_text(stdout, "library  {}\n", version);
+  if (!machine.gpus.problem.empty()) print_text(stdout, "GPU      none: {}\n", machine.gpus.problem);
+  for (const std::string& problem : diagnosis.problems) print_text(stdout, "problem  {}\n", problem);
+  if (diagnosis.problems.empty()) print_text(stdout, "nothing is wrong\n");
+}
+
+void print_json(const Diagnosis& diagnosis) {
+  const MachineReport& machine = diagnosis.machine;
+  OrderedJson gpus = OrderedJson::array();
+  for (const DeviceInfo& gpu : machine.gpus.devices) {
+    gpus.push_back({{"name", gpu.name},
+                    {"compute_capability", gpu.architecture},
+                    {"total_bytes", gpu.total_memory},
+                    {"free_bytes", gpu.free_memory}});
+  }
+  const OrderedJson object = {{"cores", machine.cores},
+                              {"memory_bytes", machine.memory},
+                              {"cpu_isas", machine.cpu_isas},
+                              {"gpus", gpus},
+                              {"libraries", machine.gpus.versions},
+                              {"gpu_problem", machine.gpus.problem},
+                              {"problems", diagnosis.problems}};
+  print_text(stdout, "{}\n", object.dump());
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Command& chosen) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* command =
+      app.add_subcommand("doctor", "Show what this machine offers, and what is wrong with it");
+  command->add_flag("--json", *json, "print one JSON object");
+  command->callback([json, &chosen] {
+    chosen = [json] {
+      const Diagnosis diagnosis = diagnose();
+      (*json ? print_json : print_table)(diagnosis);
+      return diagnosis.problems.empty() ? 0 : kFailed;
+    };
+  });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace quire {
+
+// What a backend that is a module of its own, opened at run time, exports under the names below.
+
+struct DeviceInfo {
+  std::string name;
+  std::string architecture;  // as the vendor numbers it: "9.0"
+  std::size_t total_memory = 0;
+  std::size_t free_memory = 0;
+};
+
+struct ModuleReport {
+  std::vector<DeviceInfo> devices;
+  std::vector<std::string> versions;  // "driver 13.0", one a component
+  std::string problem;                // why no device can be used, or empty
+};
+
+struct ModuleOptions {
+  int device = 0;              // index of the device
+  bool deterministic = false;  // a row's bits depend on that row alone
+};
+
+// What is there; throws nothing.
+using ReportDevices = void (*)(ModuleReport& report);
+inline constexpr char kReportDevices[] = "quire_report_devices";
+// Error where the device cannot be used.
+using OpenBackend = void (*)(const ModuleOptions& options, std::unique_ptr<Backend>& backend);
+inline constexpr char kOpenBackend[] = "quire_open_backend";
+
+}  // namespace quire

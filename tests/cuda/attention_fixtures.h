@@ -1,0 +1,153 @@
+#pragma once
+
+#include <cmath>
+#include <thread>
+
+#include "backends/cpu/reference/reference_backend.h"
+#include "backends/cuda/kernels/attention.h"
+#include "cuda/device_memory.h"
+#include "parity/paged_batch.h"
+
+namespace quire::cuda::testing {
+
+using quire::testing::Matrix;
+using quire::testing::PagedBatch;
+using quire::testing::PagedShape;
+
+// A paged batch, its queries and its result, on the host and on the device.
+class DeviceAttention {
+ public:
+  DeviceAttention(const PagedShape& shape, const std::vector<PagedBatch::Span>& spans, DType dtype,
+                  std::mt19937& random)
+      : shape_{shape.heads,
+               shape.kv_heads,
+               shape.dim,
+               shape.block_size,
+               static_cast<int>(spans.size()),
+               total_tokens(spans),
+               1 << 20},
+        scale_(1.0F / std::sqrt(static_cast<float>(shape.dim))),
+        paged_(shape, spans, dtype, random),
+        q_(dtype, paged_.batch.num_tokens, std::int64_t{shape.heads} * shape.dim, random, 3.0F),
+        memory_(paged_.memory().tensor()),
+        starts_(paged_.batch.query_starts),
+        lengths_(paged_.batch.seq_lens),
+        rows_(paged_.batch.table_rows),
+        tables_(paged_.batch.block_tables),
+        device_q_(q_.tensor()),
+        out_(q_.tensor()),
+        batch_(paged_.batch) {
+    batch_.query_starts = starts_.tensor();
+    batch_.seq_lens = lengths_.tensor();
+    batch_.table_rows = rows_.tensor();
+    batch_.block_tables = tables_.tensor();
+    batch_.positions = batch_.slot_mapping = {};
+    const auto* host = paged_.memory().tensor().data_as<std::byte>();
+    const auto on_device = [&](const Tensor& half) {
+      auto* data = memory_.tensor().data_as<std::byte>() + (half.data_as<std::byte>() - host);
+      return Tensor(data, dtype, {half.dim(0), half.dim(1), half.dim(2), half.dim(3)}, DeviceKind::kCuda)
+          .with_strides({half.stride(0), half.stride(1), half.stride(2), 1});
+    };
+    call_.out = out_.tensor();
+    call_.q = device_q_.tensor();
+    call_.cache = {on_device(paged_.cache.keys), on_device(paged_.cache.values)};
+    call_.scale = scale_;
+    poison();
+  }
+
+  const AttentionShape& shape() const { return shape_; }
+  const AttentionBatch& batch() const { return batch_; }
+  AttentionCall& call() { return call_; }
+
+  void poison() const { out_.poison(); }
+  // The rows of the device's result, widened; NaN where nothing was written.
+  std::vector<float> result() const {
+    Matrix host(q_.tensor().dtype(), q_.tensor().dim(0), q_.tensor().dim(1), unused_);
+    out_.download(host.tensor());
+    return widen(host.tensor());
+  }
+
+  // The reference's rows, computed in float32 from the same bits, some tokens a thread.
+  std::vector<float> expected() const {
+    Matrix q(DType::kF32, q_.tensor().dim(0), q_.tensor().dim(1), unused_);
+    Matrix memory(DType::kF32, paged_.memory().tensor().dim(0), paged_.memory().tensor().dim(1), unused_);
+    Matrix out(DType::kF32, q_.tensor().dim(0), q_.tensor().dim(1), unused_);
+    convert(q_.tensor().dtype(), q_.tensor().data(), DType::kF32, q.tensor().data(),
+            static_cast<std::size_t>(q.tensor().numel()));
+    convert(q_.tensor().dtype(), paged_.memory().tensor().data(), DType::kF32, memory.tensor().data(),
+            static_cast<std::size_t>(memory.tensor().numel()));
+    const auto half = [&](const Tensor& like) {
+      const auto* host = paged_.memory().tensor().data_as<std::byte>();
+      const auto offset = (like.data_as<std::byte>() - host) / static_cast<int>(size_of(like.dtype()));
+      return Tensor(memory.tensor().data_as<float>() + offset, DType::kF32,
+                    {like.dim(0), like.dim(1), like.dim(2), like.dim(3)})
+          .with_strides({like.stride(0), like.stride(1), like.stride(2), 1});
+    };
+    const KvCacheLayer cache{half(paged_.cache.keys), half(paged_.cache.values)};
+    std::vector<std::thread> threads;
+    for (int s = 0; s < paged_.batch.num_sequences; ++s) {
+      const std::int32_t begin = starts(s), end = starts(s + 1);
+      for (std::int32_t first = begin; first < end; first += kTokensOfThread) {
+        const std::int32_t last = std::min(first + kTokensOfThread, end);
+        threads.emplace_back([&, s, first, last, end] {
+          std::vector<std::int32_t> part = {first, last},
+                                    length = {paged_.batch.seq_lens.data_as<std::int32_t>()[s] -
+                                              (end - last)};
+          AttentionBatch one = paged_.batch;
+          one.num_sequences = 1;
+          one.query_starts = quire::testing::ints(part);
+          one.seq_lens = quire::testing::ints(length);
+          one.table_rows = one.table_rows.rows(s, 1);
+          ReferenceBackend().attention(out.tensor(), q.tensor(), cache, one, scale_);
+        });
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    return widen(out.tensor());
+  }
+
+  std::int64_t width() const { return q_.tensor().dim(1); }
+
+ private:
+  static constexpr std::int32_t kTokensOfThread = 50;
+
+  std::int32_t starts(int s) const { return paged_.batch.query_starts.data_as<std::int32_t>()[s]; }
+  static int total_tokens(const std::vector<PagedBatch::Span>& spans) {
+    int total = 0;
+    for (const PagedBatch::Span& span : spans) total += span.num_tokens;
+    return total;
+  }
+  static std::vector<float> widen(const Tensor& tensor) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+    convert(tensor.dtype(), tensor.data(), DType::kF32, values.data(), values.size());
+    return values;
+  }
+
+  mutable std::mt19937 unused_{0};
+  AttentionShape shape_;
+  float scale_;
+  PagedBatch paged_;
+  Matrix q_;
+  DeviceTensor memory_, starts_, lengths_, rows_, tables_, device_q_, out_;
+  AttentionBatch batch_;
+  AttentionCall call_;
+};
+
+// What a row of a result may be off by, relative to its norm: the weights and the result are rounded to
+// dtype.
+inline double attention_tolerance(DType dtype) {
+  return dtype == DType::kF32 ? 1e-5 : dtype == DType::kF16 ? 1.5e-3 : 1e-2;
+}
+
+// ‖actual − expected‖ / ‖expected‖ of one row; NaN where the row holds one.
+inline double row_error(const std::vector<float>& actual, const std::vector<float>& expected,
+                        std::int64_t row, std::int64_t width) {
+  double difference = 0, norm = 0;
+  for (auto i = static_cast<std::size_t>(row * width); i < static_cast<std::size_t>((row + 1) * width); ++i) {
+    difference += (double{actual[i]} - expected[i]) * (double{actual[i]} - expected[i]);
+    norm += double{expected[i]} * expected[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+}  // namespace quire::cuda::testing

@@ -1,0 +1,182 @@
+// Paged decode attention against the CPU reference, and bitwise against itself.
+#include <algorithm>
+
+#include "cuda/attention_fixtures.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::attention_tolerance;
+using testing::DeviceAttention;
+using testing::DeviceTensor;
+using testing::PagedBatch;
+using testing::PagedShape;
+using testing::row_error;
+
+// Device memory that starts as zeros, as a workspace does.
+class Workspace {
+ public:
+  Workspace(const AttentionShape& shape, int num_sms)
+      : zeros_(decode_workspace_bytes(shape, num_sms)),
+        memory_(Tensor(zeros_.data(), DType::kU8, {std::ssize(zeros_)})) {}
+  const Tensor& tensor() const { return memory_.tensor(); }
+
+ private:
+  std::vector<std::byte> zeros_;
+  DeviceTensor memory_;
+};
+
+class DecodeAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  void decode(DeviceAttention& attention, const AttentionBatch& batch, const Workspace& workspace) {
+    attention.call().workspace = workspace.tensor();
+    plan_decode(context_, batch, attention.shape(), workspace.tensor());
+    decode_attention(context_, attention.call(), batch, attention.shape());
+  }
+  void decode(DeviceAttention& attention) {
+    decode(attention, attention.batch(), Workspace(attention.shape(), context_.num_sms));
+  }
+
+  void expect_reference(const DeviceAttention& attention, const std::string& what) const {
+    const std::vector<float> actual = attention.result(), expected = attention.expected();
+    for (int row = 0; row < attention.batch().num_tokens; ++row) {
+      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+          << what << ", row " << row;
+    }
+  }
+
+  // `count` sequences of up to `longest` tokens.
+  std::vector<PagedBatch::Span> ragged(int count, int longest) {
+    std::uniform_int_distribution<int> context(0, longest - 1);
+    std::vector<PagedBatch::Span> spans;
+    for (int i = 0; i < count; ++i) spans.push_back({context(random_), 1});
+    return spans;
+  }
+
+  std::mt19937 random_{11};
+};
+
+TEST_P(DecodeAttentionTest, EqualsTheReferenceForEveryHeadSizeGroupAndBlockSize) {
+  for (const PagedShape& shape :
+       {PagedShape{2, 1, 64, 16}, PagedShape{6, 1, 64, 8}, PagedShape{3, 3, 80, 32}, PagedShape{14, 2, 80, 8},
+        PagedShape{8, 2, 96, 16}, PagedShape{16, 1, 96, 64}, PagedShape{16, 8, 128, 16},
+        PagedShape{5, 1, 128, 128}, PagedShape{12, 1, 128, 8}, PagedShape{8, 1, 256, 64},
+        PagedShape{11, 1, 256, 256}, PagedShape{29, 1, 64, 32}, PagedShape{64, 1, 128, 16}}) {
+    const int block = shape.block_size;
+    DeviceAttention attention(
+        shape, {{0, 1}, {block - 2, 1}, {block - 1, 1}, {block, 1}, {15, 1}, {700, 1}, {3000, 1}}, GetParam(),
+        random_);
+    decode(attention);
+    expect_reference(attention, "heads " + std::to_string(shape.heads) + " of " + std::to_string(shape.dim) +
+                                    ", block size " + std::to_string(block));
+  }
+}
+
+TEST_P(DecodeAttentionTest, EqualsTheReferenceForEveryBatchSize) {
+  for (const PagedShape& shape :
+       {PagedShape{8, 4, 128, 16}, PagedShape{34, 2, 64, 8}, PagedShape{2, 2, 256, 32}}) {
+    for (const int count : {1, 3, 17, 255}) {
+      for (const int longest : {40, 400}) {
+        DeviceAttention attention(shape, ragged(count, longest), GetParam(), random_);
+        decode(attention);
+        expect_reference(attention,
+                         "heads of " + std::to_string(shape.dim) + ", batch of " + std::to_string(count));
+      }
+    }
+  }
+}
+
+TEST_P(DecodeAttentionTest, IsBitwiseTheSameForEveryLayerOfAPlan) {
+  DeviceAttention attention({16, 8, 128, 16}, ragged(40, 3000), GetParam(), random_);
+  const Workspace workspace(attention.shape(), context_.num_sms);
+  decode(attention, attention.batch(), workspace);
+  const std::vector<float> first = attention.result();
+  for (int layer = 0; layer < 20; ++layer) {
+    attention.poison();
+    decode_attention(context_, attention.call(), attention.batch(), attention.shape());
+    ASSERT_EQ(attention.result(), first) << "layer " << layer;
+  }
+}
+
+TEST_P(DecodeAttentionTest, ReadsQueriesAmongOtherColumns) {
+  DeviceAttention attention({4, 2, 64, 16}, ragged(9, 200), GetParam(), random_);
+  decode(attention);
+  const std::vector<float> expected = attention.result();
+  const std::int64_t width = attention.width(), tokens = attention.batch().num_tokens;
+  const quire::testing::Matrix wide(GetParam(), tokens, 2 * width, random_);
+  const DeviceTensor qkv(wide.tensor());
+  const Tensor q = qkv.tensor().columns(0, width);
+  const std::size_t size = size_of(GetParam());
+  check(cudaMemcpy2D(q.data(), static_cast<std::size_t>(2 * width) * size, attention.call().q.data(),
+                     static_cast<std::size_t>(width) * size, static_cast<std::size_t>(width) * size,
+                     static_cast<std::size_t>(tokens), cudaMemcpyDeviceToDevice),
+        "queries");
+  attention.call().q = q;
+  attention.poison();
+  decode(attention);
+  EXPECT_EQ(attention.result(), expected);
+}
+
+TEST_P(DecodeAttentionTest, LeavesRowsOfEmptySequencesAndOfPromptsAlone) {
+  DeviceAttention attention({4, 2, 64, 16}, {{50, 1}, {20, 1}, {3, 5}, {77, 1}, {8, 1}}, GetParam(), random_);
+  std::vector<std::int32_t> lengths = {51, 0, 8, 78, 0};
+  const DeviceTensor device_lengths(quire::testing::ints(lengths));
+  AttentionBatch batch = attention.batch();
+  batch.seq_lens = device_lengths.tensor();
+  decode(attention, batch, Workspace(attention.shape(), context_.num_sms));
+  const std::vector<float> actual = attention.result(), expected = attention.expected();
+  for (int row = 0; row < batch.num_tokens; ++row) {
+    const double error = row_error(actual, expected, row, attention.width());
+    if (row == 0 || row == 7) {
+      EXPECT_LT(error, attention_tolerance(GetParam())) << "row " << row;
+    } else {
+      EXPECT_TRUE(std::isnan(error)) << "row " << row << " was written";
+    }
+  }
+}
+
+TEST_P(DecodeAttentionTest, FollowsLengthsThatChangeUnderACapturedGraph) {
+  DeviceAttention attention({8, 2, 128, 16}, ragged(30, 2000), GetParam(), random_);
+  const Workspace workspace(attention.shape(), context_.num_sms);
+  std::vector<std::int32_t> zeros(30);
+  const DeviceTensor lengths(quire::testing::ints(zeros));
+  AttentionBatch batch = attention.batch();
+  batch.seq_lens = lengths.tensor();
+
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamCreate(&context_.stream), "stream");
+  check(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeGlobal), "capture");
+  decode(attention, batch, workspace);
+  check(cudaStreamEndCapture(context_.stream, &graph), "capture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "graph");
+
+  check(cudaGraphLaunch(executable, context_.stream), "graph");  // nothing takes part
+  check(cudaStreamSynchronize(context_.stream), "graph");
+  for (const float value : attention.result()) ASSERT_TRUE(std::isnan(value));
+  check(cudaMemcpy(lengths.tensor().data(), attention.batch().seq_lens.data(), lengths.tensor().bytes(),
+                   cudaMemcpyDeviceToDevice),
+        "lengths");
+  check(cudaGraphLaunch(executable, context_.stream), "graph");
+  expect_reference(attention, "from a graph");
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(context_.stream);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DecodeAttentionTest, ::testing::Values(DType::kF16, DType::kBF16),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+TEST(DecodeWorkspaceTest, IsAFewMegabytes) {
+  const AttentionShape shape{.num_heads = 32,
+                             .num_kv_heads = 8,
+                             .head_dim = 128,
+                             .block_size = 16,
+                             .max_num_seqs = 256,
+                             .max_num_tokens = 256,
+                             .max_seq_len = 40960};
+  EXPECT_LT(decode_workspace_bytes(shape, 132), 6U << 20);
+}
+
+}  // namespace
+}  // namespace quire::cuda

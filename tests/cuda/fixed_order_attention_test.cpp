@@ -1,0 +1,97 @@
+// Attention in a fixed order against the CPU reference, and bitwise against itself in other batches and
+// chunks.
+#include <algorithm>
+
+#include "cuda/attention_fixtures.h"
+
+namespace quire::cuda {
+namespace {
+
+using testing::attention_tolerance;
+using testing::DeviceAttention;
+using testing::PagedBatch;
+using testing::PagedShape;
+using testing::row_error;
+
+class FixedOrderAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  std::mt19937 random_{7};
+};
+
+constexpr PagedShape kShapes[] = {{2, 1, 8, 8},    {6, 1, 64, 16},   {3, 3, 80, 32}, {16, 8, 128, 16},
+                                  {2, 1, 256, 64}, {71, 1, 64, 256}, {6, 2, 96, 8},  {8, 2, 128, 128}};
+
+TEST_P(FixedOrderAttentionTest, EqualsTheReference) {
+  for (const PagedShape& shape : kShapes) {
+    const int block = shape.block_size;
+    DeviceAttention attention(
+        shape, {{0, 1}, {block - 1, 1}, {block, 3}, {block + 1, 17}, {0, 65}, {300, 33}, {2000, 1}},
+        GetParam(), random_);
+    fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
+    const std::vector<float> actual = attention.result(), expected = attention.expected();
+    for (int row = 0; row < attention.batch().num_tokens; ++row) {
+      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+          << "head dim " << shape.dim << ", block size " << block << ", row " << row;
+    }
+  }
+}
+
+TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
+  const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 33}, {511, 1}, {255, 4}};
+  for (const PagedShape& shape : kShapes) {
+    DeviceAttention attention(shape, spans, GetParam(), random_);
+    fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
+    const std::vector<float> together = attention.result();
+    for (const int chunk : {1, 7}) {
+      attention.poison();
+      std::int32_t first = 0;  // row of the sequence
+      for (int s = 0; s < attention.batch().num_sequences; ++s) {
+        const auto [before, tokens] = spans[static_cast<std::size_t>(s)];
+        for (int done = 0; done < tokens; done += chunk) {
+          const int count = std::min(chunk, tokens - done);
+          std::vector<std::int32_t> starts = {0, count}, length = {before + done + count};
+          const testing::DeviceTensor device_starts(quire::testing::ints(starts)),
+              device_length(quire::testing::ints(length));
+          AttentionBatch part = attention.batch();
+          part.num_sequences = 1;
+          part.num_tokens = part.max_query_len = count;
+          part.query_starts = device_starts.tensor();
+          part.seq_lens = device_length.tensor();
+          part.table_rows = part.table_rows.rows(s, 1);
+          AttentionCall call = attention.call();
+          call.out = call.out.rows(first + done, count);
+          call.q = call.q.rows(first + done, count);
+          fixed_order_attention(context_, call, part, attention.shape());
+        }
+        first += tokens;
+      }
+      ASSERT_EQ(attention.result(), together) << "head dim " << shape.dim << ", chunks of " << chunk;
+    }
+  }
+}
+
+TEST_P(FixedOrderAttentionTest, LeavesRowsOfEmptySequencesAndBeyondTheLastAlone) {
+  DeviceAttention attention({4, 2, 64, 16}, {{0, 5}, {20, 1}, {0, 3}}, GetParam(), random_);
+  std::vector<std::int32_t> lengths = {5, 0, 3};
+  const testing::DeviceTensor device_lengths(quire::testing::ints(lengths));
+  AttentionBatch batch = attention.batch();
+  batch.seq_lens = device_lengths.tensor();
+  batch.num_sequences = 2;
+  fixed_order_attention(context_, attention.call(), batch, attention.shape());
+  const std::vector<float> actual = attention.result(), expected = attention.expected();
+  for (int row = 0; row < batch.num_tokens; ++row) {
+    const double error = row_error(actual, expected, row, attention.width());
+    if (row < 5) {
+      EXPECT_LT(error, attention_tolerance(GetParam()));
+    } else {
+      EXPECT_TRUE(std::isnan(error)) << "row " << row << " was written";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, FixedOrderAttentionTest,
+                         ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What must hold on a machine with an NVIDIA GPU: tests, then timings. Run from the project's root.
+# Usage: gpu_check.sh BUILD [tests|sanitize|timings]...    BUILD: a build tree with QUIRE_CUDA on; all three by default.
+set -euo pipefail
+build=${1:?gpu_check.sh: name the build tree}
+shift
+parts=("${@:-tests sanitize timings}")
+quire=$build/bin/quire
+
+title() { printf '\n== %s\n' "$1"; }
+
+run_tests() {
+  title "kernels"
+  "$build/bin/cuda_tests" --gtest_brief=1
+  title "golden models, invariance, graphs"
+  "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*'
+  title "engine on the GPU"
+  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='Engine*:LLM*:Pipelining*'
+}
+
+# Memory errors and races, on the small models and the kernels' tests.
+run_sanitizer() {
+  for tool in memcheck racecheck; do
+    title "compute-sanitizer $tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 \
+      "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*VerifyTest*qwen3_bfloat16_cuda*'
+  done
+}
+
+run_timings() {
+  title "this machine"
+  "$quire" doctor
+  title "kernels"
+  for bench in "$build"/bin/*_bench; do "$bench"; done
+  title "standard workload, Qwen3-0.6B (must 27,000 output tokens/s, goal 32,000)"
+  "$quire" bench throughput --shape qwen3-0.6b --workload standard
+  title "one stream, Qwen3-0.6B (must 1,500, goal 2,800 tokens/s)"
+  "$quire" bench latency --shape qwen3-0.6b --input-len 128 --output-len 512
+  title "one stream, Qwen3-8B (must 235, goal 255 tokens/s; first token must 10 ms, goal 6)"
+  "$quire" bench latency --shape qwen3-8b --input-len 128 --output-len 128
+}
+
+for part in ${parts[*]}; do
+  case "$part" in
+    tests) run_tests ;;
+    sanitize) run_sanitizer ;;
+    timings) run_timings ;;
+    *) echo "gpu_check.sh: unknown part '$part'; use tests, sanitize or timings" >&2; exit 2 ;;
+  esac
+done
