@@ -87,7 +87,8 @@ std::vector<std::int32_t> sample_on_cpu(const std::vector<Row>& rows) {
                               .positions = tensor_of(batch.positions, DType::kI32),
                               .slots = tensor_of(batch.slots, DType::kI32),
                               .masked_starts = tensor_of(batch.starts, DType::kI32),
-                              .masked_ids = tensor_of(batch.ids, DType::kI32)};
+                              .masked_ids = tensor_of(batch.ids, DType::kI32),
+                              .workspace = {}};
   std::vector<std::int32_t> tokens(rows.size()), last(rows.size());
   ReferenceBackend().sample(tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32),
                             batch.logits_of(batch.logits.data(), DeviceKind::kCpu), tensors);
@@ -126,7 +127,8 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
                               .positions = positions.tensor(),
                               .slots = slots.tensor(),
                               .masked_starts = starts.tensor(),
-                              .masked_ids = ids.tensor()};
+                              .masked_ids = ids.tensor(),
+                              .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
   const std::size_t bytes =
       sampling_workspace_bytes(static_cast<int>(rows.size()), matrix.dim(1), context_.num_sms);

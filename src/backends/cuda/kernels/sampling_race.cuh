@@ -15,7 +15,7 @@ namespace quire::cuda {
 constexpr int kInvalidLogits = -2;
 
 // Logits and the parameters of every row, as the kernels see them. Four neighbouring tokens are a group,
-// which shares one draw of random numbers; each block that works on a row takes `slice` of its groups.
+// which shares one draw of random numbers; each block of a cluster takes `slice` of its row's groups.
 struct SampleArgs {
   const float* logits;
   std::int64_t row_stride;
