@@ -34,7 +34,7 @@ struct DecodeBreakdown {
 
 // What was not measured, such as decoding where each output is one token, is NaN.
 struct BenchResult {
-  double prefill_tokens_per_s = 0;  // prompt tokens, by the time of all steps that have some
+  double prefill_tokens_per_s = 0;  // prompt tokens, by their share of the time of steps that have some
   double decode_tokens_per_s = 0;   // sampled tokens, in steps without prompt tokens
   double output_tokens_per_s = 0;   // sampled tokens by the time from the first request to the last answer
   Percentiles ttft_ms;              // a request's submission to its first token

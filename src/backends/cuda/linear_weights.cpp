@@ -76,14 +76,14 @@ void WeightLoader::load(std::span<const WeightTensorPtr> parts, const Tensor& we
 void WeightLoader::read(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
   const std::int64_t share = (dst.dim(0) + pool_.size() - 1) / pool_.size();
-  pool_.run([&](int index) {
-    const std::int64_t begin = std::min(index * share, dst.dim(0));
+  pool_.run(pool_.size(), [&](int part, int) {
+    const std::int64_t begin = std::min(part * share, dst.dim(0));
     const std::int64_t count = std::min(share, dst.dim(0) - begin);
     if (count == 0) return;
     try {
       read_rows(parts, row + begin, dst.rows(begin, count));
     } catch (...) {
-      errors[static_cast<std::size_t>(index)] = std::current_exception();
+      errors[static_cast<std::size_t>(part)] = std::current_exception();
     }
   });
   for (const std::exception_ptr& error : errors) {

@@ -32,6 +32,11 @@ constexpr std::int64_t kNarrowDepth = 64;
   return tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
 }
 
+// At most, for one pass.
+[[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
+  return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, 32));
+}
+
 // Floats of scratch a thread needs for linear: sums [tokens][kPanel], then a widened block.
 constexpr std::size_t kLinearScratch = kMaxPassTokens * kPanel + kBlockDepth * kPanel;
 
@@ -48,7 +53,7 @@ struct LinearJob {
   DType out_dtype;
   std::int64_t out_stride;
   const float* bias;   // [out_features], or null
-  float* activations;  // [tokens * in_features, rounded up to an even number]: x as the kernel wants it
+  float* activations;  // [activation_floats]: x as the kernel wants it
 };
 
 struct NormJob {
@@ -162,5 +167,6 @@ struct Kernels {
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAmxKernels;
 
 }  // namespace quire::simd

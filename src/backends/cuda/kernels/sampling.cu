@@ -1,6 +1,13 @@
 // One token for each row of logits: greedy, or the winner of a Gumbel-max race among the tokens that masks
-// and filters leave. A cluster of blocks takes a row at a time and reads it once, [rows, vocab] f32 of any
-// stride: 4 * vocab bytes a row (256 x 151936: 156 MB).
+// and filters leave. Rows without either are one long stream of logits, cut evenly among the blocks; then
+// clusters of blocks take the other rows, one at a time.
+// Bytes: every logit, [rows, vocab] f32 of any stride, is read once: 4 * vocab a row (256 x 151936: 156 MB,
+// 36 us at 4.3 TB/s). The random numbers are the other limit: 22.5 cycles of a multiprocessor for the 128
+// that a warp draws at a time, 28 us for those 256 rows. Measured on an H200, bench/cuda/sampling_bench,
+// vocabulary 151936, microseconds for 256 / 32 / 1 rows:
+//   greedy 56 / 14 / 4.3, temperature 68 / 22 / 6.0 (65 % and 53 % of the bandwidth at 256 rows);
+//   min-p 153 / 24 / 8.5, top-k 50 303 / 54 / 21, top-p 0.95 295 / 50 / 19, both 351 / 63 / 26 where a few
+//   tokens hold the mass; top-p 0.95 of plain noise, where 10^5 tokens stay, 676 / 120 / 52.
 #include <algorithm>
 
 #include "backends/cuda/kernels/sampling.h"
@@ -10,23 +17,23 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kStages = 3;
-constexpr int kPerStage = 2;  // groups of a thread
+constexpr int kStages = 3;    // of which two are on their way while one is used
+constexpr int kPerStage = 2;  // groups of a thread; two share what a round of the loop costs
 constexpr int kStreamBytes = kStages * kPerStage * kSampleThreads * static_cast<int>(sizeof(float4));
 
-// The thread's groups of a row: every kSampleThreads-th from `first`, before `end`. The next ones are on
-// their way to the thread's own places in shared memory, [kStages][kPerStage][kSampleThreads].
+// The thread's groups of a part of a row: every kSampleThreads-th. The next ones are on their way to the
+// thread's own places in shared memory, [kStages][kPerStage][kSampleThreads].
 template <bool kAligned>
 class Stream {
  public:
   __device__ explicit Stream(float4* places) : places_(places + threadIdx.x) {}
 
-  // Starts the first copies of a row; those of the row before have all been used.
-  __device__ void start(const SampleArgs& args, const float* row, int rank) {
-    row_ = row;
+  // Starts the first copies of the groups [begin, end) of a row; those started before have all been used.
+  __device__ void start(const SampleArgs& args, int row, int begin, int end) {
+    row_ = args.logits + row * args.row_stride;
     vocab_ = args.vocab;
-    first_ = rank * args.slice + static_cast<int>(threadIdx.x);
-    end_ = min((rank + 1) * args.slice, args.groups);
+    first_ = begin + static_cast<int>(threadIdx.x);
+    end_ = end;
 #pragma unroll 1
     for (int stage = 0; stage < kStages - 1; ++stage) start_stage(first_ + stage * kStep, stage);
   }
@@ -106,61 +113,152 @@ __device__ Best sample_plain(Stream<kAligned>& stream, const SampledRow& params,
   return best;
 }
 
-// Clusters take turns at the rows. Shared memory: the places of a Stream or, for rows with filters, the
-// block's marks [words][kSampleThreads] and its part of the row, which lies in `scratch` where it does not
-// fit.
+constexpr int kMaxRows = 1024;  // of one launch
+
+// Which rows are plain, a bit each, found out by the block.
+class PlainRows {
+ public:
+  __device__ PlainRows(const SampleArgs& args, unsigned (&words)[kMaxRows / 32]) : words_(words) {
+#pragma unroll 1
+    for (int base = 0; base < args.num_rows; base += kSampleThreads) {
+      const int row = base + static_cast<int>(threadIdx.x);
+      const unsigned votes = __ballot_sync(~0U, row < args.num_rows && SampledRow(args, row).plain());
+      if (threadIdx.x % 32 == 0 && row < args.num_rows) words_[row / 32] = votes;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int row = 0; row < args.num_rows; row += 32) count_ += __popc(words_[row / 32]);
+  }
+
+  __device__ int count() const { return count_; }
+  __device__ bool has(int row) const { return (words_[row / 32] >> row % 32 & 1U) != 0; }
+  // The row that has `before` plain rows before it.
+  __device__ int nth(int before) const {
+    int word = 0;
+    while (before >= __popc(words_[word])) before -= __popc(words_[word++]);
+    unsigned bits = words_[word];
+    for (; before > 0; --before) bits &= bits - 1;
+    return 32 * word + __ffs(static_cast<int>(bits)) - 1;
+  }
+
+ private:
+  unsigned* words_;
+  int count_ = 0;
+};
+
+// What the blocks that share a plain row have found. All zero between launches.
+struct RowState {
+  unsigned long long score_and_id;
+  unsigned top;
+  unsigned arrived;
+};
+
+constexpr std::size_t kStateBytes = kMaxRows * sizeof(RowState);
+
+__device__ void write_token(const SampleArgs& args, int row, int slot, int token) {
+  args.tokens[row] = token;
+  args.last_tokens[slot] = token;
+}
+
+// By one thread of each of `blocks` blocks; the last of them decides.
+__device__ void decide(const SampleArgs& args, RowState& state, int row, int slot, int blocks, Best best) {
+  if (blocks > 1) {
+    atomicMax(&state.score_and_id, static_cast<unsigned long long>(best.score) << 32 | best.id);
+    atomicMax(&state.top, best.top);
+    __threadfence();
+    if (atomicAdd(&state.arrived, 1U) + 1 != static_cast<unsigned>(blocks)) return;
+    __threadfence();
+    const unsigned long long key = atomicExch(&state.score_and_id, 0ULL);
+    best.score = static_cast<unsigned>(key >> 32);
+    best.id = static_cast<unsigned>(key);
+    best.top = atomicExch(&state.top, 0U);
+    atomicExch(&state.arrived, 0U);
+  }
+  write_token(args, row, slot, best.token());
+}
+
+// The plain rows' groups, one after the other, in equal shares: a block's share touches few rows.
+template <bool kAligned>
+__device__ void sample_plain_rows(const SampleArgs& args, const PlainRows& rows, RowState* states,
+                                  int least_share, float4* places, unsigned* shared_best) {
+  const int total = rows.count() * args.groups;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int share = max((total + blocks - 1) / blocks, least_share);
+  int at = static_cast<int>(blockIdx.x) * share;
+  const int end = min(at + share, total);
+  if (at >= end) return;
+
+  Stream<kAligned> stream(places);
+  const auto start = [&](int row) {
+    const int begin = at % args.groups;
+    stream.start(args, row, begin, min(begin + end - at, args.groups));
+  };
+  int row = rows.nth(at / args.groups);
+  start(row);
+  SampledRow params(args, row);
+  while (true) {
+    if (threadIdx.x == 0) *shared_best = ordered(-INFINITY);
+    __syncthreads();
+    Best best = sample_plain(stream, params, shared_best);
+    // The next row is on its way while this one is decided.
+    const int done = row;
+    const int slot = params.slot;
+    const int first = at / args.groups * args.groups;
+    at = first + args.groups;
+    if (at < end) {
+      row = rows.nth(at / args.groups);
+      start(row);
+      params = SampledRow(args, row);
+    }
+    best = RowGroup::reduce_block(best);
+    if (threadIdx.x == 0) {
+      const int sharing = (first + args.groups - 1) / share - first / share + 1;
+      decide(args, states[done], done, slot, sharing, best);
+    }
+    if (at >= end) return;
+  }
+}
+
+// Shared memory: the places of a Stream; then, for rows with filters, the block's marks
+// [words][kSampleThreads] and its part of the row, which lies in `scratch` where it does not fit.
 template <bool kAligned>
 __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kSampleThreads, 2)
-    sample_kernel(const __grid_constant__ SampleArgs args, int words, float4* scratch) {
+    sample_kernel(const __grid_constant__ SampleArgs args, RowState* states, int least_share, int words,
+                  float4* scratch) {
   extern __shared__ float4 shared[];
   __shared__ unsigned shared_best;
+  __shared__ unsigned plain_words[kMaxRows / 32];
   RowGroup blocks;
   admit_next_kernel();
+  wait_for_kernels();
+  const PlainRows plain(args, plain_words);
+  if (plain.count() > 0) sample_plain_rows<kAligned>(args, plain, states, least_share, shared, &shared_best);
+  if (plain.count() == args.num_rows) return;
+
   auto* left = reinterpret_cast<unsigned*>(shared);
   float4* values = scratch != nullptr ? scratch + std::int64_t{blockIdx.x} * args.slice
                                       : reinterpret_cast<float4*>(left + words * kSampleThreads);
   const int clusters = static_cast<int>(gridDim.x) / blocks.size();
-  int r = static_cast<int>(blockIdx.x) / blocks.size();
-  const auto row = [&] { return args.logits + r * args.row_stride; };
-  wait_for_kernels();
-
-  Stream<kAligned> stream(shared);
-  stream.start(args, row(), blocks.rank());
-  SampledRow params(args, r);
+  const int cluster = static_cast<int>(blockIdx.x) / blocks.size();
   blocks.ready();
-  while (true) {
+  __pipeline_wait_prior(0);
+  int turn = 0;
+  for (int row = 0; row < args.num_rows; ++row) {
+    if (plain.has(row) || turn++ % clusters != cluster) continue;
+    const SampledRow params(args, row);
+    __syncthreads();
     if (threadIdx.x == 0) shared_best = ordered(-INFINITY);
-    Best best;
-    if (params.plain()) {
-      __syncthreads();
-      best = sample_plain(stream, params, &shared_best);
-    } else {
-      __pipeline_wait_prior(0);
-      __syncthreads();
-      best = sample_filtered<kAligned>(blocks, args, params, row(), values, left, &shared_best);
-      __syncthreads();
-    }
-    // The next row is on its way while this one is decided.
-    const int sampled = r;
-    const int slot = params.slot;
-    r += clusters;
-    if (r < args.num_rows) {
-      stream.start(args, row(), blocks.rank());
-      params = SampledRow(args, r);
-    }
-    best = blocks.reduce(best);
-    if (blocks.rank() == 0 && threadIdx.x == 0) {
-      args.tokens[sampled] = best.token();
-      args.last_tokens[slot] = best.token();
-    }
-    if (r >= args.num_rows) return;
+    const Best best = blocks.reduce(sample_filtered<kAligned>(
+        blocks, args, params, args.logits + row * args.row_stride, values, left, &shared_best));
+    if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, row, params.slot, best.token());
   }
 }
 
+std::int64_t groups_of(std::int64_t vocab_size) { return (vocab_size + 3) / 4; }
+
 // Groups that each block of a cluster takes.
 int slice_of(std::int64_t vocab_size) {
-  const std::int64_t groups = (vocab_size + 3) / 4;
-  return static_cast<int>((groups + row_group_size() - 1) / row_group_size());
+  return static_cast<int>((groups_of(vocab_size) + row_group_size() - 1) / row_group_size());
 }
 
 // How a launch for `rows` rows of a vocabulary is laid out.
@@ -168,6 +266,7 @@ struct Plan {
   int words;         // of marks, for each thread
   bool fits;         // a block's part of a row in its shared memory
   int shared_bytes;  // of a block
+  int least_share;   // groups of a block, of rows without filters
   int blocks;
 
   Plan(int rows, std::int64_t vocab_size, int num_sms) {
@@ -176,15 +275,21 @@ struct Plan {
     words = (slice + kPerWord - 1) / kPerWord;
     const int marks = words * kSampleThreads * static_cast<int>(sizeof(unsigned));
     const int part = slice * static_cast<int>(sizeof(float4));
-    fits = row_group_size() > 1 && marks + part <= most_shared_bytes();
+    fits = marks + part <= most_shared_bytes() && row_group_size() > 1;
     shared_bytes = std::max(fits ? marks + part : marks, kStreamBytes);
-    blocks = std::min(rows, clusters_at_once(shared_bytes, num_sms)) * row_group_size();
+    // Two groups a thread at the least, or a row.
+    const std::int64_t groups = groups_of(vocab_size);
+    least_share = static_cast<int>(std::min<std::int64_t>(2 * kSampleThreads, groups));
+    const std::int64_t shares = (rows * groups + least_share - 1) / least_share;
+    const std::int64_t clusters = (shares + row_group_size() - 1) / row_group_size();
+    const int most = clusters_at_once(shared_bytes, num_sms);
+    blocks = static_cast<int>(std::clamp<std::int64_t>(std::max<std::int64_t>(clusters, rows), 1, most)) *
+             row_group_size();
   }
 
   std::size_t scratch_bytes(std::int64_t vocab_size) const {
-    return fits ? 0
-                : static_cast<std::size_t>(blocks) * static_cast<std::size_t>(slice_of(vocab_size)) *
-                      sizeof(float4);
+    if (fits) return 0;
+    return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(slice_of(vocab_size)) * sizeof(float4);
   }
 
  private:
@@ -227,38 +332,50 @@ struct Plan {
   }
 };
 
+// Rows [first, first + count) of a batch.
+SampleArgs args_of(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                   const SamplingBatch& batch, int first, int count) {
+  const std::int64_t vocab_size = logits.dim(1);
+  return {.logits = logits.data_as<const float>() + first * logits.stride(0),
+          .row_stride = logits.stride(0),
+          .num_rows = count,
+          .vocab = static_cast<int>(vocab_size),
+          .groups = static_cast<int>(groups_of(vocab_size)),
+          .slice = slice_of(vocab_size),
+          .temperature = batch.temperature.data_as<const float>() + first,
+          .top_p = batch.top_p.data_as<const float>() + first,
+          .min_p = batch.min_p.data_as<const float>() + first,
+          .top_k = batch.top_k.data_as<const int>() + first,
+          .seeds = batch.seeds.data_as<const std::int64_t>() + first,
+          .positions = batch.positions.data_as<const int>() + first,
+          .slots = batch.slots.data_as<const int>() + first,
+          .masked_starts = batch.masked_starts.data_as<const int>() + first,
+          .masked_ids = batch.masked_ids.data_as<const int>(),
+          .tokens = tokens.data_as<int>() + first,
+          .last_tokens = last_tokens.data_as<int>()};
+}
+
 }  // namespace
 
+// Workspace: the states of kMaxRows rows, then what is scratch.
 std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms) {
-  return Plan(max_rows, vocab_size, num_sms).scratch_bytes(vocab_size);
+  return kStateBytes + Plan(std::min(max_rows, kMaxRows), vocab_size, num_sms).scratch_bytes(vocab_size);
 }
 
 void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
             const Tensor& logits, const SamplingBatch& batch, const Tensor& workspace) {
-  if (batch.num_rows == 0) return;
-  const SampleArgs args{.logits = logits.data_as<const float>(),
-                        .row_stride = logits.stride(0),
-                        .num_rows = batch.num_rows,
-                        .vocab = static_cast<int>(logits.dim(1)),
-                        .groups = static_cast<int>((logits.dim(1) + 3) / 4),
-                        .slice = slice_of(logits.dim(1)),
-                        .temperature = batch.temperature.data_as<const float>(),
-                        .top_p = batch.top_p.data_as<const float>(),
-                        .min_p = batch.min_p.data_as<const float>(),
-                        .top_k = batch.top_k.data_as<const int>(),
-                        .seeds = batch.seeds.data_as<const std::int64_t>(),
-                        .positions = batch.positions.data_as<const int>(),
-                        .slots = batch.slots.data_as<const int>(),
-                        .masked_starts = batch.masked_starts.data_as<const int>(),
-                        .masked_ids = batch.masked_ids.data_as<const int>(),
-                        .tokens = tokens.data_as<int>(),
-                        .last_tokens = last_tokens.data_as<int>()};
   const bool aligned = reinterpret_cast<std::uintptr_t>(logits.data()) % 16 == 0 && logits.stride(0) % 4 == 0;
-  const Plan plan(batch.num_rows, logits.dim(1), context.num_sms);
-  launch(context, "sample", aligned ? sample_kernel<true> : sample_kernel<false>,
-         dim3(static_cast<unsigned>(plan.blocks)), dim3(kSampleThreads),
-         static_cast<std::size_t>(plan.shared_bytes), args, plan.words,
-         plan.fits ? nullptr : workspace.data_as<float4>());
+  const auto kernel = aligned ? sample_kernel<true> : sample_kernel<false>;
+  auto* bytes = workspace.data_as<std::byte>();
+  for (int first = 0; first < batch.num_rows; first += kMaxRows) {
+    const int count = std::min(batch.num_rows - first, kMaxRows);
+    const Plan plan(count, logits.dim(1), context.num_sms);
+    launch(context, "sample", kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(kSampleThreads),
+           static_cast<std::size_t>(plan.shared_bytes),
+           args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
+           plan.least_share, plan.words,
+           plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
+  }
 }
 
 }  // namespace quire::cuda

@@ -15,7 +15,7 @@ namespace quire::cuda {
 constexpr int kInvalidLogits = -2;
 
 // Logits and the parameters of every row, as the kernels see them. Four neighbouring tokens are a group,
-// which shares one draw of random numbers; each block that works on a row takes `slice` of its groups.
+// which shares one draw of random numbers; each block of a cluster takes `slice` of its row's groups.
 struct SampleArgs {
   const float* logits;
   std::int64_t row_stride;
@@ -105,19 +105,26 @@ struct Best {
     return finite && score != 0 ? static_cast<int>(~id) : kInvalidLogits;
   }
   __device__ bool neutral() const { return score == 0 && top == 0; }
-  __device__ static Best combine(const Best& a, const Best& b) {
-    const bool first = a.score > b.score || (a.score == b.score && a.id > b.id);
-    return {first ? a.score : b.score, first ? a.id : b.id, max(a.top, b.top)};
+  template <int kLanes>  // of equal groups of lanes, if fewer than a warp
+  __device__ static Best across_lanes(const Best& best) {
+    Best result;
+    result.score = __reduce_max_sync(~0U, best.score);
+    result.id = __reduce_max_sync(~0U, best.score == result.score ? best.id : 0);
+    result.top = __reduce_max_sync(~0U, best.top);
+    return result;
   }
 };
 
+__device__ inline float element(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
 // Keeps the highest logit seen and its first token, of a thread that sees tokens in order.
 __device__ inline void take_higher(const float4& logits, int first_id, float& highest, int& token) {
-  const float values[4] = {logits.x, logits.y, logits.z, logits.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    token = values[i] > highest ? first_id + i : token;
-    highest = fmaxf(values[i], highest);
+    token = element(logits, i) > highest ? first_id + i : token;
+    highest = fmaxf(element(logits, i), highest);
   }
 }
 
@@ -159,12 +166,11 @@ class Race {
   // called by whole warps and followed by a barrier.
   __device__ void seed(int group, const float4& logits) {
     const auto bits = random_bits(group);
-    const float values[4] = {logits.x, logits.y, logits.z, logits.w};
     float best = -INFINITY;
     int chosen = -1;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float bound = values[i] * slope_ - __log2f(static_cast<float>(bits[i]) + 0.5F);
+      const float bound = element(logits, i) * slope_ - __log2f(static_cast<float>(bits[i]) + 0.5F);
       if (bound > best) {
         best = bound;
         chosen = i;
@@ -174,7 +180,7 @@ class Race {
     std::uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      value = chosen == i ? values[i] : value;
+      value = chosen == i ? element(logits, i) : value;
       word = chosen == i ? bits[i] : word;
     }
     const unsigned first = __reduce_max_sync(~0U, chosen < 0 ? 0 : ordered(score(value, word)));
@@ -200,20 +206,22 @@ class Race {
       hopeful |= can_win(max_nan(logits[g]), least);
     }
     if (!hopeful) return;
+    unsigned candidates = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * kGroups; ++i)
+      candidates |= can_win(element(logits[i / 4], i % 4), bits[i / 4][i % 4]) ? 1U << i : 0;
 #pragma unroll 1
-    for (int i = 0; i < 4 * kGroups; ++i) {
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int chosen = __ffs(static_cast<int>(candidates)) - 1;
       float value = 0;
       std::uint32_t word = 0;
 #pragma unroll
-      for (int j = 0; j < 4 * kGroups; ++j) {
-        const float4& four = logits[j / 4];
-        const float candidate = j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w;
-        value = i == j ? candidate : value;
-        word = i == j ? bits[j / 4][j % 4] : word;
+      for (int i = 0; i < 4 * kGroups; ++i) {
+        value = i == chosen ? element(logits[i / 4], i % 4) : value;
+        word = i == chosen ? bits[i / 4][i % 4] : word;
       }
-      if (!can_win(value, word)) continue;
       const float reached = score(value, word);
-      best.offer(reached, 4 * (group + i / 4 * kStride) + i % 4);
+      best.offer(reached, 4 * (group + chosen / 4 * kStride) + chosen % 4);
       atomicMax(shared_best_, ordered(reached));
     }
   }
