@@ -75,7 +75,8 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
       .positions = tensor_of(positions, DType::kI32),
       .slots = tensor_of(slots, DType::kI32),
       .masked_starts = tensor_of(starts, DType::kI32),
-      .masked_ids = tensor_of(ids, DType::kI32).rows(0, static_cast<std::int64_t>(num_masked))};
+      .masked_ids = tensor_of(ids, DType::kI32).rows(0, static_cast<std::int64_t>(num_masked)),
+      .workspace = {}};
   const Tensor matrix(logits.data(), DType::kF32,
                       {static_cast<std::int64_t>(n), static_cast<std::int64_t>(vocab)});
   ops::sample(*backend, tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32), matrix, batch);
