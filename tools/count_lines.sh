@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lines of C++, comments and blanks included: a row of a Markdown table for each folder. Run in the project's root.
+# Lines of C++ and CUDA, comments and blanks included: a row of a Markdown table for each folder. Run in the project's root.
 set -euo pipefail
 echo "| folder | files | lines |"
 echo "|---|---|---|"
 total=0
-for folder in include src/{base,ops,kvcache,scheduler,checkpoint,tokenizer,parallel,backends,layers,models,runner,engine,inspect,cli} tests; do
-  files=$(git ls-files "$folder" | grep -E '\.(h|cpp)$')
+for folder in include src/{base,ops,kvcache,scheduler,checkpoint,tokenizer,parallel,backends,layers,models,runner,engine,inspect,cli} bench tests; do
+  files=$(git ls-files "$folder" | grep -E '\.(h|cpp|cu|cuh)$')
   lines=$(xargs cat <<<"$files" | wc -l)
   total=$((total + lines))
   echo "| $folder | $(wc -l <<<"$files") | $lines |"

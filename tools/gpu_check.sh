@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What must hold on a machine with an NVIDIA GPU: tests, then timings. Run from the project's root.
-# Usage: gpu_check.sh BUILD [tests|sanitize|timings]...    BUILD: a build tree with QUIRE_CUDA on; all three by default.
+# What must hold on a machine with an NVIDIA GPU: tests, then timings; about four minutes. Run from the project's root.
+# Usage: gpu_check.sh BUILD [tests|sanitize|timings]...    BUILD: a build tree with QUIRE_CUDA on and the target
+# cuda_kernel_bench built; all three parts by default.
 set -euo pipefail
 build=${1:?gpu_check.sh: name the build tree}
 shift
@@ -15,7 +16,9 @@ run_tests() {
   title "golden models, invariance, graphs"
   "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*'
   title "engine on the GPU"
-  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='Engine*:LLM*:Pipelining*'
+  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*'
+  title "memory held and planned"
+  "$build/bin/inspect_tests" --gtest_brief=1 --gtest_filter='CapacityTest*'
 }
 
 # Memory errors and races, on the small models and the kernels' tests.
@@ -23,7 +26,7 @@ run_sanitizer() {
   for tool in memcheck racecheck; do
     title "compute-sanitizer $tool"
     compute-sanitizer --tool "$tool" --error-exitcode 1 --print-limit 5 \
-      "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*VerifyTest*qwen3_bfloat16_cuda*'
+      "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*VerifyTest*qwen3_untied_bfloat16_cuda'
   done
 }
 
@@ -36,6 +39,9 @@ run_timings() {
   "$quire" bench throughput --shape qwen3-0.6b --workload standard
   title "one stream, Qwen3-0.6B (must 1,500, goal 2,800 tokens/s)"
   "$quire" bench latency --shape qwen3-0.6b --input-len 128 --output-len 512
+  title "the modes: op by op, and deterministic"
+  "$quire" bench throughput --shape qwen3-0.6b --enforce-eager
+  "$quire" bench throughput --shape qwen3-0.6b --deterministic
   title "one stream, Qwen3-8B (must 235, goal 255 tokens/s; first token must 10 ms, goal 6)"
   "$quire" bench latency --shape qwen3-8b --input-len 128 --output-len 128
 }
