@@ -1,10 +1,14 @@
 // What a step allocates on the host is small and does not grow: no op takes memory of its own after start-up.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <new>
+#include <numeric>
+#include <thread>
 
 #include "engine/engine.h"
 #include "engine/golden_models.h"
@@ -44,6 +48,8 @@ void count(std::size_t bytes) {
 namespace quire {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 class AllocationTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
@@ -56,8 +62,15 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
   Engine engine(config);
   int steps = 0;
   std::uint64_t before = 0;
-  std::uint64_t most = 0;  // of one step
-  engine.observe_steps([&](const StepRecord&) {
+  std::uint64_t most = 0;                                         // of one step
+  std::array<std::atomic<std::uint64_t>, kRequests> delivered{};  // tokens of each request
+  std::uint64_t sampled = 0;
+  engine.observe_steps([&](const StepRecord& step) {
+    // What waits to be delivered is kept somewhere: it must not add up.
+    const auto all = [&] { return std::accumulate(delivered.begin(), delivered.end(), std::uint64_t{0}); };
+    for (const auto end = Clock::now() + std::chrono::seconds(5); all() < sampled && Clock::now() < end;)
+      std::this_thread::yield();
+    sampled += step.decode_tokens;
     const std::uint64_t now = allocations.load(std::memory_order_relaxed);
     if (++steps == 40) largest = 0;  // everything has its size by now
     if (steps > 40) most = std::max(most, now - before);
@@ -72,8 +85,9 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
     request.params.ignore_eos = true;
     if (i % 2 == 1) request.params.top_k = 20;
     request.params.seed = 1;
-    request.on_update = [&](const RequestUpdate& update) {
+    request.on_update = [&, i](const RequestUpdate& update) {
       EXPECT_EQ(update.output.error, "");
+      delivered[static_cast<std::size_t>(i)] = update.output.token_ids.size();
       if (update.finished && --unfinished == 0) done.set_value();
     };
     engine.submit(std::move(request));
