@@ -85,6 +85,7 @@ __device__ inline void store_to_block(const float4* to, unsigned rank, const flo
       "r"(rank), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
       : "memory");
 }
+
 // --- Registers of a warpgroup. ---
 
 template <int kRegisters>
@@ -139,10 +140,6 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 #define QUIRE_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define QUIRE_REGISTERS_80 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39"
 #define QUIRE_REGISTERS_96 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -157,7 +154,6 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 #define QUIRE_BLOCKS_32(b) QUIRE_BLOCKS_4(b)
 #define QUIRE_BLOCKS_48(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCK((b) + 4), QUIRE_BLOCK((b) + 5)
 #define QUIRE_BLOCKS_64(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCKS_4((b) + 4)
-#define QUIRE_BLOCKS_80(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCK((b) + 8), QUIRE_BLOCK((b) + 9)
 #define QUIRE_BLOCKS_96(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCKS_4((b) + 8)
 #define QUIRE_BLOCKS_128(b) QUIRE_BLOCKS_96(b), QUIRE_BLOCKS_4((b) + 12)
 
@@ -201,14 +197,6 @@ __device__ inline void multiply_shared(float (&sums)[8][4], std::uint64_t a, std
   }
 }
 template <typename T>
-__device__ inline void multiply_shared(float (&sums)[10][4], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_SHARED(80, "bf16", "40", "41", "42");
-  } else {
-    QUIRE_PRODUCT_OF_SHARED(80, "f16", "40", "41", "42");
-  }
-}
-template <typename T>
 __device__ inline void multiply_shared(float (&sums)[16][4], std::uint64_t a, std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     QUIRE_PRODUCT_OF_SHARED(128, "bf16", "64", "65", "66");
@@ -241,7 +229,6 @@ __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::
 #undef QUIRE_PRODUCT_OF_SHARED
 #undef QUIRE_BLOCKS_128
 #undef QUIRE_BLOCKS_96
-#undef QUIRE_BLOCKS_80
 #undef QUIRE_BLOCKS_64
 #undef QUIRE_BLOCKS_48
 #undef QUIRE_BLOCKS_32
@@ -249,7 +236,6 @@ __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::
 #undef QUIRE_BLOCK
 #undef QUIRE_REGISTERS_128
 #undef QUIRE_REGISTERS_96
-#undef QUIRE_REGISTERS_80
 #undef QUIRE_REGISTERS_64
 #undef QUIRE_REGISTERS_48
 #undef QUIRE_REGISTERS_32

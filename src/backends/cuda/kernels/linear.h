@@ -18,9 +18,9 @@ void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, co
 // [2n, in_features] holds gate's rows, then up's. Rows of x and of weight are multiples of 16 bytes.
 void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight);
 
-// Whether the two below can take these: of 16 bits, on Hopper, in_features a multiple of 64, rows of x and of
-// weight multiples of 16 bytes. The gated one also wants n to be a multiple of 8.
-bool has_batched_matmul(const Tensor& x, const Tensor& weight);
+// Whether the two below can take these: 16 bits, on Hopper, in_features a multiple of 64, rows of x and of the
+// weight multiples of 16 bytes; for the gated one n is a multiple of 8.
+bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated);
 // For any number of tokens, made for some dozens to hundreds. The order of an element's sum depends on the
 // number of tokens.
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
