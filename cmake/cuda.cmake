@@ -24,3 +24,15 @@ target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJEC
 target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)
 install(TARGETS quire_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/quire)
+
+# Timing programs of bench/cuda for developers: the target cuda_kernel_bench makes bin/*_bench.
+file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/cuda/*_bench.cpp
+     ${PROJECT_SOURCE_DIR}/bench/cuda/*_bench.cu)
+add_custom_target(cuda_kernel_bench)
+foreach(bench ${benches})
+  get_filename_component(name ${bench} NAME_WE)
+  add_executable(${name} EXCLUDE_FROM_ALL ${bench} $<TARGET_OBJECTS:quire_cuda>)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE quire quire_cuda_kernels CUDA::cublasLt)
+  add_dependencies(cuda_kernel_bench ${name})
+endforeach()

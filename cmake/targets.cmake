@@ -43,7 +43,8 @@ function(quire_product)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} quire::xxhash quire::pcre2
                         quire::utf8proc)
-  target_link_options(quire PRIVATE -Wl,--exclude-libs,ALL)  # what archives bring is ours alone
+  # What these archives bring is ours alone. (Not all archives: the C++ library may come as one.)
+  target_link_options(quire PRIVATE -Wl,--exclude-libs,libxxhash.a:libpcre2-8.a:libutf8proc.a)
 
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
   add_executable(quire_program ${sources})

@@ -41,7 +41,8 @@ SamplingBatch make_batch(const Case& c, int rows) {
           .positions = filled(DType::kI32, rows, 17),
           .slots = vector_of(device_tensor<std::int32_t>(DType::kI32, 1, rows, index)),
           .masked_starts = filled(DType::kI32, rows + 1, 0),
-          .masked_ids = filled(DType::kI32, 1, 0)};
+          .masked_ids = filled(DType::kI32, 1, 0),
+          .workspace = {}};
 }
 
 void run(const LaunchContext& context, const char* shape, const Tensor& logits, int rows) {

@@ -1,7 +1,6 @@
 #include "backends/registry.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 
 #include <charconv>
 #include <filesystem>
@@ -9,16 +8,12 @@
 #include "backends/cpu/simd/simd_backend.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_pool.h"
 
 namespace quire {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-
-int usable_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   const CpuIsa isa = resolve_isa(options.cpu_isa);

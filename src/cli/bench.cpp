@@ -69,7 +69,7 @@ double op_ms(const DecodeBreakdown& decode, OpKind kind) { return decode.ms[stat
 void print_breakdown(const DecodeBreakdown& d) {
   print_text(stdout,
              "step     {:>10.3f} ms mean of a decode step: attention {:.3f} ({:.1f} % of the read ceiling), "
-             "products {:.3f} ({:.1f} % of theirs), sampling {:.3f}, other {:.3f}, gaps {:.3f}\n",
+             "products {:.3f} ({:.1f} % of theirs), sampling {:.3f}, other {:.3f}, gaps less overlap {:.3f}\n",
              d.step_ms, op_ms(d, OpKind::kAttention), 100 * d.attention_share, op_ms(d, OpKind::kLinear),
              100 * d.linear_share, op_ms(d, OpKind::kSampling), op_ms(d, OpKind::kOther), d.gap_ms);
 }

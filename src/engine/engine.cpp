@@ -232,7 +232,7 @@ void Engine::submit_step(const StepPlan& plan) {
   record.tokens = static_cast<std::uint64_t>(plan.num_tokens);
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
-    if (sequence.num_tokens > 1 || !sequence.sample) record.prefill_tokens += tokens;
+    if (!sequence.tokens.empty()) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     record.attention_pairs +=
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
@@ -265,13 +265,10 @@ void Engine::book(const StepRecord& record) {
   const std::lock_guard lock(stats_mutex_);
   stats_.scheduler = scheduler_->stats();
   stats_.prefill_tokens += record.prefill_tokens;
-  stats_.decode_tokens += record.decode_tokens;
-  if (record.prefill_tokens > 0) {
-    stats_.prefill_seconds += record.seconds;
-  } else {
-    stats_.decode_seconds += record.seconds;
-    stats_.decode_only_tokens += record.decode_tokens;
-  }
+  stats_.decode_tokens += record.tokens - record.prefill_tokens;
+  const double prefill = record.seconds * record.prefill_share();
+  stats_.prefill_seconds += prefill;
+  stats_.decode_seconds += record.seconds - prefill;
   if (step_observer_) step_observer_(record);
 }
 

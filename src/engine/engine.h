@@ -27,21 +27,24 @@ namespace quire {
 // What the engine has done since it started.
 struct EngineStats {
   SchedulerStats scheduler;
-  std::uint64_t prefill_tokens = 0;      // prompt tokens computed
-  std::uint64_t decode_tokens = 0;       // tokens sampled
-  double prefill_seconds = 0;            // in steps with prompt tokens
-  double decode_seconds = 0;             // in steps without
-  std::uint64_t decode_only_tokens = 0;  // sampled in steps without prompt tokens
+  std::uint64_t prefill_tokens = 0;  // computed of prompts, and again after a preemption
+  std::uint64_t decode_tokens = 0;   // computed one by one, as they were sampled
+  double prefill_seconds = 0;        // a step's time is shared by its tokens
+  double decode_seconds = 0;
 };
 
 // One step, as it was planned and how long it took.
 struct StepRecord {
   std::uint64_t tokens = 0;           // computed
-  std::uint64_t prefill_tokens = 0;   // of them: of prompts; a last chunk of one token counts as decoding
+  std::uint64_t prefill_tokens = 0;   // of them: of prompts, and again after a preemption
   std::uint64_t decode_tokens = 0;    // sampled
   std::uint64_t attention_pairs = 0;  // (token, token it attends to), itself included
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
+
+  double prefill_share() const {
+    return tokens == 0 ? 0 : static_cast<double>(prefill_tokens) / static_cast<double>(tokens);
+  }
 };
 
 // A part of the start, and how long it took.

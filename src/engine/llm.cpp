@@ -102,7 +102,7 @@ class ProgressLine {
     const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
     const double prefill = rate(static_cast<double>(now.prefill_tokens - start_.prefill_tokens),
                                 now.prefill_seconds - start_.prefill_seconds);
-    const double decode = rate(static_cast<double>(now.decode_only_tokens - start_.decode_only_tokens),
+    const double decode = rate(static_cast<double>(now.decode_tokens - start_.decode_tokens),
                                now.decode_seconds - start_.decode_seconds);
     print_text(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
                total, prefill, decode, last ? "\n" : "");

@@ -100,14 +100,16 @@ class Round {
 
 // Steps with prompt tokens and steps without, added up.
 struct StepTotals {
-  double prefill_tokens = 0, prefill_seconds = 0, prefill_flop = 0;
+  double prefill_tokens = 0, prefill_seconds = 0;  // the prompt tokens' share of the time
+  double mixed_seconds = 0, mixed_flop = 0;        // all of the steps that have prompt tokens
   double decode_tokens = 0, decode_seconds = 0, decode_bytes = 0;
 
   void add(const StepRecord& step, const StepWork& work) {
     if (step.prefill_tokens > 0) {
       prefill_tokens += static_cast<double>(step.prefill_tokens);
-      prefill_seconds += step.seconds;
-      prefill_flop += work.flop(step);
+      prefill_seconds += step.seconds * step.prefill_share();
+      mixed_seconds += step.seconds;
+      mixed_flop += work.flop(step);
     } else {
       decode_tokens += static_cast<double>(step.decode_tokens);
       decode_seconds += step.seconds;
@@ -282,8 +284,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   result.decode = profile.breakdown(ceiling);
   result.startup = engine.startup();
   result.read_share = ratio(totals.decode_bytes * 1e-9, totals.decode_seconds) / ceiling.read_gb_per_s;
-  result.matrix_share =
-      ratio(totals.prefill_flop * 1e-9, totals.prefill_seconds) / ceiling.matrix_gflop_per_s;
+  result.matrix_share = ratio(totals.mixed_flop * 1e-9, totals.mixed_seconds) / ceiling.matrix_gflop_per_s;
   return result;
 }
 

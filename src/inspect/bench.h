@@ -25,16 +25,16 @@ struct Percentiles {
 
 // Where the time of a decode step goes, on average over the profiled ones.
 struct DecodeBreakdown {
-  OpTimes ms{};                // by kind of op, one after the other without gaps
+  OpTimes ms{};                // by kind of op, each run for itself
   double step_ms = 0;          // the whole step as it runs otherwise
-  double gap_ms = 0;           // what is left: launches, copies, the host
+  double gap_ms = 0;           // what is left of it: launches, copies, the host; below 0 where ops overlap
   double attention_share = 0;  // bytes of keys and values a second, of the reading ceiling
   double linear_share = 0;     // bytes of weights a second, or operations where that is more, of its ceiling
 };
 
 // What was not measured, such as decoding where each output is one token, is NaN.
 struct BenchResult {
-  double prefill_tokens_per_s = 0;  // prompt tokens, by the time of all steps that have some
+  double prefill_tokens_per_s = 0;  // prompt tokens, by their share of the time of steps that have some
   double decode_tokens_per_s = 0;   // sampled tokens, in steps without prompt tokens
   double output_tokens_per_s = 0;   // sampled tokens by the time from the first request to the last answer
   Percentiles ttft_ms;              // a request's submission to its first token

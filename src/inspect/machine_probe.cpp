@@ -1,6 +1,5 @@
 #include "inspect/machine_probe.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "inspect/matrix_probe.h"
 
 namespace quire {
@@ -21,13 +21,6 @@ namespace {
 
 constexpr std::size_t kRounds = 8;
 constexpr std::size_t kReadBytes = 1'200'000'000;
-
-int num_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 // The seconds of the fastest of several rounds in which every thread does its part, from the first one's
 // start to the last one's end. The threads take the times themselves: another could be late to look at the
@@ -126,7 +119,7 @@ double matrix_gflop_per_s(int num_threads) {
 }  // namespace
 
 MachineCeiling probe_machine() {
-  const int threads = num_cpus();
+  const int threads = usable_cores();
   return {read_gb_per_s(threads), matrix_gflop_per_s(threads)};
 }
 

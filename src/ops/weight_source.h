@@ -23,7 +23,8 @@ class WeightTensor {
   virtual const std::vector<std::int64_t>& shape() const = 0;
 
   // Writes rows [row, row + dst.dim(0)) into dst, a contiguous host tensor [n, cols()] of any float type. The
-  // values are converted with rounding to nearest even. Error when the file cannot be read.
+  // values are converted with rounding to nearest even. Error when the file cannot be read. Thread contract:
+  // any thread, several at once.
   virtual void read_rows(std::int64_t row, const Tensor& dst) const = 0;
 
   std::int64_t rows() const;

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/cuda/matmul.h"
 #include "cuda/device_memory.h"
 #include "parity/ops_fixtures.h"
 
@@ -100,6 +101,21 @@ class Product {
   DeviceTensor device_out_;
 };
 
+// The library with its workspace.
+class Library {
+ public:
+  LibraryMatmul* get() { return &library_; }
+
+ private:
+  static Tensor workspace() {
+    static std::vector<std::byte> bytes(LibraryMatmul::kWorkspaceBytes);
+    return Tensor(bytes.data(), DType::kU8, {std::ssize(bytes)});
+  }
+
+  DeviceTensor memory_{workspace()};
+  LibraryMatmul library_{memory_.tensor()};
+};
+
 class LinearTest : public testing::DeviceTest {
  protected:
   // For every combination of dtypes and with a bias or without.
@@ -147,16 +163,26 @@ TEST_F(LinearTest, FixedOrderGivesARowTheSameBitsInAnyBatch) {
 
 TEST_F(LinearTest, MatvecIsRightForAnyShapeAndType) {
   // Rows of the weight: fewer than an SM's group, some groups an SM, many, not a multiple of 8. Columns:
-  // fewer than one warp takes, odd, several units of a warp, more than its ring.
-  for (const Shape shape :
-       {Shape{1, 1, 8}, Shape{1, 67, 33}, Shape{1, 1000, 2048}, Shape{2, 4096, 1024}, Shape{3, 2117, 72},
-        Shape{5, 300, 136}, Shape{7, 1024, 3072}, Shape{8, 65, 1031}, Shape{9, 1024, 520},
-        Shape{11, 12345, 264}, Shape{16, 130, 5000}, Shape{16, 2500, 1024}}) {
+  // fewer than one warp takes, several units of a warp, more than its ring.
+  for (const Shape shape : {Shape{1, 1, 8}, Shape{1, 1000, 2048}, Shape{2, 4096, 1024}, Shape{3, 2117, 72},
+                            Shape{5, 300, 136}, Shape{7, 1024, 3072}, Shape{8, 70, 5000}, Shape{9, 1024, 520},
+                            Shape{11, 12345, 264}, Shape{16, 130, 5000}, Shape{16, 2500, 1024}}) {
     for_each_product(shape, [&](const Product& product) {
+      if (product.x().dtype() == DType::kF32) return;
+      ASSERT_TRUE(matvec_supports(product.x(), product.weight()));
       matvec(context_, product.out(), product.x(), product.weight(), product.bias());
       product.expect_right();
     });
   }
+}
+
+TEST_F(LinearTest, MatvecLeavesOtherShapesAlone) {
+  for (const Shape shape : {Shape{17, 8, 8}, Shape{1, 8, 12}}) {
+    const Product product(shape, DType::kBF16, DType::kBF16, false, random_);
+    EXPECT_FALSE(matvec_supports(product.x(), product.weight()));
+  }
+  const Product floats({1, 8, 8}, DType::kF32, DType::kF32, false, random_);
+  EXPECT_FALSE(matvec_supports(floats.x(), floats.weight()));
 }
 
 TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {
@@ -182,18 +208,68 @@ TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {
   }
 }
 
+TEST_F(LinearTest, LinearIsRightByWhateverPathItTakes) {
+  Library library;
+  for (const std::int64_t tokens : {1, 2, 3, 5, 8, 9, 16, 17, 255}) {
+    for (const Shape shape : {Shape{tokens, 264, 136}, Shape{tokens, 67, 33}}) {
+      for_each_product(shape, [&](const Product& product) {
+        for (LibraryMatmul* const path : {library.get(), static_cast<LibraryMatmul*>(nullptr)}) {
+          product.poison();
+          linear(context_, path, product.out(), product.x(), product.weight(), product.bias());
+          product.expect_right();
+        }
+      });
+    }
+  }
+}
+
+TEST_F(LinearTest, ProductsAreRightInAReplayedGraph) {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  context_.stream = stream;
+  Library library;
+  for (const std::int64_t tokens : {1, 16, 40}) {
+    const Product product({tokens, 520, 264}, DType::kBF16, DType::kF32, true, random_);
+    const auto run = [&] {
+      linear(context_, library.get(), product.out(), product.x(), product.weight(), product.bias());
+    };
+    run();  // the library chooses
+    check(cudaStreamSynchronize(stream), "a product");
+    product.poison();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a graph");
+    run();
+    run();
+    check(cudaStreamEndCapture(stream, &graph), "a graph");
+    check(cudaGraphInstantiate(&executable, graph, 0), "a graph");
+    check(cudaGraphLaunch(executable, stream), "a graph");
+    product.expect_right();
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  }
+  cudaStreamDestroy(stream);
+}
+
 TEST_F(LinearTest, RowsOfXMayBeStrided) {
-  Product wide({6, 40, 80}, DType::kBF16, DType::kF32, false, random_);
-  const Product narrow({6, 40, 48}, DType::kBF16, DType::kF32, false, random_);
-  // Columns 8 to 55 of a wider x, against those columns as a matrix of their own.
-  const Tensor columns = wide.x().columns(8, 48);
-  check(cudaMemcpy2D(narrow.x().data(), 48 * 2, columns.data(), 80 * 2, 48 * 2, 6, cudaMemcpyDeviceToDevice),
-        "copy");
-  fixed_order_matmul(context_, narrow.out(), columns, narrow.weight(), {});
-  const std::vector<std::byte> strided = narrow.result().bytes();
-  narrow.poison();
-  fixed_order_matmul(context_, narrow.out(), narrow.x(), narrow.weight(), {});
-  EXPECT_EQ(narrow.result().bytes(), strided);
+  Library library;
+  for (const std::int64_t tokens : {6, 12, 30}) {
+    const Product wide({tokens, 40, 80}, DType::kBF16, DType::kF32, false, random_);
+    const Product narrow({tokens, 40, 48}, DType::kBF16, DType::kF32, false, random_);
+    // Columns 8 to 55 of a wider x, against those columns as a matrix of their own.
+    const Tensor columns = wide.x().columns(8, 48);
+    check(cudaMemcpy2D(narrow.x().data(), 48 * 2, columns.data(), 80 * 2, 48 * 2,
+                       static_cast<std::size_t>(tokens), cudaMemcpyDeviceToDevice),
+          "copy");
+    for (LibraryMatmul* const path : {library.get(), static_cast<LibraryMatmul*>(nullptr)}) {
+      linear(context_, path, narrow.out(), columns, narrow.weight(), {});
+      const std::vector<double> strided = narrow.result().values();
+      narrow.poison();
+      linear(context_, path, narrow.out(), narrow.x(), narrow.weight(), {});
+      const std::vector<double> dense = narrow.result().values();
+      for (std::size_t i = 0; i < dense.size(); ++i) ASSERT_NEAR(strided[i], dense[i], 1e-4);
+    }
+  }
 }
 
 TEST_F(LinearTest, AddBiasAddsToEveryRow) {

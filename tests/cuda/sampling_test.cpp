@@ -87,7 +87,8 @@ std::vector<std::int32_t> sample_on_cpu(const std::vector<Row>& rows) {
                               .positions = tensor_of(batch.positions, DType::kI32),
                               .slots = tensor_of(batch.slots, DType::kI32),
                               .masked_starts = tensor_of(batch.starts, DType::kI32),
-                              .masked_ids = tensor_of(batch.ids, DType::kI32)};
+                              .masked_ids = tensor_of(batch.ids, DType::kI32),
+                              .workspace = {}};
   std::vector<std::int32_t> tokens(rows.size()), last(rows.size());
   ReferenceBackend().sample(tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32),
                             batch.logits_of(batch.logits.data(), DeviceKind::kCpu), tensors);
@@ -96,7 +97,9 @@ std::vector<std::int32_t> sample_on_cpu(const std::vector<Row>& rows) {
 
 class CudaSamplingTest : public testing::DeviceTest {
  protected:
-  std::vector<std::int32_t> sample_on_gpu(const std::vector<Row>& rows, std::size_t padding = 0) const;
+  // The tokens of the last of `calls` calls, which share a workspace.
+  std::vector<std::int32_t> sample_on_gpu(const std::vector<Row>& rows, std::size_t padding = 0,
+                                          int calls = 1) const;
   // Both, on the same rows; `different` of them may be decided by rounding.
   void expect_same(const std::string& what, const std::vector<Row>& rows, int different) const;
   std::map<std::int32_t, int> histogram(Row row, int draws) const;
@@ -104,8 +107,8 @@ class CudaSamplingTest : public testing::DeviceTest {
   void expect_distribution(const Row& row, const std::vector<double>& probabilities) const;
 };
 
-std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>& rows,
-                                                          std::size_t padding) const {
+std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>& rows, std::size_t padding,
+                                                          int calls) const {
   RowBatch batch(rows, padding);
   std::vector<std::int32_t> tokens(rows.size(), -7), last(rows.size(), -7);
   const DeviceTensor temperature(tensor_of(batch.temperature, DType::kF32)),
@@ -124,13 +127,17 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
                               .positions = positions.tensor(),
                               .slots = slots.tensor(),
                               .masked_starts = starts.tensor(),
-                              .masked_ids = ids.tensor()};
+                              .masked_ids = ids.tensor(),
+                              .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
   const std::size_t bytes =
       sampling_workspace_bytes(static_cast<int>(rows.size()), matrix.dim(1), context_.num_sms);
   std::vector<std::uint8_t> nothing(bytes + 1);
   const DeviceTensor workspace(tensor_of(nothing, DType::kU8));
-  sample(context_, device_tokens.tensor(), device_last.tensor(), matrix, tensors, workspace.tensor());
+  for (int i = 0; i < calls; ++i) {
+    device_tokens.poison();
+    sample(context_, device_tokens.tensor(), device_last.tensor(), matrix, tensors, workspace.tensor());
+  }
   device_tokens.download(tensor_of(tokens, DType::kI32));
   device_last.download(tensor_of(last, DType::kI32));
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(last[rows.size() - 1 - i], tokens[i]) << "its slot";
@@ -206,9 +213,9 @@ std::vector<double> softmax(const std::vector<float>& logits, double temperature
 }
 
 std::vector<float> normal_logits(std::size_t vocab, float deviation, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, deviation);
+  std::normal_distribution<float> normal(0, 1);
   std::vector<float> logits(vocab);
-  for (float& logit : logits) logit = normal(random);
+  for (float& logit : logits) logit = deviation * normal(random);
   return logits;
 }
 
@@ -418,7 +425,7 @@ TEST_F(CudaSamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   for (std::size_t i = 0; i < rows.size(); i += 6) EXPECT_EQ(sample_on_gpu({rows[i]}).front(), together[i]);
   const std::vector<Row> some(rows.begin() + 60, rows.begin() + 93);
   EXPECT_THAT(sample_on_gpu(some), ::testing::ElementsAreArray(together.begin() + 60, together.begin() + 93));
-  EXPECT_EQ(sample_on_gpu(rows), together) << "again";
+  EXPECT_EQ(sample_on_gpu(rows, 0, 3), together) << "again";
   for (Row& row : rows) row.seed = 6;
   EXPECT_NE(sample_on_gpu(rows), together);
 }

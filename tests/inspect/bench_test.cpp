@@ -112,7 +112,7 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   engine.observe_steps([&](const StepRecord& step) { steps.push_back(step); });
   std::promise<void> done;
   EngineRequest request;
-  request.prompt.assign(12, 5);
+  request.prompt.assign(9, 5);
   request.params.max_tokens = 3;
   request.params.ignore_eos = true;
   request.on_update = [&](const RequestUpdate& update) {
@@ -122,15 +122,15 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   engine.submit(std::move(request));
   done.get_future().wait();
   engine.observe_steps({});
-  ASSERT_EQ(steps.size(), 4U);  // 8 and 4 tokens of the prompt, then two samples
+  ASSERT_EQ(steps.size(), 4U);  // 8 and 1 tokens of the prompt, then two samples
   EXPECT_EQ(steps[0].prefill_tokens, 8U);
   EXPECT_EQ(steps[0].decode_tokens, 0U);
   EXPECT_EQ(steps[0].attention_pairs, 36U);
-  EXPECT_EQ(steps[1].prefill_tokens, 4U);
+  EXPECT_EQ(steps[1].prefill_tokens, 1U);
   EXPECT_EQ(steps[1].decode_tokens, 1U);
-  EXPECT_EQ(steps[1].attention_pairs, 9U + 10 + 11 + 12);
+  EXPECT_EQ(steps[1].attention_pairs, 9U);
   EXPECT_EQ(steps[2].prefill_tokens, 0U);
-  EXPECT_EQ(steps[3].attention_pairs, 14U);
+  EXPECT_EQ(steps[3].attention_pairs, 11U);
   for (const StepRecord& step : steps) EXPECT_GT(step.seconds, 0);
 }
 

@@ -74,6 +74,16 @@ class PagedBatch {
     return {at(0), at(half)};
   }
   const Matrix& memory() const { return *memory_; }
+  // What attention is planned for; a step may be a part of this batch.
+  AttentionShape attention_shape() const {
+    return {.num_heads = shape_.heads,
+            .num_kv_heads = shape_.kv_heads,
+            .head_dim = shape_.dim,
+            .block_size = shape_.block_size,
+            .max_num_seqs = batch.num_sequences,
+            .max_num_tokens = batch.num_tokens,
+            .max_seq_len = batch.max_seq_len};
+  }
 
   KvCacheLayer cache;
   AttentionBatch batch;

@@ -153,6 +153,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
     const auto one = make(1), two = make(2);
     ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    ops::plan_attention(*two, paged.batch, paged.attention_shape());
     ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scale);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
@@ -170,6 +171,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.seq_lens = ints(length);
         step.table_rows = ints(row);
         step.positions = step.slot_mapping = ints(unused);
+        ops::plan_attention(*one, step, paged.attention_shape());
         ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
                        step, scale);
       }

@@ -7,7 +7,6 @@
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/sampling.h"
-#include "backends/cuda/linear_weights.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -57,6 +56,7 @@ CudaBackend::~CudaBackend() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(context_.stream);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  loader_.reset();
   library_.reset();
   cudaStreamDestroy(context_.stream);
 }
@@ -116,6 +116,7 @@ void CudaBackend::wait(Event event) {
 }
 
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
+  loader_.reset();
   check(cudaStreamBeginCapture(context().stream, cudaStreamCaptureModeThreadLocal), "beginning a graph");
   cudaGraph_t graph = nullptr;
   try {
@@ -151,12 +152,21 @@ OpTimes CudaBackend::stop_profile() {
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
-  return load_linear(*this, parts, dtype);
+  QUIRE_CHECK(!parts.empty());
+  std::int64_t rows = 0;
+  for (const WeightTensorPtr& part : parts) rows += part->rows();
+  const std::int64_t cols = parts.front()->cols();
+  Buffer buffer = allocate(static_cast<std::size_t>(rows * cols) * size_of(dtype), MemoryKind::kDevice);
+  const Tensor weight(buffer.data(), dtype, {rows, cols}, DeviceKind::kCuda);
+  if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
+  loader_->load(parts, weight);
+  return std::make_unique<CudaLinear>(std::move(buffer), weight);
 }
 
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
   if (x.dim(0) == 0) return;
+  loader_.reset();
   cuda::linear(context(OpKind::kLinear), deterministic_ ? nullptr : library_.get(), out, x,
                dynamic_cast<const CudaLinear&>(weights).weight(), bias);
 }
@@ -223,8 +233,7 @@ void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& bias, const Tensor& gate_up) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
-  const bool few = x.dim(0) > 0 && x.dim(0) <= kMaxMatvecTokens;
-  if (few && !deterministic_ && !bias.defined() && x.dtype() != DType::kF32) {
+  if (!deterministic_ && !bias.defined() && matvec_supports(x, weight)) {
     gated_matvec(context(OpKind::kLinear), out, x, weight);
   } else {
     Backend::gated_linear(out, x, weights, bias, gate_up);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/linear_weights.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/op_timer.h"
 #include "ops/backend.h"
@@ -78,8 +79,9 @@ class CudaBackend final : public Backend {
   Event last_event_ = 0;
   Buffer library_workspace_;
   std::unique_ptr<LibraryMatmul> library_;
-  std::unique_ptr<OpTimer> timer_;  // while ops are timed
-  AttentionShape attention_shape_;  // of the last plan
+  std::unique_ptr<WeightLoader> loader_;  // until the first product
+  std::unique_ptr<OpTimer> timer_;        // while ops are timed
+  AttentionShape attention_shape_;        // of the last plan
 };
 
 }  // namespace quire::cuda

@@ -1,16 +1,9 @@
 #include "backends/cuda/matmul.h"
 
-#include <algorithm>
-#include <array>
-#include <limits>
-#include <vector>
-
 #include "base/error.h"
 
 namespace quire::cuda {
 namespace {
-
-constexpr int kCandidates = 8;  // that tune() measures
 
 void check_library(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] {
@@ -60,10 +53,10 @@ struct LibraryMatmul::Problem {
 
 namespace {
 
-// The library's proposals, best first; empty where it has none.
+// The library's first choice; none where it cannot compute the product.
 template <typename Problem>
-std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, Problem& problem, int alignment,
-                                          std::size_t workspace_bytes) {
+std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, Problem& problem, int alignment,
+                                           std::size_t workspace_bytes) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_library(cublasLtMatmulPreferenceInit(&preference), "a preference");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -76,20 +69,15 @@ std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, Problem& prob
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(attribute, static_cast<std::uint32_t>(alignment));
   }
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &problem.operation, &problem.weight, &problem.x, &problem.out,
-                                     &problem.out, &preference, kCandidates, results.data(), &count);
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return algorithms;
+                                     &problem.out, &preference, 1, &result, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   check_library(status, "the choice of an algorithm");
-  for (int i = 0; i < count; ++i) {
-    if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
-      algorithms.push_back(results[static_cast<std::size_t>(i)].algo);
-    }
-  }
-  return algorithms;
+  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+  return result.algo;
 }
 
 }  // namespace
@@ -109,76 +97,36 @@ const LibraryMatmul::Algorithm& LibraryMatmul::algorithm(const Shape& shape) {
   const auto found = algorithms_.find(shape);
   if (found != algorithms_.end()) return found->second;
   Problem problem(shape);
-  const auto proposals = propose(handle_, problem, shape.alignment, workspace_.bytes());
-  return algorithms_.emplace(shape, proposals.empty() ? Algorithm() : proposals.front()).first->second;
+  return algorithms_.emplace(shape, choose(handle_, problem, shape.alignment, workspace_.bytes()))
+      .first->second;
 }
 
 bool LibraryMatmul::supports(const Tensor& out, const Tensor& x, const Tensor& weight) {
   return algorithm(shape_of(out, x, weight)).has_value();
 }
 
-void LibraryMatmul::run(const LaunchContext& context, const Problem& problem,
-                        const cublasLtMatmulAlgo_t& algorithm, const Tensor& out, const Tensor& x,
-                        const Tensor& weight) {
-  const float one = 1;
-  const float zero = 0;
-  auto& p = const_cast<Problem&>(problem);  // descriptors are read, but passed as pointers to non-const
-  check_library(cublasLtMatmul(handle_, &p.operation, &one, weight.data(), &p.weight, x.data(), &p.x, &zero,
-                               out.data(), &p.out, out.data(), &p.out, &algorithm, workspace_.data(),
-                               workspace_.bytes(), context.stream),
-                "a product");
-}
-
 void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
                              const Tensor& weight, const Tensor& bias) {
   const Shape shape = shape_of(out, x, weight);
   const Algorithm& chosen = algorithm(shape);
-  if (!chosen)
+  if (!chosen) {
     fail("cuBLASLt cannot multiply {} by {} to {}", x.describe(), weight.describe(), out.describe());
-  run(context, Problem(shape), *chosen, out, x, weight);
-  if (bias.defined()) add_bias(context, out, bias);
-}
-
-float LibraryMatmul::time(const LaunchContext& context, const Problem& problem,
-                          const cublasLtMatmulAlgo_t& algorithm, const Tensor& out, const Tensor& x,
-                          std::span<const Tensor> weights) {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "an event");
-  check(cudaEventCreate(&end), "an event");
-  run(context, problem, algorithm, out, x,
-      weights.back());  // what it loads when it first runs is not counted
-  check(cudaEventRecord(begin, context.stream), "an event");
-  for (const Tensor& weight : weights) run(context, problem, algorithm, out, x, weight);
-  check(cudaEventRecord(end, context.stream), "an event");
-  check(cudaEventSynchronize(end), "matrix products");
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, begin, end), "a time");
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return milliseconds;
-}
-
-float LibraryMatmul::tune(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          std::span<const Tensor> weights) {
-  const Shape shape = shape_of(out, x, weights.front());
-  Problem problem(shape);
-  const auto proposals = propose(handle_, problem, shape.alignment, workspace_.bytes());
-  if (proposals.empty()) return 1;
-  std::vector<float> times;
-  for (const cublasLtMatmulAlgo_t& proposal : proposals) {
-    times.push_back(time(context, problem, proposal, out, x, weights));
   }
-  const auto fastest = std::min_element(times.begin(), times.end());
-  algorithms_[shape] = proposals[static_cast<std::size_t>(fastest - times.begin())];
-  return *fastest / times.front();
+  const float one = 1;
+  const float zero = 0;
+  Problem p(shape);
+  check_library(cublasLtMatmul(handle_, &p.operation, &one, weight.data(), &p.weight, x.data(), &p.x, &zero,
+                               out.data(), &p.out, out.data(), &p.out, &*chosen, workspace_.data(),
+                               workspace_.bytes(), context.stream),
+                "a product");
+  if (bias.defined()) add_bias(context, out, bias);
 }
 
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias) {
   if (library == nullptr || weight.dtype() == DType::kF32) {
     fixed_order_matmul(context, out, x, weight, bias);
-  } else if (x.dim(0) <= kMaxMatvecTokens) {
+  } else if (matvec_supports(x, weight)) {
     matvec(context, out, x, weight, bias);
   } else if (library->supports(out, x, weight)) {
     library->multiply(context, out, x, weight, bias);

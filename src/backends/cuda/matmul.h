@@ -5,14 +5,15 @@
 #include <compare>
 #include <map>
 #include <optional>
-#include <span>
 
 #include "backends/cuda/kernels/linear.h"
 
 namespace quire::cuda {
 
 // Products of 16-bit types by cuBLASLt; what the tensors are is said in linear.h. How a shape is computed is
-// chosen once and then stays: after a shape's first use nothing is allocated, and calls can be captured.
+// the library's first choice and stays: after a shape's first use nothing is allocated, and calls can be
+// captured. (On an H200 the fastest of its first five choices took 3.5 % less, in the mean of 90 shapes of
+// Qwen3-0.6B with 24 to 512 tokens; to find it takes 0.5 s at every start.)
 // Thread contract: one thread at a time, one stream.
 class LibraryMatmul {
  public:
@@ -29,10 +30,6 @@ class LibraryMatmul {
   // Error where it is not supported.
   void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                 const Tensor& bias);
-  // Times the ways that the library proposes first, on these weights of one shape in turn, and keeps the
-  // fastest. Waits for the stream. Returns the time of the fastest over that of the library's first choice.
-  float tune(const LaunchContext& context, const Tensor& out, const Tensor& x,
-             std::span<const Tensor> weights);
 
  private:
   struct Shape {
@@ -46,10 +43,6 @@ class LibraryMatmul {
 
   static Shape shape_of(const Tensor& out, const Tensor& x, const Tensor& weight);
   const Algorithm& algorithm(const Shape& shape);
-  void run(const LaunchContext& context, const Problem& problem, const cublasLtMatmulAlgo_t& algorithm,
-           const Tensor& out, const Tensor& x, const Tensor& weight);
-  float time(const LaunchContext& context, const Problem& problem, const cublasLtMatmulAlgo_t& algorithm,
-             const Tensor& out, const Tensor& x, std::span<const Tensor> weights);
 
   cublasLtHandle_t handle_ = nullptr;
   Tensor workspace_;

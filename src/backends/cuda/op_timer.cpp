@@ -1,5 +1,7 @@
 #include "backends/cuda/op_timer.h"
 
+#include <algorithm>
+
 #include "backends/cuda/kernels/probe.h"
 
 namespace quire::cuda {
@@ -7,6 +9,8 @@ namespace {
 
 // Longer than the host takes to queue a step of a thousand kernels.
 constexpr std::int64_t kHeadStartNanoseconds = 15'000'000;
+
+constexpr int kEmptyMarks = 64;  // with no op between them, to see what a mark costs
 
 }  // namespace
 
@@ -25,14 +29,21 @@ void OpTimer::begin(OpKind kind) {
   check(cudaEventRecord(mark.event, context_.stream), "recording an event");
 }
 
+// Between two marks.
+double OpTimer::seconds(std::size_t from, std::size_t to) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, marks_[from].event, marks_[to].event), "timing ops");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
 OpTimes OpTimer::finish() {
-  begin(OpKind::kOther);
+  const std::size_t end = marks_.size();
+  for (int i = 0; i <= kEmptyMarks; ++i) begin(OpKind::kOther);
   check(cudaEventSynchronize(marks_.back().event), "timing ops");
+  const double mark_seconds = seconds(end, end + kEmptyMarks) / kEmptyMarks;
   OpTimes times{};
-  for (std::size_t i = 1; i < marks_.size(); ++i) {
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, marks_[i - 1].event, marks_[i].event), "timing an op");
-    times[static_cast<std::size_t>(marks_[i - 1].kind)] += 1e-3 * static_cast<double>(milliseconds);
+  for (std::size_t i = 0; i < end; ++i) {
+    times[static_cast<std::size_t>(marks_[i].kind)] += std::max(0.0, seconds(i, i + 1) - mark_seconds);
   }
   return times;
 }

@@ -7,9 +7,9 @@
 
 namespace quire::cuda {
 
-// Times the ops of a stretch of the stream, from one's begin to the next one's. The device is held back at
-// first, so that the host is ahead of it and ops follow one another as they do in a graph; what stays is an
-// event between two ops, about a microsecond.
+// Times the ops of a stretch of the stream, from one's begin to the next one's, less what a mark costs. The
+// device is held back at first, so that the host is ahead of it. Ops do not overlap here as they do in a
+// graph, where one begins while the other ends: their sum may exceed the step they are taken from.
 class OpTimer {
  public:
   explicit OpTimer(const LaunchContext& context);
@@ -25,6 +25,8 @@ class OpTimer {
     OpKind kind;
     cudaEvent_t event;
   };
+
+  double seconds(std::size_t from, std::size_t to) const;
 
   LaunchContext context_;
   std::vector<Mark> marks_;

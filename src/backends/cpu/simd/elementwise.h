@@ -110,6 +110,7 @@ void prepare_attention(const PrepareJob& job, std::int64_t begin, std::int64_t e
       for (std::int64_t h = 0; h < job.num_heads; ++h) {
         prepare_head(job, job.q_norm, job.positions[t], query + h * dim, query + h * dim, scratch);
       }
+      if (job.slots[t] < 0) continue;
       for (std::int64_t h = 0; h < job.num_kv_heads; ++h) {
         const std::int64_t slot = row + h * cache.head_stride;
         prepare_head(job, job.k_norm, job.positions[t], key + h * dim, static_cast<T*>(cache.keys) + slot,

@@ -1,5 +1,11 @@
 #include "backends/cpu/simd/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -9,7 +15,21 @@
 namespace quire {
 namespace {
 
-constexpr std::array kAllIsas = {CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16};
+constexpr std::array kAllIsas = {CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16,
+                                 CpuIsa::kAmx};
+
+#if defined(__x86_64__)
+// AMX's registers are large, and a process must ask the system to save them.
+bool may_use_amx() {
+  constexpr unsigned kAmxBf16 = 1U << 22;
+  constexpr unsigned kAmxTile = 1U << 24;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kAmxBf16 | kAmxTile)) != 0) return false;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 // By cpuid, and by what the operating system saves of the registers.
 bool is_available(CpuIsa isa) {
@@ -27,6 +47,8 @@ bool is_available(CpuIsa isa) {
       return avx512;
     case CpuIsa::kAvx512Bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
+    case CpuIsa::kAmx:
+      return avx512 && may_use_amx();
   }
 #endif
   return isa == CpuIsa::kReference;
@@ -36,8 +58,8 @@ bool is_available(CpuIsa isa) {
 // Rapids: 86 against 174 GFLOP/s a core); on AMD's it doubles the rate.
 CpuIsa best_isa() {
 #if defined(__x86_64__)
-  if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
-  if (is_available(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
+  const bool slow_bf16 = !__builtin_cpu_is("amd");
+  if (available_isas().back() == CpuIsa::kAvx512Bf16 && slow_bf16) return CpuIsa::kAvx512;
 #endif
   return available_isas().back();
 }
@@ -60,6 +82,8 @@ std::string_view to_string(CpuIsa isa) {
       return "avx512";
     case CpuIsa::kAvx512Bf16:
       return "avx512_bf16";
+    case CpuIsa::kAmx:
+      return "amx";
   }
   return "";
 }

@@ -7,9 +7,9 @@
 namespace quire {
 
 // Instruction sets the CPU kernels are written for, from the plainest to the widest.
-enum class CpuIsa : std::uint8_t { kReference, kAvx2, kAvx512, kAvx512Bf16 };
+enum class CpuIsa : std::uint8_t { kReference, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-std::string_view to_string(CpuIsa isa);  // "reference", "avx2", "avx512", "avx512_bf16"
+std::string_view to_string(CpuIsa isa);  // "reference", "avx2", "avx512", "avx512_bf16", "amx"
 
 // Those this machine runs, in the order above.
 std::vector<CpuIsa> available_isas();

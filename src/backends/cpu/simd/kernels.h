@@ -20,18 +20,21 @@ constexpr std::int64_t kPanelStep = 16;
   return (n + step - 1) / step * step;
 }
 
-// Tokens of one pass over the weights. More are taken in several passes; fewer than kWideTokens use the
-// weights as they lie, others widen a block of them to float32 first, which many tokens then share.
+// Tokens of one pass over the weights; more are taken in several passes.
 constexpr std::int64_t kMaxPassTokens = 512;
-constexpr std::int64_t kWideTokens = 48;
-constexpr std::int64_t kBlockDepth = 256;  // k of one such block
-// k of a block for few tokens: what it holds, and the next one that is fetched meanwhile, fit the first
-// cache.
-constexpr std::int64_t kNarrowDepth = 64;
 
-// Elements from one token to the next among the prepared activations. No power of two, for the caches' sake.
-[[gnu::always_inline]] constexpr std::int64_t activation_stride(std::int64_t depth) {
-  return round_up(depth, 16) + 16;
+// k of a block. From so many tokens on it is widened to float32, which many tokens then share; otherwise it
+// and the next one, which is fetched meanwhile, fit the first cache.
+constexpr std::int64_t kWideTokens = 48;
+constexpr std::int64_t kBlockDepth = 256;
+constexpr std::int64_t kNarrowDepth = 64;
+[[gnu::always_inline]] constexpr std::int64_t block_depth(std::int64_t tokens) {
+  return tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
+}
+
+// At most, for one pass.
+[[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
+  return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, 32));
 }
 
 // Floats of scratch a thread needs for linear: sums [tokens][kPanel], then a widened block.
@@ -50,7 +53,7 @@ struct LinearJob {
   DType out_dtype;
   std::int64_t out_stride;
   const float* bias;   // [out_features], or null
-  float* activations;  // [tokens][activation_stride]: x as the kernel wants it
+  float* activations;  // [activation_floats]: x as the kernel wants it
 };
 
 struct NormJob {
@@ -104,18 +107,19 @@ struct PrepareJob {
   const std::int32_t* slots;
 };
 
-// The query rows of some neighbouring tokens of one sequence, for one KV head.
-struct AttentionItem {
+// Some neighbouring tokens of one sequence and KV heads: what one thread takes.
+struct AttentionSpan {
+  std::int64_t first_head;
+  std::int64_t num_heads;
   std::int64_t first_token;
   std::int64_t num_tokens;
   std::int64_t context;        // tokens that the first one sees, itself included
   const std::int32_t* blocks;  // of the sequence
-  std::int64_t kv_head;
 };
 
 // Positions of a tile of keys, aligned to multiples of it.
 constexpr std::int64_t kKeyTile = 64;
-constexpr std::int64_t kQueryRows = 64;  // of an item, at least one token's
+constexpr std::int64_t kQueryRows = 64;  // of a span, or as many as a token and a KV head have
 
 struct AttentionJob {
   const void* q;
@@ -128,15 +132,20 @@ struct AttentionJob {
   float scale;
 };
 
-// Floats of scratch a thread needs: a tile of keys and one of values, and for each row the query, the sums,
-// the scores, the maximum and the total.
+// Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total.
 [[gnu::always_inline]] constexpr std::size_t attention_scratch(std::int64_t rows, std::int64_t head_dim) {
-  const std::int64_t width = round_up(head_dim, kPanelStep);
-  return static_cast<std::size_t>(2 * kKeyTile * width + rows * (2 * width + kKeyTile + 2));
+  return static_cast<std::size_t>(rows * (2 * round_up(head_dim, 32) + kKeyTile + 2));
 }
 
+struct Candidate {
+  float score;
+  std::int64_t id;
+};
+
+// Of a row's ids [first, first + n).
 struct Draw {
-  const float* logits;
+  const float* logits;  // of `first`
+  std::int64_t first;   // a multiple of 4
   std::int64_t n;
   float inverse_temperature;
   std::uint64_t seed;
@@ -144,21 +153,20 @@ struct Draw {
 };
 
 struct Kernels {
-  // Rows [begin, end) of x, as linear_panels wants them.
+  // Blocks [begin, end) of x's columns, as linear_panels wants them.
   void (*prepare_activations)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);
   void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
   void (*silu_mul)(const SiluJob& job, std::int64_t begin, std::int64_t end);
   void (*prepare_attention)(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch);
-  void (*attention)(const AttentionJob& job, const AttentionItem& item, float* scratch);
-  // The first largest element; -1 when one is NaN or the largest is not finite.
-  std::int64_t (*argmax)(const float* x, std::int64_t n);
-  // The winner of the exponential race over all of a row.
-  std::int64_t (*draw)(const Draw& draw);
+  void (*attention)(const AttentionJob& job, const AttentionSpan& span, float* scratch);
+  Candidate (*top)(const float* x, std::int64_t n);  // the first largest; its score is NaN where any is
+  Candidate (*race)(const Draw& draw);               // the winner of the exponential race
 };
 
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAmxKernels;
 
 }  // namespace quire::simd

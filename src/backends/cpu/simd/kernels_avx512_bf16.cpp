@@ -9,8 +9,8 @@
 
 namespace quire::simd {
 
-const Kernels kAvx512Bf16Kernels = {prepare_activations, linear_panels, norm,   silu_mul,
-                                    prepare_attention,   attention,     argmax, draw};
+const Kernels kAvx512Bf16Kernels = {prepare_activations, linear_panels, norm, silu_mul,
+                                    prepare_attention,   attention,     top,  race};
 
 }  // namespace quire::simd
 

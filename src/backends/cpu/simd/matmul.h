@@ -4,187 +4,155 @@
 //
 // A tile of M tokens and NV vectors of rows stays in registers while k runs; every element is summed over k
 // in order, in one lane, so its value does not depend on the tile. Between blocks of k the sums are stored
-// and loaded, which changes nothing. For one token the weights are read once, front to back: their bytes are
-// the limit. For many tokens arithmetic is.
+// and loaded, which changes nothing. For few tokens the weights are used as they lie, and read once, front to
+// back: their bytes are the limit. For many tokens arithmetic is; they share weights widened to float32.
 
 #include "backends/cpu/simd/vec_math.h"
 
 namespace quire::simd {
 namespace {
 
+// sums += x · w, with as few registers as may be beside the sums.
+template <int M, int NV>
+[[gnu::always_inline]] inline void add_products(F (&sums)[M][NV], const float* x, const auto& weight) {
+  if constexpr (M < NV) {
+    F xs[M];
+    for (int m = 0; m < M; ++m) xs[m] = Vec::set1(x[m]);
+    for (int v = 0; v < NV; ++v) {
+      const F w = weight(v);
+      for (int m = 0; m < M; ++m) sums[m][v] = Vec::fma(xs[m], w, sums[m][v]);
+    }
+  } else {
+    F w[NV];
+    for (int v = 0; v < NV; ++v) w[v] = weight(v);
+    for (int m = 0; m < M; ++m) {
+      const F xs = Vec::set1(x[m]);
+      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::fma(xs, w[v], sums[m][v]);
+    }
+  }
+}
+
 // How a step of the sum reads weights: kDepth values of k for each row, of kBytes together; and kActivations
 // floats of each token.
-struct WeightsF32 {
-  static constexpr int kDepth = 1, kBytes = 4, kActivations = 1;
+template <typename T>
+struct Weights {
+  static constexpr int kDepth = 1, kBytes = sizeof(T), kActivations = 1;
   template <int M, int NV>
-  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* a, std::int64_t a_stride,
-                                          const std::byte* b) {
-    F w[NV];
-    for (int v = 0; v < NV; ++v) w[v] = Vec::load(reinterpret_cast<const float*>(b) + v * kLanes);
-    for (int m = 0; m < M; ++m) {
-      const F x = Vec::set1(a[m * a_stride]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::fma(x, w[v], sums[m][v]);
-    }
+  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* x, const std::byte* w) {
+    add_products(sums, x, [&](int v) { return Vec::load_as(reinterpret_cast<const T*>(w) + v * kLanes); });
   }
 };
 
-struct WeightsF16 {
-  static constexpr int kDepth = 1, kBytes = 2, kActivations = 1;
-  template <int M, int NV>
-  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* a, std::int64_t a_stride,
-                                          const std::byte* b) {
-    F w[NV];
-    for (int v = 0; v < NV; ++v) w[v] = Vec::load_as(reinterpret_cast<const Float16*>(b) + v * kLanes);
-    for (int m = 0; m < M; ++m) {
-      const F x = Vec::set1(a[m * a_stride]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::fma(x, w[v], sums[m][v]);
-    }
-  }
-};
-
-struct WeightsBF16 {
+template <>
+struct Weights<BFloat16> {
   static constexpr int kDepth = 2, kBytes = 4, kActivations = 2;
   template <int M, int NV>
-  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* a, std::int64_t a_stride,
-                                          const std::byte* b) {
-    F w[NV];
-    for (int v = 0; v < NV; ++v) w[v] = Vec::even_bf16(b + v * kLanes * kBytes);
-    for (int m = 0; m < M; ++m) {
-      const F x = Vec::set1(a[m * a_stride]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::fma(x, w[v], sums[m][v]);
-    }
-    for (int v = 0; v < NV; ++v) w[v] = Vec::odd_bf16(b + v * kLanes * kBytes);
-    for (int m = 0; m < M; ++m) {
-      const F x = Vec::set1(a[m * a_stride + 1]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::fma(x, w[v], sums[m][v]);
-    }
+  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* x, const std::byte* w) {
+    add_products(sums, x, [&](int v) { return Vec::even_bf16(w + v * kLanes * kBytes); });
+    add_products(sums, x + M, [&](int v) { return Vec::odd_bf16<M * NV>(w + v * kLanes * kBytes); });
   }
 };
 
 #if defined(__AVX512BF16__)
 // A pair of bfloat16 of x in each float of the activations.
-struct WeightsBF16Pairs {
+struct WeightPairs {
   static constexpr int kDepth = 2, kBytes = 4, kActivations = 1;
   template <int M, int NV>
-  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* a, std::int64_t a_stride,
-                                          const std::byte* b) {
-    __m512bh w[NV];
-    for (int v = 0; v < NV; ++v) w[v] = (__m512bh)_mm512_loadu_si512(b + v * kLanes * kBytes);
+  [[gnu::always_inline]] static void step(F (&sums)[M][NV], const float* x, const std::byte* w) {
+    __m512bh pairs[NV];
+    for (int v = 0; v < NV; ++v) pairs[v] = (__m512bh)_mm512_loadu_si512(w + v * kLanes * kBytes);
     for (int m = 0; m < M; ++m) {
-      const auto x = (__m512bh)_mm512_set1_epi32(reinterpret_cast<const std::int32_t*>(a)[m * a_stride]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], x, w[v]);
+      const auto xs = (__m512bh)_mm512_set1_epi32(reinterpret_cast<const std::int32_t*>(x)[m]);
+      for (int v = 0; v < NV; ++v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], xs, pairs[v]);
     }
   }
 };
 #endif
 
-// Two matrices to multiply, and how far apart their rows are.
+// Some tokens times some rows of weights.
 struct Operands {
-  float* sums;
-  std::int64_t sums_stride;  // floats from token to token
-  const float* a;
-  std::int64_t a_stride;  // floats from token to token
-  const std::byte* b;
+  float* sums;            // [tokens][kPanel]
+  const float* a;         // [tiles][k][tokens of the tile]
+  const std::byte* b;     // of each step, the rows side by side
   std::int64_t b_stride;  // bytes from step to step
   std::int64_t steps;
-  const std::byte* ahead = nullptr;  // what to fetch meanwhile, as many bytes as b has
+  const std::byte* ahead;  // what to fetch meanwhile, as many bytes as are read of b
 };
 
-template <class Weights, int M, int NV, bool kFetch>
+template <class W, int M, int NV, bool kFetch>
 void multiply_tile(const Operands& o) {
   F sums[M][NV];
   for (int m = 0; m < M; ++m) {
-    for (int v = 0; v < NV; ++v) sums[m][v] = Vec::load(o.sums + m * o.sums_stride + v * kLanes);
+    for (int v = 0; v < NV; ++v) sums[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
   }
   const float* a = o.a;
   const std::byte* b = o.b;
   const std::byte* ahead = o.ahead;
   for (std::int64_t s = 0; s < o.steps; ++s) {
     if constexpr (kFetch) {
-      constexpr int kBytes = NV * kLanes * Weights::kBytes;
+      constexpr int kBytes = NV * kLanes * W::kBytes;
       for (int i = 0; i < kBytes; i += 64)
         _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
       ahead += kBytes;
     }
-    Weights::template step<M, NV>(sums, a, o.a_stride, b);
-    a += Weights::kActivations;
+    W::template step<M, NV>(sums, a, b);
+    a += M * W::kActivations;
     b += o.b_stride;
   }
   for (int m = 0; m < M; ++m) {
-    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * o.sums_stride + v * kLanes, sums[m][v]);
+    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, sums[m][v]);
   }
 }
 
-constexpr int kTileTokens = 6;
-
-template <class Weights, int NV, bool kFetch, int M>
-[[gnu::always_inline]] inline void multiply_tokens(int tokens, const Operands& o) {
-  if constexpr (M > 0) {
-    if (tokens == M) {
-      if constexpr (M * NV <= Vec::kMaxAccumulators) multiply_tile<Weights, M, NV, kFetch>(o);
-    } else {
-      multiply_tokens<Weights, NV, kFetch, M - 1>(tokens, o);
-    }
-  }
-}
-
-// Rows of any number of tokens, in tiles of equal height, at most kHeight.
-template <class Weights, int NV, bool kFetch, int kHeight>
-void multiply_rows(std::int64_t tokens, const Operands& o) {
-  const std::int64_t tiles = (tokens + kHeight - 1) / kHeight;
-  for (std::int64_t t = 0; t < tiles; ++t) {
-    const std::int64_t begin = tokens * t / tiles;
-    Operands tile = o;
-    tile.sums += begin * o.sums_stride;
-    tile.a += begin * o.a_stride;
-    const auto height = static_cast<int>(tokens * (t + 1) / tiles - begin);
-    if (kFetch && t == 0) {
-      multiply_tokens<Weights, NV, kFetch, kHeight>(height, tile);
-    } else {
-      multiply_tokens<Weights, NV, false, kHeight>(height, tile);
-    }
-  }
-}
-
-template <class Weights, int NV, bool kFetch, int kHeight = kTileTokens>
-[[gnu::always_inline]] inline std::int64_t multiply_columns(std::int64_t tokens, std::int64_t column,
-                                                            std::int64_t columns, const Operands& o) {
-  for (; column + NV * kLanes <= columns; column += NV * kLanes) {
-    Operands part = o;
-    part.sums += column;
-    part.b += column * Weights::kBytes;
-    if constexpr (kFetch) part.ahead += column * Weights::kBytes * o.steps;
-    multiply_rows<Weights, NV, kFetch, kHeight>(tokens, part);
-  }
-  return column;
-}
-
-// sums [tokens][columns] += a · b, columns a multiple of kPanelStep.
-template <class Weights, bool kFetch = false>
-void multiply(std::int64_t tokens, std::int64_t columns, const Operands& o) {
-  if constexpr (kFetch && Vec::kTallTile > 0) {
-    if (tokens > kTileTokens && tokens <= Vec::kTallTile) {  // one tile, for the sake of reading weights once
-      const auto column =
-          multiply_columns<Weights, Vec::kTallVectors, true, Vec::kTallTile>(tokens, 0, columns, o);
-      multiply_columns<Weights, kPanelStep / kLanes, true, Vec::kTallTile>(tokens, column, columns, o);
-      return;
-    }
-  }
-  const std::int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
-  const std::int64_t tallest = (tokens + tiles - 1) / tiles;
+// M tokens times all of `columns` rows, a multiple of kPanelStep.
+template <class W, int M, bool kFetch>
+void multiply_columns(std::int64_t columns, const Operands& o) {
+  const auto part = [&]<int NV>(std::int64_t column) {
+    Operands p = o;
+    p.sums += column;
+    p.b += column * W::kBytes;
+    if constexpr (kFetch) p.ahead += column * W::kBytes * o.steps;
+    multiply_tile<W, M, NV, kFetch>(p);
+  };
+  constexpr int kVectors = Vec::vectors_for(M);
   std::int64_t column = 0;
-  if (tallest == 1) {
-    column = multiply_columns<Weights, Vec::vectors_for(1), kFetch>(tokens, column, columns, o);
-  } else if (tallest <= 3) {
-    column = multiply_columns<Weights, Vec::vectors_for(3), kFetch>(tokens, column, columns, o);
-  } else {
-    column = multiply_columns<Weights, Vec::vectors_for(kTileTokens), kFetch>(tokens, column, columns, o);
+  for (; column + kVectors * kLanes <= columns; column += kVectors * kLanes)
+    part.template operator()<kVectors>(column);
+  for (; column < columns; column += kPanelStep) part.template operator()<kPanelStep / kLanes>(column);
+}
+
+// Calls function<M>() with M = height.
+template <int M = Vec::kMaxHeight>
+[[gnu::always_inline]] inline void with_height(int height, const auto& function) {
+  if constexpr (M > 0) {
+    if (height == M) {
+      function.template operator()<M>();
+    } else {
+      with_height<M - 1>(height, function);
+    }
   }
-  multiply_columns<Weights, kPanelStep / kLanes, kFetch>(tokens, column, columns, o);
+}
+
+// All tokens, tile by tile.
+template <class W, bool kFetch>
+void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
+  for (bool first = true; tokens > 0; first = false) {
+    const int height = Vec::tile_height(tokens);
+    with_height(height, [&]<int M>() {
+      if (kFetch && first) {
+        multiply_columns<W, M, kFetch>(columns, o);
+      } else {
+        multiply_columns<W, M, false>(columns, o);
+      }
+    });
+    tokens -= height;
+    o.sums += height * kPanel;
+    o.a += height * o.steps * W::kActivations;
+  }
 }
 
 // Rows a widened block keeps side by side: those of one tile.
-constexpr int kWideVectors = Vec::vectors_for(kTileTokens);
+constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens)) * kLanes;
 
 // A block of a panel as float32, [rows / width][depth][width].
 void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t depth, std::int64_t width,
@@ -195,8 +163,10 @@ void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t d
       if (dtype == DType::kBF16) {
         const std::byte* pairs = from + (k / 2 * rows + row) * 4;
         Vec::store(out, k % 2 == 0 ? Vec::even_bf16(pairs) : Vec::odd_bf16(pairs));
-      } else {
+      } else if (dtype == DType::kF16) {
         Vec::store(out, Vec::load_as(reinterpret_cast<const Float16*>(from) + k * rows + row));
+      } else {
+        Vec::store(out, Vec::load(reinterpret_cast<const float*>(from) + k * rows + row));
       }
     }
   }
@@ -218,47 +188,6 @@ void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums)
   });
 }
 
-template <class Weights, bool kWiden>
-void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
-  const std::int64_t depth = round_up(job.in_features, 2);
-  const std::int64_t stride = activation_stride(job.in_features);
-  constexpr std::int64_t kElement = Weights::kBytes / Weights::kDepth;
-  const std::int64_t block_depth = job.tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
-  float* block = scratch + kMaxPassTokens * kPanel;
-  for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t first_row = panel * kPanel;
-    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
-    const std::int64_t rows = left < kPanel ? left : kPanel;
-    const std::byte* weights = job.weights + first_row * depth * kElement;
-    __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
-    for (std::int64_t k = 0; k < depth; k += block_depth) {
-      const std::int64_t count = depth - k < block_depth ? depth - k : block_depth;
-      Operands o{scratch,
-                 kPanel,
-                 job.activations + k * Weights::kActivations / Weights::kDepth,
-                 stride,
-                 weights + k * rows * kElement,
-                 rows * Weights::kBytes,
-                 count / Weights::kDepth};
-      if constexpr (kWiden) {
-        const std::int64_t width = rows == kPanel ? kWideVectors * kLanes : kPanelStep;
-        widen(job.dtype, o.b, rows, count, width, block);
-        o.b_stride = width * static_cast<std::int64_t>(sizeof(float));
-        o.steps = count;
-        for (std::int64_t row = 0; row < rows; row += width) {
-          o.b = reinterpret_cast<const std::byte*>(block + row * count);
-          o.sums = scratch + row;
-          multiply<WeightsF32>(job.tokens, width, o);
-        }
-      } else {
-        o.ahead = o.b + rows * block_depth * kElement;
-        multiply<Weights, true>(job.tokens, rows, o);
-      }
-    }
-    store_sums(job, first_row, scratch);
-  }
-}
-
 [[gnu::always_inline]] inline bool takes_pairs([[maybe_unused]] const LinearJob& job) {
 #if defined(__AVX512BF16__)
   return job.dtype == DType::kBF16 && job.x_dtype == DType::kBF16;
@@ -267,23 +196,86 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
 #endif
 }
 
-void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t stride = activation_stride(job.in_features);
-  for (std::int64_t t = begin; t < end; ++t) {
-    float* to = job.activations + t * stride;
-    if (takes_pairs(job)) {
-      auto* pairs = reinterpret_cast<BFloat16*>(to);
-      __builtin_memcpy(pairs, static_cast<const BFloat16*>(job.x) + t * job.x_stride,
-                       static_cast<std::size_t>(job.in_features) * sizeof(BFloat16));
-      if (job.in_features % 2 != 0) pairs[job.in_features] = {0};
-      continue;
-    }
-    dispatch(job.x_dtype, [&]<typename T>() {
-      const T* from = static_cast<const T*>(job.x) + t * job.x_stride;
-      for (std::int64_t i = 0; i < job.in_features; i += kLanes) {
-        Vec::store(to + i, load_some(from + i, lanes_left(i, job.in_features)));
+template <class W, bool kWiden>
+void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
+  const std::int64_t depth = round_up(job.in_features, 2);
+  const std::int64_t most = block_depth(job.tokens);
+  constexpr std::int64_t kElement = W::kBytes / W::kDepth;
+  float* block = scratch + kMaxPassTokens * kPanel;
+  for (std::int64_t panel = begin; panel < end; ++panel) {
+    const std::int64_t first_row = panel * kPanel;
+    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
+    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::byte* weights = job.weights + first_row * depth * kElement;
+    __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
+    for (std::int64_t k = 0; k < depth; k += most) {
+      const std::int64_t count = depth - k < most ? depth - k : most;
+      const std::byte* from = weights + k * rows * kElement;
+      const float* a = job.activations + job.tokens * k * W::kActivations / W::kDepth;
+      if constexpr (kWiden) {
+        const std::int64_t width = rows == kPanel ? kWideRows : kPanelStep;
+        widen(job.dtype, from, rows, count, width, block);
+        for (std::int64_t row = 0; row < rows; row += width) {
+          multiply<Weights<float>, false>(
+              job.tokens, width,
+              {scratch + row, a, reinterpret_cast<const std::byte*>(block + row * count),
+               width * Weights<float>::kBytes, count, nullptr});
+        }
+      } else {
+        multiply<W, true>(
+            job.tokens, rows,
+            {scratch, a, from, rows * W::kBytes, count / W::kDepth, from + rows * most * kElement});
       }
-    });
+    }
+    store_sums(job, first_row, scratch);
+  }
+}
+
+// Some tokens, [tokens][depth], become a tile's, [depth][tokens].
+template <int M>
+void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) {
+  for (std::int64_t k = 0; k < depth; ++k) {
+    for (int m = 0; m < M; ++m) to[k * M + m] = from[m * kBlockDepth + k];
+  }
+}
+
+// Elements [k, k + count) of a token as float32, or as pairs; beyond the last one zero.
+void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
+                      float* to) {
+  const std::int64_t left = job.in_features - k;
+  const std::int64_t there = left < count ? left : count;
+  if (takes_pairs(job)) {
+    const auto* from = static_cast<const BFloat16*>(job.x) + token * job.x_stride + k;
+    __builtin_memcpy(to, from, static_cast<std::size_t>(there) * sizeof(BFloat16));
+    if (there < count) reinterpret_cast<BFloat16*>(to)[there] = {0};
+    return;
+  }
+  dispatch(job.x_dtype, [&]<typename T>() {
+    const T* from = static_cast<const T*>(job.x) + token * job.x_stride + k;
+    for (std::int64_t i = 0; i < there; i += kLanes)
+      Vec::store(to + i, load_some(from + i, lanes_left(i, there)));
+  });
+}
+
+// Blocks [begin, end) of k, as multiply wants them: [blocks][tiles][depth of the block][tokens of the tile].
+void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t end) {
+  const std::int64_t depth = round_up(job.in_features, 2);
+  const std::int64_t most = block_depth(job.tokens);
+  const std::int64_t per_float = takes_pairs(job) ? 2 : 1;
+  float rows[Vec::kMaxHeight * kBlockDepth];
+  for (std::int64_t k = begin * most; k < end * most && k < depth; k += most) {
+    const std::int64_t count = depth - k < most ? depth - k : most;
+    float* to = job.activations + job.tokens * k / per_float;
+    for (std::int64_t token = 0; token < job.tokens;) {
+      const int height = Vec::tile_height(job.tokens - token);
+      for (int m = 0; m < height; ++m) read_activations(job, token + m, k, count, rows + m * kBlockDepth);
+      with_height(height, [&]<int M>() {
+        interleave<M>(reinterpret_cast<const std::int32_t*>(rows), count / per_float,
+                      reinterpret_cast<std::int32_t*>(to));
+      });
+      token += height;
+      to += height * count / per_float;
+    }
   }
 }
 
@@ -291,18 +283,19 @@ void linear_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, f
   const bool wide = job.tokens >= kWideTokens;
 #if defined(__AVX512BF16__)
   if (takes_pairs(job)) {
-    multiply_panels<WeightsBF16Pairs, false>(job, begin, end, scratch);
+    multiply_panels<WeightPairs, false>(job, begin, end, scratch);
     return;
   }
 #endif
   if (job.dtype == DType::kBF16) {
-    wide ? multiply_panels<WeightsBF16, true>(job, begin, end, scratch)
-         : multiply_panels<WeightsBF16, false>(job, begin, end, scratch);
+    wide ? multiply_panels<Weights<BFloat16>, true>(job, begin, end, scratch)
+         : multiply_panels<Weights<BFloat16>, false>(job, begin, end, scratch);
   } else if (job.dtype == DType::kF16) {
-    wide ? multiply_panels<WeightsF16, true>(job, begin, end, scratch)
-         : multiply_panels<WeightsF16, false>(job, begin, end, scratch);
+    wide ? multiply_panels<Weights<Float16>, true>(job, begin, end, scratch)
+         : multiply_panels<Weights<Float16>, false>(job, begin, end, scratch);
   } else {
-    multiply_panels<WeightsF32, false>(job, begin, end, scratch);
+    wide ? multiply_panels<Weights<float>, true>(job, begin, end, scratch)
+         : multiply_panels<Weights<float>, false>(job, begin, end, scratch);
   }
 }
 

@@ -1,7 +1,9 @@
 #include "backends/cpu/simd/packed_weights.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
+#include <exception>
+#include <mutex>
 
 #include "backends/cpu/simd/kernels.h"
 #include "base/error.h"
@@ -11,6 +13,30 @@ namespace quire {
 using simd::kPanel;
 using simd::kPanelStep;
 using simd::round_up;
+
+namespace {
+
+// The rows of a panel, one below the other, change places with k, kPer elements at a time.
+template <typename Unit, std::int64_t kPer, typename T>
+void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, T* to, std::int64_t width) {
+  constexpr std::int64_t kRun = 16;  // units: what is written meanwhile stays in the first cache
+  const std::int64_t units = in_features / kPer;
+  for (std::int64_t begin = 0; begin < units; begin += kRun) {
+    const std::int64_t end = std::min(begin + kRun, units);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      for (std::int64_t u = begin; u < end; ++u) {
+        Unit unit;
+        std::memcpy(&unit, from + row * in_features + u * kPer, sizeof(Unit));
+        std::memcpy(to + (u * width + row) * kPer, &unit, sizeof(Unit));
+      }
+    }
+  }
+  if (in_features % kPer == 0) return;
+  for (std::int64_t row = 0; row < num_rows; ++row)
+    to[(units * width + row) * kPer] = from[(row + 1) * in_features - 1];
+}
+
+}  // namespace
 
 PackedWeights::PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features)
     : buffer_(std::move(buffer)), dtype_(dtype), out_features_(out_features), in_features_(in_features) {}
@@ -22,55 +48,58 @@ std::size_t PackedWeights::packed_bytes(DType dtype, std::int64_t out_features, 
 
 std::int64_t PackedWeights::num_panels() const { return round_up(out_features_, kPanel) / kPanel; }
 
-std::int64_t PackedWeights::offset_of(std::int64_t row, std::int64_t k) const {
-  const std::int64_t first = row / kPanel * kPanel;
-  const std::int64_t rows = std::min(kPanel, round_up(out_features_ - first, kPanelStep));
-  const std::int64_t panel = first * round_up(in_features_, 2);
-  if (dtype_ == DType::kBF16) return panel + (k / 2 * rows + row - first) * 2 + k % 2;
-  return panel + k * rows + row - first;
+std::int64_t PackedWeights::panel_width(std::int64_t panel) const {
+  return std::min(kPanel, round_up(out_features_ - panel * kPanel, kPanelStep));
 }
 
-template <typename T>
-void PackedWeights::pack_panel(std::int64_t panel, const T* rows) {
-  auto* data = static_cast<T*>(buffer_.data());
-  const std::int64_t end = std::min(out_features_, (panel + 1) * kPanel);
-  constexpr std::int64_t kRun = 32;  // of k: what is read and written stays in the first cache
-  for (std::int64_t begin = 0; begin < in_features_; begin += kRun) {
-    for (std::int64_t row = panel * kPanel; row < end; ++row) {
-      const T* from = rows + (row - panel * kPanel) * in_features_;
-      for (std::int64_t k = begin; k < std::min(begin + kRun, in_features_); ++k)
-        data[offset_of(row, k)] = from[k];
+void PackedWeights::pack(std::span<const WeightTensorPtr> parts, ThreadPool& pool) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  pool.run(pool.size(), [&](int part, int) {
+    try {
+      pack_panels(parts, num_panels() * part / pool.size(), num_panels() * (part + 1) / pool.size());
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
     }
-  }
+  });
+  if (error) std::rethrow_exception(error);
 }
 
-void PackedWeights::pack(std::span<const WeightTensorPtr> parts) {
-  std::vector<std::byte> rows(static_cast<std::size_t>(std::min(kPanel, out_features_) * in_features_) *
-                              size_of(dtype_));
+void PackedWeights::pack_panels(std::span<const WeightTensorPtr> parts, std::int64_t begin,
+                                std::int64_t end) {
   const auto row_bytes = static_cast<std::size_t>(in_features_) * size_of(dtype_);
+  std::vector<std::byte> rows(static_cast<std::size_t>(std::min(kPanel, out_features_)) * row_bytes);
   auto part = parts.begin();
-  std::int64_t taken = 0;  // rows of *part
-  for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
+  std::int64_t taken = begin * kPanel;  // rows of *part
+  for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t wanted = std::min(kPanel, out_features_ - panel * kPanel);
     for (std::int64_t filled = 0; filled < wanted;) {
-      while (taken == (*part)->rows()) {
-        ++part;
-        taken = 0;
-      }
+      for (; taken >= (*part)->rows(); ++part) taken -= (*part)->rows();
       const std::int64_t count = std::min(wanted - filled, (*part)->rows() - taken);
       (*part)->read_rows(taken, Tensor(rows.data() + static_cast<std::size_t>(filled) * row_bytes, dtype_,
                                        {count, in_features_}));
       filled += count;
       taken += count;
     }
-    dispatch_float(dtype_, [&]<typename T>() { pack_panel(panel, reinterpret_cast<const T*>(rows.data())); });
+    dispatch_float(dtype_, [&]<typename T>() {
+      constexpr bool kPairs = std::is_same_v<T, BFloat16>;
+      using Unit = std::conditional_t<kPairs, std::uint32_t, T>;
+      const auto* from = reinterpret_cast<const T*>(rows.data());
+      T* to = static_cast<T*>(buffer_.data()) + panel * kPanel * round_up(in_features_, 2);
+      interleave<Unit, kPairs ? 2 : 1>(from, wanted, in_features_, to, panel_width(panel));
+    });
   }
 }
 
 void PackedWeights::read_row(std::int64_t row, float* out) const {
+  const std::int64_t panel = row / kPanel;
+  const std::int64_t width = panel_width(panel);
   dispatch_float(dtype_, [&]<typename T>() {
-    const auto* values = static_cast<const T*>(buffer_.data());
-    for (std::int64_t k = 0; k < in_features_; ++k) out[k] = to_float(values[offset_of(row, k)]);
+    constexpr std::int64_t kPer = std::is_same_v<T, BFloat16> ? 2 : 1;
+    const T* values = static_cast<const T*>(buffer_.data()) + panel * kPanel * round_up(in_features_, 2);
+    for (std::int64_t k = 0; k < in_features_; ++k)
+      out[k] = to_float(values[(k / kPer * width + row % kPanel) * kPer + k % kPer]);
   });
 }
 

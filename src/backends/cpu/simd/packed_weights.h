@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "base/thread_pool.h"
 #include "ops/backend.h"
 
 namespace quire {
@@ -19,16 +20,14 @@ class PackedWeights : public LinearWeights {
   const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
   std::int64_t num_panels() const;
 
-  // Fills the matrix from the parts, one below the other, a panel at a time.
-  void pack(std::span<const WeightTensorPtr> parts);
+  // Fills the matrix from the parts, one below the other.
+  void pack(std::span<const WeightTensorPtr> parts, ThreadPool& pool);
   // One row as float32.
   void read_row(std::int64_t row, float* out) const;
 
  private:
-  template <typename T>
-  void pack_panel(std::int64_t panel, const T* rows);
-  // Where an element lies, in elements.
-  std::int64_t offset_of(std::int64_t row, std::int64_t k) const;
+  void pack_panels(std::span<const WeightTensorPtr> parts, std::int64_t begin, std::int64_t end);
+  std::int64_t panel_width(std::int64_t panel) const;
 
   Buffer buffer_;
   DType dtype_;

@@ -5,33 +5,72 @@
 #include "backends/cpu/simd/simd_backend.h"
 
 namespace quire {
+namespace {
 
-std::int32_t SimdBackend::sample_row(const SampledRow& row, std::span<const float> logits,
-                                     SamplingScratch& scratch) {
-  if (!row.masked.empty()) {
-    scratch.logits.assign(logits.begin(), logits.end());
-    for (const std::int32_t id : row.masked) scratch.logits[static_cast<std::size_t>(id)] = -INFINITY;
-    logits = scratch.logits;
-  }
-  const std::int64_t n = std::ssize(logits);
-  const std::int64_t best = kernels_.argmax(logits.data(), n);
-  if (best < 0) return kInvalidLogits;
-  if (row.temperature <= 0.0F) return static_cast<std::int32_t>(best);
-  if (row.filters()) return row.draw(logits, logits[static_cast<std::size_t>(best)], scratch.ids);
-  return static_cast<std::int32_t>(
-      kernels_.draw({logits.data(), n, 1.0F / row.temperature, row.seed, row.position}));
+// Ids of a piece of a row are a multiple of this: the draws of one vector of each instruction set.
+constexpr std::int64_t kPieceStep = 64;
+
+// The better one, the earlier one of equals; NaN above all.
+void take_better(simd::Candidate& best, const simd::Candidate& later) {
+  if (!(later.score <= best.score) && !std::isnan(best.score)) best = later;
 }
 
+}  // namespace
+
+// Logits of ids [begin, end) with those that are masked at minus infinity.
+std::span<const float> SimdBackend::mask_logits(const SampledRow& row, const float* logits,
+                                                std::int64_t begin, std::int64_t end, int thread) {
+  if (row.masked.empty()) return {logits + begin, logits + end};
+  std::vector<float>& copy = sampling_[static_cast<std::size_t>(thread)].logits;
+  copy.assign(logits + begin, logits + end);
+  for (const std::int32_t id : row.masked) {
+    if (id >= begin && id < end) copy[static_cast<std::size_t>(id - begin)] = -INFINITY;
+  }
+  return copy;
+}
+
+// Rows are cut into pieces where there are fewer of them than threads.
 void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                          const SamplingBatch& batch) {
-  split(batch.num_rows, batch.num_rows > 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    for (std::int64_t r = begin; r < end; ++r) {
+  const std::int64_t vocab = logits.dim(1);
+  const auto row_at = [&](std::int64_t r) { return logits.data_as<const float>() + r * logits.stride(0); };
+  const std::int64_t step =
+      simd::round_up((vocab * batch.num_rows + pool_.size() - 1) / pool_.size(), kPieceStep);
+  const std::int64_t pieces = std::max<std::int64_t>(1, (vocab + step - 1) / step);
+  pieces_.resize(static_cast<std::size_t>(batch.num_rows * pieces));
+  pool_.run(static_cast<int>(pieces_.size()), [&](int part, int thread) {
+    const SampledRow row(batch, part / pieces);
+    const std::int64_t begin = part % pieces * step;
+    const std::int64_t end = std::min(begin + step, vocab);
+    const auto values = mask_logits(row, row_at(part / pieces), begin, end, thread);
+    Piece& piece = pieces_[static_cast<std::size_t>(part)];
+    piece.top = kernels_.top(values.data(), end - begin);
+    piece.top.id += begin;
+    if (row.temperature > 0.0F && !row.filters()) {
+      piece.winner =
+          kernels_.race({values.data(), begin, end - begin, 1.0F / row.temperature, row.seed, row.position});
+    }
+  });
+  split(batch.num_rows, 1, 1, [&](std::int64_t first, std::int64_t last, int thread) {
+    for (std::int64_t r = first; r < last; ++r) {
       const SampledRow row(batch, r);
-      const std::span values(logits.data_as<const float>() + r * logits.stride(0),
-                             static_cast<std::size_t>(logits.dim(1)));
-      const std::int32_t token = sample_row(row, values, sampling_[static_cast<std::size_t>(thread)]);
-      tokens.data_as<std::int32_t>()[r] = token;
-      last_tokens.data_as<std::int32_t>()[row.slot] = token;
+      Piece best = pieces_[static_cast<std::size_t>(r * pieces)];
+      for (std::int64_t i = 1; i < pieces; ++i) {
+        const Piece& piece = pieces_[static_cast<std::size_t>(r * pieces + i)];
+        take_better(best.top, piece.top);
+        take_better(best.winner, piece.winner);
+      }
+      std::int64_t token = best.top.id;
+      if (!std::isfinite(best.top.score)) {
+        token = kInvalidLogits;
+      } else if (row.filters() && row.temperature > 0.0F) {
+        token = row.draw(mask_logits(row, row_at(r), 0, vocab, thread), best.top.score,
+                         sampling_[static_cast<std::size_t>(thread)].ids);
+      } else if (row.temperature > 0.0F) {
+        token = best.winner.id;
+      }
+      tokens.data_as<std::int32_t>()[r] = static_cast<std::int32_t>(token);
+      last_tokens.data_as<std::int32_t>()[row.slot] = static_cast<std::int32_t>(token);
     }
   });
 }

@@ -5,60 +5,51 @@
 namespace quire::simd {
 namespace {
 
-std::int64_t argmax(const float* x, std::int64_t n) {
+// The first largest of x, or a NaN where there is one.
+Candidate top(const float* x, std::int64_t n) {
   constexpr std::int64_t kBlock = 1024;
-  float best = -__builtin_inff();
-  std::int64_t best_block = 0;
-  bool has_nan = false;
+  Candidate best = {-__builtin_inff(), 0};
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t end = n - begin < kBlock ? n : begin + kBlock;
-    F top = Vec::set1(-__builtin_inff());
+    F highest = Vec::set1(-__builtin_inff());
     for (std::int64_t i = begin; i < end; i += kLanes) {
       const int count = lanes_left(i, end);
       const F values = Vec::first_lanes(count, load_some(x + i, count), Vec::set1(-__builtin_inff()));
-      has_nan = has_nan || Vec::any_nan(values);
-      top = Vec::max(values, top);
+      if (Vec::any_nan(values)) return {__builtin_nanf(""), i};
+      highest = Vec::max(values, highest);
     }
-    if (const float highest = max_lanes(top); highest > best) {
-      best = highest;
-      best_block = begin;
-    }
+    if (const float score = max_lanes(highest); score > best.score) best = {score, begin};
   }
-  if (has_nan || !(best < __builtin_inff()) || best == -__builtin_inff()) return -1;
-  std::int64_t i = best_block;
-  while (x[i] != best) ++i;
-  return i;
+  while (best.id < n && x[best.id] != best.score) ++best.id;
+  return best;
 }
 
-// Uniform numbers in (0, 1) for the 4 * kLanes ids from `first` on, a multiple of 4: Philox4x32-10, as
-// philox4x32 of ops/philox.h.
-void uniforms(const Draw& draw, std::int64_t first, float* out) {
-  std::uint32_t c[4][kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    c[0][lane] = static_cast<std::uint32_t>(first / 4 + lane);
-    c[1][lane] = static_cast<std::uint32_t>(draw.position);
-    c[2][lane] = 0;
-    c[3][lane] = 0;
-  }
+// Uniform numbers in (0, 1] for the 4 * kLanes ids from `first` on, a multiple of 4: Philox4x32-10, as
+// philox4x32 of ops/philox.h. Lanes have the counters that bring the ids into order when words and lanes
+// change places within 128 bits.
+[[gnu::always_inline]] inline void uniforms(const Draw& draw, std::int64_t first, F (&out)[4]) {
+  alignas(64) std::uint32_t counters[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane)
+    counters[lane] = static_cast<std::uint32_t>(first / 4 + lane % 4 * (kLanes / 4) + lane / 4);
+  using I = Vec::I;
+  I c[4] = {Vec::load_ints(counters), Vec::set1(static_cast<std::uint32_t>(draw.position)), Vec::set1(0U),
+            Vec::set1(0U)};
   auto key0 = static_cast<std::uint32_t>(draw.seed);
   auto key1 = static_cast<std::uint32_t>(draw.seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c[0][lane];
-      const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c[2][lane];
-      c[0][lane] = static_cast<std::uint32_t>(product1 >> 32) ^ c[1][lane] ^ key0;
-      c[2][lane] = static_cast<std::uint32_t>(product0 >> 32) ^ c[3][lane] ^ key1;
-      c[1][lane] = static_cast<std::uint32_t>(product1);
-      c[3][lane] = static_cast<std::uint32_t>(product0);
-    }
+    I high0, high1;
+    const I low0 = Vec::multiply(c[0], 0xD2511F53U, high0);
+    const I low1 = Vec::multiply(c[2], 0xCD9E8D57U, high1);
+    c[0] = Vec::bit_xor(Vec::bit_xor(high1, c[1]), Vec::set1(key0));
+    c[1] = low1;
+    c[2] = Vec::bit_xor(Vec::bit_xor(high0, c[3]), Vec::set1(key1));
+    c[3] = low0;
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int word = 0; word < 4; ++word) {
-      out[4 * lane + word] = (static_cast<float>(c[word][lane]) + 0.5F) * 0x1p-32F;
-    }
-  }
+  Vec::swap_words_and_lanes(c);
+  for (int i = 0; i < 4; ++i)
+    out[i] = Vec::mul(Vec::add(Vec::to_floats(c[i]), Vec::set1(0.5F)), Vec::set1(0x1p-32F));
 }
 
 // -ln(-ln(1 - u)): a logit plus it is the logarithm of a probability over an exponentially distributed
@@ -75,32 +66,30 @@ void uniforms(const Draw& draw, std::int64_t first, float* out) {
   return Vec::where_less(Vec::zero(), rest, score, Vec::set1(-__builtin_inff()));
 }
 
-std::int64_t draw(const Draw& draw) {
-  constexpr int kStep = 4 * kLanes;
-  float best = -__builtin_inff();
-  std::int64_t winner = 0;
-  float scores[kStep];
-  for (std::int64_t first = 0; first < draw.n; first += kStep) {
-    uniforms(draw, first, scores);
-    F top = Vec::set1(-__builtin_inff());
-    for (int i = 0; i < kStep && first + i < draw.n; i += kLanes) {
-      const int count = lanes_left(first + i, draw.n);
+// The first of the largest scores.
+Candidate race(const Draw& draw) {
+  constexpr int kDraws = 4 * kLanes;
+  Candidate best = {-__builtin_inff(), draw.first};
+  for (std::int64_t i = 0; i < draw.n; i += kDraws) {
+    F scores[4];
+    uniforms(draw, draw.first + i, scores);
+    F highest = Vec::set1(-__builtin_inff());
+    for (int v = 0; v < 4; ++v) {
+      const std::int64_t left = draw.n - i - v * kLanes;
+      const int count = left < 0 ? 0 : left < kLanes ? static_cast<int>(left) : kLanes;
       const F scaled =
-          Vec::mul(load_some(draw.logits + first + i, count), Vec::set1(draw.inverse_temperature));
-      const F score = Vec::first_lanes(count, Vec::add(scaled, gumbel(Vec::load(scores + i))),
-                                       Vec::set1(-__builtin_inff()));
-      Vec::store(scores + i, score);
-      top = Vec::max(score, top);
+          Vec::mul(load_some(draw.logits + i + v * kLanes, count), Vec::set1(draw.inverse_temperature));
+      scores[v] = Vec::first_lanes(count, Vec::add(scaled, gumbel(scores[v])), Vec::set1(-__builtin_inff()));
+      highest = Vec::max(scores[v], highest);
     }
-    if (!Vec::any_greater(top, Vec::set1(best))) continue;
-    for (int i = 0; i < kStep && first + i < draw.n; ++i) {
-      if (scores[i] > best) {
-        best = scores[i];
-        winner = first + i;
-      }
+    if (!Vec::any_greater(highest, Vec::set1(best.score))) continue;
+    float values[kDraws];
+    for (int v = 0; v < 4; ++v) Vec::store(values + v * kLanes, scores[v]);
+    for (int lane = 0; lane < kDraws; ++lane) {
+      if (values[lane] > best.score) best = {values[lane], draw.first + i + lane};
     }
   }
-  return winner;
+  return best;
 }
 
 }  // namespace

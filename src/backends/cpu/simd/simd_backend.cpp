@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "backends/cpu/simd/packed_weights.h"
 #include "base/error.h"
@@ -11,8 +12,10 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Elements from which on an element-wise op is worth a second thread: some 10 µs of work.
-constexpr std::int64_t kThreadedElements = 1 << 15;
+// The least work that is worth waking a thread for, some 5 µs: elements of an element-wise op, and
+// multiply-adds of a product.
+constexpr std::int64_t kElementsOfPart = 1 << 14;
+constexpr std::int64_t kProductsOfPart = 1 << 17;
 
 const simd::Kernels& kernels_of(CpuIsa isa) {
   switch (isa) {
@@ -23,6 +26,8 @@ const simd::Kernels& kernels_of(CpuIsa isa) {
       return simd::kAvx512Kernels;
     case CpuIsa::kAvx512Bf16:
       return simd::kAvx512Bf16Kernels;
+    case CpuIsa::kAmx:
+      return simd::kAmxKernels;
 #endif
     default:
       break;
@@ -42,13 +47,19 @@ simd::CacheView view_of(const KvCacheLayer& cache) {
 }  // namespace
 
 SimdBackend::SimdBackend(CpuIsa isa, int num_threads)
-    : kernels_(kernels_of(isa)), pool_(num_threads), sampling_(static_cast<std::size_t>(num_threads)) {}
+    : kernels_(kernels_of(isa)), pool_(num_threads), sampling_(static_cast<std::size_t>(num_threads)) {
+  reserve_scratch(simd::kLinearScratch);
+}
 
 // Large allocations lie in huge pages where the system has them.
 Buffer SimdBackend::allocate(std::size_t bytes, MemoryKind kind) {
-  Buffer buffer = ReferenceBackend::allocate(bytes, kind);
-  if (bytes >= 2 * kHugePage) madvise(buffer.data(), bytes, MADV_HUGEPAGE);  // a wish
-  return buffer;
+  if (bytes < kHugePage) return ReferenceBackend::allocate(bytes, kind);
+  Buffer whole = ReferenceBackend::allocate(bytes + kHugePage, kind);  // what is not touched costs nothing
+  void* data = whole.data();
+  std::size_t space = whole.bytes();
+  std::align(kHugePage, bytes, data, space);
+  madvise(data, bytes, MADV_HUGEPAGE);  // a wish
+  return {std::shared_ptr<void>(data, [whole](void*) {}), bytes, DeviceKind::kCpu};
 }
 
 void SimdBackend::reserve_scratch(std::size_t floats) {
@@ -66,13 +77,11 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightTe
     QUIRE_CHECK(part->cols() == in, "{} has {} columns, not {}", part->name(), part->cols(), in);
     out += part->rows();
   }
-  const std::size_t bytes =
-      static_cast<std::size_t>(simd::kMaxPassTokens * simd::activation_stride(in)) * sizeof(float);
+  const std::size_t bytes = simd::activation_floats(in) * sizeof(float);
   if (bytes > activations_.bytes()) activations_ = allocate(bytes, MemoryKind::kDevice);
-  reserve_scratch(simd::kLinearScratch);
   auto weights = std::make_unique<PackedWeights>(
       allocate(PackedWeights::packed_bytes(dtype, out, in), MemoryKind::kDevice), dtype, out, in);
-  weights->pack(parts);
+  weights->pack(parts, pool_);
   return weights;
 }
 
@@ -94,19 +103,20 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
                                  out.stride(0),
                                  floats_or_null(bias),
                                  static_cast<float*>(activations_.data())};
-    split(tokens, tokens >= simd::kWideTokens,
+    const std::int64_t depth = simd::block_depth(tokens);
+    split((job.in_features + depth - 1) / depth, depth * tokens, kElementsOfPart,
           [&](std::int64_t begin, std::int64_t end, int) { kernels_.prepare_activations(job, begin, end); });
-    split(packed.num_panels(), true, [&](std::int64_t begin, std::int64_t end, int thread) {
-      kernels_.linear_panels(job, begin, end, scratch(thread));
-    });
+    split(packed.num_panels(), simd::kPanel * job.in_features * tokens, kProductsOfPart,
+          [&](std::int64_t begin, std::int64_t end, int thread) {
+            kernels_.linear_panels(job, begin, end, scratch(thread));
+          });
   }
 }
 
 void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row) {
   const auto& packed = dynamic_cast<const PackedWeights&>(weights);
-  const std::int64_t n = ids.dim(0);
-  split(n, n >= 8, [&](std::int64_t begin, std::int64_t end, int) {
+  split(ids.dim(0), packed.in_features(), kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
       float* values = out.data_as<float>() + t * out.stride(0);
@@ -123,7 +133,7 @@ void SimdBackend::rms_norm(const Tensor& out, const Tensor& x, const Tensor& wei
   const simd::NormJob job = {
       out.data(),  out.dtype(), out.stride(0),          x.data_as<float>(), x.stride(0), nullptr,
       DType::kF32, 0,           floats_or_null(weight), x.dim(1),           eps};
-  split(x.dim(0), x.numel() >= kThreadedElements,
+  split(x.dim(0), x.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
 }
 
@@ -133,20 +143,19 @@ void SimdBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const 
       out.data(), out.dtype(), out.stride(0), residual.data_as<float>(), residual.stride(0),
       x.data(),   x.dtype(),   x.stride(0),   floats_or_null(weight),    x.dim(1),
       eps};
-  split(x.dim(0), x.numel() >= kThreadedElements,
+  split(x.dim(0), x.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
 }
 
 void SimdBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
   const simd::SiluJob job = {out.data(),    gate_up.data(),    out.dtype(),
                              out.stride(0), gate_up.stride(0), out.dim(1)};
-  split(out.dim(0), out.numel() >= kThreadedElements,
+  split(out.dim(0), out.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.silu_mul(job, begin, end); });
 }
 
 void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                                     const AttentionBatch& batch) {
-  reserve_scratch(static_cast<std::size_t>(input.head_dim));
   simd::PrepareJob job = {};
   job.qkv = input.qkv.data();
   job.qkv_stride = input.qkv.stride(0);
@@ -164,15 +173,17 @@ void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
   job.head_dim = input.head_dim;
   job.positions = batch.positions.data_as<const std::int32_t>();
   job.slots = batch.slot_mapping.data_as<const std::int32_t>();
-  split(batch.num_tokens, input.qkv.numel() >= kThreadedElements,
+  split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
           kernels_.prepare_attention(job, begin, end, scratch(thread));
         });
 }
 
-void SimdBackend::plan_attention(const AttentionBatch& batch, std::int64_t num_kv_heads,
-                                 std::int64_t tokens_of_item) {
-  items_.clear();
+void SimdBackend::plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
+  const std::int64_t group = shape.num_heads / shape.num_kv_heads;
+  const std::int64_t rows = std::max(simd::kQueryRows, group);
+  reserve_scratch(std::max(simd::kLinearScratch, simd::attention_scratch(rows, shape.head_dim)));
+  spans_.clear();
   for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
     const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
     const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
@@ -180,31 +191,30 @@ void SimdBackend::plan_attention(const AttentionBatch& batch, std::int64_t num_k
     const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
     const auto* blocks =
         batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
-    for (std::int64_t t = begin; t < end; t += tokens_of_item) {
-      for (std::int64_t head = 0; head < num_kv_heads; ++head) {
-        items_.push_back({t, std::min(tokens_of_item, end - t), seq_len - (end - 1 - t), blocks, head});
+    if (seq_len == 0) continue;
+    const std::int64_t tokens = std::min(end - begin, rows / group);
+    // As many heads as there are rows for, but not so many that a thread gets none.
+    const std::int64_t heads =
+        std::clamp<std::int64_t>(shape.num_kv_heads * batch.num_sequences / (2 * pool_.size()), 1,
+                                 std::min<std::int64_t>(rows / group / tokens, shape.num_kv_heads));
+    for (std::int64_t t = begin; t < end; t += tokens) {
+      for (std::int64_t head = 0; head < shape.num_kv_heads; head += heads) {
+        spans_.push_back({head, std::min(heads, shape.num_kv_heads - head), t, std::min(tokens, end - t),
+                          seq_len - (end - 1 - t), blocks});
       }
     }
   }
 }
 
 void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                            const AttentionBatch& batch, float scale) {
+                            const AttentionBatch&, float scale) {
   const std::int64_t dim = cache.keys.dim(3);
-  const std::int64_t kv_heads = cache.keys.dim(1);
-  const std::int64_t group = q.dim(1) / dim / kv_heads;
-  const std::int64_t tokens = std::max<std::int64_t>(1, simd::kQueryRows / group);
-  reserve_scratch(simd::attention_scratch(tokens * group, dim));
-  plan_attention(batch, kv_heads, tokens);
-  const simd::AttentionJob job = {q.data(),       q.stride(0), out.data(), out.stride(0),
-                                  view_of(cache), group,       dim,        scale};
-  next_item_.store(0, std::memory_order_relaxed);
-  // Whoever is free takes the next item: long contexts and short ones even out.
-  pool_.run([&](int thread) {
-    for (std::size_t i = next_item_.fetch_add(1, std::memory_order_relaxed); i < items_.size();
-         i = next_item_.fetch_add(1, std::memory_order_relaxed)) {
-      kernels_.attention(job, items_[i], scratch(thread));
-    }
+  const simd::AttentionJob job = {q.data(),      q.stride(0),    out.data(),
+                                  out.stride(0), view_of(cache), q.dim(1) / dim / cache.keys.dim(1),
+                                  dim,           scale};
+  // The last spans of a prompt see the longest context, and the pool begins with them.
+  pool_.run(static_cast<int>(spans_.size()), [&](int part, int thread) {
+    kernels_.attention(job, spans_[static_cast<std::size_t>(part)], scratch(thread));
   });
 }
 

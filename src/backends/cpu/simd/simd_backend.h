@@ -1,6 +1,6 @@
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
@@ -31,6 +31,7 @@ class SimdBackend : public ReferenceBackend {
   void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
   void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
                     float eps) override;
+  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
@@ -45,40 +46,38 @@ class SimdBackend : public ReferenceBackend {
     std::vector<std::int32_t> ids;
   };
 
-  // Calls function(begin, end, thread) on contiguous parts of [0, n): on every thread, or on this one alone
-  // where waking others costs more than the work.
+  // Of a part of a row: its largest logit, and who wins the race there.
+  struct Piece {
+    simd::Candidate top, winner;
+  };
+
+  // Calls function(begin, end, thread) on contiguous parts of [0, n), one a thread, or fewer where they would
+  // have less to do than `least`. work: of one of the n.
   template <typename Function>
-  void split(std::int64_t n, bool threaded, const Function& function);
+  void split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function);
   // Memory of `floats` floats for each thread, at least; it only grows.
   void reserve_scratch(std::size_t floats);
   float* scratch(int thread) {
     return static_cast<float*>(scratch_.data()) + scratch_floats_ * static_cast<std::size_t>(thread);
   }
-  std::int32_t sample_row(const SampledRow& row, std::span<const float> logits, SamplingScratch& scratch);
-  void plan_attention(const AttentionBatch& batch, std::int64_t num_kv_heads, std::int64_t tokens_of_item);
+  std::span<const float> mask_logits(const SampledRow& row, const float* logits, std::int64_t begin,
+                                     std::int64_t end, int thread);
 
   const simd::Kernels& kernels_;
   ThreadPool pool_;
-  Buffer activations_;                     // of one pass of linear
-  Buffer scratch_;                         // of every thread
-  std::size_t scratch_floats_ = 0;         // of one thread
-  std::vector<SamplingScratch> sampling_;  // of every thread
-  std::vector<simd::AttentionItem> items_;
-  std::atomic<std::size_t> next_item_{0};
+  Buffer activations_;                      // of one pass of linear
+  Buffer scratch_;                          // of every thread
+  std::size_t scratch_floats_ = 0;          // of one thread
+  std::vector<SamplingScratch> sampling_;   // of every thread
+  std::vector<Piece> pieces_;               // of every row
+  std::vector<simd::AttentionSpan> spans_;  // of the step
 };
 
 template <typename Function>
-void SimdBackend::split(std::int64_t n, bool threaded, const Function& function) {
-  if (!threaded || pool_.size() == 1) {
-    function(std::int64_t{0}, n, 0);
-    return;
-  }
-  const std::int64_t threads = pool_.size();
-  pool_.run([&](int thread) {
-    const std::int64_t begin = n * thread / threads;
-    const std::int64_t end = n * (thread + 1) / threads;
-    if (begin < end) function(begin, end, thread);
-  });
+void SimdBackend::split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function) {
+  const auto parts = std::clamp<std::int64_t>(n * work / least, 1, std::min<std::int64_t>(n, pool_.size()));
+  pool_.run(static_cast<int>(parts),
+            [&](int part, int thread) { function(n * part / parts, n * (part + 1) / parts, thread); });
 }
 
 }  // namespace quire

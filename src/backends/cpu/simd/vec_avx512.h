@@ -12,13 +12,16 @@ namespace {
 // Sixteen floats at a time.
 struct Vec {
   using F = __m512;
+  using I = __m512i;  // of 32 bits, unsigned
   static constexpr int kLanes = 16;
-  static constexpr int kMaxAccumulators = 24;  // of 32 registers
-  static constexpr int kTallTile = 12;         // tokens that are worth a tile of fewer vectors
-  static constexpr int kTallVectors = 2;
+  static constexpr int kMaxHeight = 12;
 
-  // Accumulators a token: a whole panel's.
-  static constexpr int vectors_for(int) { return 4; }
+  // Tokens of the next tile where so many are left. Up to 12 share weights that are converted once.
+  static constexpr int tile_height(std::int64_t left) { return left <= 12 ? static_cast<int>(left) : 6; }
+  // Vectors of a tile: as many sums as 32 registers hold, in whole fractions of a panel.
+  static constexpr int vectors_for(int height) { return height <= 6 ? 4 : 2; }
+  static constexpr int kAttentionRows = 4;   // taken together
+  static constexpr int kAttentionSums = 16;  // registers for their sums
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float x) { return _mm512_set1_ps(x); }
@@ -44,6 +47,15 @@ struct Vec {
   }
   static bool any_nan(F x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
   static bool any_greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+  // The sum over the lanes of each.
+  static __m128 sum_each(F a, F b, F c, F d) {
+    const auto halved = [](F x) {
+      return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    };
+    const __m256 sums =
+        _mm256_hadd_ps(_mm256_hadd_ps(halved(a), halved(b)), _mm256_hadd_ps(halved(c), halved(d)));
+    return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+  }
   // x * 2^n for whole n from -126 to 127.
   static F scale_by_power(F x, F n) {
     const __m512i power = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
@@ -57,10 +69,32 @@ struct Vec {
     return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(power, 23)));
   }
 
+  static I set1(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+  static I load_ints(const std::uint32_t* p) { return _mm512_loadu_si512(p); }
+  static I bit_xor(I a, I b) { return _mm512_xor_si512(a, b); }
+  // The lower halves of a * b.
+  static I multiply(I a, std::uint32_t b, I& upper_halves) {
+    const I even = _mm512_mul_epu32(a, set1(b));
+    const I odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), set1(b));
+    upper_halves = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+    return _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+  }
+  // Within each 128 bits, lane j of word i becomes lane i of word j.
+  static void swap_words_and_lanes(I (&w)[4]) {
+    const I a = _mm512_unpacklo_epi32(w[0], w[1]), b = _mm512_unpacklo_epi32(w[2], w[3]);
+    const I c = _mm512_unpackhi_epi32(w[0], w[1]), d = _mm512_unpackhi_epi32(w[2], w[3]);
+    w[0] = _mm512_unpacklo_epi64(a, b);
+    w[1] = _mm512_unpackhi_epi64(a, b);
+    w[2] = _mm512_unpacklo_epi64(c, d);
+    w[3] = _mm512_unpackhi_epi64(c, d);
+  }
+  static F to_floats(I x) { return _mm512_cvtepu32_ps(x); }
+
   // The even and the odd ones of 32 bfloat16.
   static F even_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
   }
+  template <int = 0>
   static F odd_bf16(const void* p) {
     return _mm512_castsi512_ps(
         _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
@@ -76,16 +110,26 @@ struct Vec {
   }
   static void store_as(float* p, F x) { store(p, x); }
   static void store_as(BFloat16* p, F x) {
+    const __m512i upper = _mm512_srli_epi32(round_to_bf16(x), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
+  }
+  // Thirty-two of them, each from one and the other in turn.
+  static void store_pairs(BFloat16* p, F even, F odd) {
+    const __m512i lower = _mm512_srli_epi32(round_to_bf16(even), 16);
+    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xAAAAAAAA, lower, round_to_bf16(odd)));
+  }
+  static void store_as(Float16* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+ private:
+  // In the upper half of each lane; the lower one is undefined.
+  static __m512i round_to_bf16(F x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(_mm512_set1_epi32(0x7FFF), last));
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i upper = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
-  }
-  static void store_as(Float16* p, F x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), rounded, quiet);
   }
 };
 

@@ -1,8 +1,10 @@
 // Between the q/k/v projection and attention: RMS norm of q and k, rotary embedding of both, and the new keys
 // and values written to their slots of the paged cache; in float32, rounded once. A warp takes several heads
-// of one kind of one token: some lanes share a head, 16 bytes each, and what they read of the weights and of
-// the rotation serves all heads of the warp.
+// of one kind of one token: some lanes share a head, each with columns that rotate into one another, and what
+// they read of the weights and of the rotation serves all heads of the warp.
 // Bytes a token: the row of qkv read, as many written (Qwen3-8B, bf16: 12 KiB each way).
+// Measured on an H200, bench/cuda/elementwise_bench, Qwen3-0.6B / 8B: 1.5 / 1.5 us for one token, 2.7 / 3.8
+// us for 256, 98 / 157 us for 16384 (2.7 / 2.6 TB/s, 60 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -14,7 +16,6 @@ namespace {
 
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxWarps = 8;
-constexpr int kWide = 8;  // elements of a vector
 
 template <typename T>
 struct PrepareArgs {
@@ -30,8 +31,9 @@ struct PrepareArgs {
   std::int64_t key_block, key_head, key_offset;  // strides
   std::int64_t value_block, value_head, value_offset;
   int num_heads, num_kv_heads, head_dim, rotary_half, block_size;
-  int lanes;           // that share a head: a power of two
-  int heads_per_warp;  // a multiple of 32 / lanes
+  int lane_bits;                // 2^lane_bits lanes share a head
+  int heads_per_warp;           // a multiple of the heads that a warp does at once
+  int query_groups, kv_groups;  // of so many heads, and a rest
   float norm_eps;
 };
 
@@ -43,95 +45,134 @@ struct WarpHeads {
   int first, count;
   int column;  // of the kind's first head in qkv, in heads
 
-  // Groups of `size` heads are numbered through queries, keys, values; no group mixes them.
-  __device__ WarpHeads(int group, int size, int num_heads, int num_kv_heads) {
-    const int query_groups = (num_heads + size - 1) / size;
-    const int kv_groups = (num_kv_heads + size - 1) / size;
-    kind = group < query_groups ? Kind::kQuery : group < query_groups + kv_groups ? Kind::kKey : Kind::kValue;
-    const int before = kind == Kind::kQuery ? 0
-                       : kind == Kind::kKey ? query_groups
-                                            : query_groups + kv_groups;
-    first = (group - before) * size;
-    count = (kind == Kind::kQuery ? num_heads : num_kv_heads) - first;  // none where group is past the last
-    column = kind == Kind::kQuery ? 0 : kind == Kind::kKey ? num_heads : num_heads + num_kv_heads;
+  // Groups are numbered through queries, keys, values.
+  template <typename T>
+  __device__ WarpHeads(const PrepareArgs<T>& args, int group) {
+    kind = Kind::kQuery;
+    int heads = args.num_heads;
+    column = 0;
+    if (group >= args.query_groups) {
+      group -= args.query_groups;
+      kind = group < args.kv_groups ? Kind::kKey : Kind::kValue;
+      group -= kind == Kind::kKey ? 0 : args.kv_groups;
+      column = args.num_heads + (kind == Kind::kKey ? 0 : args.num_kv_heads);
+      heads = args.num_kv_heads;
+    }
+    first = group * args.heads_per_warp;
+    count = min(heads - first, args.heads_per_warp);  // none where group is past the last
   }
 };
 
+// A lane's columns of a head: kWidth that are first in their rotation, and their kWidth partners; past the
+// rotation, neighbours. kPieces of such for heads of up to kMaxHeadDim columns.
 template <int kWidth>
-constexpr int kPieces = kMaxHeadDim / (32 * kWidth);  // vectors of a head that a lane takes
-template <int kWidth>
-using Pieces = Vec<float, kWidth>[kPieces<kWidth>];
+constexpr int kPieces = std::max(1, kMaxHeadDim / (2 * 32 * kWidth));
+template <int kWidth, typename T>
+struct Piece {
+  Vec<T, kWidth> a, b;
+};
 
-// Calls f(piece, column) for the lane's columns of a head.
+// Calls f(piece, column of a, column of b) for the lane's columns of a head.
 template <int kWidth, typename T, typename F>
 __device__ void for_pieces(const PrepareArgs<T>& args, F&& f) {
-  const int lane = static_cast<int>(threadIdx.x) % args.lanes;
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << args.lane_bits) - 1);
 #pragma unroll
   for (int p = 0; p < kPieces<kWidth>; ++p) {
-    const int column = (p * args.lanes + lane) * kWidth;
-    if (column < args.head_dim) f(p, column);
+    const int first = ((p << args.lane_bits) + lane) * kWidth;
+    const bool rotates = first < args.rotary_half;
+    const int a = rotates ? first : 2 * first;
+    const int b = rotates ? first + args.rotary_half : 2 * first + kWidth;
+    if (a < args.head_dim) f(p, a, b);
   }
 }
 
-// Divides the head that some lanes hold by its root mean square.
-template <int kWidth, typename T>
-__device__ void norm_head(const PrepareArgs<T>& args, const Pieces<kWidth>& weight, Pieces<kWidth>& head) {
-  float squares = 0;
-  for_pieces<kWidth>(args, [&](int p, int) {
-    for (const float value : head[p].values) squares += value * value;
-  });
-  for (int step = args.lanes / 2; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
-  const float inverse = rsqrtf(squares / static_cast<float>(args.head_dim) + args.norm_eps);
-  for_pieces<kWidth>(args, [&](int p, int) {
-    for (int i = 0; i < kWidth; ++i) head[p].values[i] = head[p].values[i] * inverse * weight[p].values[i];
-  });
+// b is past the head where that has an odd number of columns.
+template <int kWidth, typename T, typename U>
+__device__ void load_piece(const PrepareArgs<T>& args, Piece<kWidth, U>& piece, const U* head, int a, int b) {
+  piece.a = load_vec<kWidth>(head + a);
+  piece.b = kWidth > 1 || b < args.head_dim ? load_vec<kWidth>(head + b) : Vec<U, kWidth>{};
 }
 
-// Rotates the head that some lanes hold; `shared` is theirs, for the halves to meet.
+// Norm and rotation of the head that some lanes hold.
 template <int kWidth, typename T>
-__device__ void rotate_head(const PrepareArgs<T>& args, const Pieces<kWidth>& cosine,
-                            const Pieces<kWidth>& sine, float* shared, Pieces<kWidth>& head) {
-  const int half = args.rotary_half;
-  __syncwarp();
-  for_pieces<kWidth>(args, [&](int p, int column) { store_vec(shared + column, head[p]); });
-  __syncwarp();
-  for_pieces<kWidth>(args, [&](int p, int column) {
-    if (column >= 2 * half) return;
-    const auto partner = load_vec<kWidth>(shared + (column < half ? column + half : column - half));
-    const float sign = column < half ? -1.0F : 1.0F;
+__device__ void transform(const PrepareArgs<T>& args, bool norm,
+                          const Piece<kWidth, float> (&weight)[kPieces<kWidth>],
+                          const Piece<kWidth, float> (&cos_sin)[kPieces<kWidth>],
+                          Piece<kWidth, T> (&head)[kPieces<kWidth>]) {
+  float inverse = 1;
+  if (norm) {
+    float squares = 0;
+    for_pieces<kWidth>(args, [&](int p, int, int) {
+      for (const T value : head[p].a.values) squares += widen(value) * widen(value);
+      for (const T value : head[p].b.values) squares += widen(value) * widen(value);
+    });
+    for (int step = 1 << args.lane_bits >> 1; step > 0; step /= 2)
+      squares += __shfl_xor_sync(~0U, squares, step);
+    inverse = rsqrtf(squares / static_cast<float>(args.head_dim) + args.norm_eps);
+  }
+  for_pieces<kWidth>(args, [&](int p, int column, int) {
+#pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      head[p].values[i] =
-          head[p].values[i] * cosine[p].values[i] + sign * partner.values[i] * sine[p].values[i];
+      float a = widen(head[p].a.values[i]);
+      float b = widen(head[p].b.values[i]);
+      if (norm) {
+        a = a * inverse * weight[p].a.values[i];
+        b = b * inverse * weight[p].b.values[i];
+      }
+      if (column < args.rotary_half) {
+        const float cosine = cos_sin[p].a.values[i];
+        const float sine = cos_sin[p].b.values[i];
+        const float rotated = a * cosine - b * sine;
+        b = b * cosine + a * sine;
+        a = rotated;
+      }
+      head[p].a.values[i] = narrow<T>(a);
+      head[p].b.values[i] = narrow<T>(b);
     }
   });
 }
 
 template <int kWidth, typename T>
-__global__ void __launch_bounds__(kMaxWarps * 32, kWidth > 1 ? 3 : 2)
+__global__ void __launch_bounds__(kMaxWarps * 32)
     prepare_kernel(const __grid_constant__ PrepareArgs<T> args) {
-  __shared__ alignas(32) float shared[kMaxWarps][kMaxHeadDim];
-  cudaTriggerProgrammaticLaunchCompletion();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int heads_at_once = 32 / args.lanes;
-  const int member = static_cast<int>(threadIdx.x) % 32 / args.lanes;  // which of those this lane works on
+  admit_next_kernel();
+  const int heads_at_once = 32 >> args.lane_bits;
+  const int member =
+      static_cast<int>(threadIdx.x) % 32 >> args.lane_bits;  // which of those this lane works on
   const std::int64_t token = blockIdx.x;
-  const WarpHeads heads(static_cast<int>(blockIdx.y * blockDim.x / 32) + warp, args.heads_per_warp,
-                        args.num_heads, args.num_kv_heads);
+  const WarpHeads heads(args, static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32));
   if (heads.count <= 0) return;
 
   const float* norm = heads.kind == Kind::kQuery ? args.q_norm : args.k_norm;
-  Pieces<kWidth> weight;
+  Piece<kWidth, float> weight[kPieces<kWidth>];
   if (norm != nullptr) {  // weights were there before any kernel
-    for_pieces<kWidth>(args, [&](int p, int column) { weight[p] = load_vec<kWidth>(norm + column); });
+    for_pieces<kWidth>(args, [&](int p, int a, int b) { load_piece<kWidth>(args, weight[p], norm, a, b); });
   }
-  cudaGridDependencySynchronize();
-
+  // Positions, slots and the table were uploaded before the step's first kernel.
   const int position = args.positions[token];
   const int slot = args.slots[token];
-  if (heads.kind != Kind::kQuery && slot < 0) return;
-  const std::int64_t block = slot / args.block_size;
-  const std::int64_t offset = slot % args.block_size;
   T* from = args.qkv + token * args.qkv_stride + std::int64_t{heads.column + heads.first} * args.head_dim;
+  Piece<kWidth, T> next[kPieces<kWidth>];
+  const auto load_next = [&](int head) {
+    if (head >= heads.count) return;
+    for_pieces<kWidth>(args, [&](int p, int a, int b) {
+      load_piece<kWidth>(args, next[p], static_cast<const T*>(from + head * args.head_dim), a, b);
+    });
+  };
+  if (heads.kind != Kind::kQuery && slot < 0) return;
+  Piece<kWidth, float> cos_sin[kPieces<kWidth>];
+  if (heads.kind != Kind::kValue) {
+    const float* cosines = args.cos_sin + position * args.cos_sin_stride;
+    for_pieces<kWidth>(args, [&](int p, int column, int) {
+      if (column >= args.rotary_half) return;
+      cos_sin[p].a = load_vec<kWidth>(cosines + column);
+      cos_sin[p].b = load_vec<kWidth>(cosines + args.rotary_half + column);
+    });
+  }
+  wait_for_kernels();
+  load_next(member);
+  const unsigned block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
+  const unsigned offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
   T* to = from;
   std::int64_t to_stride = args.head_dim;
   if (heads.kind == Kind::kKey) {
@@ -142,59 +183,38 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kWidth > 1 ? 3 : 2)
     to_stride = args.value_head;
   }
 
-  Pieces<kWidth> cosine, sine;
-  if (heads.kind != Kind::kValue) {
-    for_pieces<kWidth>(args, [&](int p, int column) {
-      if (column >= 2 * args.rotary_half) return;
-      const int pair = column < args.rotary_half ? column : column - args.rotary_half;
-      const float* cosines = args.cos_sin + position * args.cos_sin_stride + pair;
-      cosine[p] = load_vec<kWidth>(cosines);
-      sine[p] = load_vec<kWidth>(cosines + args.rotary_half);
-    });
-  }
-  Vec<T, kWidth> next[kPieces<kWidth>];
-  const auto load_next = [&](int head) {
-    if (head >= heads.count) return;
-    for_pieces<kWidth>(
-        args, [&](int p, int column) { next[p] = load_vec<kWidth>(from + head * args.head_dim + column); });
-  };
-  load_next(member);
 #pragma unroll 1  // small code: at one token it runs once, and is fetched for that
-  for (int first = 0; first < min(heads.count, args.heads_per_warp); first += heads_at_once) {
-    Vec<T, kWidth> result[kPieces<kWidth>];
-    for_pieces<kWidth>(args, [&](int p, int) { result[p] = next[p]; });
-    if (first + heads_at_once < args.heads_per_warp) load_next(first + heads_at_once + member);
-    if (heads.kind != Kind::kValue) {
-      Pieces<kWidth> values;
-      for_pieces<kWidth>(args, [&](int p, int) {
-        for (int i = 0; i < kWidth; ++i) values[p].values[i] = widen(result[p].values[i]);
-      });
-      if (norm != nullptr) norm_head<kWidth>(args, weight, values);
-      if (args.rotary_half > 0)
-        rotate_head<kWidth>(args, cosine, sine, shared[warp] + member * args.lanes * kWidth, values);
-      for_pieces<kWidth>(args, [&](int p, int) {
-        for (int i = 0; i < kWidth; ++i) result[p].values[i] = narrow<T>(values[p].values[i]);
-      });
-    }
+  for (int first = 0; first < heads.count; first += heads_at_once) {
+    Piece<kWidth, T> head[kPieces<kWidth>];
+    for_pieces<kWidth>(args, [&](int p, int, int) { head[p] = next[p]; });
+    load_next(first + heads_at_once + member);
+    if (heads.kind != Kind::kValue) transform<kWidth>(args, norm != nullptr, weight, cos_sin, head);
     if (first + member >= heads.count) continue;
-    for_pieces<kWidth>(
-        args, [&](int p, int column) { store_vec(to + (first + member) * to_stride + column, result[p]); });
+    T* head_to = to + (first + member) * to_stride;
+    for_pieces<kWidth>(args, [&](int p, int a, int b) {
+      store_vec(head_to + a, head[p].a);
+      if (kWidth > 1 || b < args.head_dim) store_vec(head_to + b, head[p].b);
+    });
   }
 }
 
 template <int kWidth, typename T>
 void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T> args) {
-  args.lanes = 32;
-  while (kPieces<kWidth> == 1 && args.lanes > 1 && args.lanes / 2 * kWidth >= args.head_dim) args.lanes /= 2;
-  const auto groups_of = [&](int heads_per_warp) {
-    return ceil_div(args.num_heads, heads_per_warp) + 2 * ceil_div(args.num_kv_heads, heads_per_warp);
+  args.lane_bits = 5;
+  while (args.lane_bits > 0 && (kPieces<kWidth> * kWidth << args.lane_bits) >= args.head_dim)
+    --args.lane_bits;
+  const auto set_heads_per_warp = [&](int heads) {
+    args.heads_per_warp = heads;
+    args.query_groups = static_cast<int>(ceil_div(args.num_heads, heads));
+    args.kv_groups = static_cast<int>(ceil_div(args.num_kv_heads, heads));
+    return static_cast<unsigned>(args.query_groups + 2 * args.kv_groups);
   };
   // A warp takes more heads once there are enough warps to fill the card; each is computed the same.
   constexpr int kWarpsPerSm = 64;
-  args.heads_per_warp = 32 / args.lanes;
-  const std::int64_t all = std::int64_t{num_tokens} * groups_of(args.heads_per_warp);
-  if (all > std::int64_t{context.num_sms} * kWarpsPerSm) args.heads_per_warp *= 4;
-  const unsigned groups = groups_of(args.heads_per_warp);
+  const int at_once = 32 >> args.lane_bits;
+  unsigned groups = set_heads_per_warp(at_once);
+  if (std::int64_t{num_tokens} * groups > std::int64_t{context.num_sms} * kWarpsPerSm)
+    groups = set_heads_per_warp(4 * at_once);
   const unsigned warps = std::min<unsigned>(groups, kMaxWarps);
   launch(context, "prepare_attention", prepare_kernel<kWidth, T>,
          dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
@@ -230,14 +250,16 @@ void prepare_attention(const LaunchContext& context, const AttentionInput& input
                               .head_dim = input.head_dim,
                               .rotary_half = half,
                               .block_size = static_cast<int>(cache.keys.dim(2)),
-                              .lanes = 32,
-                              .heads_per_warp = 1,
+                              .lane_bits = 0,
+                              .heads_per_warp = 0,
+                              .query_groups = 0,
+                              .kv_groups = 0,
                               .norm_eps = input.norm_eps};
-    // Vectors must not straddle two heads, nor the middle of a rotation.
-    const Tensor head = input.qkv.columns(0, input.head_dim);
+    // Vectors must not straddle two heads, nor the halves of a head or of its rotation.
+    const Tensor head = input.qkv.columns(0, input.head_dim / 2);
     const Tensor cosines = half > 0 ? table.columns(0, half) : Tensor();
-    dispatch_width<kWide>({head, cosines, input.q_norm, input.k_norm, cache.keys, cache.values},
-                          [&]<int kWidth>() { launch_prepare<kWidth>(context, batch.num_tokens, args); });
+    dispatch_width<4>({head, cosines, input.q_norm, input.k_norm, cache.keys, cache.values},
+                      [&]<int kWidth>() { launch_prepare<kWidth>(context, batch.num_tokens, args); });
   });
 }
 

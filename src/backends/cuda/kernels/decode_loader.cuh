@@ -31,7 +31,7 @@ struct DecodeArgs {
   DecodePlan plan;
 };
 
-// The elements before index `index`. A product of 64 bits is cheap only like this.
+// Elements before an index: one multiplication, where both as 64-bit values would take three.
 __device__ inline std::int64_t elements(int index, int stride) { return std::int64_t{index} * stride; }
 
 template <typename T>
@@ -51,28 +51,6 @@ __device__ inline T load_16_bytes_now(const T* from) {
   return reinterpret_cast<const T&>(words);
 }
 
-// The place of a warp among those that share a piece, which are some of its block of threads.
-struct Team {
-  __device__ explicit Team(int log2_warps)
-      : shift(log2_warps),
-        warps(1 << log2_warps),
-        index(static_cast<int>(threadIdx.x / kWarpSize >> log2_warps)),
-        warp(static_cast<int>(threadIdx.x / kWarpSize) & (warps - 1)) {}
-
-  __device__ int first_warp() const { return index << shift; }
-  __device__ unsigned threads() const { return kWarpSize << shift; }
-  __device__ unsigned thread() const { return threadIdx.x & (threads() - 1); }
-  // Waits for all threads of the team.
-  __device__ void meet() const {
-    asm volatile("bar.sync %0, %1;" : : "r"(1 + index), "r"(threads()) : "memory");
-  }
-
-  int shift;
-  int warps;
-  int index;  // in the block of threads
-  int warp;   // in the team
-};
-
 // The part of an item that lies in one share.
 struct Piece {
   DecodePosition at;  // its tile: where the piece begins
@@ -89,8 +67,9 @@ struct Piece {
     return min(split.heads_per_item, split.group - at.part * split.heads_per_item);
   }
   // Warps take tiles by their number in the sequence, so that the blocks read for one item serve the next.
-  __device__ int first_tile(const Team& team) const {
-    return at.tile + ((team.warp - at.tile) & (team.warps - 1));
+  template <int kWarps>
+  __device__ int first_tile(int warp) const {
+    return at.tile + ((warp - at.tile) & (kWarps - 1));
   }
 };
 
@@ -98,18 +77,14 @@ struct Piece {
 // also have, then the rest from the first on, so that divided items are merged while others stream.
 class Pieces {
  public:
-  __device__ Pieces(const DecodeArgs& args, const DecodeShare* share) : args_(args) {
+  __device__ explicit Pieces(const DecodeArgs& args) : args_(args) {
+    const DecodeShare* share = args.plan.shares + blockIdx.x;
     first_ = load_16_bytes_now(&share->first);
     last_ = load_16_bytes_now(&share->last);
     last_row_ = load_16_bytes_now(&share->last_row);
-    const int4 rest = load_16_bytes_now(reinterpret_cast<const int4*>(&share->num_pieces));
-    count_ = rest.x;
-    share_ = rest.y;
-    team_shift_ = rest.z;
+    count_ = load_16_bytes_now(reinterpret_cast<const int4*>(&share->num_pieces)).x;
   }
 
-  __device__ int share() const { return share_; }
-  __device__ int team_shift() const { return team_shift_; }
   __device__ int count() const { return count_; }
   __device__ Piece first() const {
     Piece piece{last_, last_.tile, last_row_};
@@ -142,8 +117,6 @@ class Pieces {
   DecodePosition last_;
   DecodeRow last_row_;
   int count_;
-  int share_;
-  int team_shift_;
 };
 
 // Sizes of one instance. A stage of a warp's ring holds 16 keys, 16 values and, with the first tile of a
@@ -173,22 +146,14 @@ struct Ring {
   }
 };
 
-// Starts a copy of 16 bytes to a shared address, zeros where `inside` is false.
-__device__ inline void copy_chunk(std::uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(to), "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
-}
-
 // Starts the copies of one warp's tiles, piece after piece, ahead of the arithmetic.
 template <typename T, int kDim, int kHeadTiles>
 class Loader {
  public:
   using Sizes = Ring<kDim, kHeadTiles>;
 
-  __device__ Loader(const DecodeArgs& args, const Pieces& pieces, const Team& team, unsigned lane)
-      : args_(args), pieces_(pieces), team_(team), lane_(lane), next_(pieces.first()) {
+  __device__ Loader(const DecodeArgs& args, const Pieces& pieces, int warp, unsigned lane)
+      : args_(args), pieces_(pieces), warp_(warp), lane_(lane), next_(pieces.first()) {
     open();
   }
 
@@ -206,7 +171,7 @@ class Loader {
     piece_ = next_;
     ++index_;
     begins_ = true;
-    tile_ = piece_.first_tile(team_);
+    tile_ = piece_.first_tile<Sizes::kWarps>(warp_);
     keys_ = static_cast<const T*>(args_.keys) + elements(piece_.at.kv_head, args_.head_stride);
     if (index_ + 1 < pieces_.count()) next_ = pieces_.next(index_ + 1, piece_);
   }
@@ -214,8 +179,8 @@ class Loader {
   // The block of the first 8 tokens and of the last 8 of this warp's tiles of the window, a tile a lane.
   __device__ void fetch_blocks() {
     const int* table = args_.tables + elements(piece_.row.table_row, args_.table_stride);
-    const int token =
-        (static_cast<int>((window_ * kWarpSize + lane_) << team_.shift) + team_.warp) * kTileTokens;
+    const int tile = static_cast<int>(window_ * kWarpSize + lane_) * Sizes::kWarps + warp_;
+    const int token = tile * kTileTokens;
     if (token < piece_.row.seq_len) {
       upper_block_ = table[token >> args_.block_shift];
       lower_block_ = table[min(token + 8, piece_.row.seq_len - 1) >> args_.block_shift];
@@ -237,14 +202,14 @@ class Loader {
       const unsigned head = chunk / Sizes::kRowChunks;
       if (head >= Sizes::kHeads) break;
       const bool inside = head < num_heads;
-      copy_chunk(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks), inside ? from + chunk * 8 : from,
-                 inside);
+      copy_async_16(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks),
+                    inside ? from + chunk * 8 : from, inside);
     }
   }
 
   __device__ void copy_tile(std::uint32_t stage) {
-    const unsigned owner = static_cast<unsigned>(tile_) >>
-                           team_.shift;  // modulo the warp's size: the lane that knows the blocks
+    // Modulo the warp's size, the lane that knows the blocks.
+    const unsigned owner = static_cast<unsigned>(tile_) / Sizes::kWarps;
     if (owner / kWarpSize != window_) {
       window_ = owner / kWarpSize;
       fetch_blocks();
@@ -263,15 +228,15 @@ class Loader {
       const std::uint32_t to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
       // What lies behind the sequence may be anything, also NaN; its values must be zero.
       const bool inside = row < valid;
-      copy_chunk(to, key, inside);
-      copy_chunk(to + Sizes::kTileBytes, key + args_.values_offset, inside);
+      copy_async_16(to, key, inside);
+      copy_async_16(to + Sizes::kTileBytes, key + args_.values_offset, inside);
     }
-    tile_ += team_.warps;
+    tile_ += Sizes::kWarps;
   }
 
   const DecodeArgs& args_;
   const Pieces& pieces_;
-  const Team& team_;
+  const int warp_;
   const unsigned lane_;
   Piece piece_{};
   Piece next_;

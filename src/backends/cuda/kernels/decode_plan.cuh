@@ -8,16 +8,15 @@
 // How paged decode attention is divided over the device.
 //
 // An item is a sequence and a KV head (or, where a KV head has more than 16 query heads, a part of them). The
-// tiles of all items lie on one line, which is cut into equal shares, one a team of warps, whatever the
+// tiles of all items lie on one line, which is cut into equal shares, one a block of threads, whatever the
 // lengths. So an item may be divided into pieces, one a share.
 namespace quire::cuda {
 
 constexpr int kTileTokens = 16;  // what a warp takes at a time
 constexpr int kBlocksPerSm = 2;  // blocks of threads
-constexpr int kSmallTeam = 2;    // warps
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-// A warp's share of shared memory grows with the head size.
+// What a warp needs of shared memory grows with the head size.
 constexpr int warps_per_block(int head_dim) { return head_dim > 128 ? 2 : 4; }
 
 // How the query heads of a KV head are cut into items.
@@ -50,15 +49,13 @@ struct alignas(16) DecodePosition {
   int tile;
 };
 
-// What one team computes: from tile first.tile of one item up to before tile last.tile of the same or a later
-// one.
+// What one block of threads computes: from tile first.tile of one item up to before tile last.tile of the
+// same or a later one.
 struct alignas(16) DecodeShare {
   DecodePosition first;
   DecodePosition last;
   DecodeRow last_row;  // that of `last`, with which the work begins
   int num_pieces;      // 0: nothing to do
-  int index;
-  int team_shift;  // log2 of a team's warps: all of a block of threads, or kSmallTeam
 };
 
 // What all shares have in common.
@@ -75,19 +72,20 @@ struct alignas(16) DecodeHeader {
 // The parts of the workspace.
 struct DecodePlan {
   DecodeHeader* header;
-  DecodeShare* shares;  // [blocks of threads, warps_per_block]: each warp finds its team's
+  DecodeShare* shares;  // [num_shares]
   DecodeRow* rows;      // [max_num_seqs]
-  int* arrived;         // [max_shares] pieces ready of the divided item that begins in this share; else 0
-  float2* weights;      // [2 * max_shares, heads_per_item] maximum and sum of each piece
-  float* sums;          // [2 * max_shares, heads_per_item, head_dim] not yet divided by that sum
+  int* arrived;         // [num_shares] pieces ready of the divided item that begins in this share; else 0
+  float2* weights;      // [2 * num_shares, heads_per_item] maximum and sum of each piece
+  float* sums;          // [2 * num_shares, heads_per_item, head_dim] not yet divided by that sum
 };
+
+inline int num_shares_of(int num_sms) { return kBlocksPerSm * num_sms; }
 
 // Lays the plan out from address `base`; the bytes go to `bytes`.
 inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape, int num_sms,
                                std::size_t& bytes) {
-  const auto max_shares =
-      static_cast<std::size_t>(kBlocksPerSm * num_sms * warps_per_block(shape.head_dim) / kSmallTeam);
-  const std::size_t pieces = 2 * max_shares * static_cast<std::size_t>(HeadSplit(shape).heads_per_item);
+  const auto num_shares = static_cast<std::size_t>(num_shares_of(num_sms));
+  const std::size_t pieces = 2 * num_shares * static_cast<std::size_t>(HeadSplit(shape).heads_per_item);
   bytes = 0;
   const auto take = [&]<typename T>(T*& part, std::size_t count) {
     part = reinterpret_cast<T*>(base + bytes);
@@ -95,9 +93,9 @@ inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape,
   };
   DecodePlan plan{};
   take(plan.header, 1);
-  take(plan.shares, kSmallTeam * max_shares);
+  take(plan.shares, num_shares);
   take(plan.rows, static_cast<std::size_t>(shape.max_num_seqs));
-  take(plan.arrived, max_shares);
+  take(plan.arrived, num_shares);
   take(plan.weights, pieces);
   take(plan.sums, pieces * static_cast<std::size_t>(shape.head_dim));
   return plan;

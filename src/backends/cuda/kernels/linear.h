@@ -9,13 +9,15 @@ namespace quire::cuda {
 // in_features], row-major, in x's dtype; bias f32 or undefined; out in x's dtype or f32. Rows of x may be
 // strided.
 
-constexpr int kMaxMatvecTokens = 16;
 // For 1 to kMaxMatvecTokens tokens: bound by reading the weight once.
+constexpr int kMaxMatvecTokens = 16;
+// Whether the kernels of this path take it: few enough tokens, 16-bit types, rows that can be read 16 bytes
+// at a time, and a device with shared memory enough.
+bool matvec_supports(const Tensor& x, const Tensor& weight);
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias);
-
-// out [tokens, n] = silu(x · gateᵀ) * (x · upᵀ) in x's dtype, of 16 bits, for as many tokens; weight
-// [2n, in_features] holds gate's rows, then up's. Rows of x and of weight are multiples of 16 bytes.
+// out [tokens, n] = silu(x · gateᵀ) * (x · upᵀ) in x's dtype; weight [2n, in_features] holds gate's rows,
+// then up's.
 void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight);
 
 // Whether the two below can take these: 16 bits, on Hopper, in_features a multiple of 64, rows of x and of the

@@ -2,12 +2,20 @@
 // up. Must move n·k elements of the weight once; x and out are small. Both are row-major.
 //
 // A block of 8 warps owns a range of the weight's rows, 8 rows a group, and splits k among its warps. A warp
-// copies its part of the weight to a ring in shared memory that only it uses, in units of 4 KiB: 96 KiB a
-// block are under way. The copies begin before the kernel in front has ended (the weight does not depend on
-// it), and where the block's part is no longer than the ring, nothing but x is missing when it has. Products
-// are by tensor cores with tokens in the place of their 8 or 16 rows: for one token most of their work is
-// idle, but it takes fewer instructions than multiply-adds. The warps' sums are added in shared memory, in
-// one order.
+// copies its part of the weight to a ring in shared memory that only it uses, 12 KiB a warp. The copies begin
+// before the kernel in front has ended (the weight does not depend on it), and where the block's part is no
+// longer than its rings, nothing but x is missing when it has. Products are by tensor cores with the tokens
+// as their 8 or 16 rows: for one token most of their work is idle, but it takes fewer instructions than
+// multiply-adds would. The warps' sums are added in shared memory, in one order.
+//
+// On an H200 that reads 4,535 GB/s, bf16, products in a graph one after the other, each with a weight of its
+// own (bench/cuda/linear_bench.cpp), at 1 / 8 tokens: 24576 × 4096 at 95 / 88 % of that, 151936 × 1024 at 95
+// / 91 %, 4096 × 12288 at 91 / 86 %, 6144 × 1024 at 87 / 82 % (3.19 µs), 4096 × 1024 at 75 / 68 % (2.45 µs),
+// 1024 × 3072 at 53 / 45 % (2.62 µs), 1024 × 2048 at 40 / 33 % (2.31 µs). What the small ones lose is the way
+// from one kernel to the next, 0.5 µs, and then x's, 0.4 to 0.6 µs.
+#include <algorithm>
+#include <bit>
+
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/mma.cuh"
@@ -17,34 +25,30 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kGroupRows = 8;      // of the weight: the columns of one tensor-core product
-constexpr int kUnitVectors = 256;  // 16-byte vectors of a unit
-constexpr int kRing = 3;           // units of a warp's ring
-constexpr int kPrefetchUnits = 5;  // of a warp, brought to the L2 cache behind the ring before x is there
+constexpr int kGroupRows = 8;  // of the weight: the columns of one tensor-core product
+constexpr int kUnitColumns = 128;
+constexpr int kRowVectors = kUnitColumns / 8;  // 16-byte vectors of a unit's row
+constexpr int kSteps = kUnitColumns / 32;      // of two products each
+constexpr unsigned kPassRows = 64;             // at most, whose sums are in shared memory at a time
 
-// How a warp walks its rows and columns. A unit is kUnitGroups groups by kUnitColumns columns. The groups of
-// one pass share each x that was loaded, of kXUnits units of columns at a time.
-template <int kTokenTilesOf>  // 8 tokens each
-struct Wide {                 // two or more groups a block
+// A unit of a warp's work is kGroups groups by kUnitColumns columns of the weight; tokens come in tiles of 8.
+template <int kTokenTilesOf, int kGroupsOf>
+struct Unit {
   static constexpr int kTokenTiles = kTokenTilesOf;
-  static constexpr int kUnitGroups = 2;
-  static constexpr int kUnitColumns = 128;
-  static constexpr int kPassGroups = 8 / kTokenTiles;
-  static constexpr int kXUnits = XU;
-};
-template <int kTokenTilesOf>
-struct Tall {  // one group a block
-  static constexpr int kTokenTiles = kTokenTilesOf;
-  static constexpr int kUnitGroups = 1;
-  static constexpr int kUnitColumns = 256;
-  static constexpr int kPassGroups = 1;
-  static constexpr int kXUnits = XU;
+  static constexpr int kGroups = kGroupsOf;
+  static constexpr int kRows = kGroups * kGroupRows;
+  static constexpr int kVectors = kRows * kRowVectors;
+  static constexpr int kRing = 6 / kGroups;  // units
+  // Units under way at a time while the kernel in front runs. More would keep it waiting for its x.
+  static constexpr int kAhead = 2 / kGroups;
+  static constexpr int kXUnits = kGroups == 1 ? 4 : 2;  // units along k whose x is held in registers
 };
 
 struct MatvecArgs : LinearArgs {
   using LinearArgs::LinearArgs;
-  int warp_columns = 0;  // of k, of each warp
-  int ring_units = 0;    // min(kRing, a warp's units)
+  int warp_columns = 0;    // of k, of each warp
+  int ring_units = 0;      // what a warp uses of its ring
+  int pass_rows_log2 = 0;  // rows whose sums are in shared memory at a time
 };
 
 // What a block computes: groups of the weight's rows, the gate's and up's rows in turn where kGated.
@@ -55,292 +59,346 @@ struct BlockRows {
     begin = static_cast<int>(groups * blockIdx.x / gridDim.x) * kGroupRows;
     const int end = static_cast<int>(groups * (blockIdx.x + 1) / gridDim.x) * kGroupRows;
     num_groups = (end - begin) / kGroupRows * (kGated ? 2 : 1);
+    end_column = min(end, args.n);
   }
   // The column of out that row `row` of group `group` belongs to.
   __device__ int column(int group, int row) const {
     return begin + (kGated ? group / 2 : group) * kGroupRows + row;
   }
-  // The row of the weight, of n columns of out.
-  __device__ std::int64_t weight_row(int group, int row, int n) const {
-    return column(group, row) + (kGated && group % 2 == 1 ? n : 0);
-  }
 
   int begin;
+  int end_column;
   int num_groups;
 };
 
-// The units of a warp in the order in which they are read.
-template <typename Shape>
-struct Cursor {
-  int pass = 0;   // first group of the pass
-  int unit = 0;   // of columns
-  int group = 0;  // of the block
+// Where a vector of a unit's row lies: odd rows are turned, so that two rows lie in different banks.
+__device__ inline int place(int row, int vector) { return row * kRowVectors + (vector ^ (row % 2 * 4)); }
 
-  __device__ void advance(int num_groups, int num_units) {
-    group += Shape::kUnitGroups;
-    if (group < min(pass + Shape::kPassGroups, num_groups)) return;
-    if (++unit == num_units) {
-      unit = 0;
-      pass += Shape::kPassGroups;
-    }
-    group = pass;
-  }
-};
+// Copies a warp's units to its ring, in the order in which they are multiplied: along k, then down the rows.
+template <typename Unit, typename T, bool kGated>
+class WeightCopier {
+ public:
+  __device__ WeightCopier(const MatvecArgs& args, const BlockRows<kGated>& rows, int first_column,
+                          int end_column, uint4* ring)
+      : args_(args),
+        rows_(rows),
+        column_(first_column + lane_vector() * 8),
+        end_column_(end_column),
+        ring_(ring) {}
 
-// Where vector `vector` of a unit's row lies: odd rows are turned, so that two rows lie in different banks.
-template <typename Shape>
-__device__ int place(int row, int vector) {
-  return row * (Shape::kUnitColumns / 8) + (vector ^ (row % 2 * 4));
-}
-
-// One warp's view of the weight.
-template <typename Shape, typename T, bool kGated>
-struct WarpReader {
-  static constexpr int kRowVectors = Shape::kUnitColumns / 8;
-  static constexpr int kRows = Shape::kUnitGroups * kGroupRows;
-
-  const MatvecArgs& args;
-  BlockRows<kGated> rows;
-  int first_column;
-  int end_column;
-  uint4* ring;
-
-  // Calls function(row, address, inside) for a lane's part of a unit whose rows are cut in kParts pieces.
-  template <int kParts, typename Function>
-  __device__ void for_each_part(const Cursor<Shape>& at, const Function& function) const {
-    const int lane = threadIdx.x % 32;
-    const int part = lane % kParts;
-    const int column = first_column + at.unit * Shape::kUnitColumns + part * (Shape::kUnitColumns / kParts);
-#pragma unroll
-    for (int i = 0; i < kRows * kParts / 32; ++i) {
-      const int row = i * (32 / kParts) + lane / kParts;
-      const int group = at.group + row / kGroupRows;
-      const bool inside =
-          group < rows.num_groups && rows.column(group, row % kGroupRows) < args.n && column < end_column;
-      const std::int64_t offset = rows.weight_row(group, row % kGroupRows, args.n) * args.k + column;
-      function(row, part, static_cast<const T*>(args.weight) + offset, inside);
-    }
-  }
-  __device__ void copy(const Cursor<Shape>& at, int slot) const {
-    uint4* to = ring + slot * kUnitVectors;
-    for_each_part<kRowVectors>(at, [&](int row, int part, const T* from, bool inside) {
-      copy_async_16(to + place<Shape>(row, part), inside ? from : args.weight, inside);
-    });
-  }
-  __device__ void prefetch(const Cursor<Shape>& at) const {
-    for_each_part<kRowVectors / 8>(at, [](int, int, const T* from, bool inside) {  // lines of 128 bytes
-      if (inside) asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
-    });
-  }
-};
-
-// A lane's part of x: as the rows of a tensor-core product, in the order of k that the weight is read in.
-template <typename Shape>
-struct Activations {
-  static constexpr int kSteps = Shape::kUnitColumns / 32;
-  uint4 values[Shape::kXUnits][kSteps][Shape::kTokenTiles];
-
-  template <typename T>
-  __device__ void load(const LinearArgs& args, int first_column, int end_column) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int unit = 0; unit < Shape::kXUnits; ++unit) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-        for (int tile = 0; tile < Shape::kTokenTiles; ++tile) {
-          const int token = tile * 8 + lane / 4;
-          const int column = first_column + unit * Shape::kUnitColumns + step * 32 + lane % 4 * 8;
-          values[unit][step][tile] = make_uint4(0, 0, 0, 0);
-          if (token < args.tokens && column < end_column) {
-            values[unit][step][tile] = *reinterpret_cast<const uint4*>(static_cast<const T*>(args.x) +
-                                                                       token * args.x_stride + column);
-          }
-        }
+  // The next unit, if there is one, to this place of the ring.
+  __device__ void copy_next(int slot) {
+    if (group_ < rows_.num_groups) {
+      copy(ring_ + slot * Unit::kVectors);
+      step_ += kUnitColumns;
+      if (step_ >= args_.warp_columns) {
+        step_ = 0;
+        group_ += Unit::kGroups;
       }
-    }
-  }
-};
-
-// sums of a unit's groups += x · its rows. Products that follow each other go to different sums.
-template <typename Shape, typename T>
-__device__ void multiply_unit(float (*sums)[4],
-                              const uint4 (&x)[Shape::kUnitColumns / 32][Shape::kTokenTiles],
-                              const uint4* unit) {
-  constexpr int kChains = 4 / Shape::kUnitGroups;
-  const int lane = threadIdx.x % 32;
-  float chains[Shape::kUnitGroups][kChains - 1][4] = {};
-#pragma unroll
-  for (int step = 0; step < Shape::kUnitColumns / 32; ++step) {
-    const uint4 low = x[step][0];
-    const uint4 high = Shape::kTokenTiles == 2 ? x[step][Shape::kTokenTiles - 1] : make_uint4(0, 0, 0, 0);
-    const std::uint32_t first[4] = {low.x, high.x, low.y, high.y};
-    const std::uint32_t second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-    for (int group = 0; group < Shape::kUnitGroups; ++group) {
-      const uint4 b = unit[place<Shape>(group * kGroupRows + lane / 4, step * 4 + lane % 4)];
-      const int chain = step * 2 % kChains;
-      multiply_add<T>(chain == 0 ? sums[group] : chains[group][(chain + kChains - 1) % kChains], first, b.x,
-                      b.y);
-      multiply_add<T>(chains[group][chain], second, b.z, b.w);
-    }
-  }
-#pragma unroll
-  for (int group = 0; group < Shape::kUnitGroups; ++group) {
-#pragma unroll
-    for (int chain = 0; chain < kChains - 1; ++chain) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[group][i] += chains[group][chain][i];
-    }
-  }
-}
-
-// Adds the warps' sums of one pass, [warp][token][row of the pass], and writes them out.
-template <typename Shape, typename Out, bool kGated>
-__device__ void reduce_pass(const MatvecArgs& args, const BlockRows<kGated>& rows, int pass,
-                            const float* partial) {
-  constexpr int kPassRows = Shape::kPassGroups * kGroupRows;
-  constexpr int kOutRows = kGated ? kPassRows / 2 : kPassRows;
-  const auto sum_of = [&](int token, int row) {
-    float sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) sum += partial[(warp * args.tokens + token) * kPassRows + row];
-    return sum;
-  };
-  for (int i = threadIdx.x; i < args.tokens * kOutRows; i += kThreads) {
-    const int token = i / kOutRows;
-    const int row = i % kOutRows;
-    const int group = pass + row / kGroupRows * (kGated ? 2 : 1);
-    const int column = rows.column(group, row % kGroupRows);
-    if (group >= rows.num_groups || column >= args.n) continue;
-    float value;
-    if constexpr (kGated) {
-      const float gate = sum_of(token, row / kGroupRows * 2 * kGroupRows + row % kGroupRows);
-      const float up = sum_of(token, (row / kGroupRows * 2 + 1) * kGroupRows + row % kGroupRows);
-      value = gate / (1.0F + __expf(-gate)) * up;
-    } else {
-      value = sum_of(token, row);
-      if (args.bias != nullptr) value += args.bias[column];
-    }
-    static_cast<Out*>(args.out)[token * args.out_stride + column] = round_to<Out>(value);
-  }
-}
-
-// Longer than 60 lines: the pipeline's order, copy, wait, read, copy again, is one whole.
-template <typename Shape, typename T, typename Out, bool kGated>
-__global__ __launch_bounds__(kThreads, MINB) void matvec_kernel(MatvecArgs args) {
-  constexpr int kPassRows = Shape::kPassGroups * kGroupRows;
-  extern __shared__ uint4 shared[];
-  cudaTriggerProgrammaticLaunchCompletion();
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  const int first_column = min(warp * args.warp_columns, args.k);
-  const WarpReader<Shape, T, kGated> reader{args, BlockRows<kGated>(args), first_column,
-                                            min(first_column + args.warp_columns, args.k),
-                                            shared + warp * args.ring_units * kUnitVectors};
-  auto* partial = reinterpret_cast<float*>(shared + kWarps * args.ring_units * kUnitVectors);
-  const int num_groups = reader.rows.num_groups;
-  const int num_units = (args.warp_columns + Shape::kUnitColumns - 1) / Shape::kUnitColumns;
-
-  Cursor<Shape> ahead;
-  for (int i = 0; i < kRing; ++i) {
-    if (ahead.pass < num_groups) {
-      reader.copy(ahead, i);
-      ahead.advance(num_groups, num_units);
     }
     commit_copies();
   }
-  Cursor<Shape> far = ahead;
-  for (int i = 0; i < kPrefetchUnits && far.pass < num_groups; ++i) {
-    reader.prefetch(far);
-    far.advance(num_groups, num_units);
-  }
-  cudaGridDependencySynchronize();
 
+ private:
+  // Half a warp copies a row of the unit.
+  __device__ static int lane_vector() { return threadIdx.x % kRowVectors; }
+  __device__ static int lane_row() { return threadIdx.x % 32 / kRowVectors; }
+
+  __device__ void copy(uint4* unit) const {
+    uint4* to = unit + place(lane_row(), lane_vector());
+    const int column = column_ + step_;
+#pragma unroll
+    for (int g = 0; g < Unit::kGroups; ++g) {
+      const int group = group_ + g;
+      const int row = rows_.column(group, lane_row());  // of out; of the weight in the gate's half
+      const bool is_up = kGated && group % 2 == 1;
+      const T* from =
+          static_cast<const T*>(args_.weight) + std::int64_t{row + (is_up ? args_.n : 0)} * args_.k + column;
+      const int rows_left = group < rows_.num_groups && column < end_column_ ? args_.n - row : 0;
+#pragma unroll
+      for (int i = 0; i < kGroupRows; i += 2, from += 2 * std::int64_t{args_.k}) {
+        copy_async_16(to + (g * kGroupRows + i) * kRowVectors, from, i < rows_left);
+      }
+    }
+  }
+
+  const MatvecArgs& args_;
+  const BlockRows<kGated>& rows_;
+  int column_;  // of this lane
+  int end_column_;
+  uint4* ring_;
+  int group_ = 0;
+  int step_ = 0;  // columns along k
+};
+
+// A lane's part of kUnitColumns of x as the left factor of the products, in the order of k in which the
+// weight is read: of 8 values in a row of x, the first four meet a lane's first two registers of the weight,
+// the others the last two. One tile of tokens stands in both halves of the factor, with the first four values
+// as its rows 0 to 7 and the others as its rows 8 to 15.
+template <typename Unit>
+struct Activations {
+  uint4 values[kSteps][Unit::kTokenTiles];
+
+  // row: the lane's first token at the lane's first column; columns: how many there are.
+  template <typename T>
+  __device__ void load(const LinearArgs& args, const T* row, int columns) {
+    const int token = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint4 low = load_vector(row + step * 32, token < args.tokens && step * 32 < columns);
+      if constexpr (Unit::kTokenTiles == 1) {
+        values[step][0] = make_uint4(low.x, low.z, low.y, low.w);
+      } else {
+        const uint4 high =
+            load_vector(row + 8 * args.x_stride + step * 32, token + 8 < args.tokens && step * 32 < columns);
+        values[step][0] = make_uint4(low.x, high.x, low.y, high.y);
+        values[step][1] = make_uint4(low.z, high.z, low.w, high.w);
+      }
+    }
+  }
+
+ private:
+  template <typename T>
+  __device__ static uint4 load_vector(const T* from, bool inside) {
+    return inside ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+  }
+};
+
+// Where a lane's vectors of the warp's ring lie: those of a unit's even steps, and of its odd ones.
+template <typename Unit>
+struct RingView {
+  const uint4* even;
+  const uint4* odd;
+
+  __device__ explicit RingView(const uint4* ring)
+      : even(ring + place(threadIdx.x % 32 / 4, threadIdx.x % 4)),
+        odd(ring + place(threadIdx.x % 32 / 4, threadIdx.x % 4 + 4)) {}
+  __device__ uint4 vector(int slot, int step, int group) const {
+    const int offset = slot * Unit::kVectors + step / 2 * 8 + group * kGroupRows * kRowVectors;
+    return (step % 2 == 0 ? even : odd)[offset];
+  }
+};
+
+// A warp's sums of a unit's rows, as tensor cores hold them: two products of 16 tokens by 8 rows a group. Of
+// one tile of tokens only the half counts where x met its part of the weight.
+template <typename Unit>
+struct Sums {
+  float values[Unit::kGroups][2][4] = {};
+
+  // += x · the unit's rows.
+  template <typename T>
+  __device__ void add(const Activations<Unit>& x, const RingView<Unit>& ring, int slot) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint4& low = x.values[step][0];
+      const uint4& high = x.values[step][Unit::kTokenTiles - 1];
+      const std::uint32_t first[4] = {low.x, low.y, low.z, low.w};
+      const std::uint32_t second[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int group = 0; group < Unit::kGroups; ++group) {
+        const uint4 b = ring.vector(slot, step, group);
+        multiply_add<T>(values[group][0], first, b.x, b.y);
+        multiply_add<T>(values[group][1], second, b.z, b.w);
+      }
+    }
+  }
+  // Writes them to [token][row of the pass], where `to` is the lane's first place.
+  __device__ void keep(float* to, int tokens, int pass_rows_log2) const {
+#pragma unroll
+    for (int tile = 0; tile < Unit::kTokenTiles; ++tile) {
+      if (tile * 8 + static_cast<int>(threadIdx.x) % 32 / 4 >= tokens) continue;
+#pragma unroll
+      for (int group = 0; group < Unit::kGroups; ++group) {
+        const auto& a = values[group][0];
+        const auto& b = values[group][1];
+        const float2 pair = Unit::kTokenTiles == 1
+                                ? make_float2(a[0] + b[2], a[1] + b[3])
+                                : make_float2(a[tile * 2] + b[tile * 2], a[tile * 2 + 1] + b[tile * 2 + 1]);
+        *reinterpret_cast<float2*>(to + (tile * 8 << pass_rows_log2) + group * kGroupRows) = pair;
+      }
+    }
+  }
+};
+
+// A thread's part of what follows each pass: it adds the warps' sums [warp][token][row of the pass] and
+// writes one column of out, of some tokens.
+template <typename Out, bool kGated>
+class PassWriter {
+ public:
+  __device__ PassWriter(const MatvecArgs& args, const BlockRows<kGated>& rows, const float* partial)
+      : args_(args), rows_log2_(args.pass_rows_log2 - (kGated ? 1 : 0)), end_column_(rows.end_column) {
+    const int row = threadIdx.x % (1 << rows_log2_);
+    const int sum_row = kGated ? row / kGroupRows * 2 * kGroupRows + row % kGroupRows : row;
+    token_ = threadIdx.x >> rows_log2_;
+    column_ = rows.begin + row;
+    from_ = partial + (token_ << args.pass_rows_log2) + sum_row;
+    to_ = static_cast<Out*>(args.out) + token_ * args.out_stride + column_;
+    load_bias();
+  }
+  __device__ void write_pass() {
+    if (column_ < end_column_) {
+      const int token_step = kThreads >> rows_log2_;
+      const float* from = from_;
+      Out* to = to_;
+#pragma unroll 1
+      for (int token = token_; token < args_.tokens; token += token_step) {
+        float value = sum(from) + bias_;
+        if constexpr (kGated) {
+          value = value / (1.0F + __expf(-value)) * sum(from + kGroupRows);
+        }
+        *to = round_to<Out>(value);
+        from += token_step << args_.pass_rows_log2;
+        to += token_step * args_.out_stride;
+      }
+    }
+    column_ += 1 << rows_log2_;
+    to_ += 1 << rows_log2_;
+    load_bias();
+  }
+
+ private:
+  __device__ void load_bias() {
+    bias_ = args_.bias != nullptr && column_ < end_column_ ? args_.bias[column_] : 0.0F;
+  }
+  __device__ float sum(const float* from) const {
+    const int stride = args_.tokens << args_.pass_rows_log2;
+    float sums[2] = {};
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sums[warp % 2] += from[warp * stride];
+    return sums[0] + sums[1];
+  }
+
+  const MatvecArgs& args_;
+  int rows_log2_;
+  int end_column_;
+  int token_;
+  int column_;
+  const float* from_;
+  Out* to_;
+  float bias_;
+};
+
+// Longer than 60 lines: the order of copying, waiting and multiplying is one whole.
+template <typename Unit, typename T, typename Out, bool kGated>
+__global__ __launch_bounds__(kThreads, 2) void matvec_kernel(MatvecArgs args) {
+  extern __shared__ uint4 shared[];
+  admit_next_kernel();
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int first_column = min(warp * args.warp_columns, args.k);
+  const int end_column = min(first_column + args.warp_columns, args.k);
+  const BlockRows<kGated> rows(args);
+  uint4* ring = shared + warp * args.ring_units * Unit::kVectors;
+  auto* partial = reinterpret_cast<float*>(shared + kWarps * args.ring_units * Unit::kVectors);
+
+  WeightCopier<Unit, T, kGated> copier(args, rows, first_column, end_column, ring);
+  for (int slot = 0; slot < Unit::kAhead; ++slot) copier.copy_next(slot);
+  const T* x_row = static_cast<const T*>(args.x) + lane / 4 * args.x_stride + first_column + lane % 4 * 8;
+  const int x_columns = end_column - first_column - lane % 4 * 8;
+  const RingView<Unit> view(ring);
+  float* kept = partial + ((warp * args.tokens + lane / 4) << args.pass_rows_log2) + lane % 4 * 2;
+  PassWriter<Out, kGated> writer(args, rows, partial);
+  for (int slot = Unit::kAhead; slot < Unit::kRing; ++slot) {
+    wait_for_copies<Unit::kAhead - 1>();
+    copier.copy_next(slot);
+  }
+  wait_for_kernels();
+
+  Activations<Unit> x[Unit::kXUnits];
+#pragma unroll
+  for (int i = 0; i < Unit::kXUnits; ++i)
+    x[i].load(args, x_row + i * kUnitColumns, x_columns - i * kUnitColumns);
+  constexpr int kXColumns = Unit::kXUnits * kUnitColumns;
   int slot = 0;
-  for (int pass = 0; pass < num_groups; pass += Shape::kPassGroups) {
-    float sums[Shape::kPassGroups][4] = {};
-    for (int first_unit = 0; first_unit < num_units; first_unit += Shape::kXUnits) {
-      Activations<Shape> x;
-      x.template load<T>(args, first_column + first_unit * Shape::kUnitColumns, reader.end_column);
+  const int pass_groups = (1 << args.pass_rows_log2) / kGroupRows;
+  for (int pass = 0; pass < rows.num_groups; pass += pass_groups) {
+    const int end = min(pass + pass_groups, rows.num_groups);
+    float* keep_to = kept;
+    for (int group = pass; group < end; group += Unit::kGroups, keep_to += Unit::kRows) {
+      Sums<Unit> sums;
+      for (int block = 0; block < args.warp_columns; block += kXColumns) {
 #pragma unroll
-      for (int unit = 0; unit < Shape::kXUnits; ++unit) {
-        if (first_unit + unit >= num_units) break;
-#pragma unroll
-        for (int group = 0; group < Shape::kPassGroups; group += Shape::kUnitGroups) {
-          if (pass + group >= num_groups) break;
-          wait_for_copies<kRing - 1>();
+        for (int i = 0; i < Unit::kXUnits; ++i) {
+          const int column = block + i * kUnitColumns;
+          if (column >= args.warp_columns) break;
+          wait_for_copies<Unit::kRing - 1>();
           __syncwarp();  // the other lanes' copies too
-          multiply_unit<Shape, T>(sums + group, x.values[unit], reader.ring + slot * kUnitVectors);
-          __syncwarp();  // all have read the unit
-          if (ahead.pass < num_groups) {
-            reader.copy(ahead, slot);
-            ahead.advance(num_groups, num_units);
+          sums.template add<T>(x[i], view, slot);
+          __syncwarp();                         // all have read the unit
+          if (args.warp_columns > kXColumns) {  // else x stays
+            const int next = column + kXColumns < args.warp_columns ? column + kXColumns : i * kUnitColumns;
+            x[i].load(args, x_row + next, x_columns - next);
           }
-          commit_copies();
-          slot = slot + 1 == kRing ? 0 : slot + 1;
+          copier.copy_next(slot);
+          slot = slot + 1 == Unit::kRing ? 0 : slot + 1;
         }
       }
-    }
-#pragma unroll
-    for (int group = 0; group < Shape::kPassGroups; ++group) {
-#pragma unroll
-      for (int tile = 0; tile < Shape::kTokenTiles; ++tile) {
-        const int token = tile * 8 + lane / 4;
-        if (token >= args.tokens) continue;
-        *reinterpret_cast<float2*>(partial + (warp * args.tokens + token) * kPassRows + group * kGroupRows +
-                                   lane % 4 * 2) =
-            make_float2(sums[group][tile * 2], sums[group][tile * 2 + 1]);
-      }
+      sums.keep(keep_to, args.tokens, args.pass_rows_log2);
     }
     __syncthreads();
-    reduce_pass<Shape, Out>(args, reader.rows, pass, partial);
-    if (pass + Shape::kPassGroups < num_groups) __syncthreads();
+    writer.write_pass();
+    if (end < rows.num_groups) __syncthreads();
   }
+}
+
+constexpr int kRingBytes = kWarps * 6 * kGroupRows * kUnitColumns * 2;
+constexpr int kLeastPassRows = 2 * kGroupRows;
+
+// Bytes of the warps' sums of a pass.
+int partial_bytes(int tokens, int rows) { return kWarps * tokens * rows * int{sizeof(float)}; }
+
+int max_shared_bytes() {
+  int device = 0;
+  int bytes = 0;
+  check(cudaGetDevice(&device), "the current device");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
+  return bytes;
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-template <typename Shape, typename T, typename Out, bool kGated>
+template <typename Unit, typename T, typename Out, bool kGated>
 void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const int groups = ceil_div(args.n, kGroupRows);
   const int grid = std::min(groups, context.num_sms);
   constexpr int kLine = 64;  // columns of 128 bytes: warps share no line
   args.warp_columns = ceil_div(ceil_div(args.k, kWarps), kLine) * kLine;
-  const int block_groups = ceil_div(groups, grid) * (kGated ? 2 : 1);
-  const int units =
-      ceil_div(block_groups, Shape::kUnitGroups) * ceil_div(args.warp_columns, Shape::kUnitColumns);
-  args.ring_units = std::min(kRing, units);
-  const std::size_t ring_bytes = std::size_t{kWarps} * args.ring_units * kUnitVectors * sizeof(uint4);
-  const std::size_t partial_bytes =
-      std::size_t{kWarps} * args.tokens * Shape::kPassGroups * kGroupRows * sizeof(float);
-  const std::size_t bytes = ring_bytes + partial_bytes;
-  const auto kernel = matvec_kernel<Shape, T, Out, kGated>;
+  const int units = ceil_div(ceil_div(groups, grid) * (kGated ? 2 : 1), Unit::kGroups);  // along the rows
+  args.ring_units = std::min(Unit::kRing, units * ceil_div(args.warp_columns, kUnitColumns));
+  const int ring_bytes = kWarps * args.ring_units * Unit::kVectors * int{sizeof(uint4)};
+  const auto rows_that_fit =
+      static_cast<unsigned>((max_shared_bytes() - ring_bytes) / partial_bytes(args.tokens, 1));
+  const unsigned pass_rows = std::min(
+      {kPassRows, std::bit_floor(rows_that_fit), std::bit_ceil(static_cast<unsigned>(units * Unit::kRows))});
+  args.pass_rows_log2 = std::countr_zero(pass_rows);
+  const int bytes = ring_bytes + partial_bytes(args.tokens, static_cast<int>(pass_rows));
+  const auto kernel = matvec_kernel<Unit, T, Out, kGated>;
   if (bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-          "matvec");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "matvec");
   }
-  launch(context, "matvec", kernel, grid, kThreads, bytes, args);
+  launch(context, "matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
 }
 
 }  // namespace
 
+bool matvec_supports(const Tensor& x, const Tensor& weight) {
+  const auto tokens = static_cast<int>(x.dim(0));
+  return weight.dtype() != DType::kF32 && tokens <= kMaxMatvecTokens && has_vector_rows(x) &&
+         has_vector_rows(weight) && kRingBytes + partial_bytes(tokens, kLeastPassRows) <= max_shared_bytes();
+}
+
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias) {
-  if (weight.dtype() == DType::kF32 || !has_vector_rows(x) || !has_vector_rows(weight)) {
-    fixed_order_matmul(context, out, x, weight, bias);
-    return;
-  }
   const MatvecArgs args(out, x, weight, bias);
   if (args.tokens == 0 || args.n == 0) return;
-  const bool tall = args.n <= context.num_sms * kGroupRows;
+  const bool one_group = args.n <= context.num_sms * kGroupRows;  // a block
   dispatch_linear(weight.dtype(), out.dtype(), [&]<typename T, typename Out>() {
-    if (args.tokens <= 8) {
-      tall ? launch_matvec<Tall<1>, T, Out, false>(context, args)
-           : launch_matvec<Wide<1>, T, Out, false>(context, args);
+    if (args.tokens > 8) {
+      launch_matvec<Unit<2, 2>, T, Out, false>(context, args);
+    } else if (one_group) {
+      launch_matvec<Unit<1, 1>, T, Out, false>(context, args);
     } else {
-      tall ? launch_matvec<Tall<2>, T, Out, false>(context, args)
-           : launch_matvec<Wide<2>, T, Out, false>(context, args);
+      launch_matvec<Unit<1, 2>, T, Out, false>(context, args);
     }
   });
 }
@@ -350,8 +408,8 @@ void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor&
   args.n /= 2;
   if (args.tokens == 0 || args.n == 0) return;
   dispatch_linear(weight.dtype(), weight.dtype(), [&]<typename T, typename Out>() {
-    args.tokens <= 8 ? launch_matvec<Wide<1>, T, T, true>(context, args)
-                     : launch_matvec<Wide<2>, T, T, true>(context, args);
+    args.tokens <= 8 ? launch_matvec<Unit<1, 2>, T, T, true>(context, args)
+                     : launch_matvec<Unit<2, 2>, T, T, true>(context, args);
   });
 }
 

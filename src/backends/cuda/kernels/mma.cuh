@@ -13,12 +13,15 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8 × 8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
+// Four 8 × 8 matrices of 16-bit values; lane i gives the shared address of row i % 8 of matrix i / 8.
+__device__ inline void load_matrices(std::uint32_t (&matrices)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
+}
+__device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
+  load_matrices(matrices, shared_address(row));
 }
 
 // sums [16, 8] += a [16, 16] · bᵀ, with b [8, 16]. With g = lane / 4 and t = lane % 4 a lane holds
@@ -41,11 +44,14 @@ __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4
 }
 
 // Starts a copy of 16 bytes to shared memory, zeros where `inside` is false.
-__device__ inline void copy_async_16(void* shared, const void* global, bool inside) {
+__device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
-               : "r"(shared_address(shared)), "l"(global), "r"(inside ? 16 : 0)
+               : "r"(shared), "l"(global), "r"(inside ? 16 : 0)
                : "memory");
+}
+__device__ inline void copy_async_16(void* shared, const void* global, bool inside) {
+  copy_async_16(shared_address(shared), global, inside);
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending of this thread's groups of copies are under way.

@@ -2,6 +2,8 @@
 // a row, the row in registers, read once. Rows are dense, strides between them free.
 // Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
 // written (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows.
+// Measured on an H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one
+// row, 1.9 / 3.5 us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -69,7 +71,7 @@ __device__ float squares(const Vec<float, kWidth>& values) {
 // 4096 where rows are not aligned).
 template <int kWidth, int kHeld, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> args) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> arg
   for (int v = 0; v < kHeld; ++v) {  // weights were there before any kernel
     if (first + v * step < args.columns) weight[v] = load_vec<kWidth>(args.weight + first + v * step);
   }
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   float sum = 0;
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {

@@ -1,5 +1,6 @@
-// Kernels of the probe that measured shares are taken of. read_all: each block walks its own contiguous part
-// with eight 16-byte loads a thread in flight, past L1; bytes moved: the buffer, once.
+// Kernels of the probe that measured shares are taken of. read_all: each block reads 64 KiB, eight 16-byte
+// loads a thread in flight, past L1; bytes moved: the buffer, once. (Blocks that stay and loop reach 4 % less
+// on an H200.)
 #include <cuda_bf16.h>
 
 #include <cstdint>
@@ -32,18 +33,15 @@ __device__ uint4 load_once(const uint4* from) {
 
 __global__ void __launch_bounds__(kThreads)
     read_kernel(const uint4* data, std::size_t count, unsigned* result) {
-  const std::size_t tile = std::size_t{kThreads} * kLoads;
   unsigned sum = 0;
-  for (std::size_t base = blockIdx.x * tile; base < count; base += gridDim.x * tile) {
-    uint4 values[kLoads];
+  uint4 values[kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const std::size_t index = base + static_cast<std::size_t>(i) * kThreads + threadIdx.x;
-      values[i] = index < count ? load_once(data + index) : uint4{};
-    }
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) sum += values[i].x ^ values[i].y ^ values[i].z ^ values[i].w;
+  for (int i = 0; i < kLoads; ++i) {
+    const std::size_t index = (std::size_t{blockIdx.x} * kLoads + i) * kThreads + threadIdx.x;
+    values[i] = index < count ? load_once(data + index) : uint4{};
   }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) sum += values[i].x ^ values[i].y ^ values[i].z ^ values[i].w;
   if (sum == 0x9E3779B9U) *result = sum;  // practically never; it keeps the loads
 }
 
@@ -65,8 +63,10 @@ void occupy(const LaunchContext& context, std::int64_t nanoseconds) {
 }
 
 void read_all(const LaunchContext& context, const void* data, std::size_t bytes, unsigned* result) {
-  read_kernel<<<4 * context.num_sms, kThreads, 0, context.stream>>>(static_cast<const uint4*>(data),
-                                                                    bytes / sizeof(uint4), result);
+  constexpr std::size_t kBlockBytes = sizeof(uint4) * kThreads * kLoads;
+  const auto blocks = static_cast<unsigned>((bytes + kBlockBytes - 1) / kBlockBytes);
+  read_kernel<<<blocks, kThreads, 0, context.stream>>>(static_cast<const uint4*>(data), bytes / sizeof(uint4),
+                                                       result);
   check(cudaGetLastError(), "reading memory");
 }
 

@@ -28,6 +28,22 @@ inline int row_group_size() {
   return size;
 }
 
+// T::combine over kLanes neighbours, in each of them, by exchange of T's words. Whole warps take part.
+template <int kLanes, typename T>
+__device__ T combine_lanes(T value) {
+  static_assert(sizeof(T) % sizeof(unsigned) == 0);
+#pragma unroll 1
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    T other;
+    const auto* from = reinterpret_cast<const unsigned*>(&value);
+    auto* to = reinterpret_cast<unsigned*>(&other);
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(T) / sizeof(unsigned); ++i) to[i] = __shfl_xor_sync(~0U, from[i], step);
+    value = T::combine(value, other);
+  }
+  return value;
+}
+
 // What RowGroup::reduce does with the total of a plain reduction: nothing.
 struct Unchanged {
   template <typename T>
@@ -36,28 +52,38 @@ struct Unchanged {
   }
 };
 
-// Every thread of every block makes one at its start, and calls ready() before the first reduce().
+// Reductions over the threads of a block and of a group. Values are of a type T with
+// T::across_lanes<kLanes>(), which combines those of kLanes neighbours, and T{} neutral. Every thread of
+// every block makes a RowGroup at its start, and calls ready() before the first reduce().
 class RowGroup {
  public:
   __device__ RowGroup() { arrive_relaxed(); }
   __device__ static void ready() { wait(); }
 
-  // `finish` of the values of all threads, combined by T::combine in one order; in every thread. T{} is
-  // neutral, and the warps that have nothing else take no part. A barrier of the group.
+  // Over the block's threads, in one order; in its first warp. A barrier of the block, and to be followed by
+  // one before the next.
+  template <typename T>
+  __device__ static T reduce_block(const T& value) {
+    __shared__ Places<T, 32> of_warps;
+    const bool any = __any_sync(~0U, !value.neutral());  // warps that have nothing take no part
+    const T of_warp = any ? T::template across_lanes<32>(value) : T{};
+    if (threadIdx.x % 32 == 0) of_warps.at(static_cast<int>(threadIdx.x) / 32) = of_warp;
+    __syncthreads();
+    if (threadIdx.x >= 32) return T{};
+    return T::template across_lanes<32>(
+        threadIdx.x < blockDim.x / 32 ? of_warps.at(static_cast<int>(threadIdx.x)) : T{});
+  }
+
+  // `finish` of the values of all the group's threads, combined in one order; in every thread. A barrier of
+  // the group.
   template <typename T, typename Finish = Unchanged>
   __device__ auto reduce(const T& value, Finish&& finish = {}) {
     using Result = decltype(finish(value));
-    __shared__ Places<T, 32> of_warps;
     __shared__ Places<T, 2 * kRowBlocks> of_blocks;
     __shared__ Places<Result, 1> shared_result;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const bool any = __any_sync(~0U, !value.neutral());
-    const T of_warp = any ? reduce_warp<32>(value) : T{};
-    if (lane == 0) of_warps.at(static_cast<int>(threadIdx.x) / 32) = of_warp;
-    __syncthreads();
+    const T of_block = reduce_block(value);
     if (threadIdx.x < 32) {
-      const int warps = static_cast<int>(blockDim.x) / 32;
-      const T of_block = reduce_warp<32>(lane < warps ? of_warps.at(lane) : T{});
       if (lane < size()) *of_other_block(&of_blocks.at(turn_ + rank()), lane) = of_block;
       arrive();
     } else {
@@ -66,8 +92,8 @@ class RowGroup {
     wait();
     if (threadIdx.x < 32) {
       const int block = lane % kRowBlocks;
-      const Result result =
-          finish(reduce_warp<kRowBlocks>(block < size() ? of_blocks.at(turn_ + block) : T{}));
+      const T of_group = block < size() ? of_blocks.at(turn_ + block) : T{};
+      const Result result = finish(T::template across_lanes<kRowBlocks>(of_group));
       if (lane == 0) shared_result.at(0) = result;
     }
     __syncthreads();
@@ -109,22 +135,6 @@ class RowGroup {
     alignas(T) unsigned char bytes[kCount * sizeof(T)];
     __device__ T& at(int i) { return reinterpret_cast<T*>(bytes)[i]; }
   };
-
-  // Over kLanes neighbours, in each of them.
-  template <int kLanes, typename T>
-  __device__ static T reduce_warp(T value) {
-    static_assert(sizeof(T) % sizeof(unsigned) == 0);
-#pragma unroll 1
-    for (int step = kLanes / 2; step > 0; step /= 2) {
-      T other;
-      const auto* from = reinterpret_cast<const unsigned*>(&value);
-      auto* to = reinterpret_cast<unsigned*>(&other);
-#pragma unroll
-      for (unsigned i = 0; i < sizeof(T) / sizeof(unsigned); ++i) to[i] = __shfl_xor_sync(~0U, from[i], step);
-      value = T::combine(value, other);
-    }
-    return value;
-  }
 
   int turn_ = 0;
 };

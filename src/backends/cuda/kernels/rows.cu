@@ -1,5 +1,8 @@
 // What is done to rows one element at a time, or by copying: SiLU gating, embedding, gathering rows, and the
 // small integer bookkeeping of a step. All are bound by the bytes read and written once, or by their launch.
+// Measured on an H200, bench/cuda/elementwise_bench, SiLU gating of 3072 / 12288 columns in bf16 (6 bytes an
+// element): 0.8 / 0.9 us for one row, 1.9 / 3.3 us for 256, 71 / 285 us for 16384 (4.2 TB/s, 98 % of what a
+// copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -27,11 +30,11 @@ __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} 
 template <int kWidth, typename T>
 __global__ void silu_mul_kernel(T* out, const T* gate_up, std::int64_t out_stride, std::int64_t in_stride,
                                 std::int64_t columns) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
   const T* gate_at = gate_up + blockIdx.x * in_stride + column;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   const auto gate = load_vec<kWidth>(gate_at);
   const auto up = load_vec<kWidth>(gate_at + columns);
   Vec<T, kWidth> result;
@@ -47,10 +50,10 @@ template <int kWidth, typename T>
 __global__ void embedding_kernel(float* out, const T* weight, const int* ids, std::int64_t first_row,
                                  std::int64_t num_rows, std::int64_t out_stride, std::int64_t weight_stride,
                                  std::int64_t columns) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   const std::int64_t row = ids[blockIdx.x] - first_row;
   Vec<float, kWidth> values{};
   if (row >= 0 && row < num_rows) {
@@ -65,27 +68,27 @@ __global__ void embedding_kernel(float* out, const T* weight, const int* ids, st
 template <typename Unit>
 __global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::int64_t out_stride,
                               std::int64_t x_stride, std::int64_t columns) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t column = vector_index();
   if (column >= columns) return;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
 }
 
 __global__ void fill_last_tokens_kernel(int* ids, const int* slots, const int* last_tokens, int count) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   const int slot = slots[i];
   if (slot >= 0) ids[i] = last_tokens[slot];
 }
 
 __global__ void update_block_tables_kernel(int* tables, const int* entries, std::int64_t stride, int count) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   tables[entries[3 * i] * stride + entries[3 * i + 1]] = entries[3 * i + 2];
 }
 
@@ -102,10 +105,10 @@ struct CopyArgs {
 
 template <typename Unit>
 __global__ void copy_blocks_kernel(const __grid_constant__ CopyArgs<Unit> args) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  admit_next_kernel();
   const std::int64_t unit = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (unit >= args.units) return;
-  cudaGridDependencySynchronize();
+  wait_for_kernels();
   const unsigned half = blockIdx.z;
   Unit* base = args.halves[half] + blockIdx.y * args.head_stride[half] + unit;
   for (int i = 0; i < args.num_pairs; ++i)

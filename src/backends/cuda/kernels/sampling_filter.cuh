@@ -1,31 +1,34 @@
-// The token of rows that sampling.cu leaves: those with masked tokens, top-k, top-p or min-p. A cluster of
-// blocks reads a row once into its shared memory (workspace, where that is too small) and searches there for
-// the logit at which top-k or top-p cut, by counts or probability mass above several pivots at a time: no
-// sort, and sums in a fixed order. Then the tokens that are left race as in sampling.cu.
-// Bytes: 4 * vocab a row that is sampled here (256 x 151936: 156 MB); none for the others.
-#include <algorithm>
+#pragma once
+
 #include <cfloat>
 #include <climits>
 
-#include "backends/cuda/kernels/sampling.cuh"
+#include "backends/cuda/kernels/sampling_race.cuh"
 
 namespace quire::cuda {
-namespace {
 
-constexpr int kThreads = 512;
-constexpr int kGroupsPerWord = 8;  // of four tokens, a bit each
+// Rows with masked tokens, top-k, top-p or min-p. The blocks of a row hold it in shared memory and search
+// there for the logit at which top-k or top-p cut, by counts or probability mass above several pivots at a
+// time: no sort, and sums in a fixed order. Then the tokens that are left race.
 
-// What a block holds of a row. Thread t owns the groups t, t + kThreads, …
+constexpr int kSampleThreads = 512;  // of a block
+constexpr int kGroupsPerWord = 8;    // of four tokens, a bit each
+
+// What a block holds of a row. Thread t owns the groups t, t + kSampleThreads, …
 struct Part {
   float4* values;  // [groups]
-  unsigned* left;  // [words][kThreads]: the tokens that a search has not decided yet, a bit each
+  unsigned* left;  // [words][kSampleThreads]: the tokens that a search has not decided yet, a bit each
   int first_id, groups;
 
   // Calls f(logits, first id) for the thread's groups.
   template <typename F>
   __device__ void for_groups(F&& f) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-    for (int g = static_cast<int>(threadIdx.x); g < groups; g += kThreads) f(values[g], first_id + 4 * g);
+    for (int base = static_cast<int>(threadIdx.x) - lane; base < groups; base += kSampleThreads) {
+      if (base + lane < groups) f(values[base + lane], first_id + 4 * (base + lane));
+      __syncwarp();  // f takes different ways
+    }
   }
 
   // Calls f(logit, id) for all of the thread's tokens; where it returns true, they are left.
@@ -43,25 +46,30 @@ struct Part {
       if (shift < 32) return;
       shift = 0;
       marks = 0;
-      word += kThreads;
+      word += kSampleThreads;
     });
   }
 
   // Calls f(logit, id) for the thread's tokens that are left; where it returns false, they no longer are.
   template <typename F>
   __device__ void for_left(F&& f) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     unsigned* word = left + threadIdx.x;
+    constexpr int kStep = kGroupsPerWord * kSampleThreads;
 #pragma unroll 1
-    for (int g = static_cast<int>(threadIdx.x); g < groups;
-         g += kGroupsPerWord * kThreads, word += kThreads) {
-      unsigned kept = *word;
+    for (int base = static_cast<int>(threadIdx.x) - lane; base < groups;
+         base += kStep, word += kSampleThreads) {
+      unsigned kept = base + lane < groups ? *word : 0;
+      unsigned bits = kept;
 #pragma unroll 1
-      for (unsigned bits = kept; bits != 0; bits &= bits - 1) {
+      while (__any_sync(~0U, bits != 0)) {
+        if (bits == 0) continue;
         const int bit = __ffs(static_cast<int>(bits)) - 1;
-        const int index = 4 * (g + bit / 4 * kThreads) + bit % 4;
+        const int index = 4 * (base + lane + bit / 4 * kSampleThreads) + bit % 4;
         if (!f(reinterpret_cast<const float*>(values)[index], first_id + index)) kept &= ~(1U << bit);
+        bits &= bits - 1;
       }
-      *word = kept;
+      if (base + lane < groups) *word = kept;
     }
   }
 };
@@ -104,6 +112,10 @@ struct Sums {
     minus_lowest = fmaxf(minus_lowest, -value);
   }
   __device__ bool neutral() const { return highest == -INFINITY; }
+  template <int kLanes>
+  __device__ static Sums across_lanes(const Sums& sums) {
+    return combine_lanes<kLanes>(sums);
+  }
   __device__ static Sums combine(const Sums& a, const Sums& b) {
     Sums sums;
 #pragma unroll
@@ -206,7 +218,8 @@ __device__ Search advance(Search search, const Sums& sums, const Limits& limits)
 
 // `all`: over all tokens of the row, not those that an earlier search has left.
 template <Measure kMeasure>
-__device__ Search run(RowGroup& blocks, const Part& part, const Limits& limits, Search search, bool all) {
+__device__ Search run_search(RowGroup& blocks, const Part& part, const Limits& limits, Search search,
+                             bool all) {
   for (int look = 0; !search.done; ++look) {
     // After two looks at everything few are left.
     const Sums sums = measure<kMeasure>(part, limits, search, all && look < 2);
@@ -216,26 +229,28 @@ __device__ Search run(RowGroup& blocks, const Part& part, const Limits& limits, 
 }
 
 // The k most likely tokens, and those as likely as the last of them.
-__device__ void cut_top_k(RowGroup& blocks, const Part& part, Limits& limits, int k, float unit) {
-  const Search search =
-      run<Measure::kCount>(blocks, part, limits, Search(limits.top, unit, static_cast<float>(k)), true);
+__device__ inline void cut_top_k(RowGroup& blocks, const Part& part, Limits& limits, int k, float unit) {
+  const Search search = run_search<Measure::kCount>(blocks, part, limits,
+                                                    Search(limits.top, unit, static_cast<float>(k)), true);
   if (search.found()) limits.cut = search.high;
 }
 
 // The fewest most likely tokens whose probabilities, among those left, sum to top_p; of equal ones the first.
-__device__ void cut_top_p(RowGroup& blocks, const Part& part, Limits& limits, float top_p, float unit,
-                          bool all) {
-  const Search search = run<Measure::kMass>(blocks, part, limits, Search(limits.top, unit, top_p), all);
+__device__ inline void cut_top_p(RowGroup& blocks, const Part& part, Limits& limits, float top_p, float unit,
+                                 bool all) {
+  const Search search =
+      run_search<Measure::kMass>(blocks, part, limits, Search(limits.top, unit, top_p), all);
   limits.cut = search.high;
   const float each = limits.probability(limits.cut);
   const float wanted = fmaxf(ceilf((search.wanted - search.above) / each), 1.0F);
   if (wanted + 0.5F > search.inside / each) return;  // all that are equal
   constexpr float kUnit = 1024;
-  const Search ties = run<Measure::kTies>(blocks, part, limits, Search(0.0F, kUnit, wanted), false);
+  const Search ties = run_search<Measure::kTies>(blocks, part, limits, Search(0.0F, kUnit, wanted), false);
   limits.last_id = static_cast<int>(-ties.high);
 }
 
-__device__ Limits find_limits(RowGroup& blocks, const Part& part, const SampledRow& params, float top) {
+__device__ inline Limits find_limits(RowGroup& blocks, const Part& part, const SampledRow& params,
+                                     float top) {
   Limits limits{.top = top,
                 .inverse_temperature = 1.0F / params.temperature,
                 .least_scaled = -INFINITY,
@@ -258,13 +273,14 @@ __device__ Part load_part(const SampleArgs& args, const SampledRow& params, cons
   const Part part{
       .values = values, .left = left, .first_id = 4 * begin, .groups = min(args.slice, args.groups - begin)};
 #pragma unroll 4
-  for (int g = static_cast<int>(threadIdx.x); g < part.groups; g += kThreads)
+  for (int g = static_cast<int>(threadIdx.x); g < part.groups; g += kSampleThreads)
     copy_group<kAligned>(values + g, row, begin + g, args.vocab);
   __pipeline_commit();
   __pipeline_wait_prior(0);
   if (params.masked_begin >= params.masked_end) return part;
   __syncthreads();
-  for (int i = params.masked_begin + static_cast<int>(threadIdx.x); i < params.masked_end; i += kThreads) {
+  for (int i = params.masked_begin + static_cast<int>(threadIdx.x); i < params.masked_end;
+       i += kSampleThreads) {
     const int index = args.masked_ids[i] - part.first_id;
     if (index >= 0 && index < 4 * part.groups) reinterpret_cast<float*>(values)[index] = -INFINITY;
   }
@@ -273,7 +289,7 @@ __device__ Part load_part(const SampleArgs& args, const SampledRow& params, cons
 }
 
 // The largest logit and its first token.
-__device__ Best find_top(RowGroup& blocks, const Part& part) {
+__device__ inline Best find_top(RowGroup& blocks, const Part& part) {
   Best best;
   float top = -INFINITY;
   float highest = -INFINITY;
@@ -287,126 +303,27 @@ __device__ Best find_top(RowGroup& blocks, const Part& part) {
   return blocks.reduce(best);
 }
 
+// The thread's part in the row's token; to be combined.
 template <bool kAligned>
-__device__ void sample_row(RowGroup& blocks, const SampleArgs& args, int r, float4* values, unsigned* left) {
-  __shared__ unsigned shared_best;
-  const SampledRow params(args, r);
-  if (threadIdx.x == 0) shared_best = ordered(-INFINITY);
-  const Part part =
-      load_part<kAligned>(args, params, args.logits + r * args.row_stride, blocks.rank(), values, left);
-  Best best = find_top(blocks, part);
-  if (params.draws() && best.token() != kInvalidLogits) {
-    const Limits limits = find_limits(blocks, part, params, from_ordered(best.top));
-    Race race(params, &shared_best);
-    Best raced;
-    raced.top = best.top;
-    part.for_groups([&](const float4& logits, int id) {
-      const float4 kept = {limits.keeps(logits.x, id) ? logits.x : -INFINITY,
-                           limits.keeps(logits.y, id + 1) ? logits.y : -INFINITY,
-                           limits.keeps(logits.z, id + 2) ? logits.z : -INFINITY,
-                           limits.keeps(logits.w, id + 3) ? logits.w : -INFINITY};
-      if (max_nan(kept) == -INFINITY) return;
-      race.refresh();
-      race.visit(id / 4, kept, raced);
-    });
-    best = blocks.reduce(raced);
-  }
-  if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, r, params.slot, best.token());
-}
-
-// Clusters take turns at the rows that are theirs. `scratch`: the blocks' parts, where shared memory is too
-// small for them.
-template <bool kAligned>
-__global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kThreads, 2)
-    sample_filtered_kernel(const __grid_constant__ SampleArgs args, int words, float4* scratch) {
-  extern __shared__ uint4 shared[];
-  __shared__ unsigned wanted[kThreads / 32];
-  RowGroup blocks;
-  cudaTriggerProgrammaticLaunchCompletion();
-  auto* left = reinterpret_cast<unsigned*>(shared);
-  float4* values = scratch != nullptr ? scratch + std::int64_t{blockIdx.x} * args.slice
-                                      : reinterpret_cast<float4*>(left + words * kThreads);
-  const int clusters = static_cast<int>(gridDim.x) / blocks.size();
-  const int cluster = static_cast<int>(blockIdx.x) / blocks.size();
-  blocks.ready();
-  cudaGridDependencySynchronize();
-  int turn = 0;
-  for (int base = 0; base < args.num_rows; base += kThreads) {
-    const int candidate = base + static_cast<int>(threadIdx.x);
-    const bool mine = candidate < args.num_rows && !SampledRow(args, candidate).plain();
-    const unsigned votes = __ballot_sync(~0U, mine);
-    if (threadIdx.x % 32 == 0) wanted[threadIdx.x / 32] = votes;
-    __syncthreads();
-    for (int w = 0; w < kThreads / 32; ++w) {
-      for (unsigned bits = wanted[w]; bits != 0; bits &= bits - 1) {
-        if (turn++ % clusters != cluster) continue;
-        sample_row<kAligned>(blocks, args, base + 32 * w + __ffs(static_cast<int>(bits)) - 1, values, left);
-      }
-    }
-    __syncthreads();
-  }
-}
-
-// How a launch for `rows` rows of a vocabulary is laid out.
-struct Plan {
-  int words;                 // of marks, for each thread
-  bool fits;                 // a block's part in its shared memory
-  std::size_t shared_bytes;  // of a block
-  int blocks;
-
-  Plan(int rows, std::int64_t vocab_size, int num_sms) {
-    const auto limit = static_cast<std::size_t>(max_shared_bytes());
-    const std::size_t groups = static_cast<std::size_t>(slice_of(vocab_size));
-    constexpr std::size_t kPerWord = kThreads * kGroupsPerWord;
-    words = static_cast<int>((groups + kPerWord - 1) / kPerWord);
-    const std::size_t marks = static_cast<std::size_t>(words) * kThreads * sizeof(unsigned);
-    const std::size_t part = groups * sizeof(float4);
-    fits = row_group_size() > 1 && marks + part <= limit;
-    shared_bytes = fits ? marks + part : marks;
-    const bool two = 2 * (shared_bytes) <= limit;
-    blocks = std::min(rows, std::max((two ? 2 : 1) * num_sms / row_group_size(), 1)) * row_group_size();
-  }
-
-  // Of the dynamic kind that a block can have.
-  static int max_shared_bytes() {
-    static const int bytes = [] {
-      constexpr int kOthers = 8192;  // the kernel's own variables, and what the driver takes
-      int device = 0;
-      int all = 0;
-      check(cudaGetDevice(&device), "the current device");
-      check(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
-      return all - kOthers;
-    }();
-    return bytes;
-  }
-
-  std::size_t scratch_bytes(std::int64_t vocab_size) const {
-    return fits ? 0 : static_cast<std::size_t>(blocks * slice_of(vocab_size)) * sizeof(float4);
-  }
-};
-
-template <bool kAligned>
-void launch_filtered(const LaunchContext& context, const SampleArgs& args, float4* scratch) {
-  const Plan plan(args.num_rows, args.vocab, context.num_sms);
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(sample_filtered_kernel<kAligned>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           Plan::max_shared_bytes());
-  check(allowed, "shared memory for sampling");
-  launch(context, "sample_filtered", sample_filtered_kernel<kAligned>,
-         dim3(static_cast<unsigned>(plan.blocks)), dim3(kThreads), plan.shared_bytes, args, plan.words,
-         plan.fits ? nullptr : scratch);
-}
-
-}  // namespace
-
-std::size_t filtered_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms) {
-  return Plan(max_rows, vocab_size, num_sms).scratch_bytes(vocab_size);
-}
-
-void sample_filtered(const LaunchContext& context, const SampleArgs& args, bool aligned,
-                     const Tensor& workspace) {
-  auto* scratch = workspace.data_as<float4>();
-  aligned ? launch_filtered<true>(context, args, scratch) : launch_filtered<false>(context, args, scratch);
+__device__ Best sample_filtered(RowGroup& blocks, const SampleArgs& args, const SampledRow& params,
+                                const float* row, float4* values, unsigned* left, unsigned* shared_best) {
+  const Part part = load_part<kAligned>(args, params, row, blocks.rank(), values, left);
+  const Best best = find_top(blocks, part);
+  if (!params.draws() || best.token() == kInvalidLogits) return best;
+  const Limits limits = find_limits(blocks, part, params, from_ordered(best.top));
+  Race race(params, shared_best);
+  Best raced;
+  raced.top = best.top;
+  part.for_groups([&](const float4& logits, int id) {
+    const float4 kept[1] = {{limits.keeps(logits.x, id) ? logits.x : -INFINITY,
+                             limits.keeps(logits.y, id + 1) ? logits.y : -INFINITY,
+                             limits.keeps(logits.z, id + 2) ? logits.z : -INFINITY,
+                             limits.keeps(logits.w, id + 3) ? logits.w : -INFINITY}};
+    if (max_nan(kept[0]) == -INFINITY) return;
+    race.refresh();
+    race.visit<1, 0>(id / 4, kept, raced);
+  });
+  return raced;
 }
 
 }  // namespace quire::cuda

@@ -15,7 +15,7 @@ namespace quire::cuda {
 constexpr int kInvalidLogits = -2;
 
 // Logits and the parameters of every row, as the kernels see them. Four neighbouring tokens are a group,
-// which shares one draw of random numbers; each block that works on a row takes `slice` of its groups.
+// which shares one draw of random numbers; each block of a cluster takes `slice` of its row's groups.
 struct SampleArgs {
   const float* logits;
   std::int64_t row_stride;
@@ -52,7 +52,7 @@ struct SampledRow {
         slot(args.slots[row]) {}
 
   __device__ bool draws() const { return temperature > 0.0F; }
-  // Whether the row needs one look at its logits, and no more.
+  // Whether one look at each logit is enough.
   __device__ bool plain() const {
     const bool filters = top_k > 0 || top_p < 1.0F || min_p > 0.0F;
     return masked_begin >= masked_end && !(draws() && filters);
@@ -105,19 +105,26 @@ struct Best {
     return finite && score != 0 ? static_cast<int>(~id) : kInvalidLogits;
   }
   __device__ bool neutral() const { return score == 0 && top == 0; }
-  __device__ static Best combine(const Best& a, const Best& b) {
-    const bool first = a.score > b.score || (a.score == b.score && a.id > b.id);
-    return {first ? a.score : b.score, first ? a.id : b.id, max(a.top, b.top)};
+  template <int kLanes>  // of equal groups of lanes, if fewer than a warp
+  __device__ static Best across_lanes(const Best& best) {
+    Best result;
+    result.score = __reduce_max_sync(~0U, best.score);
+    result.id = __reduce_max_sync(~0U, best.score == result.score ? best.id : 0);
+    result.top = __reduce_max_sync(~0U, best.top);
+    return result;
   }
 };
 
+__device__ inline float element(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
 // Keeps the highest logit seen and its first token, of a thread that sees tokens in order.
 __device__ inline void take_higher(const float4& logits, int first_id, float& highest, int& token) {
-  const float values[4] = {logits.x, logits.y, logits.z, logits.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    token = values[i] > highest ? first_id + i : token;
-    highest = fmaxf(values[i], highest);
+    token = element(logits, i) > highest ? first_id + i : token;
+    highest = fmaxf(element(logits, i), highest);
   }
 }
 
@@ -126,15 +133,14 @@ __device__ inline void take_higher(const float4& logits, int first_id, float& hi
 template <bool kAligned>
 __device__ void copy_group(float4* to, const float* row, int group, int vocab) {
   const float* from = row + 4 * std::int64_t{group};
-  const int valid = vocab - 4 * group;
-  if (kAligned && valid >= 4) {
+  if (kAligned && group < vocab / 4) {
     __pipeline_memcpy_async(to, from, sizeof(float4));
     return;
   }
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
     float* element = reinterpret_cast<float*>(to) + i;
-    if (i < valid) {
+    if (4 * group + i < vocab) {
       __pipeline_memcpy_async(element, from + i, sizeof(float));
     } else {
       *element = -INFINITY;
@@ -160,12 +166,11 @@ class Race {
   // called by whole warps and followed by a barrier.
   __device__ void seed(int group, const float4& logits) {
     const auto bits = random_bits(group);
-    const float values[4] = {logits.x, logits.y, logits.z, logits.w};
     float best = -INFINITY;
     int chosen = -1;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float bound = values[i] * slope_ - __log2f(static_cast<float>(bits[i]) + 0.5F);
+      const float bound = element(logits, i) * slope_ - __log2f(static_cast<float>(bits[i]) + 0.5F);
       if (bound > best) {
         best = bound;
         chosen = i;
@@ -175,7 +180,7 @@ class Race {
     std::uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      value = chosen == i ? values[i] : value;
+      value = chosen == i ? element(logits, i) : value;
       word = chosen == i ? bits[i] : word;
     }
     const unsigned first = __reduce_max_sync(~0U, chosen < 0 ? 0 : ordered(score(value, word)));
@@ -189,18 +194,34 @@ class Race {
     limit_ = 32.02F - best + fabsf(best) * 0x1p-20F;
   }
 
-  __device__ void visit(int group, const float4& logits, Best& best) {
-    const auto bits = random_bits(group);
-    const float top = max_nan(logits);
-    const std::uint32_t least = min(min(bits[0], bits[1]), min(bits[2], bits[3]));
-    if (!(static_cast<float>(least) <= exp2f_fast(top * slope_ + limit_))) return;
+  // The groups `group` and those kStride after one another.
+  template <int kGroups, int kStride>
+  __device__ void visit(int group, const float4 (&logits)[kGroups], Best& best) {
+    std::array<std::uint32_t, 4> bits[kGroups];
+    bool hopeful = false;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      bits[g] = random_bits(group + g * kStride);
+      const std::uint32_t least = min(min(bits[g][0], bits[g][1]), min(bits[g][2], bits[g][3]));
+      hopeful |= can_win(max_nan(logits[g]), least);
+    }
+    if (!hopeful) return;
+    unsigned candidates = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * kGroups; ++i)
+      candidates |= can_win(element(logits[i / 4], i % 4), bits[i / 4][i % 4]) ? 1U << i : 0;
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      const float value = i == 0 ? logits.x : i == 1 ? logits.y : i == 2 ? logits.z : logits.w;
-      const std::uint32_t word = i == 0 ? bits[0] : i == 1 ? bits[1] : i == 2 ? bits[2] : bits[3];
-      if (!(static_cast<float>(word) <= exp2f_fast(value * slope_ + limit_))) continue;
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int chosen = __ffs(static_cast<int>(candidates)) - 1;
+      float value = 0;
+      std::uint32_t word = 0;
+#pragma unroll
+      for (int i = 0; i < 4 * kGroups; ++i) {
+        value = i == chosen ? element(logits[i / 4], i % 4) : value;
+        word = i == chosen ? bits[i / 4][i % 4] : word;
+      }
       const float reached = score(value, word);
-      best.offer(reached, 4 * group + i);
+      best.offer(reached, 4 * (group + chosen / 4 * kStride) + chosen % 4);
       atomicMax(shared_best_, ordered(reached));
     }
   }
@@ -208,6 +229,10 @@ class Race {
  private:
   static constexpr float kLog2E = 1.44269504F;
 
+  // Whether u <= exp(logit / temperature - the score to beat).
+  __device__ bool can_win(float logit, std::uint32_t bits) const {
+    return static_cast<float>(bits) <= exp2f_fast(logit * slope_ + limit_);
+  }
   __device__ static float exp2f_fast(float x) {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -228,20 +253,5 @@ class Race {
   float limit_ = INFINITY;
   unsigned* shared_best_;
 };
-
-__device__ inline void write_token(const SampleArgs& args, int row, int slot, int token) {
-  args.tokens[row] = token;
-  args.last_tokens[slot] = token;
-}
-
-// Groups that each block of a row's cluster takes.
-inline int slice_of(std::int64_t vocab_size) {
-  return static_cast<int>(((vocab_size + 3) / 4 + row_group_size() - 1) / row_group_size());
-}
-
-// For rows that are not plain; sampling_filter.cu.
-std::size_t filtered_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms);
-void sample_filtered(const LaunchContext& context, const SampleArgs& args, bool aligned,
-                     const Tensor& workspace);
 
 }  // namespace quire::cuda

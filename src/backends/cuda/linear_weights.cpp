@@ -1,0 +1,94 @@
+#include "backends/cuda/linear_weights.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "backends/cuda/kernels/launch.h"
+#include "base/error.h"
+
+namespace quire::cuda {
+namespace {
+
+// Large enough to hide what a copy and a round of the threads cost, small enough to be pinned in a moment.
+constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+// One core copies some 10 GB/s out of the page cache, the link to the device takes some 50.
+constexpr unsigned kMaxThreads = 8;
+
+// Rows [row, row + dst.dim(0)) of the parts, one below the other.
+void read_rows(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst) {
+  std::int64_t done = 0;
+  for (const WeightTensorPtr& part : parts) {
+    const std::int64_t count = std::min(part->rows() - row, dst.dim(0) - done);
+    if (count > 0) {
+      part->read_rows(row, dst.rows(done, count));
+      done += count;
+    }
+    row = std::max<std::int64_t>(0, row - part->rows());
+  }
+}
+
+}  // namespace
+
+WeightLoader::WeightLoader(cudaStream_t stream)
+    : stream_(stream),
+      pool_(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads))) {
+  for (Staging& staging : staging_) {
+    check(cudaMallocHost(&staging.data, kStagingBytes), "pinned memory to load weights through");
+    check(cudaEventCreateWithFlags(&staging.copied, cudaEventDisableTiming), "an event");
+  }
+}
+
+WeightLoader::~WeightLoader() {
+  for (const Staging& staging : staging_) {
+    if (staging.copied != nullptr) cudaEventSynchronize(staging.copied);
+    cudaEventDestroy(staging.copied);
+    cudaFreeHost(staging.data);
+  }
+}
+
+void WeightLoader::load(std::span<const WeightTensorPtr> parts, const Tensor& weight) {
+  std::int64_t rows = 0;
+  for (const WeightTensorPtr& part : parts) {
+    QUIRE_CHECK(part->cols() == weight.dim(1), "{} has {} columns, not {}", part->name(), part->cols(),
+                weight.dim(1));
+    rows += part->rows();
+  }
+  QUIRE_CHECK(rows == weight.dim(0), "{} rows for {}", rows, weight.describe());
+  const std::size_t row_bytes = static_cast<std::size_t>(weight.dim(1)) * size_of(weight.dtype());
+  if (row_bytes > kStagingBytes) fail("{}: rows of {} bytes are too long", parts.front()->name(), row_bytes);
+  const auto step = static_cast<std::int64_t>(kStagingBytes / std::max<std::size_t>(row_bytes, 1));
+  for (std::int64_t row = 0; row < rows; row += step) {
+    const std::int64_t count = std::min(step, rows - row);
+    Staging& staging = staging_[next_];
+    next_ = (next_ + 1) % staging_.size();
+    check(cudaEventSynchronize(staging.copied), "a copy of weights");
+    const Tensor host(staging.data, weight.dtype(), {count, weight.dim(1)});
+    read(parts, row, host);
+    check(cudaMemcpyAsync(weight.rows(row, count).data(), host.data(), host.bytes(), cudaMemcpyHostToDevice,
+                          stream_),
+          "a copy of weights");
+    check(cudaEventRecord(staging.copied, stream_), "an event");
+  }
+}
+
+void WeightLoader::read(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
+  const std::int64_t share = (dst.dim(0) + pool_.size() - 1) / pool_.size();
+  pool_.run(pool_.size(), [&](int part, int) {
+    const std::int64_t begin = std::min(part * share, dst.dim(0));
+    const std::int64_t count = std::min(share, dst.dim(0) - begin);
+    if (count == 0) return;
+    try {
+      read_rows(parts, row + begin, dst.rows(begin, count));
+    } catch (...) {
+      errors[static_cast<std::size_t>(part)] = std::current_exception();
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <span>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "ops/backend.h"
+
+namespace quire::cuda {
+
+// Row-major [out_features, in_features] in one piece.
+class CudaLinear final : public LinearWeights {
+ public:
+  CudaLinear(Buffer buffer, const Tensor& weight) : buffer_(std::move(buffer)), weight_(weight) {}
+
+  std::int64_t out_features() const override { return weight_.dim(0); }
+  std::int64_t in_features() const override { return weight_.dim(1); }
+  std::size_t bytes() const override { return weight_.bytes(); }
+  const Tensor& weight() const { return weight_; }
+
+ private:
+  Buffer buffer_;
+  Tensor weight_;
+};
+
+// Brings weights to the device through two pinned buffers: while one is copied, several threads fill the
+// other. Thread contract: one thread at a time.
+class WeightLoader {
+ public:
+  // stream: where the copies are queued.
+  explicit WeightLoader(cudaStream_t stream);
+  ~WeightLoader();  // waits for its copies
+  WeightLoader(const WeightLoader&) = delete;
+  WeightLoader& operator=(const WeightLoader&) = delete;
+
+  // weight [out_features, in_features] on the device = the parts' rows, one below the other. The last copies
+  // may be under way when it returns.
+  void load(std::span<const WeightTensorPtr> parts, const Tensor& weight);
+
+ private:
+  struct Staging {
+    void* data = nullptr;
+    cudaEvent_t copied = nullptr;
+  };
+
+  void read(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst);
+
+  cudaStream_t stream_;
+  std::array<Staging, 2> staging_;
+  std::size_t next_ = 0;  // of staging_
+  ThreadPool pool_;
+};
+
+}  // namespace quire::cuda
