@@ -8,10 +8,11 @@
 // has ended. Where a product has few tiles, a cluster of blocks shares one, each taking a part of k: they
 // send their sums to each other's shared memory, where each adds an equal share of them, always in one order.
 //
-// On an H200, the products of a layer of Qwen3-0.6B (31.5 MB of weights in 7.2 us at 4.4 TB/s) with the norms
-// between them in a graph of 28 layers: 22 us at 32 tokens (cuBLASLt 33), 28 at 64 (34), 31 at 128 (35), 35
-// at 192 (39), 40 at 256 (39). With the norms' 1.3 us each taken off, 40 % of the bandwidth at 32 tokens, 27
-// % at 128: most of the rest is one kernel waiting for the one in front.
+// On an H200, a layer of Qwen3-0.6B (31.5 MB of weights: 7.2 us at 4.4 TB/s) with its products and three
+// norms between them, in a graph of 28 layers: 22 us at 32 tokens (cuBLASLt: 33), 28 at 96 (35), 31 at 128
+// (35), 34 at 192 (39). Without the norms, 1.3 us each, that is 40 % of the bandwidth at 32 tokens and 27 %
+// at 128: most of the rest is kernels waiting for those in front. From 224 tokens on cuBLASLt is as fast; so
+// it is for weights of 8B models from 64 tokens on, which fill the card by themselves.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
