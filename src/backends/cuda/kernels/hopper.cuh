@@ -71,6 +71,21 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int x, int y, 
       : "memory");
 }
 
+// --- Blocks of threads of one cluster. ---
+
+// All threads of the cluster; what they stored before, to shared memory too, is then seen by all of them.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Stores where block `rank` of the cluster has what is `to` here.
+__device__ inline void store_to_block(const float4* to, unsigned rank, const float (&values)[4]) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}\n" ::"r"(shared_address(to)),
+      "r"(rank), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
+      : "memory");
+}
+
 // --- Registers of a warpgroup. ---
 
 template <int kRegisters>
@@ -118,6 +133,10 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 }
 
 // clang-format off
+#define QUIRE_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define QUIRE_REGISTERS_48 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23"
 #define QUIRE_REGISTERS_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -132,6 +151,8 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define QUIRE_BLOCK(b) "+f"(sums[b][0]), "+f"(sums[b][1]), "+f"(sums[b][2]), "+f"(sums[b][3])
 #define QUIRE_BLOCKS_4(b) QUIRE_BLOCK(b), QUIRE_BLOCK((b) + 1), QUIRE_BLOCK((b) + 2), QUIRE_BLOCK((b) + 3)
+#define QUIRE_BLOCKS_32(b) QUIRE_BLOCKS_4(b)
+#define QUIRE_BLOCKS_48(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCK((b) + 4), QUIRE_BLOCK((b) + 5)
 #define QUIRE_BLOCKS_64(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCKS_4((b) + 4)
 #define QUIRE_BLOCKS_96(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCKS_4((b) + 8)
 #define QUIRE_BLOCKS_128(b) QUIRE_BLOCKS_96(b), QUIRE_BLOCKS_4((b) + 12)
@@ -151,6 +172,22 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
       : QUIRE_BLOCKS_##N(kFirst) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 // clang-format on
 
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[4][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(32, "bf16", "16", "17", "18");
+  } else {
+    QUIRE_PRODUCT_OF_SHARED(32, "f16", "16", "17", "18");
+  }
+}
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[6][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(48, "bf16", "24", "25", "26");
+  } else {
+    QUIRE_PRODUCT_OF_SHARED(48, "f16", "24", "25", "26");
+  }
+}
 template <typename T>
 __device__ inline void multiply_shared(float (&sums)[8][4], std::uint64_t a, std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -193,10 +230,14 @@ __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::
 #undef QUIRE_BLOCKS_128
 #undef QUIRE_BLOCKS_96
 #undef QUIRE_BLOCKS_64
+#undef QUIRE_BLOCKS_48
+#undef QUIRE_BLOCKS_32
 #undef QUIRE_BLOCKS_4
 #undef QUIRE_BLOCK
 #undef QUIRE_REGISTERS_128
 #undef QUIRE_REGISTERS_96
 #undef QUIRE_REGISTERS_64
+#undef QUIRE_REGISTERS_48
+#undef QUIRE_REGISTERS_32
 
 }  // namespace quire::cuda::hopper

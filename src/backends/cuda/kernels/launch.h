@@ -35,21 +35,35 @@ __device__ inline void admit_next_kernel() {
 }
 #endif
 
-// Launches `kernel`, where the device can by programmatic dependent launch.
+// Launches `kernel` in clusters of so many neighbours of the grid's first dimension; where the device can, by
+// programmatic dependent launch.
 template <typename... Params, typename... Args>
-void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Args... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid,
+                     unsigned cluster, dim3 block, std::size_t shared_bytes, Args... args) {
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (overlaps_kernels()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlaps_kernels() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
+}
+
+template <typename... Params, typename... Args>
+void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Args... args) {
+  launch_clusters(context, name, kernel, grid, 1, block, shared_bytes, args...);
 }
 
 }  // namespace quire::cuda

@@ -20,6 +20,17 @@ void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, co
 // then up's.
 void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight);
 
+// Whether the two below can take these: 16 bits, on Hopper, in_features a multiple of 64, rows of x and of
+// the weight multiples of 16 bytes; for the gated one n is a multiple of 8.
+bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated);
+// For any number of tokens, made for some dozens to hundreds. The order of an element's sum depends on the
+// number of tokens.
+void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+                    const Tensor& bias);
+// What gated_matvec computes.
+void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                          const Tensor& weight);
+
 // For any number of tokens; every element is summed over in_features in one order, whatever the number of
 // tokens. Also the path for float32.
 void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
