@@ -58,9 +58,8 @@ double graph_time_us(const LaunchContext& context, int calls, F&& call) {
 }
 
 inline LaunchContext make_context() {
-  LaunchContext context;
+  LaunchContext context = cuda::make_context(0);
   check(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "stream");
-  check(cudaDeviceGetAttribute(&context.num_sms, cudaDevAttrMultiProcessorCount, 0), "the number of SMs");
   return context;
 }
 

@@ -20,9 +20,7 @@ class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU here";
-    int num_sms = 0;
-    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "the number of SMs");
-    context_.num_sms = num_sms;
+    context_ = make_context(0);
   }
 
   LaunchContext context_;  // the default stream

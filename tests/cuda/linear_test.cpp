@@ -169,9 +169,14 @@ TEST_F(LinearTest, MatvecIsRightForAnyShapeAndType) {
                             Shape{11, 12345, 264}, Shape{16, 130, 5000}, Shape{16, 2500, 1024}}) {
     for_each_product(shape, [&](const Product& product) {
       if (product.x().dtype() == DType::kF32) return;
-      ASSERT_TRUE(matvec_supports(product.x(), product.weight()));
-      matvec(context_, product.out(), product.x(), product.weight(), product.bias());
-      product.expect_right();
+      ASSERT_TRUE(matvec_supports(context_, product.x(), product.weight()));
+      LaunchContext small = context_;  // a device whose blocks have less memory
+      small.shared_bytes = 99 * 1024;
+      for (const LaunchContext& context : {context_, small}) {
+        product.poison();
+        matvec(context, product.out(), product.x(), product.weight(), product.bias());
+        product.expect_right();
+      }
     });
   }
 }
@@ -179,10 +184,10 @@ TEST_F(LinearTest, MatvecIsRightForAnyShapeAndType) {
 TEST_F(LinearTest, MatvecLeavesOtherShapesAlone) {
   for (const Shape shape : {Shape{17, 8, 8}, Shape{1, 8, 12}}) {
     const Product product(shape, DType::kBF16, DType::kBF16, false, random_);
-    EXPECT_FALSE(matvec_supports(product.x(), product.weight()));
+    EXPECT_FALSE(matvec_supports(context_, product.x(), product.weight()));
   }
   const Product floats({1, 8, 8}, DType::kF32, DType::kF32, false, random_);
-  EXPECT_FALSE(matvec_supports(floats.x(), floats.weight()));
+  EXPECT_FALSE(matvec_supports(context_, floats.x(), floats.weight()));
 }
 
 TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {

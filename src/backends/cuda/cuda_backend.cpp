@@ -43,7 +43,7 @@ CudaBackend::CudaBackend(const ModuleOptions& options)
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device_), "reading the device's properties");
   name_ = format_text("cuda ({})", properties.name);
-  context_.num_sms = properties.multiProcessorCount;
+  context_ = make_context(device_);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "making a stream");
   for (cudaEvent_t& event : events_) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
@@ -233,11 +233,9 @@ void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& bias, const Tensor& gate_up) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
-  if (!deterministic_ && !bias.defined() && matvec_supports(x, weight)) {
-    gated_matvec(context(OpKind::kLinear), out, x, weight);
-  } else {
-    Backend::gated_linear(out, x, weights, bias, gate_up);
-  }
+  const bool fused =
+      !deterministic_ && !bias.defined() && fused_gated_linear(context(OpKind::kLinear), out, x, weight);
+  if (!fused) Backend::gated_linear(out, x, weights, bias, gate_up);
 }
 
 void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {

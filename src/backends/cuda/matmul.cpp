@@ -122,17 +122,42 @@ void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, co
   if (bias.defined()) add_bias(context, out, bias);
 }
 
+namespace {
+
+// Where cuBLASLt is slower: batches that do not fill the card, on weights that do not either.
+bool prefers_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
+  constexpr std::int64_t kMaxTokens = 192;
+  constexpr std::int64_t kMaxWeights = 6144 * 1024;
+  return x.dim(0) <= kMaxTokens && weight.numel() <= kMaxWeights && has_batched_matmul(x, weight, gated);
+}
+
+}  // namespace
+
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias) {
   if (library == nullptr || weight.dtype() == DType::kF32) {
     fixed_order_matmul(context, out, x, weight, bias);
-  } else if (matvec_supports(x, weight)) {
+  } else if (matvec_supports(context, x, weight)) {
     matvec(context, out, x, weight, bias);
+  } else if (prefers_batched_matmul(x, weight, false)) {
+    batched_matmul(context, out, x, weight, bias);
   } else if (library->supports(out, x, weight)) {
     library->multiply(context, out, x, weight, bias);
   } else {
     fixed_order_matmul(context, out, x, weight, bias);
   }
+}
+
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const Tensor& weight) {
+  if (matvec_supports(context, x, weight)) {
+    gated_matvec(context, out, x, weight);
+  } else if (prefers_batched_matmul(x, weight, true)) {
+    gated_batched_matmul(context, out, x, weight);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace quire::cuda

@@ -21,6 +21,7 @@
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
 namespace {
@@ -329,46 +330,24 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
 #endif
 }
 
-// A map of a matrix of 16-bit values, in boxes that begin with a slice's columns; sizes and strides from the
-// innermost on.
-template <int kRank>
-CUtensorMap make_map(const Tensor& matrix, const cuuint64_t (&sizes)[kRank],
-                     const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                           &found),
-          "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  const cuuint32_t steps[] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult result = encode(
-      &map,
-      matrix.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      kRank, matrix.data(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "a tensor map of batched_matmul");
-  return map;
-}
-
+// Of the weight in boxes of a slice, and of x. Where gated a box holds 8 rows of the gate, then the 8 of up
+// that belong to them, and so on.
 CUtensorMap weight_map(const Tensor& weight, bool gated, int groups) {
   const auto rows = static_cast<cuuint64_t>(weight.dim(0)), k = static_cast<cuuint64_t>(weight.dim(1));
   const auto box_rows = static_cast<cuuint32_t>(groups * kGroupRows);
   if (!gated) {
-    return make_map<4>(weight, {k, rows, 1, 1}, {k * 2, rows * k * 2, rows * k * 2},
-                       {kDepth, box_rows, 1, 1});
+    return make_tensor_map(weight, {k, rows, 1, 1}, {k * 2, rows * k * 2, rows * k * 2},
+                           {kDepth, box_rows, 1, 1});
   }
-  return make_map<4>(weight, {k, 8, 2, rows / 16}, {k * 2, rows / 2 * k * 2, 8 * k * 2},
-                     {kDepth, 8, 2, box_rows / 16});
+  return make_tensor_map(weight, {k, 8, 2, rows / 16}, {k * 2, rows / 2 * k * 2, 8 * k * 2},
+                         {kDepth, 8, 2, box_rows / 16});
 }
 
 CUtensorMap x_map(const Tensor& x, int tile_tokens) {
   const auto tokens = static_cast<cuuint64_t>(x.dim(0)), k = static_cast<cuuint64_t>(x.dim(1));
   const auto stride = static_cast<cuuint64_t>(x.stride(0)) * 2;
-  return make_map<3>(x, {k, tokens, 1}, {stride, tokens * stride},
-                     {kDepth, static_cast<cuuint32_t>(tile_tokens), 1});
+  return make_tensor_map(x, {k, tokens, 1}, {stride, tokens * stride},
+                         {kDepth, static_cast<cuuint32_t>(tile_tokens), 1});
 }
 
 template <typename T, typename Out, int kTokens, bool kGated>
@@ -444,17 +423,6 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
     }
     launch_tokens<T, Out, false>(context, args, maps, plan);
   });
-}
-
-bool is_hopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "the current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
-    return major == 9 && minor == 0;
-  }();
-  return hopper;
 }
 
 }  // namespace

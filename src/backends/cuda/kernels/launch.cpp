@@ -10,14 +10,32 @@ void check(cudaError_t status, const char* what) {
   }
 }
 
-bool overlaps_kernels() {
-  static const bool overlaps = [] {
-    int device = 0, major = 0;
+namespace {
+
+// Of the current device: 90 for 9.0.
+int compute_capability() {
+  static const int capability = [] {
+    int device = 0, major = 0, minor = 0;
     check(cudaGetDevice(&device), "the current device");
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
-    return major >= 9;
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
+    return major * 10 + minor;
   }();
-  return overlaps;
+  return capability;
 }
+
+}  // namespace
+
+LaunchContext make_context(int device) {
+  LaunchContext context;
+  check(cudaDeviceGetAttribute(&context.num_sms, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
+  check(cudaDeviceGetAttribute(&context.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "shared memory");
+  return context;
+}
+
+bool overlaps_kernels() { return compute_capability() >= 90; }
+
+bool is_hopper() { return compute_capability() == 90; }
 
 }  // namespace quire::cuda

@@ -10,13 +10,19 @@ namespace quire::cuda {
 struct LaunchContext {
   cudaStream_t stream = nullptr;
   int num_sms = 0;
+  int shared_bytes = 0;  // a block of threads can have
 };
+
+// The context of a device, on its default stream.
+LaunchContext make_context(int device);
 
 // Error with `what` and the driver's words, unless status is success.
 void check(cudaError_t status, const char* what);
 
 // Whether the current device lets a kernel start while the one before it ends: from Hopper on.
 bool overlaps_kernels();
+// Whether the current device has the instructions of 90a.
+bool is_hopper();
 
 #ifdef __CUDACC__
 // Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls

@@ -13,7 +13,7 @@ namespace quire::cuda {
 constexpr int kMaxMatvecTokens = 16;
 // Whether the kernels of this path take it: few enough tokens, 16-bit types, rows that can be read 16 bytes
 // at a time, and a device with shared memory enough.
-bool matvec_supports(const Tensor& x, const Tensor& weight);
+bool matvec_supports(const LaunchContext& context, const Tensor& x, const Tensor& weight);
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias);
 // out [tokens, n] = silu(x · gateᵀ) * (x · upᵀ) in x's dtype; weight [2n, in_features] holds gate's rows,

@@ -2,11 +2,11 @@
 // up. Must move n·k elements of the weight once; x and out are small. Both are row-major.
 //
 // A block of 8 warps owns a range of the weight's rows, 8 rows a group, and splits k among its warps. A warp
-// copies its part of the weight to a ring in shared memory that only it uses, 12 KiB a warp. The copies begin
-// before the kernel in front has ended (the weight does not depend on it), and where the block's part is no
-// longer than its rings, nothing but x is missing when it has. Products are by tensor cores with the tokens
-// as their 8 or 16 rows: for one token most of their work is idle, but it takes fewer instructions than
-// multiply-adds would. The warps' sums are added in shared memory, in one order.
+// copies its part of the weight to a ring in shared memory that only it uses, 16 KiB a warp, or 8. The copies
+// begin before the kernel in front has ended (the weight does not depend on it), and where the block's part
+// is no longer than its rings, nothing but x is missing when it has. Products are by tensor cores with the
+// tokens as their 8 or 16 rows: for one token most of their work is idle, but it takes fewer instructions
+// than multiply-adds would. The warps' sums are added in shared memory, in one order.
 //
 // On an H200 that reads 4,535 GB/s, bf16, products in a graph one after the other, each with a weight of its
 // own (bench/cuda/linear_bench.cpp), at 1 / 8 tokens: 24576 × 4096 at 95 / 88 % of that, 151936 × 1024 at 95
@@ -32,13 +32,14 @@ constexpr int kSteps = kUnitColumns / 32;      // of two products each
 constexpr unsigned kPassRows = 64;             // at most, whose sums are in shared memory at a time
 
 // A unit of a warp's work is kGroups groups by kUnitColumns columns of the weight; tokens come in tiles of 8.
-template <int kTokenTilesOf, int kGroupsOf>
+// kRingGroups: groups by kUnitColumns columns that a warp's ring holds.
+template <int kTokenTilesOf, int kGroupsOf, int kRingGroups>
 struct Unit {
   static constexpr int kTokenTiles = kTokenTilesOf;
   static constexpr int kGroups = kGroupsOf;
   static constexpr int kRows = kGroups * kGroupRows;
   static constexpr int kVectors = kRows * kRowVectors;
-  static constexpr int kRing = 6 / kGroups;  // units
+  static constexpr int kRing = kRingGroups / kGroups;  // units
   // Units under way at a time while the kernel in front runs. More would keep it waiting for its x.
   static constexpr int kAhead = 2 / kGroups;
   static constexpr int kXUnits = kGroups == 1 ? 4 : 2;  // units along k whose x is held in registers
@@ -341,18 +342,17 @@ __global__ __launch_bounds__(kThreads, 2) void matvec_kernel(MatvecArgs args) {
   }
 }
 
-constexpr int kRingBytes = kWarps * 6 * kGroupRows * kUnitColumns * 2;
+// Where a block can have the memory for it, the ring is large.
+constexpr int kLargeRing = 8;
+constexpr int kSmallRing = 4;
+constexpr int ring_bytes_of(int groups) { return kWarps * groups * kGroupRows * kUnitColumns * 2; }
 constexpr int kLeastPassRows = 2 * kGroupRows;
 
 // Bytes of the warps' sums of a pass.
 int partial_bytes(int tokens, int rows) { return kWarps * tokens * rows * int{sizeof(float)}; }
 
-int max_shared_bytes() {
-  int device = 0;
-  int bytes = 0;
-  check(cudaGetDevice(&device), "the current device");
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
-  return bytes;
+bool fits(const LaunchContext& context, int tokens, int ring_groups) {
+  return ring_bytes_of(ring_groups) + partial_bytes(tokens, kLeastPassRows) <= context.shared_bytes;
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -367,11 +367,15 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   args.ring_units = std::min(Unit::kRing, units * ceil_div(args.warp_columns, kUnitColumns));
   const int ring_bytes = kWarps * args.ring_units * Unit::kVectors * int{sizeof(uint4)};
   const auto rows_that_fit =
-      static_cast<unsigned>((max_shared_bytes() - ring_bytes) / partial_bytes(args.tokens, 1));
+      static_cast<unsigned>((context.shared_bytes - ring_bytes) / partial_bytes(args.tokens, 1));
   const unsigned pass_rows = std::min(
       {kPassRows, std::bit_floor(rows_that_fit), std::bit_ceil(static_cast<unsigned>(units * Unit::kRows))});
   args.pass_rows_log2 = std::countr_zero(pass_rows);
-  const int bytes = ring_bytes + partial_bytes(args.tokens, static_cast<int>(pass_rows));
+  int bytes = ring_bytes + partial_bytes(args.tokens, static_cast<int>(pass_rows));
+  // Blocks of a long product must not share a multiprocessor while another has none: more than half of its
+  // memory for each. A short one gains more from lying beside the next kernel's block.
+  const bool is_long = args.ring_units == Unit::kRing || args.tokens > 8;
+  if (is_long) bytes = std::max(bytes, context.shared_bytes / 2 + 1024);
   const auto kernel = matvec_kernel<Unit, T, Out, kGated>;
   if (bytes > 48 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "matvec");
@@ -379,12 +383,21 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   launch(context, "matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
 }
 
+template <int kTokenTiles, int kGroups, bool kGated, typename T, typename Out>
+void launch_ring(const LaunchContext& context, const MatvecArgs& args) {
+  if (fits(context, args.tokens, kLargeRing)) {
+    launch_matvec<Unit<kTokenTiles, kGroups, kLargeRing>, T, Out, kGated>(context, args);
+  } else {
+    launch_matvec<Unit<kTokenTiles, kGroups, kSmallRing>, T, Out, kGated>(context, args);
+  }
+}
+
 }  // namespace
 
-bool matvec_supports(const Tensor& x, const Tensor& weight) {
+bool matvec_supports(const LaunchContext& context, const Tensor& x, const Tensor& weight) {
   const auto tokens = static_cast<int>(x.dim(0));
   return weight.dtype() != DType::kF32 && tokens <= kMaxMatvecTokens && has_vector_rows(x) &&
-         has_vector_rows(weight) && kRingBytes + partial_bytes(tokens, kLeastPassRows) <= max_shared_bytes();
+         has_vector_rows(weight) && fits(context, tokens, kSmallRing);
 }
 
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
@@ -394,11 +407,11 @@ void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, co
   const bool one_group = args.n <= context.num_sms * kGroupRows;  // a block
   dispatch_linear(weight.dtype(), out.dtype(), [&]<typename T, typename Out>() {
     if (args.tokens > 8) {
-      launch_matvec<Unit<2, 2>, T, Out, false>(context, args);
+      launch_ring<2, 2, false, T, Out>(context, args);
     } else if (one_group) {
-      launch_matvec<Unit<1, 1>, T, Out, false>(context, args);
+      launch_ring<1, 1, false, T, Out>(context, args);
     } else {
-      launch_matvec<Unit<1, 2>, T, Out, false>(context, args);
+      launch_ring<1, 2, false, T, Out>(context, args);
     }
   });
 }
@@ -408,8 +421,8 @@ void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor&
   args.n /= 2;
   if (args.tokens == 0 || args.n == 0) return;
   dispatch_linear(weight.dtype(), weight.dtype(), [&]<typename T, typename Out>() {
-    args.tokens <= 8 ? launch_matvec<Unit<1, 2>, T, T, true>(context, args)
-                     : launch_matvec<Unit<2, 2>, T, T, true>(context, args);
+    args.tokens <= 8 ? launch_ring<1, 2, true, T, T>(context, args)
+                     : launch_ring<2, 2, true, T, T>(context, args);
   });
 }
 

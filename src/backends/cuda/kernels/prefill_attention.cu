@@ -101,17 +101,6 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
   }
 }
 
-bool is_hopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "the current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
-    return major == 9 && minor == 0;
-  }();
-  return hopper;
-}
-
 }  // namespace
 
 int max_prefill_work(const AttentionBatch& batch, const PrefillParams& params) {

@@ -18,6 +18,7 @@
 
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/prefill_rows.cuh"
+#include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
 namespace {
@@ -371,43 +372,19 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
 #endif
 }
 
-// A map of a tensor in 16-bit values, boxes of 64 dimensions by those given; sizes and boxes from the
-// innermost on.
-template <int kRank>
-CUtensorMap make_map(const Tensor& tensor, const cuuint64_t (&sizes)[kRank],
-                     const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                           &found),
-          "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  const cuuint32_t steps[] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult result = encode(
-      &map,
-      tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      kRank, tensor.data(), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "a tensor map of prefill_attention");
-  return map;
-}
-
 // Of keys or values [blocks, KV heads, tokens of a block, dim].
 CUtensorMap cache_map(const Tensor& half, int keys_of_stage) {
   const auto size = [&](int i) { return static_cast<cuuint64_t>(half.dim(i)); };
   const auto stride = [&](int i) { return static_cast<cuuint64_t>(half.stride(i)) * 2; };
   const auto tokens = static_cast<cuuint32_t>(std::min<std::int64_t>(half.dim(2), keys_of_stage));
-  return make_map<4>(half, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)},
-                     {64, tokens, 1, 1});
+  return make_tensor_map(half, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)},
+                         {64, tokens, 1, 1});
 }
 
 CUtensorMap query_map(const Tensor& q, const PrefillParams& params, const AttentionBatch& batch,
                       const AttentionShape& shape) {
   const auto dim = static_cast<cuuint64_t>(shape.head_dim);
-  return make_map<3>(
+  return make_tensor_map(
       q, {dim, static_cast<cuuint64_t>(shape.num_heads), static_cast<cuuint64_t>(batch.num_tokens)},
       {dim * 2, static_cast<cuuint64_t>(q.stride(0)) * 2},
       {64, static_cast<cuuint32_t>(params.packed_heads), static_cast<cuuint32_t>(params.tile_tokens)});
