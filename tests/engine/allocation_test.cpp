@@ -26,7 +26,7 @@ namespace {
 std::atomic<std::uint64_t> allocations{0};
 std::atomic<std::uint64_t> largest{0};  // bytes
 
-void count(std::size_t bytes) {
+[[maybe_unused]] void count(std::size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   std::uint64_t seen = largest.load(std::memory_order_relaxed);
   while (seen < bytes && !largest.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) continue;
