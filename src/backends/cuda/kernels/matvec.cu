@@ -8,10 +8,13 @@
 // tokens as their 8 or 16 rows: for one token most of their work is idle, but it takes fewer instructions
 // than multiply-adds would. The warps' sums are added in shared memory, in one order.
 //
-// On an H200 that reads 4,535 GB/s, bf16, products in a graph one after the other, each with a weight of its
-// own (bench/cuda/linear_bench.cpp), at 1 / 8 tokens: 24576 × 4096 at 95 / 88 % of that, 151936 × 1024 at 95
-// / 91 %, 4096 × 12288 at 91 / 86 %, 6144 × 1024 at 87 / 82 % (3.19 µs), 4096 × 1024 at 75 / 68 % (2.45 µs),
-// 1024 × 3072 at 53 / 45 % (2.62 µs), 1024 × 2048 at 40 / 33 % (2.31 µs). What the small ones lose is the way
+// Blocks of a long product ask for more than half of a multiprocessor's memory, so that none holds two of
+// them while another has none: what ran before decides where blocks land, and half of the card stood idle.
+//
+// On an H200 that reads 4,661 GB/s, bf16, products in a graph one after the other, each with a weight of its
+// own (bench/cuda/linear_bench.cpp), at 1 / 8 tokens: 24576 × 4096 at 92 / 88 % of that, 151936 × 1024 at 93
+// / 88 %, 4096 × 12288 at 88 / 85 %, 6144 × 1024 at 85 / 78 % (3.19 µs), 4096 × 1024 at 75 / 66 % (2.41 µs),
+// 1024 × 3072 at 52 / 43 % (2.57 µs), 1024 × 2048 at 38 / 32 % (2.34 µs). What the small ones lose is the way
 // from one kernel to the next, 0.5 µs, and then x's, 0.4 to 0.6 µs.
 #include <algorithm>
 #include <bit>
