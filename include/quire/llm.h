@@ -29,9 +29,9 @@ struct ChatMessage {
 struct GenerateOptions {
   // Prefill and decode tokens/s on stderr, if that is a terminal.
   bool progress = false;
-  // Called with each piece of new text of the prompt of that index, in order, from another thread. It must
-  // not call generate; what it throws ends all prompts and comes out of generate.
-  std::function<void(std::size_t index, const RequestOutput& so_far, std::string_view new_text)> on_text;
+  // Called with each piece of new text of an output of the prompt of that index, in order, from another
+  // thread. It must not call generate; what it throws ends all prompts and comes out of generate.
+  std::function<void(std::size_t prompt, const CompletionOutput& so_far, std::string_view new_text)> on_text;
   // Polled; once true, what is unfinished is aborted.
   const std::atomic<bool>* cancelled = nullptr;
 };
@@ -46,8 +46,8 @@ class LLM {
   LLM(LLM&&) noexcept;
   LLM& operator=(LLM&&) noexcept;
 
-  // Continues every prompt, batched; outputs in the order of the prompts. A prompt that can never fit has an
-  // output with FinishReason::kError and says why; the others are not affected.
+  // Continues every prompt, batched; outputs in the order of the prompts. A prompt that can never fit has
+  // outputs with FinishReason::kError that say why; the others are not affected.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts, const SamplingParams& params,
                                       const GenerateOptions& options = {});
   // The same with one SamplingParams each.

@@ -13,14 +13,22 @@ enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
 // for kNone.
 std::string_view to_string(FinishReason reason);
 
-// What a request has produced so far.
-struct RequestOutput {
-  std::vector<std::int32_t> prompt_token_ids;
+// One continuation of a prompt, as far as it has come.
+struct CompletionOutput {
+  int index = 0;
   std::vector<std::int32_t> token_ids;
   std::string text;  // of token_ids, stop strings cut
   FinishReason finish_reason = FinishReason::kNone;
-  std::string error;          // why, when finish_reason is kError
-  int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+  std::string error;  // why, when finish_reason is kError
+
+  bool finished() const { return finish_reason != FinishReason::kNone; }
+};
+
+// What a request has produced so far.
+struct RequestOutput {
+  std::vector<std::int32_t> prompt_token_ids;
+  std::vector<CompletionOutput> outputs;  // SamplingParams::n of them, by index
+  int num_cached_tokens = 0;              // prompt tokens whose KV came from the prefix cache
 };
 
 }  // namespace quire

@@ -88,6 +88,7 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
 }
 
 SamplingParams SamplingOptions::over(SamplingParams defaults) const {
+  defaults.n = n;
   defaults.max_tokens = max_tokens.value_or(defaults.max_tokens);
   defaults.temperature = temperature.value_or(defaults.temperature);
   defaults.top_p = top_p.value_or(defaults.top_p);

@@ -45,9 +45,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(
                                                   .enable_prefix_caching = config.enable_prefix_caching,
                                                   .hash_seed = {}});
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr,
-                                               [this](RequestId id) {
-                                                 post(Abort{id, false});
-                                               });
+                                               [this](SequenceId id) { post(Stop{id}); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -136,20 +134,22 @@ void Engine::validate(const EngineRequest& request) const {
 
 RequestId Engine::submit(EngineRequest request) {
   validate(request);
-  const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
+  const int n = request.params.n;
+  const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;
+  sequence.family = n > 1 ? id : 0;
   sequence.prompt = request.prompt;
   sequence.sampling = make_sampling_state(request.params, eos_token_ids_, request_seed(seed_, id));
   sequence.max_tokens = request.params.max_tokens;
   sequence.min_tokens = request.params.min_tokens;
   sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;
   outputs_->add(id, std::move(request));
-  post(Arrival{id, std::move(sequence)});
+  post(Arrival{std::move(sequence), n});
   return id;
 }
 
-void Engine::abort(RequestId id) { post(Abort{id, true}); }
+void Engine::abort(RequestId id) { post(Abort{id}); }
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(stats_mutex_);
@@ -206,7 +206,7 @@ bool Engine::take_messages() {
     if (closing_) return false;
     messages.swap(messages_);
   }
-  for (Message& message : messages) handle(std::move(message));
+  for (Message& message : messages) std::visit([this](auto& which) { handle(std::move(which)); }, message);
   if (!messages.empty()) {
     const std::lock_guard lock(stats_mutex_);
     stats_.scheduler = scheduler_->stats();
@@ -214,17 +214,25 @@ bool Engine::take_messages() {
   return true;
 }
 
-void Engine::handle(Message message) {
-  if (auto* arrival = std::get_if<Arrival>(&message)) {
+void Engine::handle(Arrival arrival) {
+  SequenceRequest& next = arrival.first;
+  for (int i = 0; i < arrival.num_outputs; ++i) {
     try {
-      scheduler_->add(std::move(arrival->sequence));
+      scheduler_->add(next);
     } catch (const Error& e) {
-      outputs_->finish(arrival->id, FinishReason::kError, e.what());
+      outputs_->finish(next.id, FinishReason::kError, e.what());
     }
-  } else if (const Abort& abort = std::get<Abort>(message); scheduler_->abort(abort.id) && abort.tell) {
-    outputs_->finish(abort.id, FinishReason::kAbort);
+    ++next.id;
+    ++next.sampling.seed;
+    next.prompt_output = OutputKind::kLast;  // the first one hands the prompt's logits out
   }
 }
+
+void Engine::handle(Abort abort) {
+  for (const SequenceId id : scheduler_->abort_family(abort.id)) outputs_->finish(id, FinishReason::kAbort);
+}
+
+void Engine::handle(Stop stop) { scheduler_->abort(stop.id); }
 
 void Engine::submit_step(const StepPlan& plan) {
   StepInFlight step;

@@ -92,14 +92,17 @@ class Engine {
 
  private:
   struct Arrival {
-    RequestId id;
-    SequenceRequest sequence;
+    SequenceRequest first;
+    int num_outputs;
   };
   struct Abort {
     RequestId id;
-    bool tell;  // the output processor does not know yet
   };
-  using Message = std::variant<Arrival, Abort>;
+  // A stop string has ended it, as the output processor knows.
+  struct Stop {
+    SequenceId id;
+  };
+  using Message = std::variant<Arrival, Abort, Stop>;
 
   struct StepInFlight {
     StepRecord record;
@@ -116,7 +119,9 @@ class Engine {
   void post(Message message);
   void run();
   bool take_messages();
-  void handle(Message message);
+  void handle(Arrival arrival);
+  void handle(Abort abort);
+  void handle(Stop stop);
 
   void submit_step(const StepPlan& plan);
   void collect_step();

@@ -51,7 +51,7 @@ class Batch {
         if (!exception_) exception_ = std::current_exception();
       }
     }
-    if (update.finished) finish(index, update.output);
+    if (update.finished) finish(index, update.request);
   }
 
   // What the callback threw.

@@ -10,15 +10,17 @@
 
 namespace quire {
 
+// The id of the request's first sequence. The sequences of its other outputs have the ids that follow.
 using RequestId = SequenceId;
 
-// What happened to a request since the last call.
+// What happened to one output of a request since the last call.
 struct RequestUpdate {
   RequestId id = 0;
-  const RequestOutput& output;  // all so far
-  std::string_view new_text;    // never part of a character, and never part of a stop string
-  bool finished = false;        // no further update follows
-  std::vector<float> logits;    // [n, vocab] of the next n prompt positions, where asked for
+  const RequestOutput& request;    // all so far
+  const CompletionOutput& output;  // of it, the one that this is about
+  std::string_view new_text;       // of the output; never part of a character or of a stop string
+  bool finished = false;           // the request has: no further update follows
+  std::vector<float> logits;       // [n, vocab] of the next n prompt positions, where asked for
 };
 
 // One prompt to be continued.

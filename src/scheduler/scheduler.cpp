@@ -86,6 +86,17 @@ bool Scheduler::abort(SequenceId id) {
   return true;
 }
 
+std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
+  const auto belongs = [first](const auto& entry) {
+    return entry.first == first || (first != 0 && entry.second.request.family == first);
+  };
+  std::vector<SequenceId> members;
+  for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)
+    members.push_back(it->first);
+  std::erase_if(members, [this](SequenceId id) { return !abort(id); });
+  return members;
+}
+
 std::optional<StepPlan> Scheduler::schedule() {
   Draft draft;
   draft.budget = config_.max_num_batched_tokens;
@@ -115,56 +126,92 @@ void Scheduler::plan_running(Draft& draft) {
     // Every decode behind gets its token; yet the older one always gets on.
     const int affordable = std::max(1, draft.budget - decodes_left);
     const int num_tokens = make_room(sequence, std::min(wanted, affordable));
-    if (num_tokens > 0) plan_span(sequence, num_tokens, false, draft);
+    if (num_tokens > 0) plan_span(sequence, num_tokens, draft);
   }
 }
 
 void Scheduler::admit_waiting(Draft& draft) {
   while (!waiting_.empty() && !admission_blocked_ && draft.budget > 0 && !free_slots_.empty()) {
     Sequence& sequence = *waiting_.front();
-    if (!admit(sequence)) {
+    const Sequence* sibling = find_sibling(sequence);
+    if (sibling && sibling->num_planned < sibling->num_prompt) return;  // what it computes will be shared
+    if (!admit(sequence, sibling)) {
       admission_blocked_ = true;
       return;
     }
     waiting_.pop_front();
     running_.push_back(&sequence);
-    plan_span(sequence, std::min(span_limit(sequence), draft.budget), true, draft);
+    if (const int wanted = span_limit(sequence); wanted > 0)
+      plan_span(sequence, std::min(wanted, draft.budget), draft);
   }
 }
 
-// Gives a waiting sequence its slot and the cached head of its prompt, if blocks are free for all its tokens
-// and for what those running will take next. The last known token is always computed, for its logits.
-bool Scheduler::admit(Sequence& sequence) {
+// A running sequence of the same family, if there is one: where possible, one whose prompt is planned.
+const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   const SequenceRequest& request = sequence.request;
-  const bool look_up = config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll;
-  std::vector<BlockId> hits;
-  if (look_up)
-    hits =
-        prefix_cache_.match(std::span(sequence.tokens).first(sequence.tokens.size() - 1), request.cache_salt);
-  const auto num_shared = static_cast<int>(
-      std::count_if(hits.begin(), hits.end(), [this](BlockId block) { return pool_.ref_count(block) > 0; }));
+  if (request.family == 0 || request.prompt_output == OutputKind::kAll) return nullptr;
+  const Sequence* found = nullptr;
+  for (const Sequence* other : running_) {
+    if (other->request.family != request.family) continue;
+    found = other;
+    if (other->num_planned >= other->num_prompt) break;
+  }
+  return found;
+}
+
+// The last known token is never in the head: it is computed for its logits.
+Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
+  Head head;
+  const SequenceRequest& request = sequence.request;
+  const std::size_t most = sequence.tokens.size() - 1;
+  if (config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll)
+    head.blocks = prefix_cache_.match(std::span(sequence.tokens).first(most), request.cache_salt);
+  head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
+  const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
+  if (!sibling || num_common <= head.num_tokens) return head;
+  const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
+  return {{common.begin(), common.end()}, num_common, true};
+}
+
+// Gives a waiting sequence its slot and its head, if blocks are free for all its tokens and for what those
+// running will take next.
+bool Scheduler::admit(Sequence& sequence, const Sequence* sibling) {
+  const Head head = find_head(sequence, sibling);
+  const auto num_shared = static_cast<int>(std::count_if(
+      head.blocks.begin(), head.blocks.end(), [this](BlockId block) { return pool_.ref_count(block) > 0; }));
   int num_needed = blocks_ahead(sequence) - num_shared;
+  if (head.num_tokens % config_.block_size != 0) ++num_needed;
   for (const Sequence* other : running_) num_needed += blocks_ahead(*other);
   if (num_needed > pool_.num_free()) return false;
 
   sequence.state = SequenceState::kRunning;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
-  for (const BlockId block : hits) sequence.table.share(block);
-  sequence.num_indexed = sequence.table.size();
-  sequence.num_planned = sequence.table.size() * config_.block_size;
-  sequence.last_index = hits.empty() ? PrefixCache::Link{} : prefix_cache_.link(hits.back());
-  if (sequence.num_cached_tokens < 0) {
-    sequence.num_cached_tokens = sequence.num_planned;
-    if (look_up) prefix_cache_queries_ += sequence.num_prompt;
-    prefix_cache_hits_ += sequence.num_planned;
-  }
+  take_head(sequence, head);
+  if (head.forked) sequence.prompt_step = sibling->prompt_step;
   return true;
+}
+
+void Scheduler::take_head(Sequence& sequence, const Head& head) {
+  for (const BlockId block : head.blocks) sequence.table.share(block);
+  sequence.num_planned = head.num_tokens;
+  // A sibling's blocks may not be those that the cache knows by their contents.
+  const bool indexed = !head.forked && !head.blocks.empty();
+  sequence.num_indexed = indexed ? sequence.table.size() : 0;
+  sequence.last_index = indexed ? prefix_cache_.link(head.blocks.back()) : PrefixCache::Link{};
+  if (sequence.num_cached_tokens >= 0) return;
+  sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
+  const bool looked_up =
+      config_.enable_prefix_caching && sequence.request.prompt_output != OutputKind::kAll && !head.forked;
+  if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
+  prefix_cache_hits_ += sequence.num_cached_tokens;
 }
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
 int Scheduler::span_limit(const Sequence& sequence) const {
   if (sequence.yielding || sequence.complete()) return 0;
+  // What it was forked from may be written in the very step that is being planned.
+  if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
   if (sequence.request.prompt_output == OutputKind::kAll) {
     // A span has one kind of output; what was handed out before a preemption is not wanted again.
@@ -176,7 +223,8 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
-void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft) {
+void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
+  const bool start = !std::exchange(sequence.started, true);
   SequencePlan& plan = draft.plan.sequences.emplace_back();
   plan.sequence = sequence.request.id;
   plan.slot = sequence.slot;
@@ -187,11 +235,14 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
 
+  if (start) forget_block_to_write(sequence);
   const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, draft.plan.block_copies);
   plan.first_new_block = start ? 0 : first_changed;
   const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
   plan.new_blocks.assign(blocks.begin(), blocks.end());
 
+  if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
+    sequence.prompt_step = last_plan_ + 1;
   plan.sample = last == sequence.length();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
   const bool prompt_logits = sequence.request.prompt_output == OutputKind::kAll &&
@@ -205,6 +256,15 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
   sequence.num_pending += plan.sample ? 1 : 0;
   sequence.has_sampled |= plan.sample;
   ++sequence.num_in_flight;
+}
+
+// A fork computes the last token of its prompt again. If that lies in a full block, which nobody else holds
+// any more, it is written in place: out of the cache until the step is planned.
+void Scheduler::forget_block_to_write(const Sequence& sequence) {
+  const int index = sequence.num_planned / config_.block_size;
+  if (index == sequence.table.size()) return;
+  const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(index)];
+  if (pool_.ref_count(block) == 1) prefix_cache_.erase(block);
 }
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the youngest gives its
@@ -230,16 +290,20 @@ void Scheduler::preempt_youngest() {
   waiting_.push_front(&sequence);
   give_back(sequence);
   sequence.state = SequenceState::kWaiting;
-  sequence.yielding = sequence.has_sampled = false;
+  sequence.yielding = sequence.has_sampled = sequence.started = false;
   sequence.num_planned = 0;
+  sequence.prompt_step = 0;
   ++num_preemptions_;
 }
 
-// The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier.
-// Never more than the whole cache has.
+// The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
+// and for the copy of a shared one that it will write. Alone, never more than the whole cache has.
 int Scheduler::blocks_ahead(const Sequence& sequence) const {
   const int most = blocks_for(sequence.max_length - 1);
-  return std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
+  const auto blocks = sequence.table.blocks();
+  const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
+  const int copies = next < blocks.size() && pool_.ref_count(blocks[next]) > 1 ? 1 : 0;
+  return copies + std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
 }
 
 // Enters the blocks that are full, as far as their tokens are known, once their computation is planned: steps
@@ -358,6 +422,9 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
     sequence.num_in_flight = 0;
     end(sequence);
   }
+  // A fork that has not started stands on blocks that a lost step may have been to write.
+  const auto started = [](const Sequence* sequence) { return sequence->started; };
+  while (!std::all_of(running_.begin(), running_.end(), started)) preempt_youngest();
   return updates;
 }
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "kvcache/block_pool.h"
@@ -62,6 +62,9 @@ class Scheduler {
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
   bool abort(SequenceId id);
+  // The same for a sequence and, if it is the first of a family, for all of it. Returns those that were
+  // alive.
+  std::vector<SequenceId> abort_family(SequenceId first);
 
   // The next step, or none if nothing can run before a result is applied, an abort or an addition. If no step
   // is in flight, none means that nothing is unfinished.
@@ -99,12 +102,22 @@ class Scheduler {
     std::vector<PlannedSequence> sequences;
   };
   struct Draft;  // a step in the making
+  // What is computed of a sequence when it is admitted.
+  struct Head {
+    std::vector<BlockId> blocks;
+    int num_tokens = 0;   // in them; if the last block is not full of them, it will be copied
+    bool forked = false;  // they are those of a sequence of the same family
+  };
 
   void plan_running(Draft& draft);
   void admit_waiting(Draft& draft);
-  bool admit(Sequence& sequence);
+  bool admit(Sequence& sequence, const Sequence* sibling);
+  const Sequence* find_sibling(const Sequence& sequence) const;
+  Head find_head(const Sequence& sequence, const Sequence* sibling) const;
+  void take_head(Sequence& sequence, const Head& head);
   int span_limit(const Sequence& sequence) const;
-  void plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft);
+  void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
+  void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_youngest();
   int blocks_ahead(const Sequence& sequence) const;
@@ -120,9 +133,9 @@ class Scheduler {
   SchedulerConfig config_;
   BlockPool pool_;
   PrefixCache prefix_cache_;
-  std::unordered_map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
-  std::vector<Sequence*> running_;                      // in order of arrival, all before those waiting
-  std::deque<Sequence*> waiting_;                       // in order of arrival
+  std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
+  std::vector<Sequence*> running_;            // in order of arrival, all before those waiting
+  std::deque<Sequence*> waiting_;             // in order of arrival
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;
   std::uint64_t last_arrival_ = 0;

@@ -14,6 +14,10 @@ namespace quire {
 // What the engine hands to the scheduler: ids, no text.
 struct SequenceRequest {
   SequenceId id = 0;  // never used before
+  // The first id of the sequences that continue the same prompt, whose ids follow each other and which are
+  // added one after the other. One that is admitted while another runs shares its blocks. 0: there is no
+  // other.
+  SequenceId family = 0;
   std::vector<TokenId> prompt;
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   int max_tokens = 16;
@@ -43,12 +47,14 @@ struct Sequence {
   int num_in_flight = 0;
   SequenceState state = SequenceState::kWaiting;
   int slot = -1;
-  bool has_sampled = false;      // since it got its slot
-  bool yielding = false;         // planned no more until its steps are applied, then preempted
-  int num_cached_tokens = -1;    // prompt tokens found cached at first admission; -1: not yet admitted
-  int num_prompt_logits = 0;     // prompt positions whose logits were handed out
-  int num_indexed = 0;           // blocks of the table the prefix cache has seen
-  PrefixCache::Link last_index;  // what stands for the last of these
+  bool started = false;           // a step was planned since it got its slot
+  bool has_sampled = false;       // since it got its slot
+  bool yielding = false;          // planned no more until its steps are applied, then preempted
+  int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
+  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
+  int num_prompt_logits = 0;      // prompt positions whose logits were handed out
+  int num_indexed = 0;            // blocks of the table the prefix cache has seen
+  PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;
 
   int length() const { return static_cast<int>(tokens.size()) + num_pending; }

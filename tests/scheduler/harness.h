@@ -105,6 +105,7 @@ class Harness {
   }
 
   SchedulerStats stats() const { return scheduler_.stats(); }
+  std::uint64_t num_block_copies() const { return num_block_copies_; }
 
  private:
   struct Request {
@@ -141,14 +142,15 @@ class Harness {
 
   SequenceRequest make_request(const Operation& operation) {
     SequenceRequest request;
-    request.id = ++last_id_;
+    request.id = last_id_ + 1;
     request.cache_salt = operation.c % 8 == 0 ? 1 : 0;
     if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
     if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
     if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
+    request.sampling.seed = operation.c;
     request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
     request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
-    const auto earlier = requests_.find(1 + operation.a % std::max<SequenceId>(last_id_ - 1, 1));
+    const auto earlier = requests_.find(1 + operation.a % std::max<SequenceId>(last_id_, 1));
     if (operation.b >= 192 && earlier != requests_.end()) {  // the next turn of a conversation
       History& history = runner_.histories.at(earlier->first);
       for (int i = 0; i < earlier->second.num_tokens; ++i) request.prompt.push_back(history.token(i));
@@ -167,25 +169,41 @@ class Harness {
     const auto num_prompt = static_cast<int>(request.prompt.size());
     const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
                           num_prompt <= config_.num_blocks * config_.block_size;
-    bool refused = false;
-    try {
-      scheduler_.add(request);
-    } catch (const Error&) {
-      refused = true;
+    const int num_outputs = operation.a % 5 == 4 ? 2 + operation.a % 7 : 1;
+    if (num_outputs > 1) request.family = request.id;
+    for (int i = 0; i < num_outputs; ++i) {
+      request.id = ++last_id_;
+      bool refused = false;
+      try {
+        scheduler_.add(request);
+      } catch (const Error&) {
+        refused = true;
+      }
+      require(refused != possible, "a request is refused or taken wrongly", request.id);
+      if (refused) return;
+      runner_.histories.emplace(request.id, History(request));
+      alive_.insert(request.id);
+      requests_[request.id] = {request, num_prompt};
+      request.prompt_output = OutputKind::kLast;  // of one of them is enough
+      ++request.sampling.seed;
     }
-    require(refused != possible, "a request is refused or taken wrongly", request.id);
-    if (refused) return;
-    runner_.histories.emplace(request.id, History(request));
-    alive_.insert(request.id);
-    const SequenceId id = request.id;
-    requests_[id] = {std::move(request), num_prompt};
   }
 
   void abort(const Operation& operation) {
     const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
+    if (operation.b % 4 == 0) return abort_family(id);
     const bool was_alive = alive_.erase(id) > 0;
     require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
     require(!scheduler_.abort(id), "15: abort is not idempotent", id);
+  }
+
+  void abort_family(SequenceId first) {
+    std::vector<SequenceId> expected;
+    for (const SequenceId id : alive_)
+      if (id == first || (first != 0 && requests_.at(id).asked.family == first)) expected.push_back(id);
+    require(scheduler_.abort_family(first) == expected, "15: abort and the model disagree", first);
+    require(scheduler_.abort_family(first).empty(), "15: abort is not idempotent", first);
+    for (const SequenceId id : expected) alive_.erase(id);
   }
 
   bool schedule() {
@@ -210,6 +228,8 @@ class Harness {
       step.sequences.emplace_back(sequence.sequence, sequence.sample);
       record_blocks(sequence, step);
     }
+    check_writes(*plan);
+    num_block_copies_ += plan->block_copies.size();
     require(num_tokens == plan->num_tokens && num_tokens <= config_.max_num_batched_tokens, "10: the budget");
     check_progress(planned, idle);
     in_flight_.push_back(std::move(step));
@@ -222,12 +242,19 @@ class Harness {
     if (sequence.start) table.clear();
     table.resize(static_cast<std::size_t>(sequence.first_new_block));
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
-    for (int i = 0; i < static_cast<int>(table.size()); ++i) {
-      const BlockId block = table[static_cast<std::size_t>(i)];
-      const bool written = i >= sequence.first_position / config_.block_size;
-      require(!written || scheduler_.pool().ref_count(block) == 1, "3: a shared block is written",
-              sequence.sequence);
-      step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+    for (const BlockId block : table) step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+  }
+
+  // 3: what a sequence writes, no other of the step has in its table.
+  void check_writes(const StepPlan& plan) const {
+    std::map<BlockId, int> num_holders;
+    for (const SequencePlan& sequence : plan.sequences)
+      for (const BlockId block : tables_.at(sequence.slot)) ++num_holders[block];
+    for (const SequencePlan& sequence : plan.sequences) {
+      const std::vector<BlockId>& table = tables_.at(sequence.slot);
+      for (auto i = static_cast<std::size_t>(sequence.first_position / config_.block_size); i < table.size();
+           ++i)
+        require(num_holders.at(table[i]) == 1, "3: a shared block is written", sequence.sequence);
     }
   }
 
@@ -338,6 +365,7 @@ class Harness {
   std::deque<Step> in_flight_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
+  std::uint64_t num_block_copies_ = 0;
   SequenceId stalled_ = 0;
   int stall_ = 0;
 };
