@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -34,6 +35,12 @@ struct GenerateOptions {
   std::function<void(std::size_t prompt, const CompletionOutput& so_far, std::string_view new_text)> on_text;
   // Polled; once true, what is unfinished is aborted.
   const std::atomic<bool>* cancelled = nullptr;
+  // One each, lower first, under EngineConfig::scheduling_policy "priority"; empty: all 0.
+  std::vector<int> priorities;
+  // Only prompts of equal salt share cached prefixes.
+  std::string cache_salt;
+  // Seconds, over 0, until what is unfinished ends with FinishReason::kTimeout.
+  std::optional<double> timeout;
 };
 
 // A loaded model that continues prompts. Everything a caller can get wrong throws a std::runtime_error with
@@ -47,7 +54,8 @@ class LLM {
   LLM& operator=(LLM&&) noexcept;
 
   // Continues every prompt, batched; outputs in the order of the prompts. A prompt that can never fit has
-  // outputs with FinishReason::kError that say why; the others are not affected.
+  // outputs with FinishReason::kError that say why, and so has one that finds the queue full; the others are
+  // not affected.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts, const SamplingParams& params,
                                       const GenerateOptions& options = {});
   // The same with one SamplingParams each.

@@ -7,10 +7,10 @@
 
 namespace quire {
 
-enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+enum class FinishReason { kNone, kStop, kLength, kAbort, kTimeout, kError };
 
-// "stop" (EOS, stop token or stop string), "length" (max_tokens or the context's end), "abort", "error"; ""
-// for kNone.
+// "stop" (EOS, stop token or stop string), "length" (max_tokens, or the end of the context or of the KV
+// cache), "abort", "timeout", "error"; "" for kNone.
 std::string_view to_string(FinishReason reason);
 
 // One continuation of a prompt, as far as it has come.
@@ -19,7 +19,7 @@ struct CompletionOutput {
   std::vector<std::int32_t> token_ids;
   std::string text;  // of token_ids, stop strings cut
   FinishReason finish_reason = FinishReason::kNone;
-  std::string error;  // why, when finish_reason is kError
+  std::string error;  // why, when finish_reason is kError or kTimeout
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
 };

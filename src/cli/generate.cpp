@@ -18,6 +18,7 @@ struct Generate {
   SamplingOptions sampling;
   std::vector<std::string> texts;
   std::vector<std::string> id_lists;
+  std::optional<double> timeout;
   bool chat = false;
   bool stream = false;
   bool json = false;
@@ -100,6 +101,7 @@ int Generate::run() const {
   GenerateOptions options;
   options.progress = !stream;
   options.cancelled = &InterruptFlag::raised();
+  options.timeout = timeout;
   if (stream)
     options.on_text = [](std::size_t, const CompletionOutput&, std::string_view text) {
       std::cout << text << std::flush;
@@ -134,6 +136,7 @@ void add_generate(CLI::App& app, Command& chosen) {
                     "each prompt is a user's message, put into the model's chat template");
   command->add_flag("--stream", generate->stream, "print text as it comes (one prompt, one output)");
   command->add_flag("--json", generate->json, "print one JSON object an output");
+  command->add_option("--timeout", generate->timeout, "seconds after which what is unfinished ends as it is");
   add_sampling_options(*command, generate->sampling);
   command->add_option("--n", generate->sampling.n, "outputs of each prompt, which is computed once")
       ->capture_default_str();

@@ -21,11 +21,28 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
+SchedulingPolicy parse_policy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  fail("scheduling-policy {} is not known; use fcfs or priority", in_quotes(name));
+}
+
+template <typename T>
+T queue_limit(const char* flag, T value) {
+  if (value < 0) fail("{} is {}; it must be at least 1, or 0 for no limit", flag, value);
+  return value;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.model)) {}
 
-Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(model)), seed_(config.seed) {
+Engine::Engine(const EngineConfig& config, ModelFiles model)
+    : model_(std::move(model)),
+      seed_(config.seed),
+      max_queued_requests_(queue_limit("max-num-queued-reqs", config.max_num_queued_reqs)),
+      max_queued_tokens_(queue_limit("max-num-queued-tokens", config.max_num_queued_tokens)) {
+  const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
     backend_ = make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
     comm_ = std::make_unique<SingleRank>(*backend_);
@@ -42,6 +59,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(
                                                   .max_model_len = config_.max_model_len,
                                                   .block_size = config_.block_size,
                                                   .num_blocks = config_.num_blocks,
+                                                  .policy = policy,
                                                   .enable_prefix_caching = config.enable_prefix_caching,
                                                   .hash_seed = {}});
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr,
@@ -124,7 +142,10 @@ const Tokenizer& Engine::tokenizer() const {
 }
 
 void Engine::validate(const EngineRequest& request) const {
+  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
   quire::validate(request.params, config_.spec.vocab_size);
+  if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
+    fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
   for (const TokenId id : request.prompt) {
     if (id < 0 || id >= config_.spec.vocab_size) {
       fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
@@ -132,7 +153,7 @@ void Engine::validate(const EngineRequest& request) const {
   }
 }
 
-RequestId Engine::submit(EngineRequest request) {
+RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
   const int n = request.params.n;
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
@@ -144,9 +165,32 @@ RequestId Engine::submit(EngineRequest request) {
   sequence.max_tokens = request.params.max_tokens;
   sequence.min_tokens = request.params.min_tokens;
   sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;
-  outputs_->add(id, std::move(request));
-  post(Arrival{std::move(sequence), n});
+  sequence.priority = request.priority;
+  sequence.cache_salt = request.cache_salt;
+  if (request.timeout)
+    sequence.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
+                                                      std::chrono::duration<double>(*request.timeout));
+  {
+    const std::lock_guard lock(mutex_);
+    check_queue();
+    ++queued_requests_;
+    queued_tokens_ += std::ssize(sequence.prompt);
+    outputs_->add(id, std::move(request));
+    messages_.emplace_back(Arrival{std::move(sequence), n});
+  }
+  wake_.notify_one();
   return id;
+}
+
+// Refuses while the queue is full, so that however large a request is, an empty queue takes it.
+void Engine::check_queue() const {
+  constexpr const char* kFull = "the queue is full: {} {} wait, and {} is {}; try again later";
+  if (max_queued_requests_ > 0 && queued_requests_ >= max_queued_requests_)
+    throw QueueFullError(
+        format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs", max_queued_requests_));
+  if (max_queued_tokens_ > 0 && queued_tokens_ >= max_queued_tokens_)
+    throw QueueFullError(
+        format_text(kFull, queued_tokens_, "prompt tokens", "max-num-queued-tokens", max_queued_tokens_));
 }
 
 void Engine::abort(RequestId id) { post(Abort{id}); }
@@ -201,6 +245,7 @@ bool Engine::take_messages() {
   std::vector<Message> messages;
   {
     std::unique_lock lock(mutex_);
+    count_queue();
     const bool idle = !scheduler_->has_unfinished() && scheduler_->num_in_flight() == 0;
     if (idle) wake_.wait(lock, [this] { return closing_ || !messages_.empty(); });
     if (closing_) return false;
@@ -211,7 +256,26 @@ bool Engine::take_messages() {
     const std::lock_guard lock(stats_mutex_);
     stats_.scheduler = scheduler_->stats();
   }
+  expire();
   return true;
+}
+
+// What waits in the scheduler, and what it has not been told of.
+void Engine::count_queue() {
+  const SchedulerStats stats = scheduler_->stats();
+  queued_requests_ = stats.num_queued_requests;
+  queued_tokens_ = stats.num_queued_tokens;
+  for (const Message& message : messages_) {
+    const auto* arrival = std::get_if<Arrival>(&message);
+    if (arrival == nullptr) continue;
+    ++queued_requests_;
+    queued_tokens_ += std::ssize(arrival->first.prompt);
+  }
+}
+
+void Engine::expire() {
+  for (const SequenceId id : scheduler_->expire(Scheduler::Clock::now()))
+    outputs_->finish(id, FinishReason::kTimeout, "its timeout has passed");
 }
 
 void Engine::handle(Arrival arrival) {
@@ -244,6 +308,11 @@ void Engine::submit_step(const StepPlan& plan) {
     if (sequence.sample) ++record.decode_tokens;
     record.attention_pairs +=
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
+  }
+  const auto starts = [](const SequencePlan& sequence) { return sequence.start.has_value(); };
+  if (std::any_of(plan.sequences.begin(), plan.sequences.end(), starts)) {
+    const std::lock_guard lock(mutex_);
+    count_queue();
   }
   step.start = std::chrono::steady_clock::now();
   const int profile_every = profile_every_;

@@ -70,10 +70,10 @@ class Engine {
 
   // Error when the parameters or token ids are wrong.
   void validate(const EngineRequest& request) const;
-  // Error as in validate. What only the scheduler can refuse (a prompt that is
-  // empty or can never fit) ends the request with FinishReason::kError.
-  RequestId submit(EngineRequest request);
-  void abort(RequestId id);  // legal in every state
+  // Error as in validate; QueueFullError. Then the request is left as it was. What only the scheduler can
+  // refuse (a prompt that is empty or can never fit) ends the request with FinishReason::kError.
+  RequestId submit(EngineRequest&& request);
+  void abort(RequestId id);  // legal in every state, effective at the next step
 
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
@@ -117,6 +117,9 @@ class Engine {
   void load_weights();
   void read_eos_token_ids();
   void post(Message message);
+  void check_queue() const;  // under mutex_
+  void count_queue();        // under mutex_
+  void expire();
   void run();
   bool take_messages();
   void handle(Arrival arrival);
@@ -131,6 +134,8 @@ class Engine {
   ModelFiles model_;
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
+  int max_queued_requests_;
+  std::int64_t max_queued_tokens_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> comm_;
   RuntimeConfig config_;
@@ -145,7 +150,10 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Message> messages_;  // guarded by mutex_
-  bool closing_ = false;           // guarded by mutex_
+  // Requests that wait for their first step, and their prompts.
+  std::int64_t queued_requests_ = 0;  // guarded by mutex_
+  std::int64_t queued_tokens_ = 0;    // guarded by mutex_
+  bool closing_ = false;              // guarded by mutex_
   mutable std::mutex stats_mutex_;
   EngineStats stats_;                                     // guarded by stats_mutex_
   std::function<void(const StepRecord&)> step_observer_;  // guarded by stats_mutex_

@@ -36,7 +36,8 @@ SchedulerConfig validated(SchedulerConfig config) {
 struct Scheduler::Draft {
   StepPlan plan;
   PlannedStep step;
-  int budget = 0;  // tokens left
+  int budget = 0;        // tokens left
+  int decodes_left = 0;  // sequences not yet planned that want one token
 };
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -69,7 +70,11 @@ void Scheduler::add(SequenceRequest request) {
   // The last token is never computed, so it needs no place in the cache.
   sequence.max_length = static_cast<int>(std::min(
       {num_prompt + sequence.request.max_tokens, std::int64_t{config_.max_model_len}, capacity + 1}));
-  waiting_.push_back(&sequence);
+  if (config_.policy == SchedulingPolicy::kFcfs) sequence.request.priority = 0;
+  sequence.salt = prefix_cache_.salt_of(sequence.request.cache_salt);
+  if (sequence.request.deadline) deadlines_.emplace(*sequence.request.deadline, id);
+  count_queued(sequence, 1);
+  enqueue(sequence);
 }
 
 bool Scheduler::abort(SequenceId id) {
@@ -80,7 +85,8 @@ bool Scheduler::abort(SequenceId id) {
     end(sequence);
   } else {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
-    sequences_.erase(found);
+    if (sequence.num_cached_tokens < 0) count_queued(sequence, -1);
+    forget(sequence);
     admission_blocked_ = false;
   }
   return true;
@@ -97,15 +103,23 @@ std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
   return members;
 }
 
+std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
+  std::vector<SequenceId> late;
+  for (const auto& [deadline, id] : deadlines_) {
+    if (deadline > now) break;
+    late.push_back(id);
+  }
+  std::erase_if(late, [this](SequenceId id) { return !abort(id); });
+  return late;
+}
+
 std::optional<StepPlan> Scheduler::schedule() {
   Draft draft;
   draft.budget = config_.max_num_batched_tokens;
   const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
   draft.plan.sequences.reserve(most);
   draft.step.sequences.reserve(most);
-  plan_running(draft);
-  // Newcomers wait while a running sequence drains to give its blocks back: it is the next to be preempted.
-  if (running_.empty() || !running_.back()->yielding) admit_waiting(draft);
+  plan_by_rank(draft);
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
   for (const PlannedSequence& planned : draft.step.sequences) index_full_blocks(*planned.sequence);
@@ -115,96 +129,26 @@ std::optional<StepPlan> Scheduler::schedule() {
   return std::move(draft.plan);
 }
 
-void Scheduler::plan_running(Draft& draft) {
+// Running sequences and those waiting take their turn by rank. First come, first served, all running ones
+// rank before all waiting ones; under priorities one that waits may rank before one that runs.
+void Scheduler::plan_by_rank(Draft& draft) {
   const auto is_decode = [this](const Sequence* sequence) { return span_limit(*sequence) == 1; };
-  auto decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  for (std::size_t i = 0; i < running_.size() && draft.budget > 0; ++i) {  // preemption takes from the end
-    Sequence& sequence = *running_[i];
-    const int wanted = span_limit(sequence);
-    if (wanted == 0) continue;
-    if (wanted == 1) --decodes_left;
-    // Every decode behind gets its token; yet the older one always gets on.
-    const int affordable = std::max(1, draft.budget - decodes_left);
-    const int num_tokens = make_room(sequence, std::min(wanted, affordable));
-    if (num_tokens > 0) plan_span(sequence, num_tokens, draft);
+  draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
+  for (std::size_t i = 0; draft.budget > 0; ++i) {  // preemption takes from the end
+    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
+    if (i >= running_.size()) break;
+    plan_next(*running_[i], draft);
   }
 }
 
-void Scheduler::admit_waiting(Draft& draft) {
-  while (!waiting_.empty() && !admission_blocked_ && draft.budget > 0 && !free_slots_.empty()) {
-    Sequence& sequence = *waiting_.front();
-    const Sequence* sibling = find_sibling(sequence);
-    if (sibling && sibling->num_planned < sibling->num_prompt) return;  // what it computes will be shared
-    if (!admit(sequence, sibling)) {
-      admission_blocked_ = true;
-      return;
-    }
-    waiting_.pop_front();
-    running_.push_back(&sequence);
-    if (const int wanted = span_limit(sequence); wanted > 0)
-      plan_span(sequence, std::min(wanted, draft.budget), draft);
-  }
-}
-
-// A running sequence of the same family, if there is one: where possible, one whose prompt is planned.
-const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
-  const SequenceRequest& request = sequence.request;
-  if (request.family == 0 || request.prompt_output == OutputKind::kAll) return nullptr;
-  const Sequence* found = nullptr;
-  for (const Sequence* other : running_) {
-    if (other->request.family != request.family) continue;
-    found = other;
-    if (other->num_planned >= other->num_prompt) break;
-  }
-  return found;
-}
-
-// The last known token is never in the head: it is computed for its logits.
-Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
-  Head head;
-  const SequenceRequest& request = sequence.request;
-  const std::size_t most = sequence.tokens.size() - 1;
-  if (config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll)
-    head.blocks = prefix_cache_.match(std::span(sequence.tokens).first(most), request.cache_salt);
-  head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
-  const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
-  if (!sibling || num_common <= head.num_tokens) return head;
-  const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
-  return {{common.begin(), common.end()}, num_common, true};
-}
-
-// Gives a waiting sequence its slot and its head, if blocks are free for all its tokens and for what those
-// running will take next.
-bool Scheduler::admit(Sequence& sequence, const Sequence* sibling) {
-  const Head head = find_head(sequence, sibling);
-  const auto num_shared = static_cast<int>(std::count_if(
-      head.blocks.begin(), head.blocks.end(), [this](BlockId block) { return pool_.ref_count(block) > 0; }));
-  int num_needed = blocks_ahead(sequence) - num_shared;
-  if (head.num_tokens % config_.block_size != 0) ++num_needed;
-  for (const Sequence* other : running_) num_needed += blocks_ahead(*other);
-  if (num_needed > pool_.num_free()) return false;
-
-  sequence.state = SequenceState::kRunning;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
-  take_head(sequence, head);
-  if (head.forked) sequence.prompt_step = sibling->prompt_step;
-  return true;
-}
-
-void Scheduler::take_head(Sequence& sequence, const Head& head) {
-  for (const BlockId block : head.blocks) sequence.table.share(block);
-  sequence.num_planned = head.num_tokens;
-  // A sibling's blocks may not be those that the cache knows by their contents.
-  const bool indexed = !head.forked && !head.blocks.empty();
-  sequence.num_indexed = indexed ? sequence.table.size() : 0;
-  sequence.last_index = indexed ? prefix_cache_.link(head.blocks.back()) : PrefixCache::Link{};
-  if (sequence.num_cached_tokens >= 0) return;
-  sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
-  const bool looked_up =
-      config_.enable_prefix_caching && sequence.request.prompt_output != OutputKind::kAll && !head.forked;
-  if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
-  prefix_cache_hits_ += sequence.num_cached_tokens;
+void Scheduler::plan_next(Sequence& sequence, Draft& draft) {
+  const int wanted = span_limit(sequence);
+  if (wanted == 0) return;
+  if (wanted == 1) --draft.decodes_left;
+  // Every decode behind gets its token; yet whoever ranks first always gets on.
+  const int affordable = std::max(1, draft.budget - draft.decodes_left);
+  const int num_tokens = make_room(sequence, std::min(wanted, affordable));
+  if (num_tokens > 0) plan_span(sequence, num_tokens, draft);
 }
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
@@ -267,43 +211,20 @@ void Scheduler::forget_block_to_write(const Sequence& sequence) {
   if (pool_.ref_count(block) == 1) prefix_cache_.erase(block);
 }
 
-// How many of the next tokens of a running sequence have a place. If not even one has, the youngest gives its
+// How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
 // blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
 // for the older ones to end.
 int Scheduler::make_room(const Sequence& sequence, int wanted) {
   while (true) {
     const int writable = sequence.table.writable(sequence.num_planned, wanted);
-    Sequence& youngest = *running_.back();
-    if (writable > 0 || &youngest == &sequence) return writable;
-    if (youngest.num_in_flight > 0) {
-      youngest.yielding = true;
+    Sequence& last = *running_.back();
+    if (writable > 0 || &last == &sequence) return writable;
+    if (last.num_in_flight > 0) {
+      last.yielding = true;
       return 0;
     }
-    preempt_youngest();
+    preempt_last();
   }
-}
-
-void Scheduler::preempt_youngest() {
-  Sequence& sequence = *running_.back();
-  QUIRE_CHECK(sequence.num_in_flight == 0);
-  running_.pop_back();
-  waiting_.push_front(&sequence);
-  give_back(sequence);
-  sequence.state = SequenceState::kWaiting;
-  sequence.yielding = sequence.has_sampled = sequence.started = false;
-  sequence.num_planned = 0;
-  sequence.prompt_step = 0;
-  ++num_preemptions_;
-}
-
-// The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
-// and for the copy of a shared one that it will write. Alone, never more than the whole cache has.
-int Scheduler::blocks_ahead(const Sequence& sequence) const {
-  const int most = blocks_for(sequence.max_length - 1);
-  const auto blocks = sequence.table.blocks();
-  const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
-  const int copies = next < blocks.size() && pool_.ref_count(blocks[next]) > 1 ? 1 : 0;
-  return copies + std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
 }
 
 // Enters the blocks that are full, as far as their tokens are known, once their computation is planned: steps
@@ -315,8 +236,8 @@ void Scheduler::index_full_blocks(Sequence& sequence) {
   for (; sequence.num_indexed < num_tokens / config_.block_size; ++sequence.num_indexed) {
     const auto i = static_cast<std::size_t>(sequence.num_indexed);
     sequence.last_index = prefix_cache_.insert(
-        sequence.table.blocks()[i], {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size),
-                                     sequence.request.cache_salt});
+        sequence.table.blocks()[i],
+        {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size), sequence.salt});
   }
 }
 
@@ -371,7 +292,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (ended)
     end(sequence);
   else if (sequence.yielding && sequence.num_in_flight == 0)
-    preempt_youngest();
+    preempt_last();
 }
 
 // What the token just learned ends, if anything.
@@ -392,14 +313,19 @@ void Scheduler::end(Sequence& sequence) {
   sequence.state = SequenceState::kRetiring;
   if (sequence.num_in_flight > 0) return;
   give_back(sequence);
-  const SequenceId id = sequence.request.id;
-  sequences_.erase(id);
+  forget(sequence);
 }
 
 void Scheduler::give_back(Sequence& sequence) {
   sequence.table.clear();
   free_slots_.push_back(std::exchange(sequence.slot, -1));
   admission_blocked_ = false;
+}
+
+void Scheduler::forget(const Sequence& sequence) {
+  const SequenceId id = sequence.request.id;
+  if (sequence.request.deadline) deadlines_.erase({*sequence.request.deadline, id});
+  sequences_.erase(id);
 }
 
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
@@ -424,7 +350,7 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   }
   // A fork that has not started stands on blocks that a lost step may have been to write.
   const auto started = [](const Sequence* sequence) { return sequence->started; };
-  while (!std::all_of(running_.begin(), running_.end(), started)) preempt_youngest();
+  while (!std::all_of(running_.begin(), running_.end(), started)) preempt_last();
   return updates;
 }
 
@@ -444,6 +370,8 @@ std::vector<SequenceUpdate> Scheduler::fail_all() {
 SchedulerStats Scheduler::stats() const {
   return {.num_running = config_.max_num_seqs - static_cast<int>(free_slots_.size()),
           .num_waiting = static_cast<int>(waiting_.size()),
+          .num_queued_requests = num_queued_requests_,
+          .num_queued_tokens = num_queued_tokens_,
           .num_blocks = pool_.num_blocks(),
           .num_free_blocks = pool_.num_free(),
           .num_preemptions = num_preemptions_,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "scheduler/scheduler.h"
@@ -30,18 +31,24 @@ void Scheduler::check() const {
 }
 
 void Scheduler::check_order() const {
-  std::uint64_t previous = 0;
+  std::map<int, std::uint64_t> newest;  // arrival, by priority: of those running, then of those waiting
   const auto check_list = [&](const auto& list, SequenceState state) {
     for (const Sequence* sequence : list) {
-      QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", sequence->request.id);
-      QUIRE_CHECK(sequence->arrival > previous, "11: sequence {} lost its place", sequence->request.id);
-      previous = sequence->arrival;
-      // Only the youngest running one may have to yield, or it would not be the next to be preempted.
+      const SequenceId id = sequence->request.id;
+      QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", id);
+      QUIRE_CHECK(sequence->arrival > newest[sequence->request.priority], "11: sequence {} lost its place",
+                  id);
+      newest[sequence->request.priority] = sequence->arrival;
+      // Only the last running one may have to yield, or it would not be the next to be preempted.
       QUIRE_CHECK(!sequence->yielding || sequence == running_.back(), "11");
     }
   };
   check_list(running_, SequenceState::kRunning);
   check_list(waiting_, SequenceState::kWaiting);
+  const auto by_rank = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), by_rank) &&
+                  std::is_sorted(waiting_.begin(), waiting_.end(), by_rank),
+              "11: not in order of rank");
   for (const PlannedStep& step : in_flight_) {
     int num_tokens = 0;
     for (const PlannedSequence& planned : step.sequences) num_tokens += planned.num_tokens;

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,7 +27,9 @@ struct SequenceRequest {
   int min_tokens = 0;
   // kAll: logits of every prompt position are wanted; then no prefix of it is taken from the cache.
   OutputKind prompt_output = OutputKind::kLast;
-  std::uint64_t cache_salt = 0;  // only sequences of equal salt share cached prefixes
+  std::string cache_salt;  // only sequences of equal salt share cached prefixes
+  int priority = 0;        // lower first, where the policy is to look at it
+  std::optional<std::chrono::steady_clock::time_point> deadline;  // by which it is to end
 };
 
 enum class SequenceState : std::uint8_t {
@@ -40,6 +45,7 @@ struct Sequence {
   SequenceRequest request;      // its prompt has moved to the front of tokens
   std::vector<TokenId> tokens;  // prompt and output, as far as known
   std::uint64_t arrival = 0;    // counts up
+  std::uint64_t salt = 0;       // what stands for the request's in the prefix cache
   int num_prompt = 0;
   int max_length = 0;   // tokens it ends at
   int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
@@ -57,6 +63,7 @@ struct Sequence {
   PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;
 
+  std::pair<int, std::uint64_t> rank() const { return {request.priority, arrival}; }  // lower first
   int length() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight

@@ -381,19 +381,22 @@ TEST_P(EngineConfigTest, IsRefusedInWords) {
 
 INSTANTIATE_TEST_SUITE_P(
     Bad, EngineConfigTest,
-    ::testing::Values(BadConfig{[](EngineConfig& c) { c.block_size = 24; }, "power of two"},
-                      BadConfig{[](EngineConfig& c) { c.block_size = 512; }, "8 to 256"},
-                      BadConfig{[](EngineConfig& c) { c.max_num_seqs = 0; }, "max-num-seqs is 0"},
-                      BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; },
-                                "max-num-batched-tokens"},
-                      BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 2 to 1024"},
-                      BadConfig{[](EngineConfig& c) { c.kv_cache_memory = ~std::size_t{0}; }, "cpu has"},
-                      BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
-                      BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
-                      BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
-                      BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},
-                      BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
-                      BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
+    ::testing::Values(
+        BadConfig{[](EngineConfig& c) { c.block_size = 24; }, "power of two"},
+        BadConfig{[](EngineConfig& c) { c.block_size = 512; }, "8 to 256"},
+        BadConfig{[](EngineConfig& c) { c.max_num_seqs = 0; }, "max-num-seqs is 0"},
+        BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; }, "max-num-batched-tokens"},
+        BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 2 to 1024"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = ~std::size_t{0}; }, "cpu has"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
+        BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
+        BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
+        BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},
+        BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
+        BadConfig{[](EngineConfig& c) { c.scheduling_policy = "lifo"; }, "use fcfs or priority"},
+        BadConfig{[](EngineConfig& c) { c.max_num_queued_reqs = -1; }, "max-num-queued-reqs is -1"},
+        BadConfig{[](EngineConfig& c) { c.max_num_queued_tokens = -2; }, "max-num-queued-tokens is -2"},
+        BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
 
 }  // namespace
 }  // namespace quire

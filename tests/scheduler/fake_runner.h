@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -42,7 +43,7 @@ class History {
         num_prompt_(static_cast<int>(request.prompt.size())),
         min_tokens_(request.min_tokens),
         seed_(request.sampling.seed),
-        last_hash_(mix(request.cache_salt)) {
+        last_hash_(mix(std::hash<std::string>{}(request.cache_salt))) {
     for (const TokenId token : request.prompt) append(token);
   }
 

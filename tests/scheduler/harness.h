@@ -47,6 +47,7 @@ struct Scenario {
     config.block_size = bytes[3] % 4 == 0 ? 16 : 8;
     config.num_blocks = 1 + bytes[4] % 20;
     config.enable_prefix_caching = bytes[5] % 4 != 0;
+    config.policy = bytes[5] / 4 % 2 == 0 ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
     constexpr int kHashBits[] = {1, 4, 64};
     config.hash_bits = kHashBits[bytes[6] % 3];
     config.hash_seed = bytes[6];
@@ -59,9 +60,11 @@ struct Scenario {
 
   std::string describe() const {
     std::string text = format_text(
-        "slots {} budget {} context {} block size {} blocks {} caching {} hash bits {} depth {}\n",
+        "slots {} budget {} context {} block size {} blocks {} priorities {} caching {} hash bits {} depth "
+        "{}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
-        config.num_blocks, config.enable_prefix_caching, config.hash_bits, depth);
+        config.num_blocks, config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching,
+        config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
@@ -102,6 +105,7 @@ class Harness {
     const SchedulerStats stats = scheduler_.stats();
     require(stats.num_free_blocks == stats.num_blocks, "1: a block was lost");
     require(stats.num_running == 0 && stats.num_waiting == 0, "9: a sequence stayed");
+    require(stats.num_queued_requests == 0 && stats.num_queued_tokens == 0, "9: one is queued for ever");
   }
 
   SchedulerStats stats() const { return scheduler_.stats(); }
@@ -143,7 +147,9 @@ class Harness {
   SequenceRequest make_request(const Operation& operation) {
     SequenceRequest request;
     request.id = last_id_ + 1;
-    request.cache_salt = operation.c % 8 == 0 ? 1 : 0;
+    request.cache_salt = operation.c % 8 == 0 ? "salt" : "";
+    request.priority = operation.b % 3 - 1;
+    if (operation.c % 7 == 0) request.deadline = now_ + std::chrono::seconds(operation.a % 6);
     if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
     if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
     if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
@@ -192,9 +198,21 @@ class Harness {
   void abort(const Operation& operation) {
     const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
     if (operation.b % 4 == 0) return abort_family(id);
+    if (operation.b % 4 == 1) return expire();
     const bool was_alive = alive_.erase(id) > 0;
     require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
     require(!scheduler_.abort(id), "15: abort is not idempotent", id);
+  }
+
+  void expire() {
+    now_ += std::chrono::seconds(1);
+    std::set<SequenceId> late;
+    for (const SequenceId id : alive_)
+      if (const auto& deadline = requests_.at(id).asked.deadline; deadline && *deadline <= now_)
+        late.insert(id);
+    for (const SequenceId id : scheduler_.expire(now_))
+      require(late.erase(id) == 1 && alive_.erase(id) == 1, "15: expired wrongly", id);
+    require(late.empty(), "15: a deadline has passed");
   }
 
   void abort_family(SequenceId first) {
@@ -258,14 +276,21 @@ class Harness {
     }
   }
 
-  // 11: the oldest is in every step that follows an idle moment, and never left out for long.
+  // By which sequences are served.
+  std::pair<int, SequenceId> rank(SequenceId id) const {
+    const bool priorities = config_.policy == SchedulingPolicy::kPriority;
+    return {priorities ? requests_.at(id).asked.priority : 0, id};
+  }
+
+  // 11: the first by rank is in every step that follows an idle moment, and never left out for long.
   void check_progress(const std::set<SequenceId>& planned, bool idle) {
-    const SequenceId oldest = *alive_.begin();
-    if (planned.contains(oldest) || oldest != stalled_) stall_ = 0;
-    stalled_ = oldest;
-    if (planned.contains(oldest)) return;
-    require(!idle, "11: the oldest is left out", oldest);
-    require(++stall_ < stall_limit(), "11: the oldest starves", oldest);
+    const SequenceId first = *std::min_element(
+        alive_.begin(), alive_.end(), [this](SequenceId a, SequenceId b) { return rank(a) < rank(b); });
+    if (planned.contains(first) || first != stalled_) stall_ = 0;
+    stalled_ = first;
+    if (planned.contains(first)) return;
+    require(!idle, "11: the first is left out", first);
+    require(++stall_ < stall_limit(), "11: the first starves", first);
   }
 
   void apply() {
@@ -363,6 +388,7 @@ class Harness {
   std::set<SequenceId> alive_;                  // added, and no end reported
   std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
   std::deque<Step> in_flight_;
+  Scheduler::Clock::time_point now_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
   std::uint64_t num_block_copies_ = 0;

@@ -170,7 +170,7 @@ TEST(SchedulerTest, TakesACommonPrefixFromTheCacheButComputesTheLastToken) {
   const SequenceId same = engine.add(24, 2);
   const SequenceId longer = engine.add(40, 2);
   SequenceRequest salted = Engine::request_of(24, 2);
-  salted.cache_salt = 1;
+  salted.cache_salt = "another tenant";
   const SequenceId stranger = engine.add(salted);
   engine.run();
   EXPECT_EQ(engine.outcomes[same].num_cached_tokens, 16);  // 24 would leave nothing to compute
