@@ -37,8 +37,9 @@ T queue_limit(const char* flag, T value) {
 
 Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.model)) {}
 
-Engine::Engine(const EngineConfig& config, ModelFiles model)
+Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
     : model_(std::move(model)),
+      hooks_(std::move(hooks)),
       seed_(config.seed),
       max_queued_requests_(queue_limit("max-num-queued-reqs", config.max_num_queued_reqs)),
       max_queued_tokens_(queue_limit("max-num-queued-tokens", config.max_num_queued_tokens)) {
@@ -53,16 +54,18 @@ Engine::Engine(const EngineConfig& config, ModelFiles model)
   log_plan();
   timed("weights", [&] { naming_model([&] { load_weights(); }); });
   timed("graphs", [&] { runner_->capture_graphs(); });
-  scheduler_ =
-      std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
-                                                  .max_num_batched_tokens = config_.max_num_batched_tokens,
-                                                  .max_model_len = config_.max_model_len,
-                                                  .block_size = config_.block_size,
-                                                  .num_blocks = config_.num_blocks,
-                                                  .policy = policy,
-                                                  .enable_prefix_caching = config.enable_prefix_caching,
-                                                  .hash_seed = {}});
-  outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr,
+  SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
+                             .max_num_batched_tokens = config_.max_num_batched_tokens,
+                             .max_model_len = config_.max_model_len,
+                             .block_size = config_.block_size,
+                             .num_blocks = config_.num_blocks,
+                             .policy = policy,
+                             .enable_prefix_caching = config.enable_prefix_caching,
+                             .hash_seed = {},
+                             .hash_bits = hooks_.prefix_hash_bits};
+  if (hooks_.fault) scheduling.on_plan = [this](SequenceId id) { hooks_.fault(EngineStage::kSchedule, id); };
+  scheduler_ = std::make_unique<Scheduler>(scheduling);
+  outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
   thread_ = std::thread([this] { run(); });
 }
@@ -227,17 +230,35 @@ void Engine::run() {
       }
       if (scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
-      log_error("a step failed: {}", e.what());
-      const bool planned = scheduler_->num_in_flight() > 0;
-      runner_->drop_in_flight();
-      steps_.clear();
-      // A failure of the planning itself would come again: it ends everything.
-      for (const SequenceUpdate& update : planned ? scheduler_->fail_in_flight() : scheduler_->fail_all()) {
-        outputs_->finish(update.id, FinishReason::kError, e.what());
-      }
+      fail_step(e.what());
     }
   }
   runner_->drop_in_flight();
+}
+
+// What failed was a step in the making, or one of those in flight, which are all lost then. Where there is
+// neither, planning failed before it came to a sequence, and would again: that ends everything.
+void Engine::fail_step(const std::string& why) {
+  log_error("a step failed: {}", why);
+  std::vector<SequenceUpdate> failed = scheduler_->fail_drafted();
+  if (failed.empty()) {
+    runner_->drop_in_flight();
+    steps_.clear();
+    failed = scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
+  }
+  for (const SequenceUpdate& update : failed) outputs_->finish(update.id, FinishReason::kError, why);
+}
+
+// Blocks that this plan has taken from the pool, and not those it found in the cache.
+void Engine::poison_new_blocks(const StepPlan& plan) {
+  poisoned_.resize(static_cast<std::size_t>(config_.num_blocks));
+  for (const SequencePlan& sequence : plan.sequences) {
+    for (const BlockId block : sequence.new_blocks) {
+      const std::uint64_t generation = scheduler_->pool().generation(block);
+      if (std::exchange(poisoned_[static_cast<std::size_t>(block)], generation) != generation)
+        runner_->poison_block(block);
+    }
+  }
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.
@@ -314,6 +335,8 @@ void Engine::submit_step(const StepPlan& plan) {
     const std::lock_guard lock(mutex_);
     count_queue();
   }
+  if (hooks_.poison_blocks) poison_new_blocks(plan);
+  if (hooks_.fault) hooks_.fault(EngineStage::kSubmit, 0);
   step.start = std::chrono::steady_clock::now();
   const int profile_every = profile_every_;
   if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
@@ -325,6 +348,7 @@ void Engine::submit_step(const StepPlan& plan) {
 }
 
 void Engine::collect_step() {
+  if (hooks_.fault) hooks_.fault(EngineStage::kCollect, 0);
   StepResult result = runner_->collect();
   const auto now = std::chrono::steady_clock::now();
   const auto start = std::max(steps_.front().start, last_collected_);

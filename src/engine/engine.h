@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/request.h"
@@ -63,7 +64,7 @@ class Engine {
   // Loads everything; Error when the model or the configuration is not usable.
   explicit Engine(const EngineConfig& config);
   // The same of a model that need not lie in files; config.model is not looked at.
-  Engine(const EngineConfig& config, ModelFiles model);
+  Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks = {});
   ~Engine();  // aborts what is unfinished
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -126,12 +127,16 @@ class Engine {
   void handle(Abort abort);
   void handle(Stop stop);
 
+  void fail_step(const std::string& why);
+  void poison_new_blocks(const StepPlan& plan);
   void submit_step(const StepPlan& plan);
   void collect_step();
   void book(const StepRecord& record);
 
   std::vector<StartupPhase> startup_;
   ModelFiles model_;
+  EngineHooks hooks_;
+  std::vector<std::uint64_t> poisoned_;  // by block: the generation that was
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
   int max_queued_requests_;

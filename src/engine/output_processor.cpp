@@ -4,8 +4,9 @@
 
 namespace quire {
 
-OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, std::function<void(SequenceId)> stop)
-    : tokenizer_(tokenizer), stop_(std::move(stop)), thread_([this] { run(); }) {}
+OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
+                                 std::function<void(SequenceId)> stop)
+    : tokenizer_(tokenizer), fault_(std::move(fault)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
 OutputProcessor::~OutputProcessor() {
   {
@@ -103,15 +104,30 @@ void OutputProcessor::handle(Item item) {
   std::vector<float> logits;
   if (auto* update = std::get_if<SequenceUpdate>(&item)) {
     logits = std::move(update->logits);
-    apply(state, index, *update);
+    apply_or_fail(state, index, *update);
   } else if (auto* ending = std::get_if<Ending>(&item)) {
     output.finish_reason = ending->reason;
     output.error = std::move(ending->error);
     end_text(state, index);
   }
   if (output.finished()) --state.num_unfinished;
-  deliver(state, index, std::move(logits));
-  if (state.num_unfinished == 0) states_.erase(found);
+  const bool delivered = deliver(state, index, std::move(logits));
+  if (!delivered) stop_unfinished(state);
+  if (!delivered || state.num_unfinished == 0) states_.erase(found);
+}
+
+// What goes wrong with an output's text ends that output.
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update) {
+  try {
+    if (fault_) fault_(EngineStage::kDetokenize, update.id);
+    apply(state, index, update);
+  } catch (const std::exception& e) {
+    CompletionOutput& output = state.output.outputs[index];
+    log_error("sequence {}: its text failed ({})", update.id, e.what());
+    output.finish_reason = FinishReason::kError;
+    output.error = e.what();
+    if (update.finish == FinishReason::kNone) stop_(update.id);
+  }
 }
 
 void OutputProcessor::apply(State& state, std::size_t index, const SequenceUpdate& update) {
@@ -149,7 +165,12 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   return true;
 }
 
-void OutputProcessor::deliver(State& state, std::size_t index, std::vector<float> logits) {
+void OutputProcessor::stop_unfinished(const State& state) {
+  for (std::size_t i = 0; i < state.texts.size(); ++i)
+    if (!state.output.outputs[i].finished()) stop_(state.id + i);
+}
+
+bool OutputProcessor::deliver(State& state, std::size_t index, std::vector<float> logits) {
   const CompletionOutput& output = state.output.outputs[index];
   std::size_t& delivered = state.texts[index].delivered;
   const std::string_view text(output.text);
@@ -158,13 +179,17 @@ void OutputProcessor::deliver(State& state, std::size_t index, std::vector<float
   delivered += new_text.size();
   const bool finished = state.num_unfinished == 0;
   try {
+    if (fault_) fault_(EngineStage::kCallback, state.id + index);
     if (state.request.on_update)
       state.request.on_update({state.id, state.output, output, new_text, finished, std::move(logits)});
   } catch (const std::exception& e) {
-    log_error("request {}: its callback threw ({})", state.id, e.what());
+    log_error("request {}: its callback threw, which ends it ({})", state.id, e.what());
+    return false;
   } catch (...) {
-    log_error("request {}: its callback threw", state.id);
+    log_error("request {}: its callback threw, which ends it", state.id);
+    return false;
   }
+  return true;
 }
 
 }  // namespace quire

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hooks.h"
 #include "engine/request.h"
 #include "engine/stop_strings.h"
 #include "scheduler/scheduler.h"
@@ -22,9 +23,11 @@ namespace quire {
 // request, in order.
 class OutputProcessor {
  public:
-  // tokenizer: may be null, then outputs have no text. stop: told of a sequence that a stop string ended, on
-  // the output thread.
-  OutputProcessor(const Tokenizer* tokenizer, std::function<void(SequenceId)> stop);
+  using Fault = decltype(EngineHooks::fault);
+
+  // tokenizer: may be null, then outputs have no text. stop: told of a sequence that is to end, for a stop
+  // string or a failure, on the output thread.
+  OutputProcessor(const Tokenizer* tokenizer, Fault fault, std::function<void(SequenceId)> stop);
   ~OutputProcessor();  // delivers what is queued, then aborts what has not ended
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
@@ -66,13 +69,16 @@ class OutputProcessor {
   void handle(Item item);
   States::iterator find(SequenceId id);
   void apply(State& state, std::size_t index, const SequenceUpdate& update);
+  void apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update);
   // The text that is left when no token follows; true, as below.
   static bool end_text(State& state, std::size_t index);
   // True: a stop string was found and cut.
   static bool extend_text(State& state, std::size_t index, const std::string& new_text);
-  static void deliver(State& state, std::size_t index, std::vector<float> logits);
+  bool deliver(State& state, std::size_t index, std::vector<float> logits);  // false: the callback threw
+  void stop_unfinished(const State& state);
 
   const Tokenizer* tokenizer_;
+  Fault fault_;  // may be empty
   std::function<void(SequenceId)> stop_;
   States states_;  // of the output thread alone
   std::mutex mutex_;

@@ -41,7 +41,8 @@ struct EngineRequest {
   std::optional<double> timeout;  // seconds from submission, over 0, at most 1e9; unset: none
   bool prompt_logits = false;     // deliver the logits of every prompt position
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
-  // It must not wait for another request. While the engine closes, it must not submit.
+  // It must not wait for another request. What it throws ends the request, without another call. While the
+  // engine closes, it must not submit.
   std::function<void(const RequestUpdate&)> on_update;
 };
 

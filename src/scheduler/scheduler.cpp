@@ -35,7 +35,6 @@ SchedulerConfig validated(SchedulerConfig config) {
 
 struct Scheduler::Draft {
   StepPlan plan;
-  PlannedStep step;
   int budget = 0;        // tokens left
   int decodes_left = 0;  // sequences not yet planned that want one token
 };
@@ -118,14 +117,15 @@ std::optional<StepPlan> Scheduler::schedule() {
   draft.budget = config_.max_num_batched_tokens;
   const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
   draft.plan.sequences.reserve(most);
-  draft.step.sequences.reserve(most);
+  QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
+  drafted_.sequences.reserve(most);
   plan_by_rank(draft);
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
-  for (const PlannedSequence& planned : draft.step.sequences) index_full_blocks(*planned.sequence);
-  draft.plan.id = draft.step.id = ++last_plan_;
+  for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
+  draft.plan.id = drafted_.id = ++last_plan_;
   draft.plan.num_tokens = config_.max_num_batched_tokens - draft.budget;
-  in_flight_.push_back(std::move(draft.step));
+  in_flight_.push_back(std::exchange(drafted_, {}));
   return std::move(draft.plan);
 }
 
@@ -167,7 +167,17 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
+// First of all, so that whatever fails while it is planned is known to concern this sequence.
+Scheduler::PlannedSequence& Scheduler::enter_step(Sequence& sequence) {
+  ++sequence.num_in_flight;
+  PlannedSequence& planned =
+      drafted_.sequences.emplace_back(PlannedSequence{&sequence, 0, OutputKind::kNone, false});
+  if (config_.on_plan) config_.on_plan(sequence.request.id);
+  return planned;
+}
+
 void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
+  PlannedSequence& planned = enter_step(sequence);
   const bool start = !std::exchange(sequence.started, true);
   SequencePlan& plan = draft.plan.sequences.emplace_back();
   plan.sequence = sequence.request.id;
@@ -180,7 +190,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
 
   if (start) forget_block_to_write(sequence);
-  const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, draft.plan.block_copies);
+  const int first_changed = prepare_write(sequence, last, draft);
   plan.first_new_block = start ? 0 : first_changed;
   const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
   plan.new_blocks.assign(blocks.begin(), blocks.end());
@@ -194,12 +204,27 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
                              sequence.num_planned < sequence.num_prompt;
   plan.output = prompt_logits ? OutputKind::kAll : plan.sample ? OutputKind::kLast : OutputKind::kNone;
 
-  draft.step.sequences.push_back({&sequence, num_tokens, plan.output, plan.sample});
+  planned = {&sequence, num_tokens, plan.output, plan.sample};
   draft.budget -= num_tokens;
   sequence.num_planned = last;
   sequence.num_pending += plan.sample ? 1 : 0;
   sequence.has_sampled |= plan.sample;
-  ++sequence.num_in_flight;
+}
+
+int Scheduler::prepare_write(Sequence& sequence, int last, Draft& draft) {
+  std::vector<BlockCopy>& copies = draft.plan.block_copies;
+  const std::size_t num_copies = copies.size();
+  const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, copies);
+  if (copies.size() > num_copies && sequence.num_in_flight > 1) {  // in this step, and in earlier ones
+    pool_.acquire(copies.back().from);
+    drafted_.replaced.push_back(copies.back().from);
+  }
+  return first_changed;
+}
+
+void Scheduler::release_replaced(PlannedStep& step) {
+  if (!step.replaced.empty()) admission_blocked_ = false;
+  for (const BlockId block : std::exchange(step.replaced, {})) pool_.release(block);
 }
 
 // A fork computes the last token of its prompt again. If that lies in a full block, which nobody else holds
@@ -252,8 +277,9 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
     QUIRE_CHECK(planned.sample ? token >= 0 || token == SequenceResult::kInvalidLogits
                                : token == SequenceResult::kNoToken);
   }
-  const PlannedStep step = std::move(in_flight_.front());
+  PlannedStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  release_replaced(step);
   std::vector<SequenceUpdate> updates;
   updates.reserve(step.sequences.size());
   for (std::size_t i = 0; i < step.sequences.size(); ++i)
@@ -328,10 +354,48 @@ void Scheduler::forget(const Sequence& sequence) {
   sequences_.erase(id);
 }
 
+SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
+  SequenceUpdate update;
+  update.id = sequence.request.id;
+  update.finish = FinishReason::kError;
+  update.num_cached_tokens = sequence.num_cached_tokens;
+  return update;
+}
+
+std::vector<SequenceUpdate> Scheduler::fail_drafted() {
+  std::vector<SequenceUpdate> updates;
+  PlannedStep step = std::exchange(drafted_, {});
+  if (!in_flight_.empty()) {
+    std::vector<BlockId>& kept = in_flight_.back().replaced;
+    kept.insert(kept.end(), step.replaced.begin(), step.replaced.end());
+    step.replaced.clear();
+  }
+  release_replaced(step);
+  for (const PlannedSequence& planned : step.sequences) {
+    --planned.sequence->num_in_flight;
+    planned.sequence->num_pending -= planned.sample ? 1 : 0;
+    updates.push_back(error_update(*planned.sequence));
+    end(*planned.sequence);
+  }
+  // Forks of what was to be written in this step. They are of the same requests.
+  const auto is_lost = [this](const Sequence* sequence) {
+    return !sequence->started && sequence->prompt_step > last_plan_;
+  };
+  while (true) {
+    const auto found = std::find_if(running_.begin(), running_.end(), is_lost);
+    if (found == running_.end()) break;
+    updates.push_back(error_update(**found));
+    end(**found);
+  }
+  return updates;
+}
+
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   std::vector<SequenceId> lost;
-  for (const PlannedStep& step : in_flight_)
+  for (PlannedStep& step : in_flight_) {
     for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->request.id);
+    release_replaced(step);
+  }
   in_flight_.clear();
   prefix_cache_.clear();
   std::vector<SequenceUpdate> updates;
@@ -339,12 +403,7 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) continue;  // it was in several steps
     Sequence& sequence = found->second;
-    if (sequence.state == SequenceState::kRunning) {
-      SequenceUpdate& update = updates.emplace_back();
-      update.id = id;
-      update.finish = FinishReason::kError;
-      update.num_cached_tokens = sequence.num_cached_tokens;
-    }
+    if (sequence.state == SequenceState::kRunning) updates.push_back(error_update(sequence));
     sequence.num_in_flight = 0;
     end(sequence);
   }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -30,8 +31,9 @@ struct SchedulerConfig {
   int num_blocks = 0;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
-  std::optional<std::uint64_t> hash_seed;  // of the prefix cache; unset: random
-  int hash_bits = 64;                      // of the prefix cache; fewer only in tests
+  std::optional<std::uint64_t> hash_seed;        // of the prefix cache; unset: random
+  int hash_bits = 64;                            // of the prefix cache; fewer only in tests
+  std::function<void(SequenceId)> on_plan = {};  // called before a sequence is planned; only tests have one
 };
 
 // What a step brought one sequence.
@@ -83,8 +85,11 @@ class Scheduler {
   std::vector<SequenceId> expire(Clock::time_point now);
 
   // The next step, or none if nothing can run before a result is applied, an abort or an addition. If no step
-  // is in flight, none means that nothing is unfinished.
+  // is in flight, none means that nothing is unfinished. If it throws, fail_drafted must follow.
   std::optional<StepPlan> schedule();
+
+  // Planning a step has failed. The sequences that were in it end with kError; there may be none.
+  std::vector<SequenceUpdate> fail_drafted();
 
   // Books the oldest step in flight. The updates are in the plan's order; sequences that have ended, and
   // chunks of prompts without an outcome, have none.
@@ -114,8 +119,11 @@ class Scheduler {
     bool sample;
   };
   struct PlannedStep {
-    std::uint64_t id;
+    std::uint64_t id = 0;
     std::vector<PlannedSequence> sequences;
+    // Blocks that were replaced by copies while earlier steps in flight use them: kept until this one is
+    // applied.
+    std::vector<BlockId> replaced;
   };
   struct Draft;  // a step in the making
   // What is computed of a sequence when it is admitted.
@@ -125,6 +133,7 @@ class Scheduler {
     bool forked = false;  // they are those of a sequence of the same family
   };
 
+  PlannedSequence& enter_step(Sequence& sequence);
   void plan_by_rank(Draft& draft);
   void plan_next(Sequence& sequence, Draft& draft);
   void enqueue(Sequence& sequence);
@@ -137,6 +146,8 @@ class Scheduler {
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
   void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
+  int prepare_write(Sequence& sequence, int last, Draft& draft);
+  void release_replaced(PlannedStep& step);
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
@@ -145,6 +156,7 @@ class Scheduler {
   void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);
   FinishReason finish_reason(const Sequence& sequence) const;
   void end(Sequence& sequence);
+  static SequenceUpdate error_update(const Sequence& sequence);
   void give_back(Sequence& sequence);
   void forget(const Sequence& sequence);
   void check_sequence(const Sequence& sequence) const;
@@ -160,6 +172,7 @@ class Scheduler {
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;
+  PlannedStep drafted_;  // the step that is being planned
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_plan_ = 0;
   bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since

@@ -23,6 +23,8 @@ void Scheduler::check() const {
     QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
     taken.at(slot) = true;
   }
+  for (const PlannedStep& step : in_flight_)
+    for (const BlockId block : step.replaced) ++num_holders.at(static_cast<std::size_t>(block));
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
                 "2: block {} has {} references", block, pool_.ref_count(block));

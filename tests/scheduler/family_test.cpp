@@ -24,7 +24,8 @@ TEST(SchedulerFamilyTest, AFamilysPromptIsComputedOnceAndItsLastBlockCopied) {
     const auto next = engine.submit();
     EXPECT_EQ(next->sequences.size(), 3U);
     EXPECT_EQ(next->num_tokens, 3);
-    EXPECT_EQ(next->block_copies.size(), 2U);  // the last one writes the original
+    // The last one writes the original, unless the step that computes it is in flight.
+    EXPECT_EQ(next->block_copies.size(), depth == 1 ? 2U : 3U);
     engine.run();
     for (const SequenceId id : {1, 2, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 4));
     EXPECT_NE(engine.outcomes[1].tokens, engine.outcomes[2].tokens);

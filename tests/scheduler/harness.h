@@ -80,7 +80,7 @@ class Harness {
   explicit Harness(const Scenario& scenario)
       : config_(scenario.config),
         depth_(scenario.depth),
-        scheduler_(config_),
+        scheduler_(with_fault(config_)),
         runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs) {}
 
   void run(std::span<const Operation> operations) {
@@ -108,6 +108,110 @@ class Harness {
     require(stats.num_queued_requests == 0 && stats.num_queued_tokens == 0, "9: one is queued for ever");
   }
 
+  // The single things that operations do, each followed by check() where somebody looks at every state.
+
+  // Sequences with ids that follow; all of one family, if there are several. Refused if they can never run.
+  void add(SequenceRequest request, int num_outputs) {
+    const auto num_prompt = static_cast<int>(request.prompt.size());
+    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
+                          num_prompt <= config_.num_blocks * config_.block_size;
+    if (num_outputs > 1) request.family = last_id_ + 1;
+    for (int i = 0; i < num_outputs; ++i) {
+      request.id = ++last_id_;
+      bool refused = false;
+      try {
+        scheduler_.add(request);
+      } catch (const Error&) {
+        refused = true;
+      }
+      require(refused != possible, "a request is refused or taken wrongly", request.id);
+      if (refused) return;
+      runner_.histories.emplace(request.id, History(request));
+      alive_.insert(request.id);
+      requests_[request.id] = {request, num_prompt};
+      request.prompt_output = OutputKind::kLast;  // of one of them is enough
+      ++request.sampling.seed;
+    }
+  }
+
+  void abort(SequenceId id) {
+    const bool was_alive = alive_.erase(id) > 0;
+    require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
+    require(!scheduler_.abort(id), "15: abort is not idempotent", id);
+  }
+
+  // False: there is nothing to plan.
+  bool schedule() {
+    const bool idle = runner_.num_in_flight() == 0;
+    std::optional<StepPlan> plan;
+    drafted_.clear();
+    try {
+      plan = scheduler_.schedule();
+    } catch (const Fault&) {
+      fail_drafted();
+      return true;
+    }
+    if (!plan) {
+      require(!idle || !scheduler_.has_unfinished(), "11: nothing runs, and something is unfinished");
+      return false;
+    }
+    require(plan->id == ++last_plan_, "plans are not counted", plan->id);
+    Step step{plan->id, {}, {}};
+    int num_tokens = 0;
+    std::set<SequenceId> planned;
+    std::set<int> slots;
+    for (const SequencePlan& sequence : plan->sequences) {
+      require(alive_.contains(sequence.sequence), "9: an ended sequence is planned", sequence.sequence);
+      require(planned.insert(sequence.sequence).second, "10: planned twice", sequence.sequence);
+      require(slots.insert(sequence.slot).second, "10: a slot is used twice", sequence.sequence);
+      require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
+              "10: planned past its end", sequence.sequence);
+      num_tokens += sequence.num_tokens;
+      step.sequences.emplace_back(sequence.sequence, sequence.sample);
+      record_blocks(sequence, step);
+    }
+    check_writes(*plan);
+    num_block_copies_ += plan->block_copies.size();
+    require(num_tokens == plan->num_tokens && num_tokens <= config_.max_num_batched_tokens, "10: the budget");
+    check_progress(planned, idle);
+    in_flight_.push_back(std::move(step));
+    runner_.submit(*plan);
+    return true;
+  }
+
+  void apply() {
+    const StepResult result = runner_.collect();
+    const Step step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    std::map<SequenceId, bool> expected;  // whoever sampled and is alive has an update
+    for (const auto& [id, samples] : step.sequences)
+      if (samples && alive_.contains(id)) expected[id] = true;
+    for (const SequenceUpdate& update : scheduler_.apply(result)) {
+      const auto it = std::find_if(result.sequences.begin(), result.sequences.end(),
+                                   [&](const SequenceResult& r) { return r.sequence == update.id; });
+      require(it != result.sequences.end(), "an update of a sequence that was not in the step", update.id);
+      receive(update, it->token);
+      expected.erase(update.id);
+    }
+    require(expected.empty(), "a token was swallowed", step.id);
+  }
+
+  void check() {
+    scheduler_.check();
+    for (const Step& step : in_flight_) {
+      for (const auto& [block, generation] : step.blocks) {
+        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
+        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
+      }
+    }
+    const SchedulerStats stats = scheduler_.stats();
+    require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
+            "9: one is in no state");
+    require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
+  }
+
+  bool is_alive(SequenceId id) const { return alive_.contains(id); }
+  int num_in_flight() const { return runner_.num_in_flight(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
   std::uint64_t num_block_copies() const { return num_block_copies_; }
 
@@ -124,6 +228,16 @@ class Harness {
     std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
   };
 
+  struct Fault {};
+
+  SchedulerConfig with_fault(SchedulerConfig config) {
+    config.on_plan = [this](SequenceId id) {
+      drafted_.insert(id);
+      if (fault_in_ > 0 && --fault_in_ == 0) throw Fault();
+    };
+    return config;
+  }
+
   void perform(const Operation& operation) {
     switch (operation.kind()) {
       case Operation::kAdd:
@@ -138,6 +252,7 @@ class Harness {
         return;
       case Operation::kPoison:
         if (operation.a % 8 == 0) runner_.poison_next();
+        if (operation.a % 8 == 1) fault_in_ = 1 + operation.b % 5;
         return;
       case Operation::kFailInFlight:
         return fail_in_flight();
@@ -172,36 +287,14 @@ class Harness {
 
   void add(const Operation& operation) {
     SequenceRequest request = make_request(operation);
-    const auto num_prompt = static_cast<int>(request.prompt.size());
-    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
-                          num_prompt <= config_.num_blocks * config_.block_size;
-    const int num_outputs = operation.a % 5 == 4 ? 2 + operation.a % 7 : 1;
-    if (num_outputs > 1) request.family = request.id;
-    for (int i = 0; i < num_outputs; ++i) {
-      request.id = ++last_id_;
-      bool refused = false;
-      try {
-        scheduler_.add(request);
-      } catch (const Error&) {
-        refused = true;
-      }
-      require(refused != possible, "a request is refused or taken wrongly", request.id);
-      if (refused) return;
-      runner_.histories.emplace(request.id, History(request));
-      alive_.insert(request.id);
-      requests_[request.id] = {request, num_prompt};
-      request.prompt_output = OutputKind::kLast;  // of one of them is enough
-      ++request.sampling.seed;
-    }
+    add(std::move(request), operation.a % 5 == 4 ? 2 + operation.a % 7 : 1);
   }
 
   void abort(const Operation& operation) {
     const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
     if (operation.b % 4 == 0) return abort_family(id);
     if (operation.b % 4 == 1) return expire();
-    const bool was_alive = alive_.erase(id) > 0;
-    require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
-    require(!scheduler_.abort(id), "15: abort is not idempotent", id);
+    abort(id);
   }
 
   void expire() {
@@ -222,37 +315,6 @@ class Harness {
     require(scheduler_.abort_family(first) == expected, "15: abort and the model disagree", first);
     require(scheduler_.abort_family(first).empty(), "15: abort is not idempotent", first);
     for (const SequenceId id : expected) alive_.erase(id);
-  }
-
-  bool schedule() {
-    const bool idle = runner_.num_in_flight() == 0;
-    const auto plan = scheduler_.schedule();
-    if (!plan) {
-      require(!idle || !scheduler_.has_unfinished(), "11: nothing runs, and something is unfinished");
-      return false;
-    }
-    require(plan->id == ++last_plan_, "plans are not counted", plan->id);
-    Step step{plan->id, {}, {}};
-    int num_tokens = 0;
-    std::set<SequenceId> planned;
-    std::set<int> slots;
-    for (const SequencePlan& sequence : plan->sequences) {
-      require(alive_.contains(sequence.sequence), "9: an ended sequence is planned", sequence.sequence);
-      require(planned.insert(sequence.sequence).second, "10: planned twice", sequence.sequence);
-      require(slots.insert(sequence.slot).second, "10: a slot is used twice", sequence.sequence);
-      require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
-              "10: planned past its end", sequence.sequence);
-      num_tokens += sequence.num_tokens;
-      step.sequences.emplace_back(sequence.sequence, sequence.sample);
-      record_blocks(sequence, step);
-    }
-    check_writes(*plan);
-    num_block_copies_ += plan->block_copies.size();
-    require(num_tokens == plan->num_tokens && num_tokens <= config_.max_num_batched_tokens, "10: the budget");
-    check_progress(planned, idle);
-    in_flight_.push_back(std::move(step));
-    runner_.submit(*plan);
-    return true;
   }
 
   void record_blocks(const SequencePlan& sequence, Step& step) {
@@ -293,23 +355,6 @@ class Harness {
     require(++stall_ < stall_limit(), "11: the first starves", first);
   }
 
-  void apply() {
-    const StepResult result = runner_.collect();
-    const Step step = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    std::map<SequenceId, bool> expected;  // whoever sampled and is alive has an update
-    for (const auto& [id, samples] : step.sequences)
-      if (samples && alive_.contains(id)) expected[id] = true;
-    for (const SequenceUpdate& update : scheduler_.apply(result)) {
-      const auto it = std::find_if(result.sequences.begin(), result.sequences.end(),
-                                   [&](const SequenceResult& r) { return r.sequence == update.id; });
-      require(it != result.sequences.end(), "an update of a sequence that was not in the step", update.id);
-      receive(update, it->token);
-      expected.erase(update.id);
-    }
-    require(expected.empty(), "a token was swallowed", step.id);
-  }
-
   void receive(const SequenceUpdate& update, TokenId sampled) {
     require(alive_.contains(update.id), "15: an update after the end", update.id);
     Request& request = requests_.at(update.id);
@@ -344,6 +389,20 @@ class Harness {
             "logits are missing", update.id);
   }
 
+  // Every sequence of the step ends, and nobody else but forks of their families.
+  void fail_drafted() {
+    std::set<SequenceId> families;
+    for (const SequenceId id : drafted_) families.insert(requests_.at(id).asked.family);
+    for (const SequenceUpdate& update : scheduler_.fail_drafted()) {
+      const SequenceId family = requests_.at(update.id).asked.family;
+      require(drafted_.erase(update.id) == 1 || (family != 0 && families.contains(family)), "a wrong loss",
+              update.id);
+      require(update.finish == FinishReason::kError && alive_.erase(update.id) == 1, "9: a wrong end",
+              update.id);
+    }
+    require(drafted_.empty(), "a loss is not reported");
+  }
+
   void fail_in_flight() {
     std::set<SequenceId> lost;
     for (const Step& step : in_flight_)
@@ -356,20 +415,6 @@ class Harness {
     require(lost.empty(), "a loss is not reported");
     in_flight_.clear();
     runner_.drop_all();
-  }
-
-  void check() {
-    scheduler_.check();
-    for (const Step& step : in_flight_) {
-      for (const auto& [block, generation] : step.blocks) {
-        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
-        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
-      }
-    }
-    const SchedulerStats stats = scheduler_.stats();
-    require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
-            "9: one is in no state");
-    require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
   }
 
   int max_length(SequenceId id) const {
@@ -388,6 +433,8 @@ class Harness {
   std::set<SequenceId> alive_;                  // added, and no end reported
   std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
   std::deque<Step> in_flight_;
+  std::set<SequenceId> drafted_;  // in the step that is being planned
+  int fault_in_ = 0;              // planning fails at this many sequences from here; 0: not
   Scheduler::Clock::time_point now_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
