@@ -190,7 +190,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
   for (std::size_t i = 0; i < requests.size(); ++i) {
     try {
       ids.push_back(engine.submit(std::move(requests[i])));
-    } catch (const QueueFullError& e) {
+    } catch (const QueueFullError& e) {  // it has left the request as it was
       batch->refuse(i, requests[i], e.what());
     }
   }
