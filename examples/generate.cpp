@@ -7,7 +7,8 @@ int main() {
   const std::vector<quire::Prompt> prompts = {llm.apply_chat_template({{"user", "What is a KV cache?"}}),
                                               "Once there was"};
   quire::SamplingParams params{.temperature = 0.7F, .seed = 1, .max_tokens = 60};
-  for (const quire::RequestOutput& output : llm.generate(prompts, params, {.progress = true})) {
+  for (const quire::RequestOutput& request : llm.generate(prompts, params, {.progress = true})) {
+    const quire::CompletionOutput& output = request.outputs.front();
     std::cout << output.text << " [" << to_string(output.finish_reason) << "]\n";
   }
 }

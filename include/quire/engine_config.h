@@ -24,6 +24,11 @@ struct EngineConfig {
   bool enforce_eager = false;           // no recorded graphs
   bool deterministic = false;  // on a GPU too, logits are bitwise the same alone and in any batch; slower
   bool enable_prefix_caching = true;
+  std::string scheduling_policy = "fcfs";  // first come, first served; or priority: lower numbers first
+  // A request is refused while so many others, or others of so many prompt tokens in all, wait for their
+  // first step; 0: no limit.
+  int max_num_queued_reqs = 0;
+  std::int64_t max_num_queued_tokens = 0;
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -29,11 +30,17 @@ struct ChatMessage {
 struct GenerateOptions {
   // Prefill and decode tokens/s on stderr, if that is a terminal.
   bool progress = false;
-  // Called with each piece of new text of the prompt of that index, in order, from another thread. It must
-  // not call generate; what it throws ends all prompts and comes out of generate.
-  std::function<void(std::size_t index, const RequestOutput& so_far, std::string_view new_text)> on_text;
+  // Called with each piece of new text of an output of the prompt of that index, in order, from another
+  // thread. It must not call generate; what it throws ends all prompts and comes out of generate.
+  std::function<void(std::size_t prompt, const CompletionOutput& so_far, std::string_view new_text)> on_text;
   // Polled; once true, what is unfinished is aborted.
   const std::atomic<bool>* cancelled = nullptr;
+  // One each, lower first, under EngineConfig::scheduling_policy "priority"; empty: all 0.
+  std::vector<int> priorities;
+  // Only prompts of equal salt share cached prefixes.
+  std::string cache_salt;
+  // Seconds, over 0, until what is unfinished ends with FinishReason::kTimeout.
+  std::optional<double> timeout;
 };
 
 // A loaded model that continues prompts. Everything a caller can get wrong throws a std::runtime_error with
@@ -46,8 +53,9 @@ class LLM {
   LLM(LLM&&) noexcept;
   LLM& operator=(LLM&&) noexcept;
 
-  // Continues every prompt, batched; outputs in the order of the prompts. A prompt that can never fit has an
-  // output with FinishReason::kError and says why; the others are not affected.
+  // Continues every prompt, batched; outputs in the order of the prompts. A prompt that can never fit has
+  // outputs with FinishReason::kError that say why, and so has one that finds the queue full; the others are
+  // not affected.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts, const SamplingParams& params,
                                       const GenerateOptions& options = {});
   // The same with one SamplingParams each.

@@ -7,20 +7,28 @@
 
 namespace quire {
 
-enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+enum class FinishReason { kNone, kStop, kLength, kAbort, kTimeout, kError };
 
-// "stop" (EOS, stop token or stop string), "length" (max_tokens or the context's end), "abort", "error"; ""
-// for kNone.
+// "stop" (EOS, stop token or stop string), "length" (max_tokens, or the end of the context or of the KV
+// cache), "abort", "timeout", "error"; "" for kNone.
 std::string_view to_string(FinishReason reason);
+
+// One continuation of a prompt, as far as it has come.
+struct CompletionOutput {
+  int index = 0;
+  std::vector<std::int32_t> token_ids;
+  std::string text;  // of token_ids, stop strings cut
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;  // why, when finish_reason is kError or kTimeout
+
+  bool finished() const { return finish_reason != FinishReason::kNone; }
+};
 
 // What a request has produced so far.
 struct RequestOutput {
   std::vector<std::int32_t> prompt_token_ids;
-  std::vector<std::int32_t> token_ids;
-  std::string text;  // of token_ids, stop strings cut
-  FinishReason finish_reason = FinishReason::kNone;
-  std::string error;          // why, when finish_reason is kError
-  int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+  std::vector<CompletionOutput> outputs;  // SamplingParams::n of them, by index
+  int num_cached_tokens = 0;              // prompt tokens whose KV came from the prefix cache
 };
 
 }  // namespace quire

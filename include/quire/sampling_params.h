@@ -9,6 +9,9 @@ namespace quire {
 
 // How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's.
 struct SamplingParams {
+  // Outputs of one prompt, which is computed once; at most 16384, and 1 where greedy. Output i is that of the
+  // same request with n 1 and a seed larger by i.
+  int n = 1;
   float temperature = 1.0F;           // below 1e-5: greedy
   float top_p = 1.0F;                 // in (0, 1]
   int top_k = 0;                      // 0 or -1: all tokens

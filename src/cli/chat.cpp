@@ -86,10 +86,11 @@ void Chat::answer(const std::string& question) {
   params.max_tokens = std::min(sampling.max_tokens.value_or(room), room);
   GenerateOptions options;
   options.cancelled = &InterruptFlag::raised();
-  options.on_text = [](std::size_t, const RequestOutput&, std::string_view text) {
+  options.on_text = [](std::size_t, const CompletionOutput&, std::string_view text) {
     std::cout << text << std::flush;
   };
-  const RequestOutput output = llm_->generate({prompt}, params, options).front();
+  const RequestOutput request = llm_->generate({prompt}, params, options).front();
+  const CompletionOutput& output = request.outputs.front();
   std::cout << "\n" << std::flush;
   if (output.finish_reason == FinishReason::kError) {
     print_text(stderr, "({}; /reset starts the conversation anew)\n", output.error);

@@ -18,6 +18,7 @@ struct Generate {
   SamplingOptions sampling;
   std::vector<std::string> texts;
   std::vector<std::string> id_lists;
+  std::optional<double> timeout;
   bool chat = false;
   bool stream = false;
   bool json = false;
@@ -26,7 +27,8 @@ struct Generate {
 
  private:
   std::vector<Prompt> prompts(const LLM& llm) const;
-  void print(std::size_t index, std::size_t count, const RequestOutput& output) const;
+  void print(const std::vector<RequestOutput>& requests, std::size_t prompt,
+             const CompletionOutput& output) const;
 };
 
 std::vector<std::int32_t> parse_ids(const std::string& list) {
@@ -65,13 +67,17 @@ std::vector<Prompt> Generate::prompts(const LLM& llm) const {
   for (const std::string& list : id_lists) result.emplace_back(parse_ids(list));
   if (result.empty()) fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
   if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
+  if (stream && sampling.n != 1) fail("--stream takes one output, not {}", sampling.n);
   if (stream && json) fail("--stream and --json exclude each other");
   return result;
 }
 
-void Generate::print(std::size_t index, std::size_t count, const RequestOutput& output) const {
+void Generate::print(const std::vector<RequestOutput>& requests, std::size_t prompt,
+                     const CompletionOutput& output) const {
   if (json) {
-    OrderedJson object = {{"prompt_token_ids", output.prompt_token_ids},
+    OrderedJson object = {{"prompt", prompt},
+                          {"index", output.index},
+                          {"prompt_token_ids", requests[prompt].prompt_token_ids},
                           {"token_ids", output.token_ids},
                           {"text", output.text},
                           {"finish_reason", to_string(output.finish_reason)}};
@@ -79,7 +85,11 @@ void Generate::print(std::size_t index, std::size_t count, const RequestOutput& 
     std::cout << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
     return;
   }
-  if (count > 1) std::cout << "[" << index + 1 << "] ";
+  const bool several = requests[prompt].outputs.size() > 1;
+  if (several)
+    std::cout << "[" << prompt + 1 << "." << output.index + 1 << "] ";
+  else if (requests.size() > 1)
+    std::cout << "[" << prompt + 1 << "] ";
   if (!stream) std::cout << output.text;
   std::cout << "\n";
 }
@@ -91,19 +101,21 @@ int Generate::run() const {
   GenerateOptions options;
   options.progress = !stream;
   options.cancelled = &InterruptFlag::raised();
+  options.timeout = timeout;
   if (stream)
-    options.on_text = [](std::size_t, const RequestOutput&, std::string_view text) {
+    options.on_text = [](std::size_t, const CompletionOutput&, std::string_view text) {
       std::cout << text << std::flush;
     };
   const std::vector<Prompt> all = prompts(llm);
   const InterruptFlag interrupt;
-  const std::vector<RequestOutput> outputs = llm.generate(all, sampling.over(defaults), options);
+  const std::vector<RequestOutput> requests = llm.generate(all, sampling.over(defaults), options);
   int code = 0;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const bool failed = outputs[i].finish_reason == FinishReason::kError;
-    if (json || !failed) print(i, outputs.size(), outputs[i]);
-    if (failed) {
-      print_text(stderr, "quire: prompt {}: {}\n", i + 1, outputs[i].error);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    for (const CompletionOutput& output : requests[i].outputs) {
+      const bool failed = output.finish_reason == FinishReason::kError;
+      if (json || !failed) print(requests, i, output);
+      if (!failed) continue;
+      print_text(stderr, "quire: prompt {}: {}\n", i + 1, output.error);
       code = kUserMistake;
     }
   }
@@ -122,9 +134,12 @@ void add_generate(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false);
   command->add_flag("--chat", generate->chat,
                     "each prompt is a user's message, put into the model's chat template");
-  command->add_flag("--stream", generate->stream, "print text as it comes (one prompt)");
-  command->add_flag("--json", generate->json, "print one JSON object a prompt");
+  command->add_flag("--stream", generate->stream, "print text as it comes (one prompt, one output)");
+  command->add_flag("--json", generate->json, "print one JSON object an output");
+  command->add_option("--timeout", generate->timeout, "seconds after which what is unfinished ends as it is");
   add_sampling_options(*command, generate->sampling);
+  command->add_option("--n", generate->sampling.n, "outputs of each prompt, which is computed once")
+      ->capture_default_str();
   command->callback([generate, &chosen] { chosen = [generate] { return generate->run(); }; });
 }
 

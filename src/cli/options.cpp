@@ -52,6 +52,15 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_flag("--enforce-eager", config.enforce_eager, "record no graphs");
   command.add_flag("--deterministic", config.deterministic,
                    "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");
+  command
+      .add_option("--scheduling-policy", config.scheduling_policy,
+                  "fcfs: first come, first served; priority: requests of lower priority numbers first")
+      ->capture_default_str();
+  command.add_option("--max-num-queued-reqs", config.max_num_queued_reqs,
+                     "refuse a request while so many wait for their first step (default: never)");
+  command.add_option(
+      "--max-num-queued-tokens", config.max_num_queued_tokens,
+      "refuse a request while so many prompt tokens wait for their first step (default: never)");
   command.add_flag_callback(
       "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
       "compute every prompt anew, also where its beginning is cached");
@@ -88,6 +97,7 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
 }
 
 SamplingParams SamplingOptions::over(SamplingParams defaults) const {
+  defaults.n = n;
   defaults.max_tokens = max_tokens.value_or(defaults.max_tokens);
   defaults.temperature = temperature.value_or(defaults.temperature);
   defaults.top_p = top_p.value_or(defaults.top_p);

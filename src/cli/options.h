@@ -21,6 +21,7 @@ void add_shape_option(CLI::App& command, std::string& shape);
 int list_shapes();  // prints their names; the exit code
 
 struct SamplingOptions {
+  int n = 1;
   std::optional<int> max_tokens;
   std::optional<float> temperature;
   std::optional<float> top_p;

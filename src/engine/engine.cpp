@@ -21,11 +21,29 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
+SchedulingPolicy parse_policy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  fail("scheduling-policy {} is not known; use fcfs or priority", in_quotes(name));
+}
+
+template <typename T>
+T queue_limit(const char* flag, T value) {
+  if (value < 0) fail("{} is {}; it must be at least 1, or 0 for no limit", flag, value);
+  return value;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.model)) {}
 
-Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(model)), seed_(config.seed) {
+Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
+    : model_(std::move(model)),
+      hooks_(std::move(hooks)),
+      seed_(config.seed),
+      max_queued_requests_(queue_limit("max-num-queued-reqs", config.max_num_queued_reqs)),
+      max_queued_tokens_(queue_limit("max-num-queued-tokens", config.max_num_queued_tokens)) {
+  const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
     backend_ = make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
     comm_ = std::make_unique<SingleRank>(*backend_);
@@ -36,18 +54,19 @@ Engine::Engine(const EngineConfig& config, ModelFiles model) : model_(std::move(
   log_plan();
   timed("weights", [&] { naming_model([&] { load_weights(); }); });
   timed("graphs", [&] { runner_->capture_graphs(); });
-  scheduler_ =
-      std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
-                                                  .max_num_batched_tokens = config_.max_num_batched_tokens,
-                                                  .max_model_len = config_.max_model_len,
-                                                  .block_size = config_.block_size,
-                                                  .num_blocks = config_.num_blocks,
-                                                  .enable_prefix_caching = config.enable_prefix_caching,
-                                                  .hash_seed = {}});
-  outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr,
-                                               [this](RequestId id) {
-                                                 post(Abort{id, false});
-                                               });
+  SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
+                             .max_num_batched_tokens = config_.max_num_batched_tokens,
+                             .max_model_len = config_.max_model_len,
+                             .block_size = config_.block_size,
+                             .num_blocks = config_.num_blocks,
+                             .policy = policy,
+                             .enable_prefix_caching = config.enable_prefix_caching,
+                             .hash_seed = {},
+                             .hash_bits = hooks_.prefix_hash_bits};
+  if (hooks_.fault) scheduling.on_plan = [this](SequenceId id) { hooks_.fault(EngineStage::kSchedule, id); };
+  scheduler_ = std::make_unique<Scheduler>(scheduling);
+  outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
+                                               [this](SequenceId id) { post(Stop{id}); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -126,7 +145,10 @@ const Tokenizer& Engine::tokenizer() const {
 }
 
 void Engine::validate(const EngineRequest& request) const {
+  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
   quire::validate(request.params, config_.spec.vocab_size);
+  if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
+    fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
   for (const TokenId id : request.prompt) {
     if (id < 0 || id >= config_.spec.vocab_size) {
       fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
@@ -134,22 +156,47 @@ void Engine::validate(const EngineRequest& request) const {
   }
 }
 
-RequestId Engine::submit(EngineRequest request) {
+RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
-  const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
+  const int n = request.params.n;
+  const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;
+  sequence.family = n > 1 ? id : 0;
   sequence.prompt = request.prompt;
   sequence.sampling = make_sampling_state(request.params, eos_token_ids_, request_seed(seed_, id));
   sequence.max_tokens = request.params.max_tokens;
   sequence.min_tokens = request.params.min_tokens;
   sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;
-  outputs_->add(id, std::move(request));
-  post(Arrival{id, std::move(sequence)});
+  sequence.priority = request.priority;
+  sequence.cache_salt = request.cache_salt;
+  if (request.timeout)
+    sequence.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
+                                                      std::chrono::duration<double>(*request.timeout));
+  {
+    const std::lock_guard lock(mutex_);
+    check_queue();
+    ++queued_requests_;
+    queued_tokens_ += std::ssize(sequence.prompt);
+    outputs_->add(id, std::move(request));
+    messages_.emplace_back(Arrival{std::move(sequence), n});
+  }
+  wake_.notify_one();
   return id;
 }
 
-void Engine::abort(RequestId id) { post(Abort{id, true}); }
+// Refuses while the queue is full, so that however large a request is, an empty queue takes it.
+void Engine::check_queue() const {
+  constexpr const char* kFull = "the queue is full: {} {} wait, and {} is {}; try again later";
+  if (max_queued_requests_ > 0 && queued_requests_ >= max_queued_requests_)
+    throw QueueFullError(
+        format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs", max_queued_requests_));
+  if (max_queued_tokens_ > 0 && queued_tokens_ >= max_queued_tokens_)
+    throw QueueFullError(
+        format_text(kFull, queued_tokens_, "prompt tokens", "max-num-queued-tokens", max_queued_tokens_));
+}
+
+void Engine::abort(RequestId id) { post(Abort{id}); }
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(stats_mutex_);
@@ -183,17 +230,35 @@ void Engine::run() {
       }
       if (scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
-      log_error("a step failed: {}", e.what());
-      const bool planned = scheduler_->num_in_flight() > 0;
-      runner_->drop_in_flight();
-      steps_.clear();
-      // A failure of the planning itself would come again: it ends everything.
-      for (const SequenceUpdate& update : planned ? scheduler_->fail_in_flight() : scheduler_->fail_all()) {
-        outputs_->finish(update.id, FinishReason::kError, e.what());
-      }
+      fail_step(e.what());
     }
   }
   runner_->drop_in_flight();
+}
+
+// What failed was a step in the making, or one of those in flight, which are all lost then. Where there is
+// neither, planning failed before it came to a sequence, and would again: that ends everything.
+void Engine::fail_step(const std::string& why) {
+  log_error("a step failed: {}", why);
+  std::vector<SequenceUpdate> failed = scheduler_->fail_drafted();
+  if (failed.empty()) {
+    runner_->drop_in_flight();
+    steps_.clear();
+    failed = scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
+  }
+  for (const SequenceUpdate& update : failed) outputs_->finish(update.id, FinishReason::kError, why);
+}
+
+// Blocks that this plan has taken from the pool, and not those it found in the cache.
+void Engine::poison_new_blocks(const StepPlan& plan) {
+  poisoned_.resize(static_cast<std::size_t>(config_.num_blocks));
+  for (const SequencePlan& sequence : plan.sequences) {
+    for (const BlockId block : sequence.new_blocks) {
+      const std::uint64_t generation = scheduler_->pool().generation(block);
+      if (std::exchange(poisoned_[static_cast<std::size_t>(block)], generation) != generation)
+        runner_->poison_block(block);
+    }
+  }
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.
@@ -201,30 +266,58 @@ bool Engine::take_messages() {
   std::vector<Message> messages;
   {
     std::unique_lock lock(mutex_);
+    count_queue();
     const bool idle = !scheduler_->has_unfinished() && scheduler_->num_in_flight() == 0;
     if (idle) wake_.wait(lock, [this] { return closing_ || !messages_.empty(); });
     if (closing_) return false;
     messages.swap(messages_);
   }
-  for (Message& message : messages) handle(std::move(message));
+  for (Message& message : messages) std::visit([this](auto& which) { handle(std::move(which)); }, message);
   if (!messages.empty()) {
     const std::lock_guard lock(stats_mutex_);
     stats_.scheduler = scheduler_->stats();
   }
+  expire();
   return true;
 }
 
-void Engine::handle(Message message) {
-  if (auto* arrival = std::get_if<Arrival>(&message)) {
-    try {
-      scheduler_->add(std::move(arrival->sequence));
-    } catch (const Error& e) {
-      outputs_->finish(arrival->id, FinishReason::kError, e.what());
-    }
-  } else if (const Abort& abort = std::get<Abort>(message); scheduler_->abort(abort.id) && abort.tell) {
-    outputs_->finish(abort.id, FinishReason::kAbort);
+// What waits in the scheduler, and what it has not been told of.
+void Engine::count_queue() {
+  const SchedulerStats stats = scheduler_->stats();
+  queued_requests_ = stats.num_queued_requests;
+  queued_tokens_ = stats.num_queued_tokens;
+  for (const Message& message : messages_) {
+    const auto* arrival = std::get_if<Arrival>(&message);
+    if (arrival == nullptr) continue;
+    ++queued_requests_;
+    queued_tokens_ += std::ssize(arrival->first.prompt);
   }
 }
+
+void Engine::expire() {
+  for (const SequenceId id : scheduler_->expire(Scheduler::Clock::now()))
+    outputs_->finish(id, FinishReason::kTimeout, "its timeout has passed");
+}
+
+void Engine::handle(Arrival arrival) {
+  SequenceRequest& next = arrival.first;
+  for (int i = 0; i < arrival.num_outputs; ++i) {
+    try {
+      scheduler_->add(next);
+    } catch (const Error& e) {
+      outputs_->finish(next.id, FinishReason::kError, e.what());
+    }
+    ++next.id;
+    ++next.sampling.seed;
+    next.prompt_output = OutputKind::kLast;  // the first one hands the prompt's logits out
+  }
+}
+
+void Engine::handle(Abort abort) {
+  for (const SequenceId id : scheduler_->abort_family(abort.id)) outputs_->finish(id, FinishReason::kAbort);
+}
+
+void Engine::handle(Stop stop) { scheduler_->abort(stop.id); }
 
 void Engine::submit_step(const StepPlan& plan) {
   StepInFlight step;
@@ -237,6 +330,13 @@ void Engine::submit_step(const StepPlan& plan) {
     record.attention_pairs +=
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
   }
+  const auto starts = [](const SequencePlan& sequence) { return sequence.start.has_value(); };
+  if (std::any_of(plan.sequences.begin(), plan.sequences.end(), starts)) {
+    const std::lock_guard lock(mutex_);
+    count_queue();
+  }
+  if (hooks_.poison_blocks) poison_new_blocks(plan);
+  if (hooks_.fault) hooks_.fault(EngineStage::kSubmit, 0);
   step.start = std::chrono::steady_clock::now();
   const int profile_every = profile_every_;
   if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
@@ -248,6 +348,7 @@ void Engine::submit_step(const StepPlan& plan) {
 }
 
 void Engine::collect_step() {
+  if (hooks_.fault) hooks_.fault(EngineStage::kCollect, 0);
   StepResult result = runner_->collect();
   const auto now = std::chrono::steady_clock::now();
   const auto start = std::max(steps_.front().start, last_collected_);

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/request.h"
@@ -63,17 +64,17 @@ class Engine {
   // Loads everything; Error when the model or the configuration is not usable.
   explicit Engine(const EngineConfig& config);
   // The same of a model that need not lie in files; config.model is not looked at.
-  Engine(const EngineConfig& config, ModelFiles model);
+  Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks = {});
   ~Engine();  // aborts what is unfinished
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Error when the parameters or token ids are wrong.
   void validate(const EngineRequest& request) const;
-  // Error as in validate. What only the scheduler can refuse (a prompt that is
-  // empty or can never fit) ends the request with FinishReason::kError.
-  RequestId submit(EngineRequest request);
-  void abort(RequestId id);  // legal in every state
+  // Error as in validate; QueueFullError. Then the request is left as it was. What only the scheduler can
+  // refuse (a prompt that is empty or can never fit) ends the request with FinishReason::kError.
+  RequestId submit(EngineRequest&& request);
+  void abort(RequestId id);  // legal in every state, effective at the next step
 
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
@@ -92,14 +93,17 @@ class Engine {
 
  private:
   struct Arrival {
-    RequestId id;
-    SequenceRequest sequence;
+    SequenceRequest first;
+    int num_outputs;
   };
   struct Abort {
     RequestId id;
-    bool tell;  // the output processor does not know yet
   };
-  using Message = std::variant<Arrival, Abort>;
+  // A stop string has ended it, as the output processor knows.
+  struct Stop {
+    SequenceId id;
+  };
+  using Message = std::variant<Arrival, Abort, Stop>;
 
   struct StepInFlight {
     StepRecord record;
@@ -114,18 +118,29 @@ class Engine {
   void load_weights();
   void read_eos_token_ids();
   void post(Message message);
+  void check_queue() const;  // under mutex_
+  void count_queue();        // under mutex_
+  void expire();
   void run();
   bool take_messages();
-  void handle(Message message);
+  void handle(Arrival arrival);
+  void handle(Abort abort);
+  void handle(Stop stop);
 
+  void fail_step(const std::string& why);
+  void poison_new_blocks(const StepPlan& plan);
   void submit_step(const StepPlan& plan);
   void collect_step();
   void book(const StepRecord& record);
 
   std::vector<StartupPhase> startup_;
   ModelFiles model_;
+  EngineHooks hooks_;
+  std::vector<std::uint64_t> poisoned_;  // by block: the generation that was
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
+  int max_queued_requests_;
+  std::int64_t max_queued_tokens_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> comm_;
   RuntimeConfig config_;
@@ -140,7 +155,10 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Message> messages_;  // guarded by mutex_
-  bool closing_ = false;           // guarded by mutex_
+  // Requests that wait for their first step, and their prompts.
+  std::int64_t queued_requests_ = 0;  // guarded by mutex_
+  std::int64_t queued_tokens_ = 0;    // guarded by mutex_
+  bool closing_ = false;              // guarded by mutex_
   mutable std::mutex stats_mutex_;
   EngineStats stats_;                                     // guarded by stats_mutex_
   std::function<void(const StepRecord&)> step_observer_;  // guarded by stats_mutex_

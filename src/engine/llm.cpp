@@ -27,6 +27,8 @@ std::string_view to_string(FinishReason reason) {
       return "length";
     case FinishReason::kAbort:
       return "abort";
+    case FinishReason::kTimeout:
+      return "timeout";
     case FinishReason::kError:
       return "error";
   }
@@ -51,7 +53,20 @@ class Batch {
         if (!exception_) exception_ = std::current_exception();
       }
     }
-    if (update.finished) finish(index, update.output);
+    if (update.finished) finish(index, update.request);
+  }
+
+  // For one that the engine did not take.
+  void refuse(std::size_t index, const EngineRequest& request, const std::string& why) {
+    RequestOutput output;
+    output.prompt_token_ids = request.prompt;
+    for (int i = 0; i < request.params.n; ++i) {
+      CompletionOutput& refused = output.outputs.emplace_back();
+      refused.index = i;
+      refused.finish_reason = FinishReason::kError;
+      refused.error = why;
+    }
+    finish(index, output);
   }
 
   // What the callback threw.
@@ -150,6 +165,8 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
                                          const GenerateOptions& options) {
   if (params.size() != prompts.size())
     fail("{} prompts with {} sampling parameters; give one, or one each", prompts.size(), params.size());
+  if (!options.priorities.empty() && options.priorities.size() != prompts.size())
+    fail("{} prompts with {} priorities; give none, or one each", prompts.size(), options.priorities.size());
   Engine& engine = impl_->engine;
   // Shared: the output thread may still be leaving it when the last request has ended.
   const auto batch = std::make_shared<Batch>(prompts.size(), options);
@@ -159,6 +176,9 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     const auto* text = std::get_if<std::string>(&prompts[i]);
     requests[i].prompt = text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(prompts[i]);
     requests[i].params = params[i];
+    if (!options.priorities.empty()) requests[i].priority = options.priorities[i];
+    requests[i].cache_salt = options.cache_salt;
+    requests[i].timeout = options.timeout;
     requests[i].on_update = [batch, i](const RequestUpdate& update) { batch->update(i, update); };
     try {
       engine.validate(requests[i]);  // all of them, before the first one runs
@@ -167,7 +187,13 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     }
   }
   std::vector<RequestId> ids;
-  for (EngineRequest& request : requests) ids.push_back(engine.submit(std::move(request)));
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    try {
+      ids.push_back(engine.submit(std::move(requests[i])));
+    } catch (const QueueFullError& e) {  // it has left the request as it was
+      batch->refuse(i, requests[i], e.what());
+    }
+  }
   bool aborted = false;
   while (!batch->wait_for(std::chrono::milliseconds(20))) {
     progress.show(batch->num_finished(), prompts.size(), false);

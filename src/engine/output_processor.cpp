@@ -4,8 +4,9 @@
 
 namespace quire {
 
-OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, std::function<void(RequestId)> stop)
-    : tokenizer_(tokenizer), stop_(std::move(stop)), thread_([this] { run(); }) {}
+OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
+                                 std::function<void(SequenceId)> stop)
+    : tokenizer_(tokenizer), fault_(std::move(fault)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
 OutputProcessor::~OutputProcessor() {
   {
@@ -33,7 +34,7 @@ void OutputProcessor::push(std::vector<SequenceUpdate> updates) {
   wake_.notify_one();
 }
 
-void OutputProcessor::finish(RequestId id, FinishReason reason, std::string error) {
+void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string error) {
   {
     const std::lock_guard lock(mutex_);
     queue_.emplace_back(Ending{id, reason, std::move(error)});
@@ -50,88 +51,145 @@ void OutputProcessor::run() {
       if (queue_.empty()) break;
       items.swap(queue_);
     }
-    for (Item& item : items) handle(std::move(item));
+    for (Item& item : items) {
+      if (auto* addition = std::get_if<Addition>(&item))
+        add(std::move(*addition));
+      else
+        handle(std::move(item));
+    }
     items.clear();
   }
-  while (!states_.empty()) handle(Ending{states_.begin()->first, FinishReason::kAbort, {}});
+  while (!states_.empty()) {
+    const State& state = states_.begin()->second;
+    const auto last = state.id + state.texts.size();
+    for (SequenceId id = state.id; id < last; ++id) handle(Ending{id, FinishReason::kAbort, {}});
+  }
+}
+
+void OutputProcessor::add(Addition addition) {
+  EngineRequest& request = addition.request;
+  const SamplingParams& params = request.params;
+  State state{.id = addition.id,
+              .request = {},
+              .output = {},
+              .texts = {},
+              .stops = StopStrings(params.stop),
+              .num_unfinished = params.n};
+  state.output.prompt_token_ids = request.prompt;
+  for (int i = 0; i < params.n; ++i) {
+    state.output.outputs.emplace_back().index = i;
+    Text& text = state.texts.emplace_back();
+    if (tokenizer_ != nullptr) text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
+  }
+  state.request = std::move(request);
+  states_.emplace(addition.id, std::move(state));
+}
+
+// The request that a sequence is of, unless it has ended.
+OutputProcessor::States::iterator OutputProcessor::find(SequenceId id) {
+  auto found = states_.upper_bound(id);
+  if (found == states_.begin()) return states_.end();
+  --found;
+  return id - found->first < found->second.texts.size() ? found : states_.end();
 }
 
 void OutputProcessor::handle(Item item) {
-  if (auto* addition = std::get_if<Addition>(&item)) {
-    State state;
-    state.request = std::move(addition->request);
-    state.stops = StopStrings(state.request.params.stop);
-    state.output.prompt_token_ids = state.request.prompt;
-    if (tokenizer_ != nullptr)
-      state.detokenizer.emplace(*tokenizer_, state.request.params.skip_special_tokens);
-    states_.emplace(addition->id, std::move(state));
-    return;
-  }
-  const RequestId id = std::visit([](const auto& event) { return event.id; }, item);
-  const auto found = states_.find(id);
-  if (found == states_.end()) return;  // it has ended: by a stop string, or by an abort that overtook this
+  const SequenceId id = std::visit([](const auto& event) { return event.id; }, item);
+  const auto found = find(id);
+  if (found == states_.end()) return;
   State& state = found->second;
+  const auto index = static_cast<std::size_t>(id - state.id);
+  CompletionOutput& output = state.output.outputs[index];
+  if (output.finished()) return;  // by a stop string, or by an abort that overtook this
   std::vector<float> logits;
   if (auto* update = std::get_if<SequenceUpdate>(&item)) {
     logits = std::move(update->logits);
-    apply(id, state, *update);
-  } else {
-    state.output.finish_reason = std::get<Ending>(item).reason;
-    state.output.error = std::move(std::get<Ending>(item).error);
-    extend_text(state, unfinished_text(state));
+    apply_or_fail(state, index, *update);
+  } else if (auto* ending = std::get_if<Ending>(&item)) {
+    output.finish_reason = ending->reason;
+    output.error = std::move(ending->error);
+    end_text(state, index);
   }
-  deliver(id, state, std::move(logits));
-  if (state.output.finish_reason != FinishReason::kNone) states_.erase(found);
+  if (output.finished()) --state.num_unfinished;
+  const bool delivered = deliver(state, index, std::move(logits));
+  if (!delivered) stop_unfinished(state);
+  if (!delivered || state.num_unfinished == 0) states_.erase(found);
 }
 
-void OutputProcessor::apply(RequestId id, State& state, const SequenceUpdate& update) {
-  state.output.num_cached_tokens = update.num_cached_tokens;
-  state.output.finish_reason = update.finish;
-  if (update.finish == FinishReason::kError) state.output.error = "the model's logits are not finite numbers";
+// What goes wrong with an output's text ends that output.
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update) {
+  try {
+    if (fault_) fault_(EngineStage::kDetokenize, update.id);
+    apply(state, index, update);
+  } catch (const std::exception& e) {
+    CompletionOutput& output = state.output.outputs[index];
+    log_error("sequence {}: its text failed ({})", update.id, e.what());
+    output.finish_reason = FinishReason::kError;
+    output.error = e.what();
+    if (update.finish == FinishReason::kNone) stop_(update.id);
+  }
+}
+
+void OutputProcessor::apply(State& state, std::size_t index, const SequenceUpdate& update) {
+  CompletionOutput& output = state.output.outputs[index];
+  if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
+  output.finish_reason = update.finish;
+  if (update.finish == FinishReason::kError) output.error = "the model's logits are not finite numbers";
   bool stopped = false;
   if (update.token) {
-    state.output.token_ids.push_back(*update.token);
+    output.token_ids.push_back(*update.token);
     // The text of a token that ended the sequence is no part of the output.
-    if (update.finish != FinishReason::kStop && state.detokenizer) {
-      stopped = extend_text(state, state.detokenizer->push(*update.token));
-    }
+    auto& detokenizer = state.texts[index].detokenizer;
+    if (update.finish != FinishReason::kStop && detokenizer)
+      stopped = extend_text(state, index, detokenizer->push(*update.token));
   }
-  if (!stopped && update.finish != FinishReason::kNone) stopped = extend_text(state, unfinished_text(state));
+  if (!stopped && update.finish != FinishReason::kNone) stopped = end_text(state, index);
   if (!stopped) return;
-  state.output.finish_reason = FinishReason::kStop;
-  if (update.finish == FinishReason::kNone) stop_(id);
+  output.finish_reason = FinishReason::kStop;
+  if (update.finish == FinishReason::kNone) stop_(update.id);
 }
 
-std::string OutputProcessor::unfinished_text(State& state) {
-  return state.detokenizer ? state.detokenizer->finish() : std::string();
+bool OutputProcessor::end_text(State& state, std::size_t index) {
+  auto& detokenizer = state.texts[index].detokenizer;
+  return detokenizer && extend_text(state, index, detokenizer->finish());
 }
 
-bool OutputProcessor::extend_text(State& state, const std::string& new_text) {
-  std::string& text = state.output.text;
-  const std::size_t old_size = text.size();
-  text += new_text;
-  if (static_cast<int>(state.output.token_ids.size()) <= state.request.params.min_tokens) return false;
-  const std::size_t stop = state.stops.find(text, old_size);
+bool OutputProcessor::extend_text(State& state, std::size_t index, const std::string& new_text) {
+  CompletionOutput& output = state.output.outputs[index];
+  const std::size_t old_size = output.text.size();
+  output.text += new_text;
+  if (static_cast<int>(output.token_ids.size()) <= state.request.params.min_tokens) return false;
+  const std::size_t stop = state.stops.find(output.text, old_size);
   if (stop == std::string::npos) return false;
-  text.resize(stop);
+  output.text.resize(stop);
   return true;
 }
 
-void OutputProcessor::deliver(RequestId id, State& state, std::vector<float> logits) {
-  const RequestOutput& output = state.output;
-  const bool finished = output.finish_reason != FinishReason::kNone;
+void OutputProcessor::stop_unfinished(const State& state) {
+  for (std::size_t i = 0; i < state.texts.size(); ++i)
+    if (!state.output.outputs[i].finished()) stop_(state.id + i);
+}
+
+bool OutputProcessor::deliver(State& state, std::size_t index, std::vector<float> logits) {
+  const CompletionOutput& output = state.output.outputs[index];
+  std::size_t& delivered = state.texts[index].delivered;
   const std::string_view text(output.text);
-  const std::size_t end = text.size() - (finished ? 0 : state.stops.held_back(output.text));
-  const std::string_view new_text =
-      end > state.delivered ? text.substr(state.delivered, end - state.delivered) : "";
-  state.delivered += new_text.size();
+  const std::size_t end = text.size() - (output.finished() ? 0 : state.stops.held_back(output.text));
+  const std::string_view new_text = end > delivered ? text.substr(delivered, end - delivered) : "";
+  delivered += new_text.size();
+  const bool finished = state.num_unfinished == 0;
   try {
-    if (state.request.on_update) state.request.on_update({id, output, new_text, finished, std::move(logits)});
+    if (fault_) fault_(EngineStage::kCallback, state.id + index);
+    if (state.request.on_update)
+      state.request.on_update({state.id, state.output, output, new_text, finished, std::move(logits)});
   } catch (const std::exception& e) {
-    log_error("request {}: its callback threw ({})", id, e.what());
+    log_error("request {}: its callback threw, which ends it ({})", state.id, e.what());
+    return false;
   } catch (...) {
-    log_error("request {}: its callback threw", id);
+    log_error("request {}: its callback threw, which ends it", state.id);
+    return false;
   }
+  return true;
 }
 
 }  // namespace quire

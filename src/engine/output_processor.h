@@ -2,14 +2,15 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
+#include "engine/hooks.h"
 #include "engine/request.h"
 #include "engine/stop_strings.h"
 #include "scheduler/scheduler.h"
@@ -22,17 +23,19 @@ namespace quire {
 // request, in order.
 class OutputProcessor {
  public:
-  // tokenizer: may be null, then outputs have no text. stop: told of a request that a stop string ended, on
-  // the output thread.
-  OutputProcessor(const Tokenizer* tokenizer, std::function<void(RequestId)> stop);
+  using Fault = decltype(EngineHooks::fault);
+
+  // tokenizer: may be null, then outputs have no text. stop: told of a sequence that is to end, for a stop
+  // string or a failure, on the output thread.
+  OutputProcessor(const Tokenizer* tokenizer, Fault fault, std::function<void(SequenceId)> stop);
   ~OutputProcessor();  // delivers what is queued, then aborts what has not ended
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
 
   void add(RequestId id, EngineRequest request);
   void push(std::vector<SequenceUpdate> updates);
-  // Ends a request from outside, unless it has ended: abort, or an error and what it was.
-  void finish(RequestId id, FinishReason reason, std::string error = {});
+  // Ends a sequence from outside, unless it has ended: abort, or an error and what it was.
+  void finish(SequenceId id, FinishReason reason, std::string error = {});
 
  private:
   struct Addition {
@@ -40,31 +43,44 @@ class OutputProcessor {
     EngineRequest request;
   };
   struct Ending {
-    RequestId id;
+    SequenceId id;
     FinishReason reason;
     std::string error;
   };
   using Item = std::variant<Addition, SequenceUpdate, Ending>;
 
+  // How the text of one output comes about.
+  struct Text {
+    std::optional<IncrementalDetokenizer> detokenizer;
+    std::size_t delivered = 0;  // bytes that were handed out
+  };
   struct State {
+    RequestId id;
     EngineRequest request;
     RequestOutput output;
-    std::optional<IncrementalDetokenizer> detokenizer;
+    std::vector<Text> texts;  // by output
     StopStrings stops;
-    std::size_t delivered = 0;  // bytes of the text that were handed out
+    int num_unfinished;
   };
+  using States = std::map<RequestId, State>;
 
   void run();
+  void add(Addition addition);
   void handle(Item item);
-  void apply(RequestId id, State& state, const SequenceUpdate& update);
-  static std::string unfinished_text(State& state);
-  static bool extend_text(State& state,
-                          const std::string& new_text);  // true: a stop string was found and cut
-  void deliver(RequestId id, State& state, std::vector<float> logits);
+  States::iterator find(SequenceId id);
+  void apply(State& state, std::size_t index, const SequenceUpdate& update);
+  void apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update);
+  // The text that is left when no token follows; true, as below.
+  static bool end_text(State& state, std::size_t index);
+  // True: a stop string was found and cut.
+  static bool extend_text(State& state, std::size_t index, const std::string& new_text);
+  bool deliver(State& state, std::size_t index, std::vector<float> logits);  // false: the callback threw
+  void stop_unfinished(const State& state);
 
   const Tokenizer* tokenizer_;
-  std::function<void(RequestId)> stop_;
-  std::unordered_map<RequestId, State> states_;  // of the output thread alone
+  Fault fault_;  // may be empty
+  std::function<void(SequenceId)> stop_;
+  States states_;  // of the output thread alone
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Item> queue_;  // guarded by mutex_

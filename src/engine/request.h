@@ -1,33 +1,48 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "kvcache/ids.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
 
 namespace quire {
 
+// The id of the request's first sequence. The sequences of its other outputs have the ids that follow.
 using RequestId = SequenceId;
 
-// What happened to a request since the last call.
+// What happened to one output of a request since the last call.
 struct RequestUpdate {
   RequestId id = 0;
-  const RequestOutput& output;  // all so far
-  std::string_view new_text;    // never part of a character, and never part of a stop string
-  bool finished = false;        // no further update follows
-  std::vector<float> logits;    // [n, vocab] of the next n prompt positions, where asked for
+  const RequestOutput& request;    // all so far
+  const CompletionOutput& output;  // of it, the one that this is about
+  std::string_view new_text;       // of the output; never part of a character or of a stop string
+  bool finished = false;           // the request has: no further update follows
+  std::vector<float> logits;       // [n, vocab] of the next n prompt positions, where asked for
+};
+
+// So many requests wait that this one was not taken; later it may be. A server's HTTP 429.
+class QueueFullError : public Error {
+ public:
+  using Error::Error;
 };
 
 // One prompt to be continued.
 struct EngineRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
-  bool prompt_logits = false;  // deliver the logits of every prompt position
+  int priority = 0;               // lower first, under EngineConfig::scheduling_policy "priority"
+  std::string cache_salt;         // only requests of equal salt share cached prefixes
+  std::optional<double> timeout;  // seconds from submission, over 0, at most 1e9; unset: none
+  bool prompt_logits = false;     // deliver the logits of every prompt position
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
-  // It must not wait for another request. While the engine closes, it must not submit.
+  // It must not wait for another request. What it throws ends the request, without another call. While the
+  // engine closes, it must not submit.
   std::function<void(const RequestUpdate&)> on_update;
 };
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr float kGreedyBelow = 1e-5F;        // vLLM's _SAMPLING_EPS
 constexpr float kLowestTemperature = 1e-2F;  // vLLM's _MAX_TEMP
+constexpr int kMaxOutputs = 16384;           // vLLM's VLLM_MAX_N_SEQUENCES
 constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 256;
 constexpr std::size_t kMaxStopTokenIds = 128;
@@ -17,6 +18,9 @@ constexpr std::size_t kMaxStopTokenIds = 128;
 }  // namespace
 
 void validate(const SamplingParams& params, int vocab_size) {
+  if (params.n < 1 || params.n > kMaxOutputs) fail("n is {}; it must be from 1 to {}", params.n, kMaxOutputs);
+  if (params.n > 1 && params.temperature < kGreedyBelow)
+    fail("n is {}; it must be 1 with temperature 0, since all outputs would be the same", params.n);
   // Written so that NaN fails each test.
   if (!(params.temperature >= 0.0F && params.temperature <= 1e4F)) {
     fail("temperature is {}; it must be from 0 to 10000", params.temperature);

@@ -20,6 +20,10 @@ PrefixCache::PrefixCache(const BlockPool& pool, int block_size, std::uint64_t se
   tokens_.resize(num_blocks * block_size_);
 }
 
+std::uint64_t PrefixCache::salt_of(std::string_view text) const {
+  return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), seed_) | 1;
+}
+
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key) const { return find(key, hash(key)); }
 
 std::vector<BlockId> PrefixCache::match(std::span<const TokenId> tokens, std::uint64_t salt) const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/block_pool.h"
@@ -33,6 +34,8 @@ class PrefixCache {
   // in tests.
   PrefixCache(const BlockPool& pool, int block_size, std::uint64_t seed, int hash_bits = 64);
 
+  // The salt that stands for a text: 0 for none.
+  std::uint64_t salt_of(std::string_view text) const;
   std::optional<Link> find(const Key& key) const;
   // The longest run of cached blocks that `tokens` begins with.
   std::vector<BlockId> match(std::span<const TokenId> tokens, std::uint64_t salt) const;

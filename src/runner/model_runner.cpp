@@ -178,6 +178,21 @@ StepResult ModelRunner::collect() {
   return std::move(pending.result);
 }
 
+void ModelRunner::poison_block(BlockId block) {
+  const auto layers = static_cast<std::size_t>(config_.spec.num_layers);
+  const std::size_t bytes = config_.block_bytes() / layers;
+  std::vector<std::uint8_t> nan(bytes, 0xFF);  // in every float type
+  const auto size = static_cast<std::int64_t>(bytes);
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const std::size_t index =
+        layer * static_cast<std::size_t>(config_.num_blocks) + static_cast<std::size_t>(block);
+    auto* place = static_cast<std::uint8_t*>(cache_buffer_.data()) + index * bytes;
+    backend_.copy(Tensor(place, DType::kU8, {size}, backend_.device()),
+                  Tensor(nan.data(), DType::kU8, {size}));
+  }
+  backend_.wait(backend_.record());
+}
+
 void ModelRunner::drop_in_flight() {
   for (const Pending& pending : pending_) backend_.wait(pending.done);
   pending_.clear();

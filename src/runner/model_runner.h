@@ -30,6 +30,9 @@ class ModelRunner {
   StepResult collect();   // the oldest plan's; waits for it
   void drop_in_flight();  // waits for what was submitted; it has no result
 
+  // Fills a block of the KV cache with NaN, before the next plan. For tests.
+  void poison_block(BlockId block);
+
  private:
   struct Pending {
     StepResult result;

@@ -35,8 +35,8 @@ SchedulerConfig validated(SchedulerConfig config) {
 
 struct Scheduler::Draft {
   StepPlan plan;
-  PlannedStep step;
-  int budget = 0;  // tokens left
+  int budget = 0;        // tokens left
+  int decodes_left = 0;  // sequences not yet planned that want one token
 };
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -69,7 +69,11 @@ void Scheduler::add(SequenceRequest request) {
   // The last token is never computed, so it needs no place in the cache.
   sequence.max_length = static_cast<int>(std::min(
       {num_prompt + sequence.request.max_tokens, std::int64_t{config_.max_model_len}, capacity + 1}));
-  waiting_.push_back(&sequence);
+  if (config_.policy == SchedulingPolicy::kFcfs) sequence.request.priority = 0;
+  sequence.salt = prefix_cache_.salt_of(sequence.request.cache_salt);
+  if (sequence.request.deadline) deadlines_.emplace(*sequence.request.deadline, id);
+  count_queued(sequence, 1);
+  enqueue(sequence);
 }
 
 bool Scheduler::abort(SequenceId id) {
@@ -80,10 +84,32 @@ bool Scheduler::abort(SequenceId id) {
     end(sequence);
   } else {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
-    sequences_.erase(found);
+    if (sequence.num_cached_tokens < 0) count_queued(sequence, -1);
+    forget(sequence);
     admission_blocked_ = false;
   }
   return true;
+}
+
+std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
+  const auto belongs = [first](const auto& entry) {
+    return entry.first == first || (first != 0 && entry.second.request.family == first);
+  };
+  std::vector<SequenceId> members;
+  for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)
+    members.push_back(it->first);
+  std::erase_if(members, [this](SequenceId id) { return !abort(id); });
+  return members;
+}
+
+std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
+  std::vector<SequenceId> late;
+  for (const auto& [deadline, id] : deadlines_) {
+    if (deadline > now) break;
+    late.push_back(id);
+  }
+  std::erase_if(late, [this](SequenceId id) { return !abort(id); });
+  return late;
 }
 
 std::optional<StepPlan> Scheduler::schedule() {
@@ -91,80 +117,45 @@ std::optional<StepPlan> Scheduler::schedule() {
   draft.budget = config_.max_num_batched_tokens;
   const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
   draft.plan.sequences.reserve(most);
-  draft.step.sequences.reserve(most);
-  plan_running(draft);
-  // Newcomers wait while a running sequence drains to give its blocks back: it is the next to be preempted.
-  if (running_.empty() || !running_.back()->yielding) admit_waiting(draft);
+  QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
+  drafted_.sequences.reserve(most);
+  plan_by_rank(draft);
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
-  for (const PlannedSequence& planned : draft.step.sequences) index_full_blocks(*planned.sequence);
-  draft.plan.id = draft.step.id = ++last_plan_;
+  for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
+  draft.plan.id = drafted_.id = ++last_plan_;
   draft.plan.num_tokens = config_.max_num_batched_tokens - draft.budget;
-  in_flight_.push_back(std::move(draft.step));
+  in_flight_.push_back(std::exchange(drafted_, {}));
   return std::move(draft.plan);
 }
 
-void Scheduler::plan_running(Draft& draft) {
+// Running sequences and those waiting take their turn by rank. First come, first served, all running ones
+// rank before all waiting ones; under priorities one that waits may rank before one that runs.
+void Scheduler::plan_by_rank(Draft& draft) {
   const auto is_decode = [this](const Sequence* sequence) { return span_limit(*sequence) == 1; };
-  auto decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  for (std::size_t i = 0; i < running_.size() && draft.budget > 0; ++i) {  // preemption takes from the end
-    Sequence& sequence = *running_[i];
-    const int wanted = span_limit(sequence);
-    if (wanted == 0) continue;
-    if (wanted == 1) --decodes_left;
-    // Every decode behind gets its token; yet the older one always gets on.
-    const int affordable = std::max(1, draft.budget - decodes_left);
-    const int num_tokens = make_room(sequence, std::min(wanted, affordable));
-    if (num_tokens > 0) plan_span(sequence, num_tokens, false, draft);
+  draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
+  for (std::size_t i = 0; draft.budget > 0; ++i) {  // preemption takes from the end
+    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
+    if (i >= running_.size()) break;
+    plan_next(*running_[i], draft);
   }
 }
 
-void Scheduler::admit_waiting(Draft& draft) {
-  while (!waiting_.empty() && !admission_blocked_ && draft.budget > 0 && !free_slots_.empty()) {
-    Sequence& sequence = *waiting_.front();
-    if (!admit(sequence)) {
-      admission_blocked_ = true;
-      return;
-    }
-    waiting_.pop_front();
-    running_.push_back(&sequence);
-    plan_span(sequence, std::min(span_limit(sequence), draft.budget), true, draft);
-  }
-}
-
-// Gives a waiting sequence its slot and the cached head of its prompt, if blocks are free for all its tokens
-// and for what those running will take next. The last known token is always computed, for its logits.
-bool Scheduler::admit(Sequence& sequence) {
-  const SequenceRequest& request = sequence.request;
-  const bool look_up = config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll;
-  std::vector<BlockId> hits;
-  if (look_up)
-    hits =
-        prefix_cache_.match(std::span(sequence.tokens).first(sequence.tokens.size() - 1), request.cache_salt);
-  const auto num_shared = static_cast<int>(
-      std::count_if(hits.begin(), hits.end(), [this](BlockId block) { return pool_.ref_count(block) > 0; }));
-  int num_needed = blocks_ahead(sequence) - num_shared;
-  for (const Sequence* other : running_) num_needed += blocks_ahead(*other);
-  if (num_needed > pool_.num_free()) return false;
-
-  sequence.state = SequenceState::kRunning;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
-  for (const BlockId block : hits) sequence.table.share(block);
-  sequence.num_indexed = sequence.table.size();
-  sequence.num_planned = sequence.table.size() * config_.block_size;
-  sequence.last_index = hits.empty() ? PrefixCache::Link{} : prefix_cache_.link(hits.back());
-  if (sequence.num_cached_tokens < 0) {
-    sequence.num_cached_tokens = sequence.num_planned;
-    if (look_up) prefix_cache_queries_ += sequence.num_prompt;
-    prefix_cache_hits_ += sequence.num_planned;
-  }
-  return true;
+void Scheduler::plan_next(Sequence& sequence, Draft& draft) {
+  const int wanted = span_limit(sequence);
+  if (wanted == 0) return;
+  if (wanted == 1) --draft.decodes_left;
+  // Every decode behind gets its token; yet whoever ranks first always gets on.
+  const int affordable = std::max(1, draft.budget - draft.decodes_left);
+  const int num_tokens = make_room(sequence, std::min(wanted, affordable));
+  if (num_tokens > 0) plan_span(sequence, num_tokens, draft);
 }
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
 int Scheduler::span_limit(const Sequence& sequence) const {
   if (sequence.yielding || sequence.complete()) return 0;
+  // What it was forked from may be written in the very step that is being planned.
+  if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
   if (sequence.request.prompt_output == OutputKind::kAll) {
     // A span has one kind of output; what was handed out before a preemption is not wanted again.
@@ -176,7 +167,18 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
-void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft) {
+// First of all, so that whatever fails while it is planned is known to concern this sequence.
+Scheduler::PlannedSequence& Scheduler::enter_step(Sequence& sequence) {
+  ++sequence.num_in_flight;
+  PlannedSequence& planned =
+      drafted_.sequences.emplace_back(PlannedSequence{&sequence, 0, OutputKind::kNone, false});
+  if (config_.on_plan) config_.on_plan(sequence.request.id);
+  return planned;
+}
+
+void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
+  PlannedSequence& planned = enter_step(sequence);
+  const bool start = !std::exchange(sequence.started, true);
   SequencePlan& plan = draft.plan.sequences.emplace_back();
   plan.sequence = sequence.request.id;
   plan.slot = sequence.slot;
@@ -187,11 +189,14 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
 
-  const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, draft.plan.block_copies);
+  if (start) forget_block_to_write(sequence);
+  const int first_changed = prepare_write(sequence, last, draft);
   plan.first_new_block = start ? 0 : first_changed;
   const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
   plan.new_blocks.assign(blocks.begin(), blocks.end());
 
+  if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
+    sequence.prompt_step = last_plan_ + 1;
   plan.sample = last == sequence.length();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
   const bool prompt_logits = sequence.request.prompt_output == OutputKind::kAll &&
@@ -199,47 +204,52 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
                              sequence.num_planned < sequence.num_prompt;
   plan.output = prompt_logits ? OutputKind::kAll : plan.sample ? OutputKind::kLast : OutputKind::kNone;
 
-  draft.step.sequences.push_back({&sequence, num_tokens, plan.output, plan.sample});
+  planned = {&sequence, num_tokens, plan.output, plan.sample};
   draft.budget -= num_tokens;
   sequence.num_planned = last;
   sequence.num_pending += plan.sample ? 1 : 0;
   sequence.has_sampled |= plan.sample;
-  ++sequence.num_in_flight;
 }
 
-// How many of the next tokens of a running sequence have a place. If not even one has, the youngest gives its
+int Scheduler::prepare_write(Sequence& sequence, int last, Draft& draft) {
+  std::vector<BlockCopy>& copies = draft.plan.block_copies;
+  const std::size_t num_copies = copies.size();
+  const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, copies);
+  if (copies.size() > num_copies && sequence.num_in_flight > 1) {  // in this step, and in earlier ones
+    pool_.acquire(copies.back().from);
+    drafted_.replaced.push_back(copies.back().from);
+  }
+  return first_changed;
+}
+
+void Scheduler::release_replaced(PlannedStep& step) {
+  if (!step.replaced.empty()) admission_blocked_ = false;
+  for (const BlockId block : std::exchange(step.replaced, {})) pool_.release(block);
+}
+
+// A fork computes the last token of its prompt again. If that lies in a full block, which nobody else holds
+// any more, it is written in place: out of the cache until the step is planned.
+void Scheduler::forget_block_to_write(const Sequence& sequence) {
+  const int index = sequence.num_planned / config_.block_size;
+  if (index == sequence.table.size()) return;
+  const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(index)];
+  if (pool_.ref_count(block) == 1) prefix_cache_.erase(block);
+}
+
+// How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
 // blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
 // for the older ones to end.
 int Scheduler::make_room(const Sequence& sequence, int wanted) {
   while (true) {
     const int writable = sequence.table.writable(sequence.num_planned, wanted);
-    Sequence& youngest = *running_.back();
-    if (writable > 0 || &youngest == &sequence) return writable;
-    if (youngest.num_in_flight > 0) {
-      youngest.yielding = true;
+    Sequence& last = *running_.back();
+    if (writable > 0 || &last == &sequence) return writable;
+    if (last.num_in_flight > 0) {
+      last.yielding = true;
       return 0;
     }
-    preempt_youngest();
+    preempt_last();
   }
-}
-
-void Scheduler::preempt_youngest() {
-  Sequence& sequence = *running_.back();
-  QUIRE_CHECK(sequence.num_in_flight == 0);
-  running_.pop_back();
-  waiting_.push_front(&sequence);
-  give_back(sequence);
-  sequence.state = SequenceState::kWaiting;
-  sequence.yielding = sequence.has_sampled = false;
-  sequence.num_planned = 0;
-  ++num_preemptions_;
-}
-
-// The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier.
-// Never more than the whole cache has.
-int Scheduler::blocks_ahead(const Sequence& sequence) const {
-  const int most = blocks_for(sequence.max_length - 1);
-  return std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
 }
 
 // Enters the blocks that are full, as far as their tokens are known, once their computation is planned: steps
@@ -251,8 +261,8 @@ void Scheduler::index_full_blocks(Sequence& sequence) {
   for (; sequence.num_indexed < num_tokens / config_.block_size; ++sequence.num_indexed) {
     const auto i = static_cast<std::size_t>(sequence.num_indexed);
     sequence.last_index = prefix_cache_.insert(
-        sequence.table.blocks()[i], {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size),
-                                     sequence.request.cache_salt});
+        sequence.table.blocks()[i],
+        {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size), sequence.salt});
   }
 }
 
@@ -267,8 +277,9 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
     QUIRE_CHECK(planned.sample ? token >= 0 || token == SequenceResult::kInvalidLogits
                                : token == SequenceResult::kNoToken);
   }
-  const PlannedStep step = std::move(in_flight_.front());
+  PlannedStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  release_replaced(step);
   std::vector<SequenceUpdate> updates;
   updates.reserve(step.sequences.size());
   for (std::size_t i = 0; i < step.sequences.size(); ++i)
@@ -307,7 +318,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (ended)
     end(sequence);
   else if (sequence.yielding && sequence.num_in_flight == 0)
-    preempt_youngest();
+    preempt_last();
 }
 
 // What the token just learned ends, if anything.
@@ -328,8 +339,7 @@ void Scheduler::end(Sequence& sequence) {
   sequence.state = SequenceState::kRetiring;
   if (sequence.num_in_flight > 0) return;
   give_back(sequence);
-  const SequenceId id = sequence.request.id;
-  sequences_.erase(id);
+  forget(sequence);
 }
 
 void Scheduler::give_back(Sequence& sequence) {
@@ -338,10 +348,54 @@ void Scheduler::give_back(Sequence& sequence) {
   admission_blocked_ = false;
 }
 
+void Scheduler::forget(const Sequence& sequence) {
+  const SequenceId id = sequence.request.id;
+  if (sequence.request.deadline) deadlines_.erase({*sequence.request.deadline, id});
+  sequences_.erase(id);
+}
+
+SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
+  SequenceUpdate update;
+  update.id = sequence.request.id;
+  update.finish = FinishReason::kError;
+  update.num_cached_tokens = sequence.num_cached_tokens;
+  return update;
+}
+
+std::vector<SequenceUpdate> Scheduler::fail_drafted() {
+  std::vector<SequenceUpdate> updates;
+  PlannedStep step = std::exchange(drafted_, {});
+  if (!in_flight_.empty()) {
+    std::vector<BlockId>& kept = in_flight_.back().replaced;
+    kept.insert(kept.end(), step.replaced.begin(), step.replaced.end());
+    step.replaced.clear();
+  }
+  release_replaced(step);
+  for (const PlannedSequence& planned : step.sequences) {
+    --planned.sequence->num_in_flight;
+    planned.sequence->num_pending -= planned.sample ? 1 : 0;
+    updates.push_back(error_update(*planned.sequence));
+    end(*planned.sequence);
+  }
+  // Forks of what was to be written in this step. They are of the same requests.
+  const auto is_lost = [this](const Sequence* sequence) {
+    return !sequence->started && sequence->prompt_step > last_plan_;
+  };
+  while (true) {
+    const auto found = std::find_if(running_.begin(), running_.end(), is_lost);
+    if (found == running_.end()) break;
+    updates.push_back(error_update(**found));
+    end(**found);
+  }
+  return updates;
+}
+
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   std::vector<SequenceId> lost;
-  for (const PlannedStep& step : in_flight_)
+  for (PlannedStep& step : in_flight_) {
     for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->request.id);
+    release_replaced(step);
+  }
   in_flight_.clear();
   prefix_cache_.clear();
   std::vector<SequenceUpdate> updates;
@@ -349,15 +403,13 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) continue;  // it was in several steps
     Sequence& sequence = found->second;
-    if (sequence.state == SequenceState::kRunning) {
-      SequenceUpdate& update = updates.emplace_back();
-      update.id = id;
-      update.finish = FinishReason::kError;
-      update.num_cached_tokens = sequence.num_cached_tokens;
-    }
+    if (sequence.state == SequenceState::kRunning) updates.push_back(error_update(sequence));
     sequence.num_in_flight = 0;
     end(sequence);
   }
+  // A fork that has not started stands on blocks that a lost step may have been to write.
+  const auto started = [](const Sequence* sequence) { return sequence->started; };
+  while (!std::all_of(running_.begin(), running_.end(), started)) preempt_last();
   return updates;
 }
 
@@ -377,6 +429,8 @@ std::vector<SequenceUpdate> Scheduler::fail_all() {
 SchedulerStats Scheduler::stats() const {
   return {.num_running = config_.max_num_seqs - static_cast<int>(free_slots_.size()),
           .num_waiting = static_cast<int>(waiting_.size()),
+          .num_queued_requests = num_queued_requests_,
+          .num_queued_tokens = num_queued_tokens_,
           .num_blocks = pool_.num_blocks(),
           .num_free_blocks = pool_.num_free(),
           .num_preemptions = num_preemptions_,

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <optional>
-#include <unordered_map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "kvcache/block_pool.h"
@@ -14,15 +18,22 @@
 
 namespace quire {
 
+enum class SchedulingPolicy : std::uint8_t {
+  kFcfs,      // first come, first served
+  kPriority,  // lower numbers of SequenceRequest::priority first; among equals, first come, first served
+};
+
 struct SchedulerConfig {
   int max_num_seqs = 256;             // slots
   int max_num_batched_tokens = 2048;  // of a step
   int max_model_len = 0;              // tokens of a sequence, prompt and output
   int block_size = 16;                // tokens; a power of two, 8 to 256
   int num_blocks = 0;
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
-  std::optional<std::uint64_t> hash_seed;  // of the prefix cache; unset: random
-  int hash_bits = 64;                      // of the prefix cache; fewer only in tests
+  std::optional<std::uint64_t> hash_seed;        // of the prefix cache; unset: random
+  int hash_bits = 64;                            // of the prefix cache; fewer only in tests
+  std::function<void(SequenceId)> on_plan = {};  // called before a sequence is planned; only tests have one
 };
 
 // What a step brought one sequence.
@@ -38,6 +49,8 @@ struct SequenceUpdate {
 struct SchedulerStats {
   int num_running = 0;  // those that ended with steps in flight included
   int num_waiting = 0;
+  std::int64_t num_queued_requests = 0;  // of which no sequence was admitted yet
+  std::int64_t num_queued_tokens = 0;    // of their prompts
   int num_blocks = 0;
   int num_free_blocks = 0;
   std::uint64_t num_preemptions = 0;
@@ -45,14 +58,17 @@ struct SchedulerStats {
   std::uint64_t prefix_cache_hits = 0;     // those of them found cached
 };
 
-// Decides which tokens each step computes. First come, first served: sequences are admitted in order of
-// arrival, the older ones get blocks first, and when blocks run out the youngest running one gives its blocks
-// back, to be computed again later. Any number of steps may be in flight; they are executed and applied in
+// Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
+// priorities, that among equals. Who ranks first is admitted first and gets blocks first, and when blocks run
+// out the last running one gives its blocks back, to be computed again later. Under priorities it does so for
+// a waiting one of lower number too. Any number of steps may be in flight; they are executed and applied in
 // the order they were planned.
 //
 // Threads: one thread owns a scheduler; nothing is locked.
 class Scheduler {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Error on impossible values.
   explicit Scheduler(const SchedulerConfig& config);
 
@@ -62,10 +78,18 @@ class Scheduler {
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
   bool abort(SequenceId id);
+  // The same for a sequence and, if it is the first of a family, for all of it. Returns those that were
+  // alive.
+  std::vector<SequenceId> abort_family(SequenceId first);
+  // Ends what has a deadline of `now` or before, in whatever state it is. No update follows.
+  std::vector<SequenceId> expire(Clock::time_point now);
 
   // The next step, or none if nothing can run before a result is applied, an abort or an addition. If no step
-  // is in flight, none means that nothing is unfinished.
+  // is in flight, none means that nothing is unfinished. If it throws, fail_drafted must follow.
   std::optional<StepPlan> schedule();
+
+  // Planning a step has failed. The sequences that were in it end with kError; there may be none.
+  std::vector<SequenceUpdate> fail_drafted();
 
   // Books the oldest step in flight. The updates are in the plan's order; sequences that have ended, and
   // chunks of prompts without an outcome, have none.
@@ -95,24 +119,46 @@ class Scheduler {
     bool sample;
   };
   struct PlannedStep {
-    std::uint64_t id;
+    std::uint64_t id = 0;
     std::vector<PlannedSequence> sequences;
+    // Blocks that were replaced by copies while earlier steps in flight use them: kept until this one is
+    // applied.
+    std::vector<BlockId> replaced;
   };
   struct Draft;  // a step in the making
+  // What is computed of a sequence when it is admitted.
+  struct Head {
+    std::vector<BlockId> blocks;
+    int num_tokens = 0;   // in them; if the last block is not full of them, it will be copied
+    bool forked = false;  // they are those of a sequence of the same family
+  };
 
-  void plan_running(Draft& draft);
-  void admit_waiting(Draft& draft);
-  bool admit(Sequence& sequence);
+  PlannedSequence& enter_step(Sequence& sequence);
+  void plan_by_rank(Draft& draft);
+  void plan_next(Sequence& sequence, Draft& draft);
+  void enqueue(Sequence& sequence);
+  void count_queued(const Sequence& sequence, int sign);
+  bool waiting_is_next(std::size_t place) const;
+  bool admit_next(std::size_t place);
+  const Sequence* find_sibling(const Sequence& sequence) const;
+  Head find_head(const Sequence& sequence, const Sequence* sibling) const;
+  int blocks_to_admit(const Sequence& sequence, const Head& head) const;
+  void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
-  void plan_span(Sequence& sequence, int num_tokens, bool start, Draft& draft);
+  void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
+  int prepare_write(Sequence& sequence, int last, Draft& draft);
+  void release_replaced(PlannedStep& step);
+  void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
-  void preempt_youngest();
+  void preempt_last();
   int blocks_ahead(const Sequence& sequence) const;
   void index_full_blocks(Sequence& sequence);
   void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);
   FinishReason finish_reason(const Sequence& sequence) const;
   void end(Sequence& sequence);
+  static SequenceUpdate error_update(const Sequence& sequence);
   void give_back(Sequence& sequence);
+  void forget(const Sequence& sequence);
   void check_sequence(const Sequence& sequence) const;
   void check_order() const;
   int blocks_for(int num_tokens) const { return (num_tokens + config_.block_size - 1) / config_.block_size; }
@@ -120,14 +166,18 @@ class Scheduler {
   SchedulerConfig config_;
   BlockPool pool_;
   PrefixCache prefix_cache_;
-  std::unordered_map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
-  std::vector<Sequence*> running_;                      // in order of arrival, all before those waiting
-  std::deque<Sequence*> waiting_;                       // in order of arrival
+  std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
+  std::vector<Sequence*> running_;            // by rank; of one priority, all before those waiting
+  std::deque<Sequence*> waiting_;             // by rank
+  std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;
+  PlannedStep drafted_;  // the step that is being planned
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_plan_ = 0;
   bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since
+  std::int64_t num_queued_requests_ = 0;
+  std::int64_t num_queued_tokens_ = 0;
   std::uint64_t num_preemptions_ = 0;
   std::uint64_t prefix_cache_queries_ = 0;
   std::uint64_t prefix_cache_hits_ = 0;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "scheduler/scheduler.h"
@@ -22,6 +23,8 @@ void Scheduler::check() const {
     QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
     taken.at(slot) = true;
   }
+  for (const PlannedStep& step : in_flight_)
+    for (const BlockId block : step.replaced) ++num_holders.at(static_cast<std::size_t>(block));
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
                 "2: block {} has {} references", block, pool_.ref_count(block));
@@ -30,18 +33,24 @@ void Scheduler::check() const {
 }
 
 void Scheduler::check_order() const {
-  std::uint64_t previous = 0;
+  std::map<int, std::uint64_t> newest;  // arrival, by priority: of those running, then of those waiting
   const auto check_list = [&](const auto& list, SequenceState state) {
     for (const Sequence* sequence : list) {
-      QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", sequence->request.id);
-      QUIRE_CHECK(sequence->arrival > previous, "11: sequence {} lost its place", sequence->request.id);
-      previous = sequence->arrival;
-      // Only the youngest running one may have to yield, or it would not be the next to be preempted.
+      const SequenceId id = sequence->request.id;
+      QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", id);
+      QUIRE_CHECK(sequence->arrival > newest[sequence->request.priority], "11: sequence {} lost its place",
+                  id);
+      newest[sequence->request.priority] = sequence->arrival;
+      // Only the last running one may have to yield, or it would not be the next to be preempted.
       QUIRE_CHECK(!sequence->yielding || sequence == running_.back(), "11");
     }
   };
   check_list(running_, SequenceState::kRunning);
   check_list(waiting_, SequenceState::kWaiting);
+  const auto by_rank = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), by_rank) &&
+                  std::is_sorted(waiting_.begin(), waiting_.end(), by_rank),
+              "11: not in order of rank");
   for (const PlannedStep& step : in_flight_) {
     int num_tokens = 0;
     for (const PlannedSequence& planned : step.sequences) num_tokens += planned.num_tokens;
@@ -84,7 +93,10 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
   for (int i = num_full; i < sequence.table.size(); ++i) {
     const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(i)];
-    QUIRE_CHECK(pool_.ref_count(block) == 1 && !prefix_cache_.contains(block),
+    // The block that the prompt of a family ends in is shared until it is written, by way of a copy.
+    const bool prompt_end =
+        sequence.request.family != 0 && i == (sequence.num_prompt - 1) / config_.block_size;
+    QUIRE_CHECK(prompt_end || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
                 "3: block {} is shared, and sequence {} will write it", block, id);
   }
 }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,13 +17,19 @@ namespace quire {
 // What the engine hands to the scheduler: ids, no text.
 struct SequenceRequest {
   SequenceId id = 0;  // never used before
+  // The first id of the sequences that continue the same prompt, whose ids follow each other and which are
+  // added one after the other. One that is admitted while another runs shares its blocks. 0: there is no
+  // other.
+  SequenceId family = 0;
   std::vector<TokenId> prompt;
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   int max_tokens = 16;
   int min_tokens = 0;
   // kAll: logits of every prompt position are wanted; then no prefix of it is taken from the cache.
   OutputKind prompt_output = OutputKind::kLast;
-  std::uint64_t cache_salt = 0;  // only sequences of equal salt share cached prefixes
+  std::string cache_salt;  // only sequences of equal salt share cached prefixes
+  int priority = 0;        // lower first, where the policy is to look at it
+  std::optional<std::chrono::steady_clock::time_point> deadline;  // by which it is to end
 };
 
 enum class SequenceState : std::uint8_t {
@@ -36,6 +45,7 @@ struct Sequence {
   SequenceRequest request;      // its prompt has moved to the front of tokens
   std::vector<TokenId> tokens;  // prompt and output, as far as known
   std::uint64_t arrival = 0;    // counts up
+  std::uint64_t salt = 0;       // what stands for the request's in the prefix cache
   int num_prompt = 0;
   int max_length = 0;   // tokens it ends at
   int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
@@ -43,14 +53,17 @@ struct Sequence {
   int num_in_flight = 0;
   SequenceState state = SequenceState::kWaiting;
   int slot = -1;
-  bool has_sampled = false;      // since it got its slot
-  bool yielding = false;         // planned no more until its steps are applied, then preempted
-  int num_cached_tokens = -1;    // prompt tokens found cached at first admission; -1: not yet admitted
-  int num_prompt_logits = 0;     // prompt positions whose logits were handed out
-  int num_indexed = 0;           // blocks of the table the prefix cache has seen
-  PrefixCache::Link last_index;  // what stands for the last of these
+  bool started = false;           // a step was planned since it got its slot
+  bool has_sampled = false;       // since it got its slot
+  bool yielding = false;          // planned no more until its steps are applied, then preempted
+  int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
+  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
+  int num_prompt_logits = 0;      // prompt positions whose logits were handed out
+  int num_indexed = 0;            // blocks of the table the prefix cache has seen
+  PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;
 
+  std::pair<int, std::uint64_t> rank() const { return {request.priority, arrival}; }  // lower first
   int length() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight

@@ -94,6 +94,29 @@ TEST(CliTest, GenerateContinuesTokenIdsAsHuggingFaceDoes) {
   EXPECT_EQ(count, 2);
 }
 
+TEST(CliTest, GenerateGivesSeveralOutputsOfAPrompt) {
+  const std::string flags = " --prompt-ids 1,2,3 --prompt-ids 4 --seed 5 --ignore-eos --max-tokens 8 --json ";
+  const auto lines_of = [](const std::string& text) {
+    std::istringstream stream(text);
+    std::vector<json> lines;
+    for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+    return lines;
+  };
+  const auto outputs = lines_of(run_quire("generate " + kGolden + flags + "--n 3").out);
+  const auto alone = lines_of(run_quire("generate " + kGolden + flags).out);
+  ASSERT_EQ(outputs.size(), 6U);
+  ASSERT_EQ(alone.size(), 2U);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(outputs[i].at("prompt"), i / 3);
+    EXPECT_EQ(outputs[i].at("index"), i % 3);
+  }
+  EXPECT_EQ(outputs[0], alone[0]);
+  EXPECT_EQ(outputs[3], alone[1]);
+  EXPECT_NE(outputs[1].at("token_ids"), outputs[0].at("token_ids"));
+  expect_mistake(run_quire("generate " + kGolden + flags + "--n 0"), "n is 0; it must be from 1 to 16384");
+  expect_mistake(run_quire("generate -p hi --stream --n 2"), "--stream takes one output, not 2");
+}
+
 TEST(CliTest, APromptThatCannotFitFailsAloneWithCodeTwo) {
   const ProgramResult result = run_quire("generate " + kGolden +
                                          " --prompt-ids 1,2,3,4,5,6,7,8,9 --prompt-ids 1 --max-model-len 8 "

@@ -44,11 +44,12 @@ TEST(ToyModelTest, AnswersQuestionsInWordsItWasNotTrainedOn) {
   const auto outputs = llm.generate(prompts, greedy);
   std::size_t right = 0;
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    EXPECT_EQ(outputs[i].finish_reason, FinishReason::kStop);
-    if (answers(outputs[i].text, questions[i].at("must_contain"))) {
+    EXPECT_EQ(outputs[i].outputs[0].finish_reason, FinishReason::kStop);
+    if (answers(outputs[i].outputs[0].text, questions[i].at("must_contain"))) {
       ++right;
     } else {
-      std::cout << "wrong: " << questions[i].at("question") << "\n       " << outputs[i].text << "\n";
+      std::cout << "wrong: " << questions[i].at("question") << "\n       " << outputs[i].outputs[0].text
+                << "\n";
     }
   }
   std::cout << right << " of " << questions.size() << " answers are right\n";

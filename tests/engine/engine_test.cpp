@@ -38,14 +38,16 @@ std::vector<Prompt> golden_prompts(const std::string& model) {
 
 void expect_golden(const std::string& model, const std::vector<RequestOutput>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_THAT(outputs[i].token_ids,
+    const CompletionOutput& output = outputs[i].outputs.at(0);
+    EXPECT_THAT(output.token_ids,
                 ElementsAreArray(testing::golden_ids(model, "greedy." + std::to_string(i))));
-    EXPECT_EQ(outputs[i].finish_reason, FinishReason::kLength);
+    EXPECT_EQ(output.finish_reason, FinishReason::kLength);
   }
 }
 
-std::future<RequestOutput> submit(Engine& engine, std::vector<TokenId> prompt, const SamplingParams& params) {
-  auto done = std::make_shared<std::promise<RequestOutput>>();
+std::future<CompletionOutput> submit(Engine& engine, std::vector<TokenId> prompt,
+                                     const SamplingParams& params) {
+  auto done = std::make_shared<std::promise<CompletionOutput>>();
   EngineRequest request;
   request.prompt = std::move(prompt);
   request.params = params;
@@ -73,7 +75,7 @@ TEST(EngineTest, GreedyContinuationsAreTheSameUnderPreemptionAndSmallSteps) {
   const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
   config.kv_cache_memory = 36 * block_bytes;  // two prompts of 130 tokens, but not their continuations
   Engine engine(config);
-  std::vector<std::future<RequestOutput>> outputs;
+  std::vector<std::future<CompletionOutput>> outputs;
   for (int i = 0; i < 3; ++i)
     outputs.push_back(submit(engine, testing::golden_ids("qwen3", "prompt.2"), greedy(24)));
   for (auto& output : outputs) {
@@ -114,32 +116,33 @@ class RequestsThatKillOthers : public ::testing::Test {
   }
 
   // The bad prompt's output, run between two good ones that must not notice.
-  RequestOutput run_among_good(const Prompt& bad, const SamplingParams& params) {
+  CompletionOutput run_among_good(const Prompt& bad, const SamplingParams& params) {
     const Prompt good = testing::golden_ids("qwen3", "prompt.0");
     const auto outputs = llm_.generate({good, bad, good}, {greedy(24), params, greedy(24)});
     for (const std::size_t i : {0, 2}) {
-      EXPECT_THAT(outputs[i].token_ids, ElementsAreArray(testing::golden_ids("qwen3", "greedy.0")));
+      EXPECT_THAT(outputs[i].outputs[0].token_ids,
+                  ElementsAreArray(testing::golden_ids("qwen3", "greedy.0")));
     }
-    return outputs[1];
+    return outputs[1].outputs[0];
   }
 
   LLM llm_{small_cache()};
 };
 
 TEST_F(RequestsThatKillOthers, PromptLargerThanTheWholeCache) {
-  const RequestOutput output = run_among_good(std::vector<TokenId>(100, 3), greedy(1));
+  const CompletionOutput output = run_among_good(std::vector<TokenId>(100, 3), greedy(1));
   EXPECT_EQ(output.finish_reason, FinishReason::kError);
   EXPECT_THAT(output.error, HasSubstr("100"));
 }
 
 TEST_F(RequestsThatKillOthers, SequenceThatOutgrowsTheCacheAloneEndsWithLength) {
-  const RequestOutput output = run_among_good(std::vector<TokenId>(50, 3), greedy(100));
+  const CompletionOutput output = run_among_good(std::vector<TokenId>(50, 3), greedy(100));
   EXPECT_EQ(output.finish_reason, FinishReason::kLength);
   EXPECT_GE(output.token_ids.size(), 14U);
 }
 
 TEST_F(RequestsThatKillOthers, EmptyPrompt) {
-  const RequestOutput output = run_among_good(std::vector<TokenId>{}, greedy(1));
+  const CompletionOutput output = run_among_good(std::vector<TokenId>{}, greedy(1));
   EXPECT_EQ(output.finish_reason, FinishReason::kError);
   EXPECT_THAT(output.error, HasSubstr("empty"));
 }
@@ -149,10 +152,10 @@ TEST_F(RequestsThatKillOthers, PromptAsLongAsTheContext) {
   config.max_model_len = 32;
   LLM llm(config);
   const auto outputs = llm.generate({std::vector<TokenId>(32, 3), std::vector<TokenId>(31, 3)}, greedy(8));
-  EXPECT_EQ(outputs[0].finish_reason, FinishReason::kError);
-  EXPECT_THAT(outputs[0].error, HasSubstr("32"));
-  EXPECT_EQ(outputs[1].finish_reason, FinishReason::kLength);
-  EXPECT_EQ(outputs[1].token_ids.size(), 1U);
+  EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kError);
+  EXPECT_THAT(outputs[0].outputs[0].error, HasSubstr("32"));
+  EXPECT_EQ(outputs[1].outputs[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(outputs[1].outputs[0].token_ids.size(), 1U);
 }
 
 TEST_F(RequestsThatKillOthers, MaxTokensOfZeroIsRefused) {
@@ -179,9 +182,9 @@ TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
   LLM llm(config);
   SamplingParams params = greedy(24);
   const Prompt prompt = testing::golden_ids("qwen3", "prompt.0");
-  EXPECT_THAT(llm.generate({prompt}, params).front().token_ids, ElementsAreArray(expected));
+  EXPECT_THAT(llm.generate({prompt}, params).front().outputs.front().token_ids, ElementsAreArray(expected));
   params.ignore_eos = false;
-  const auto output = llm.generate({prompt}, params).front();
+  const auto output = llm.generate({prompt}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), end));
 }
@@ -192,7 +195,8 @@ TEST(EngineTest, AStopTokenEndsASequenceAlsoWhereEosIsIgnored) {
   LLM llm(testing::golden_config("qwen3"));
   SamplingParams params = greedy(24);
   params.stop_token_ids = {expected[5]};
-  const auto output = llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front();
+  const auto output =
+      llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), stop + 1));
 }
@@ -203,7 +207,8 @@ TEST(EngineTest, MinTokensKeepsStopTokensFromBeingSampled) {
   SamplingParams params = greedy(24);
   params.stop_token_ids = {expected[0]};
   params.min_tokens = 10;
-  const auto output = llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front();
+  const auto output =
+      llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front().outputs.front();
   ASSERT_GE(output.token_ids.size(), 10U);
   EXPECT_THAT(std::vector(output.token_ids.begin(), output.token_ids.begin() + 10),
               ::testing::Not(::testing::Contains(expected[0])));
@@ -215,18 +220,18 @@ TEST(EngineTest, ASeedGivesTheSameTokensWhateverRunsBeside) {
   params.temperature = 1.5F;
   params.seed = 7;
   const Prompt prompt = testing::golden_ids("qwen3", "prompt.0");
-  const auto alone = llm.generate({prompt}, params).front();
+  const auto alone = llm.generate({prompt}, params).front().outputs.front();
   SamplingParams other = params;
   other.seed = 8;
   const auto outputs = llm.generate({prompt, prompt, prompt}, {other, params, greedy(24)});
-  EXPECT_EQ(outputs[1].token_ids, alone.token_ids);
-  EXPECT_NE(outputs[0].token_ids, alone.token_ids);
-  EXPECT_NE(outputs[2].token_ids, alone.token_ids);
+  EXPECT_EQ(outputs[1].outputs[0].token_ids, alone.token_ids);
+  EXPECT_NE(outputs[0].outputs[0].token_ids, alone.token_ids);
+  EXPECT_NE(outputs[2].outputs[0].token_ids, alone.token_ids);
 }
 
 TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
   Engine engine(testing::golden_config("qwen3"));
-  std::promise<RequestOutput> done;
+  std::promise<CompletionOutput> done;
   std::promise<void> started;
   EngineRequest request;
   request.prompt = testing::golden_ids("qwen3", "prompt.0");
@@ -240,7 +245,7 @@ TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
   started.get_future().wait();
   engine.abort(id);
   engine.abort(id);
-  const RequestOutput output = done.get_future().get();
+  const CompletionOutput output = done.get_future().get();
   EXPECT_EQ(output.finish_reason, FinishReason::kAbort);
   EXPECT_LT(output.token_ids.size(), 900U);
   // Another request later, its blocks are all there again.
@@ -256,9 +261,11 @@ TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
   const std::atomic<bool> cancelled = true;
   GenerateOptions options;
   options.cancelled = &cancelled;
-  EXPECT_EQ(
-      llm.generate({testing::golden_ids("qwen3", "prompt.0")}, greedy(900), options).front().finish_reason,
-      FinishReason::kAbort);
+  EXPECT_EQ(llm.generate({testing::golden_ids("qwen3", "prompt.0")}, greedy(900), options)
+                .front()
+                .outputs.front()
+                .finish_reason,
+            FinishReason::kAbort);
 }
 
 TEST(EngineTest, DestructionAbortsWhatIsUnfinished) {
@@ -289,24 +296,24 @@ TEST(EngineTest, WhatACallbackThrowsComesOutOfGenerate) {
   EngineConfig config;  // the bundled model: the others make no text
   LLM llm(config);
   GenerateOptions options;
-  options.on_text = [](std::size_t, const RequestOutput&, std::string_view) {
+  options.on_text = [](std::size_t, const CompletionOutput&, std::string_view) {
     throw std::length_error("full");
   };
   EXPECT_THROW(llm.generate({"Once there was", "The"}, greedy(8), options), std::length_error);
-  options.on_text = [](std::size_t, const RequestOutput&, std::string_view) { throw 7; };
+  options.on_text = [](std::size_t, const CompletionOutput&, std::string_view) { throw 7; };
   EXPECT_THROW(llm.generate({"Once there was"}, greedy(1), options), int);
-  EXPECT_EQ(llm.generate({"Once there was"}, greedy(3)).front().token_ids.size(), 3U);
+  EXPECT_EQ(llm.generate({"Once there was"}, greedy(3)).front().outputs.front().token_ids.size(), 3U);
 }
 
 TEST(EngineTest, StreamedTextIsTheWholeTextAndNoStopString) {
   LLM llm{EngineConfig{}};
-  const std::string whole = llm.generate({"The KV cache"}, greedy(40)).front().text;
+  const std::string whole = llm.generate({"The KV cache"}, greedy(40)).front().outputs.front().text;
   SamplingParams params = greedy(40);
   params.stop = {whole.substr(20, 10), "never said"};
   std::string streamed;
   GenerateOptions options;
-  options.on_text = [&](std::size_t, const RequestOutput&, std::string_view text) { streamed += text; };
-  const auto output = llm.generate({"The KV cache"}, params, options).front();
+  options.on_text = [&](std::size_t, const CompletionOutput&, std::string_view text) { streamed += text; };
+  const auto output = llm.generate({"The KV cache"}, params, options).front().outputs.front();
   EXPECT_EQ(streamed, whole.substr(0, whole.find(params.stop[0])));
   EXPECT_EQ(output.text, streamed);
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
@@ -374,19 +381,22 @@ TEST_P(EngineConfigTest, IsRefusedInWords) {
 
 INSTANTIATE_TEST_SUITE_P(
     Bad, EngineConfigTest,
-    ::testing::Values(BadConfig{[](EngineConfig& c) { c.block_size = 24; }, "power of two"},
-                      BadConfig{[](EngineConfig& c) { c.block_size = 512; }, "8 to 256"},
-                      BadConfig{[](EngineConfig& c) { c.max_num_seqs = 0; }, "max-num-seqs is 0"},
-                      BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; },
-                                "max-num-batched-tokens"},
-                      BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 2 to 1024"},
-                      BadConfig{[](EngineConfig& c) { c.kv_cache_memory = ~std::size_t{0}; }, "cpu has"},
-                      BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
-                      BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
-                      BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
-                      BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},
-                      BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
-                      BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
+    ::testing::Values(
+        BadConfig{[](EngineConfig& c) { c.block_size = 24; }, "power of two"},
+        BadConfig{[](EngineConfig& c) { c.block_size = 512; }, "8 to 256"},
+        BadConfig{[](EngineConfig& c) { c.max_num_seqs = 0; }, "max-num-seqs is 0"},
+        BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; }, "max-num-batched-tokens"},
+        BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 2 to 1024"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = ~std::size_t{0}; }, "cpu has"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
+        BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
+        BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
+        BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},
+        BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
+        BadConfig{[](EngineConfig& c) { c.scheduling_policy = "lifo"; }, "use fcfs or priority"},
+        BadConfig{[](EngineConfig& c) { c.max_num_queued_reqs = -1; }, "max-num-queued-reqs is -1"},
+        BadConfig{[](EngineConfig& c) { c.max_num_queued_tokens = -2; }, "max-num-queued-tokens is -2"},
+        BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
 
 }  // namespace
 }  // namespace quire

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -31,8 +32,8 @@ inline std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   return x ^ (x >> 31);
 }
 
-// The model: every token is a function of all the tokens before it. This is the reference run of a request:
-// alone, without limits, cache or chunks, and as far as anybody asks.
+// The model: every token is a function of all the tokens before it and of the seed. This is the reference run
+// of a request: alone, without limits, cache or chunks, and as far as anybody asks.
 class History {
  public:
   static constexpr int kVocabulary = 32;
@@ -41,7 +42,8 @@ class History {
       : stop_ids_(request.sampling.stop_ids),
         num_prompt_(static_cast<int>(request.prompt.size())),
         min_tokens_(request.min_tokens),
-        last_hash_(mix(request.cache_salt)) {
+        seed_(request.sampling.seed),
+        last_hash_(mix(std::hash<std::string>{}(request.cache_salt))) {
     for (const TokenId token : request.prompt) append(token);
   }
 
@@ -69,7 +71,7 @@ class History {
     hashes_.push_back(last_hash_);
   }
   void append_next() {
-    auto next = static_cast<TokenId>(mix(last_hash_) % kVocabulary);
+    auto next = static_cast<TokenId>(mix(last_hash_ ^ mix(seed_)) % kVocabulary);
     while (masks_stop(static_cast<int>(tokens_.size())) &&
            std::find(stop_ids_.begin(), stop_ids_.end(), next) != stop_ids_.end())
       ++next;
@@ -79,6 +81,7 @@ class History {
   std::vector<TokenId> stop_ids_;
   int num_prompt_;
   int min_tokens_;
+  std::uint64_t seed_;
   std::uint64_t last_hash_;
   std::vector<TokenId> tokens_;
   std::vector<std::uint64_t> hashes_;

@@ -47,6 +47,7 @@ struct Scenario {
     config.block_size = bytes[3] % 4 == 0 ? 16 : 8;
     config.num_blocks = 1 + bytes[4] % 20;
     config.enable_prefix_caching = bytes[5] % 4 != 0;
+    config.policy = bytes[5] / 4 % 2 == 0 ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
     constexpr int kHashBits[] = {1, 4, 64};
     config.hash_bits = kHashBits[bytes[6] % 3];
     config.hash_seed = bytes[6];
@@ -59,9 +60,11 @@ struct Scenario {
 
   std::string describe() const {
     std::string text = format_text(
-        "slots {} budget {} context {} block size {} blocks {} caching {} hash bits {} depth {}\n",
+        "slots {} budget {} context {} block size {} blocks {} priorities {} caching {} hash bits {} depth "
+        "{}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
-        config.num_blocks, config.enable_prefix_caching, config.hash_bits, depth);
+        config.num_blocks, config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching,
+        config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
@@ -77,7 +80,7 @@ class Harness {
   explicit Harness(const Scenario& scenario)
       : config_(scenario.config),
         depth_(scenario.depth),
-        scheduler_(config_),
+        scheduler_(with_fault(config_)),
         runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs) {}
 
   void run(std::span<const Operation> operations) {
@@ -102,95 +105,52 @@ class Harness {
     const SchedulerStats stats = scheduler_.stats();
     require(stats.num_free_blocks == stats.num_blocks, "1: a block was lost");
     require(stats.num_running == 0 && stats.num_waiting == 0, "9: a sequence stayed");
+    require(stats.num_queued_requests == 0 && stats.num_queued_tokens == 0, "9: one is queued for ever");
   }
 
-  SchedulerStats stats() const { return scheduler_.stats(); }
+  // The single things that operations do, each followed by check() where somebody looks at every state.
 
- private:
-  struct Request {
-    SequenceRequest asked;
-    int num_tokens = 0;  // prompt and output received
-    int num_logits = 0;
-    int num_cached = -1;
-  };
-  struct Step {
-    std::uint64_t id;
-    std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples
-    std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
-  };
-
-  void perform(const Operation& operation) {
-    switch (operation.kind()) {
-      case Operation::kAdd:
-        return add(operation);
-      case Operation::kAbort:
-        return abort(operation);
-      case Operation::kSchedule:
-        if (runner_.num_in_flight() < depth_) schedule();
-        return;
-      case Operation::kApply:
-        if (runner_.num_in_flight() > 0) apply();
-        return;
-      case Operation::kPoison:
-        if (operation.a % 8 == 0) runner_.poison_next();
-        return;
-      case Operation::kFailInFlight:
-        return fail_in_flight();
-    }
-  }
-
-  SequenceRequest make_request(const Operation& operation) {
-    SequenceRequest request;
-    request.id = ++last_id_;
-    request.cache_salt = operation.c % 8 == 0 ? 1 : 0;
-    if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
-    if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
-    if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
-    request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
-    request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
-    const auto earlier = requests_.find(1 + operation.a % std::max<SequenceId>(last_id_ - 1, 1));
-    if (operation.b >= 192 && earlier != requests_.end()) {  // the next turn of a conversation
-      History& history = runner_.histories.at(earlier->first);
-      for (int i = 0; i < earlier->second.num_tokens; ++i) request.prompt.push_back(history.token(i));
-      request.cache_salt = earlier->second.asked.cache_salt;
-    }
-    const int document = operation.c / 64;  // four of them, which begin alike
-    for (int i = static_cast<int>(request.prompt.size()),
-             end = i + operation.a % (operation.c % 4 == 0 ? 72 : 24);
-         i < end; ++i)
-      request.prompt.push_back(static_cast<TokenId>(8 + (i < 12 ? i % 5 : (i * (document + 1)) % 9)));
-    return request;
-  }
-
-  void add(const Operation& operation) {
-    SequenceRequest request = make_request(operation);
+  // Sequences with ids that follow; all of one family, if there are several. Refused if they can never run.
+  void add(SequenceRequest request, int num_outputs) {
     const auto num_prompt = static_cast<int>(request.prompt.size());
     const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
                           num_prompt <= config_.num_blocks * config_.block_size;
-    bool refused = false;
-    try {
-      scheduler_.add(request);
-    } catch (const Error&) {
-      refused = true;
+    if (num_outputs > 1) request.family = last_id_ + 1;
+    for (int i = 0; i < num_outputs; ++i) {
+      request.id = ++last_id_;
+      bool refused = false;
+      try {
+        scheduler_.add(request);
+      } catch (const Error&) {
+        refused = true;
+      }
+      require(refused != possible, "a request is refused or taken wrongly", request.id);
+      if (refused) return;
+      runner_.histories.emplace(request.id, History(request));
+      alive_.insert(request.id);
+      requests_[request.id] = {request, num_prompt};
+      request.prompt_output = OutputKind::kLast;  // of one of them is enough
+      ++request.sampling.seed;
     }
-    require(refused != possible, "a request is refused or taken wrongly", request.id);
-    if (refused) return;
-    runner_.histories.emplace(request.id, History(request));
-    alive_.insert(request.id);
-    const SequenceId id = request.id;
-    requests_[id] = {std::move(request), num_prompt};
   }
 
-  void abort(const Operation& operation) {
-    const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
+  void abort(SequenceId id) {
     const bool was_alive = alive_.erase(id) > 0;
     require(scheduler_.abort(id) == was_alive, "15: abort and the model disagree", id);
     require(!scheduler_.abort(id), "15: abort is not idempotent", id);
   }
 
+  // False: there is nothing to plan.
   bool schedule() {
     const bool idle = runner_.num_in_flight() == 0;
-    const auto plan = scheduler_.schedule();
+    std::optional<StepPlan> plan;
+    drafted_.clear();
+    try {
+      plan = scheduler_.schedule();
+    } catch (const Fault&) {
+      fail_drafted();
+      return true;
+    }
     if (!plan) {
       require(!idle || !scheduler_.has_unfinished(), "11: nothing runs, and something is unfinished");
       return false;
@@ -210,35 +170,13 @@ class Harness {
       step.sequences.emplace_back(sequence.sequence, sequence.sample);
       record_blocks(sequence, step);
     }
+    check_writes(*plan);
+    num_block_copies_ += plan->block_copies.size();
     require(num_tokens == plan->num_tokens && num_tokens <= config_.max_num_batched_tokens, "10: the budget");
     check_progress(planned, idle);
     in_flight_.push_back(std::move(step));
     runner_.submit(*plan);
     return true;
-  }
-
-  void record_blocks(const SequencePlan& sequence, Step& step) {
-    std::vector<BlockId>& table = tables_[sequence.slot];
-    if (sequence.start) table.clear();
-    table.resize(static_cast<std::size_t>(sequence.first_new_block));
-    table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
-    for (int i = 0; i < static_cast<int>(table.size()); ++i) {
-      const BlockId block = table[static_cast<std::size_t>(i)];
-      const bool written = i >= sequence.first_position / config_.block_size;
-      require(!written || scheduler_.pool().ref_count(block) == 1, "3: a shared block is written",
-              sequence.sequence);
-      step.blocks.emplace_back(block, scheduler_.pool().generation(block));
-    }
-  }
-
-  // 11: the oldest is in every step that follows an idle moment, and never left out for long.
-  void check_progress(const std::set<SequenceId>& planned, bool idle) {
-    const SequenceId oldest = *alive_.begin();
-    if (planned.contains(oldest) || oldest != stalled_) stall_ = 0;
-    stalled_ = oldest;
-    if (planned.contains(oldest)) return;
-    require(!idle, "11: the oldest is left out", oldest);
-    require(++stall_ < stall_limit(), "11: the oldest starves", oldest);
   }
 
   void apply() {
@@ -256,6 +194,165 @@ class Harness {
       expected.erase(update.id);
     }
     require(expected.empty(), "a token was swallowed", step.id);
+  }
+
+  void check() {
+    scheduler_.check();
+    for (const Step& step : in_flight_) {
+      for (const auto& [block, generation] : step.blocks) {
+        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
+        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
+      }
+    }
+    const SchedulerStats stats = scheduler_.stats();
+    require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
+            "9: one is in no state");
+    require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
+  }
+
+  bool is_alive(SequenceId id) const { return alive_.contains(id); }
+  int num_in_flight() const { return runner_.num_in_flight(); }
+  SchedulerStats stats() const { return scheduler_.stats(); }
+  std::uint64_t num_block_copies() const { return num_block_copies_; }
+
+ private:
+  struct Request {
+    SequenceRequest asked;
+    int num_tokens = 0;  // prompt and output received
+    int num_logits = 0;
+    int num_cached = -1;
+  };
+  struct Step {
+    std::uint64_t id;
+    std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples
+    std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
+  };
+
+  struct Fault {};
+
+  SchedulerConfig with_fault(SchedulerConfig config) {
+    config.on_plan = [this](SequenceId id) {
+      drafted_.insert(id);
+      if (fault_in_ > 0 && --fault_in_ == 0) throw Fault();
+    };
+    return config;
+  }
+
+  void perform(const Operation& operation) {
+    switch (operation.kind()) {
+      case Operation::kAdd:
+        return add(operation);
+      case Operation::kAbort:
+        return abort(operation);
+      case Operation::kSchedule:
+        if (runner_.num_in_flight() < depth_) schedule();
+        return;
+      case Operation::kApply:
+        if (runner_.num_in_flight() > 0) apply();
+        return;
+      case Operation::kPoison:
+        if (operation.a % 8 == 0) runner_.poison_next();
+        if (operation.a % 8 == 1) fault_in_ = 1 + operation.b % 5;
+        return;
+      case Operation::kFailInFlight:
+        return fail_in_flight();
+    }
+  }
+
+  SequenceRequest make_request(const Operation& operation) {
+    SequenceRequest request;
+    request.id = last_id_ + 1;
+    request.cache_salt = operation.c % 8 == 0 ? "salt" : "";
+    request.priority = operation.b % 3 - 1;
+    if (operation.c % 7 == 0) request.deadline = now_ + std::chrono::seconds(operation.a % 6);
+    if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
+    if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
+    if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
+    request.sampling.seed = operation.c;
+    request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
+    request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
+    const auto earlier = requests_.find(1 + operation.a % std::max<SequenceId>(last_id_, 1));
+    if (operation.b >= 192 && earlier != requests_.end()) {  // the next turn of a conversation
+      History& history = runner_.histories.at(earlier->first);
+      for (int i = 0; i < earlier->second.num_tokens; ++i) request.prompt.push_back(history.token(i));
+      request.cache_salt = earlier->second.asked.cache_salt;
+    }
+    const int document = operation.c / 64;  // four of them, which begin alike
+    for (int i = static_cast<int>(request.prompt.size()),
+             end = i + operation.a % (operation.c % 4 == 0 ? 72 : 24);
+         i < end; ++i)
+      request.prompt.push_back(static_cast<TokenId>(8 + (i < 12 ? i % 5 : (i * (document + 1)) % 9)));
+    return request;
+  }
+
+  void add(const Operation& operation) {
+    SequenceRequest request = make_request(operation);
+    add(std::move(request), operation.a % 5 == 4 ? 2 + operation.a % 7 : 1);
+  }
+
+  void abort(const Operation& operation) {
+    const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
+    if (operation.b % 4 == 0) return abort_family(id);
+    if (operation.b % 4 == 1) return expire();
+    abort(id);
+  }
+
+  void expire() {
+    now_ += std::chrono::seconds(1);
+    std::set<SequenceId> late;
+    for (const SequenceId id : alive_)
+      if (const auto& deadline = requests_.at(id).asked.deadline; deadline && *deadline <= now_)
+        late.insert(id);
+    for (const SequenceId id : scheduler_.expire(now_))
+      require(late.erase(id) == 1 && alive_.erase(id) == 1, "15: expired wrongly", id);
+    require(late.empty(), "15: a deadline has passed");
+  }
+
+  void abort_family(SequenceId first) {
+    std::vector<SequenceId> expected;
+    for (const SequenceId id : alive_)
+      if (id == first || (first != 0 && requests_.at(id).asked.family == first)) expected.push_back(id);
+    require(scheduler_.abort_family(first) == expected, "15: abort and the model disagree", first);
+    require(scheduler_.abort_family(first).empty(), "15: abort is not idempotent", first);
+    for (const SequenceId id : expected) alive_.erase(id);
+  }
+
+  void record_blocks(const SequencePlan& sequence, Step& step) {
+    std::vector<BlockId>& table = tables_[sequence.slot];
+    if (sequence.start) table.clear();
+    table.resize(static_cast<std::size_t>(sequence.first_new_block));
+    table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
+    for (const BlockId block : table) step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+  }
+
+  // 3: what a sequence writes, no other of the step has in its table.
+  void check_writes(const StepPlan& plan) const {
+    std::map<BlockId, int> num_holders;
+    for (const SequencePlan& sequence : plan.sequences)
+      for (const BlockId block : tables_.at(sequence.slot)) ++num_holders[block];
+    for (const SequencePlan& sequence : plan.sequences) {
+      const std::vector<BlockId>& table = tables_.at(sequence.slot);
+      for (auto i = static_cast<std::size_t>(sequence.first_position / config_.block_size); i < table.size();
+           ++i)
+        require(num_holders.at(table[i]) == 1, "3: a shared block is written", sequence.sequence);
+    }
+  }
+
+  // By which sequences are served.
+  std::pair<int, SequenceId> rank(SequenceId id) const {
+    const bool priorities = config_.policy == SchedulingPolicy::kPriority;
+    return {priorities ? requests_.at(id).asked.priority : 0, id};
+  }
+
+  // 11: the first by rank is in every step that follows an idle moment, and never left out for long.
+  void check_progress(const std::set<SequenceId>& planned, bool idle) {
+    const SequenceId first = *std::min_element(
+        alive_.begin(), alive_.end(), [this](SequenceId a, SequenceId b) { return rank(a) < rank(b); });
+    if (planned.contains(first) || first != stalled_) stall_ = 0;
+    stalled_ = first;
+    if (planned.contains(first)) return;
+    require(!idle, "11: the first is left out", first);
+    require(++stall_ < stall_limit(), "11: the first starves", first);
   }
 
   void receive(const SequenceUpdate& update, TokenId sampled) {
@@ -292,6 +389,20 @@ class Harness {
             "logits are missing", update.id);
   }
 
+  // Every sequence of the step ends, and nobody else but forks of their families.
+  void fail_drafted() {
+    std::set<SequenceId> families;
+    for (const SequenceId id : drafted_) families.insert(requests_.at(id).asked.family);
+    for (const SequenceUpdate& update : scheduler_.fail_drafted()) {
+      const SequenceId family = requests_.at(update.id).asked.family;
+      require(drafted_.erase(update.id) == 1 || (family != 0 && families.contains(family)), "a wrong loss",
+              update.id);
+      require(update.finish == FinishReason::kError && alive_.erase(update.id) == 1, "9: a wrong end",
+              update.id);
+    }
+    require(drafted_.empty(), "a loss is not reported");
+  }
+
   void fail_in_flight() {
     std::set<SequenceId> lost;
     for (const Step& step : in_flight_)
@@ -304,20 +415,6 @@ class Harness {
     require(lost.empty(), "a loss is not reported");
     in_flight_.clear();
     runner_.drop_all();
-  }
-
-  void check() {
-    scheduler_.check();
-    for (const Step& step : in_flight_) {
-      for (const auto& [block, generation] : step.blocks) {
-        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
-        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
-      }
-    }
-    const SchedulerStats stats = scheduler_.stats();
-    require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
-            "9: one is in no state");
-    require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
   }
 
   int max_length(SequenceId id) const {
@@ -336,8 +433,12 @@ class Harness {
   std::set<SequenceId> alive_;                  // added, and no end reported
   std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
   std::deque<Step> in_flight_;
+  std::set<SequenceId> drafted_;  // in the step that is being planned
+  int fault_in_ = 0;              // planning fails at this many sequences from here; 0: not
+  Scheduler::Clock::time_point now_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
+  std::uint64_t num_block_copies_ = 0;
   SequenceId stalled_ = 0;
   int stall_ = 0;
 };

@@ -11,12 +11,25 @@
 namespace quire::testing {
 namespace {
 
+// What happened in scenarios that went well.
+struct Totals {
+  std::uint64_t num_operations = 0;
+  std::uint64_t num_preemptions = 0;
+  std::uint64_t num_hits = 0;
+  std::uint64_t num_block_copies = 0;
+};
+
 // What goes wrong in a scenario; empty: nothing.
-std::string failure_of(const Scenario& scenario, SchedulerStats* stats = nullptr) {
+std::string failure_of(const Scenario& scenario, Totals* totals = nullptr) {
   try {
     Harness harness(scenario);
     harness.run(scenario.operations);
-    if (stats) *stats = harness.stats();
+    if (totals) {
+      totals->num_operations += scenario.operations.size();
+      totals->num_preemptions += harness.stats().num_preemptions;
+      totals->num_hits += harness.stats().prefix_cache_hits;
+      totals->num_block_copies += harness.num_block_copies();
+    }
     return "";
   } catch (const std::exception& error) {
     return error.what();
@@ -62,32 +75,26 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
 #endif
   const std::uint64_t wanted = from_environment("QUIRE_PROPERTY_OPERATIONS", kOperations);
   std::uint64_t seed = from_environment("QUIRE_PROPERTY_SEED", 1);
-  std::uint64_t num_operations = 0;
-  std::uint64_t num_preemptions = 0;
-  std::uint64_t num_hits = 0;
-  for (; num_operations < wanted; ++seed) {
+  Totals totals;
+  for (; totals.num_operations < wanted; ++seed) {
     std::mt19937_64 random(seed);
     std::vector<std::uint8_t> bytes(Scenario::kHeader + 4 * (1 + random() % 600));
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
     Scenario scenario = *Scenario::parse(bytes);
     if (seed % 2 == 0) make_calm(scenario);
-    SchedulerStats stats;
-    const std::string failure = failure_of(scenario, &stats);
+    const std::string failure = failure_of(scenario, &totals);
     if (!failure.empty()) {
       const Scenario shortest = shrink(scenario);
       FAIL() << "QUIRE_PROPERTY_SEED=" << seed << ": " << failure << "\nshrunk: " << failure_of(shortest)
              << "\n"
              << shortest.describe();
     }
-    num_operations += scenario.operations.size();
-    num_preemptions += stats.num_preemptions;
-    num_hits += stats.prefix_cache_hits;
   }
-  std::printf("%llu operations, %llu preemptions, %llu tokens from the prefix cache\n",
-              static_cast<unsigned long long>(num_operations),
-              static_cast<unsigned long long>(num_preemptions), static_cast<unsigned long long>(num_hits));
-  EXPECT_GT(num_preemptions, 0U);
-  EXPECT_GT(num_hits, 0U);
+  print_text(stdout, "{} operations, {} preemptions, {} tokens from the prefix cache, {} blocks copied\n",
+             totals.num_operations, totals.num_preemptions, totals.num_hits, totals.num_block_copies);
+  EXPECT_GT(totals.num_preemptions, 0U);
+  EXPECT_GT(totals.num_hits, 0U);
+  EXPECT_GT(totals.num_block_copies, 0U);
 }
 
 }  // namespace

@@ -1,0 +1,144 @@
+// Who waits in which place, and what it takes to run.
+#include <algorithm>
+#include <span>
+
+#include "base/error.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+void Scheduler::enqueue(Sequence& sequence) {
+  const auto ranks_before = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, ranks_before);
+  if (place == waiting_.begin()) admission_blocked_ = false;
+  waiting_.insert(place, &sequence);
+}
+
+// A request counts as queued until its first sequence is admitted.
+void Scheduler::count_queued(const Sequence& sequence, int sign) {
+  const SequenceRequest& request = sequence.request;
+  if (request.family != 0 && request.family != request.id) return;
+  num_queued_requests_ += sign;
+  num_queued_tokens_ += sign * std::int64_t{sequence.num_prompt};
+}
+
+// Whether the first waiting sequence ranks before running_[place] and may try to be admitted. Newcomers wait
+// while a running sequence drains to give its blocks back: it is the next to be preempted.
+bool Scheduler::waiting_is_next(std::size_t place) const {
+  if (waiting_.empty() || admission_blocked_) return false;
+  if (!running_.empty() && running_.back()->yielding) return false;
+  return place == running_.size() || waiting_.front()->rank() < running_[place]->rank();
+}
+
+// Makes the first waiting sequence running_[place], if blocks are free for all its tokens and for what those
+// running will take next. Where it would fit without those that rank behind, they make way, the last one
+// first.
+bool Scheduler::admit_next(std::size_t place) {
+  Sequence& sequence = *waiting_.front();
+  const Sequence* sibling = find_sibling(sequence);
+  if (sibling && sibling->num_planned < sibling->num_prompt) return false;  // what it computes will be shared
+  while (place < running_.size() || !free_slots_.empty()) {
+    const Head head = find_head(sequence, sibling);
+    int num_needed = blocks_to_admit(sequence, head);
+    int num_behind = 0;   // blocks that those behind will take
+    int num_yielded = 0;  // and those they would give
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
+      num_yielded += i < place ? 0 : running_[i]->table.size();
+    }
+    if (!free_slots_.empty() && num_needed + num_behind <= pool_.num_free()) {
+      waiting_.pop_front();
+      running_.insert(running_.begin() + static_cast<std::ptrdiff_t>(place), &sequence);
+      start_running(sequence, head, sibling);
+      return true;
+    }
+    if (place == running_.size() || num_needed > pool_.num_free() + num_yielded) break;
+    if (running_.back()->num_in_flight > 0) {
+      running_.back()->yielding = true;
+      return false;
+    }
+    preempt_last();
+  }
+  admission_blocked_ = true;
+  return false;
+}
+
+// A running sequence of the same family, if there is one: where possible, one whose prompt is planned.
+const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
+  const SequenceRequest& request = sequence.request;
+  if (request.family == 0 || request.prompt_output == OutputKind::kAll) return nullptr;
+  const Sequence* found = nullptr;
+  for (const Sequence* other : running_) {
+    if (other->request.family != request.family) continue;
+    found = other;
+    if (other->num_planned >= other->num_prompt) break;
+  }
+  return found;
+}
+
+// The last known token is never in the head: it is computed for its logits.
+Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
+  Head head;
+  const SequenceRequest& request = sequence.request;
+  const std::size_t most = sequence.tokens.size() - 1;
+  if (config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll)
+    head.blocks = prefix_cache_.match(std::span(sequence.tokens).first(most), sequence.salt);
+  head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
+  const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
+  if (!sibling || num_common <= head.num_tokens) return head;
+  const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
+  return {{common.begin(), common.end()}, num_common, true};
+}
+
+// The blocks it takes for all its tokens, beside those it can share, and for the next ones.
+int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
+  const auto num_shared = std::count_if(head.blocks.begin(), head.blocks.end(),
+                                        [this](BlockId block) { return pool_.ref_count(block) > 0; });
+  const int num_copied = head.num_tokens % config_.block_size != 0 ? 1 : 0;
+  return blocks_ahead(sequence) - static_cast<int>(num_shared) + num_copied;
+}
+
+// The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
+// and for the copy of a shared one that it will write. Alone, never more than the whole cache has.
+int Scheduler::blocks_ahead(const Sequence& sequence) const {
+  const int most = blocks_for(sequence.max_length - 1);
+  const auto blocks = sequence.table.blocks();
+  const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
+  const int copies = next < blocks.size() && pool_.ref_count(blocks[next]) > 1 ? 1 : 0;
+  return copies + std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
+}
+
+void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequence* sibling) {
+  sequence.state = SequenceState::kRunning;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  for (const BlockId block : head.blocks) sequence.table.share(block);
+  sequence.num_planned = head.num_tokens;
+  sequence.prompt_step = head.forked ? sibling->prompt_step : 0;
+  // A sibling's blocks may not be those that the cache knows by their contents.
+  const bool indexed = !head.forked && !head.blocks.empty();
+  sequence.num_indexed = indexed ? sequence.table.size() : 0;
+  sequence.last_index = indexed ? prefix_cache_.link(head.blocks.back()) : PrefixCache::Link{};
+  if (sequence.num_cached_tokens >= 0) return;
+  count_queued(sequence, -1);
+  sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
+  const bool looked_up =
+      config_.enable_prefix_caching && sequence.request.prompt_output != OutputKind::kAll && !head.forked;
+  if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
+  prefix_cache_hits_ += sequence.num_cached_tokens;
+}
+
+void Scheduler::preempt_last() {
+  Sequence& sequence = *running_.back();
+  QUIRE_CHECK(sequence.num_in_flight == 0);
+  running_.pop_back();
+  give_back(sequence);
+  enqueue(sequence);
+  sequence.state = SequenceState::kWaiting;
+  sequence.yielding = sequence.has_sampled = sequence.started = false;
+  sequence.num_planned = 0;
+  sequence.prompt_step = 0;
+  ++num_preemptions_;
+}
+
+}  // namespace quire

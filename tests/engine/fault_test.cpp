@@ -1,0 +1,213 @@
+// What goes wrong in one request, or in one step, ends those and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <future>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+#include "temp_dir.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+std::vector<TokenId> golden_prompt(int i) {
+  return testing::golden_ids("qwen3", "prompt." + std::to_string(i));
+}
+std::vector<TokenId> golden_output(int i) {
+  return testing::golden_ids("qwen3", "greedy." + std::to_string(i));
+}
+
+EngineRequest request_of(std::vector<TokenId> prompt) {
+  EngineRequest request;
+  request.prompt = std::move(prompt);
+  request.params.temperature = 0;
+  request.params.max_tokens = 24;
+  request.params.ignore_eos = true;
+  return request;
+}
+
+// Its future breaks if the request ends without a word, as one whose callback throws does.
+std::future<CompletionOutput> submit(Engine& engine, EngineRequest request, RequestId* id = nullptr) {
+  auto done = std::make_shared<std::promise<CompletionOutput>>();
+  auto output = done->get_future();
+  request.on_update = [done = std::move(done)](const RequestUpdate& update) {
+    if (update.finished) done->set_value(update.output);
+  };
+  const RequestId given = engine.submit(std::move(request));
+  if (id != nullptr) *id = given;
+  return output;
+}
+
+void expect_all_blocks_free(Engine& engine) {
+  const auto stats = [&] { return engine.stats().scheduler; };
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+       stats().num_free_blocks != stats().num_blocks && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(stats().num_free_blocks, stats().num_blocks);
+  EXPECT_EQ(stats().num_running, 0);
+}
+
+class FaultTest : public ::testing::TestWithParam<EngineStage> {
+ protected:
+  // Fails this stage once, when it comes to the victim, or to a step, for the fifth time. No step is
+  // submitted before all requests are.
+  EngineHooks hooks() {
+    EngineHooks hooks;
+    hooks.fault = [this, all_there = all_there_.get_future().share()](EngineStage stage, SequenceId id) {
+      if (stage == EngineStage::kSubmit) all_there.wait();
+      const bool of_step = stage == EngineStage::kSubmit || stage == EngineStage::kCollect;
+      if (stage != GetParam() || !armed_ || (!of_step && id != kVictim)) return;
+      if (++visits_ < 5) return;
+      armed_ = false;
+      throw std::runtime_error("injected");
+    };
+    return hooks;
+  }
+
+  static constexpr SequenceId kVictim = 2;  // the second request
+
+  std::promise<void> all_there_;
+  std::atomic<bool> armed_ = true;
+  std::atomic<int> visits_ = 0;
+};
+
+TEST_P(FaultTest, EndsTheRequestsOfTheStepItConcernsAndNothingElse) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.max_num_seqs = 2;
+  Engine engine(config, open_model(config.model), hooks());
+  auto beside = submit(engine, request_of(golden_prompt(0)));
+  auto victim = submit(engine, request_of(golden_prompt(1)));
+  auto waiting = submit(engine, request_of(golden_prompt(0)));
+  auto last = submit(engine, request_of(golden_prompt(2)));
+  all_there_.set_value();
+  if (GetParam() == EngineStage::kCallback) {
+    EXPECT_THROW(victim.get(), std::future_error);  // it is told nothing more
+  } else {
+    const CompletionOutput output = victim.get();
+    EXPECT_EQ(output.finish_reason, FinishReason::kError);
+    EXPECT_EQ(output.error, "injected");
+  }
+  EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(golden_output(0)));
+  EXPECT_THAT(last.get().token_ids, ElementsAreArray(golden_output(2)));
+  const CompletionOutput neighbour = beside.get();
+  if (GetParam() == EngineStage::kDetokenize || GetParam() == EngineStage::kCallback) {
+    EXPECT_THAT(neighbour.token_ids, ElementsAreArray(golden_output(0)));
+  } else {
+    EXPECT_EQ(neighbour.error, "injected");  // it was in the same step
+  }
+  EXPECT_FALSE(armed_);
+  EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
+              ElementsAreArray(golden_output(1)));
+  expect_all_blocks_free(engine);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, FaultTest,
+                         ::testing::Values(EngineStage::kSchedule, EngineStage::kSubmit,
+                                           EngineStage::kCollect, EngineStage::kDetokenize,
+                                           EngineStage::kCallback));
+
+TEST(IsolationTest, AnExceptionOfACallbackEndsItsRequest) {
+  Engine engine(testing::golden_config("qwen3"));
+  std::atomic<int> calls = 0;
+  EngineRequest request = request_of(golden_prompt(0));
+  request.params.max_tokens = 900;
+  request.on_update = [&](const RequestUpdate&) {
+    if (++calls == 3) throw 7;
+  };
+  engine.submit(std::move(request));
+  EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
+              ElementsAreArray(golden_output(1)));
+  expect_all_blocks_free(engine);
+  EXPECT_EQ(calls, 3);
+}
+
+// Outputs of prompts that preempt each other and hit each other's blocks.
+std::vector<std::vector<TokenId>> outputs_with(EngineHooks hooks) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.block_size = 8;
+  config.max_num_batched_tokens = 61;
+  const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
+  config.kv_cache_memory = 44 * block_bytes;
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  std::vector<std::vector<TokenId>> tokens;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::future<CompletionOutput>> outputs;
+    for (int i = 0; i < 9; ++i) {
+      EngineRequest request = request_of(golden_prompt(i % 3));
+      request.prompt.resize(request.prompt.size() - static_cast<std::size_t>(i / 3 % 2));
+      request.params.temperature = i % 2 == 0 ? 0.0F : 1.5F;
+      request.params.seed = 3;
+      request.params.n = i % 2 == 0 ? 1 : 2;
+      outputs.push_back(submit(engine, std::move(request)));
+    }
+    for (auto& output : outputs) tokens.push_back(output.get().token_ids);
+  }
+  EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
+  EXPECT_GT(engine.stats().scheduler.prefix_cache_hits, 0U);
+  return tokens;
+}
+
+TEST(IsolationTest, WhatABlockHeldBeforeAndHashesThatCollideDoNotChangeAToken) {
+  const auto plain = outputs_with({});
+  EXPECT_EQ(outputs_with({.prefix_hash_bits = 4}), plain);
+  EXPECT_EQ(outputs_with({.prefix_hash_bits = 1, .poison_blocks = true}), plain);
+}
+
+class BrokenLogitsTest : public ::testing::TestWithParam<float> {};
+
+// A model whose embedding of one token is broken: a prompt with that token has no finite logits.
+TEST_P(BrokenLogitsTest, EndTheRequestThatHasThemAndNoOther) {
+  constexpr TokenId kBroken = 639;
+  const std::string name = "qwen3-untied";
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory(name), directory);
+  const SafetensorsEntry embedding =
+      SafetensorsFile(directory / "model.safetensors").tensor("model.embed_tokens.weight");
+  const std::vector<float> row(128, GetParam());
+  {
+    std::fstream file(directory / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(embedding.offset + kBroken * row.size() * sizeof(float)));
+    file.write(reinterpret_cast<const char*>(row.data()),
+               static_cast<std::streamsize>(row.size() * sizeof(float)));
+  }
+  EngineConfig config = testing::golden_config(name);
+  config.model = directory.string();
+  Engine engine(config);
+  const auto good = [&](int i) { return testing::golden_ids(name, "prompt." + std::to_string(i)); };
+  std::vector<TokenId> broken = good(2);
+  broken.back() = kBroken;  // all but the end is that of a good prompt
+  auto before = submit(engine, request_of(good(1)));
+  auto victim = submit(engine, request_of(broken));
+  auto after = submit(engine, request_of(good(2)));
+  EXPECT_EQ(victim.get().finish_reason, FinishReason::kError);
+  EXPECT_THAT(before.get().token_ids, ElementsAreArray(testing::golden_ids(name, "greedy.1")));
+  EXPECT_THAT(after.get().token_ids, ElementsAreArray(testing::golden_ids(name, "greedy.2")));
+  // Nothing of it stays in the blocks that the next one gets, or in the cache.
+  const CompletionOutput again = submit(engine, request_of(broken)).get();
+  EXPECT_EQ(again.error, "the model's logits are not finite numbers");
+  EXPECT_TRUE(again.token_ids.empty());
+  EXPECT_THAT(submit(engine, request_of(good(2))).get().token_ids,
+              ElementsAreArray(testing::golden_ids(name, "greedy.2")));
+  expect_all_blocks_free(engine);
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, BrokenLogitsTest,
+                         ::testing::Values(std::numeric_limits<float>::quiet_NaN(),
+                                           std::numeric_limits<float>::infinity()));
+
+}  // namespace
+}  // namespace quire

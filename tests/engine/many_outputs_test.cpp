@@ -1,0 +1,216 @@
+// Several outputs of one prompt: computed once, and each the same as if it were asked for alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+#include "quire/llm.h"
+#include "temp_dir.h"
+
+namespace quire {
+namespace {
+
+using ::testing::HasSubstr;
+
+SamplingParams random_params(int n, int max_tokens) {
+  SamplingParams params;
+  params.n = n;
+  params.temperature = 1.5F;
+  params.seed = 7;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+std::vector<TokenId> long_prompt(int num_tokens) {
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < num_tokens; ++i) prompt.push_back((i * 37 + i * i % 11) % 512);
+  return prompt;
+}
+
+std::future<RequestOutput> submit(Engine& engine, EngineRequest request) {
+  auto done = std::make_shared<std::promise<RequestOutput>>();
+  request.on_update = [done](const RequestUpdate& update) {
+    if (update.finished) done->set_value(update.request);
+  };
+  auto output = done->get_future();
+  engine.submit(std::move(request));
+  return output;
+}
+
+void expect_those_of_single_requests(LLM& llm, LLM& alone, const std::vector<TokenId>& prompt, int n) {
+  const SamplingParams params = random_params(n, 20);
+  const RequestOutput request = llm.generate({prompt}, params).front();
+  ASSERT_EQ(request.outputs.size(), static_cast<std::size_t>(n));
+  for (int i = 0; i < n; ++i) {
+    SamplingParams single = params;
+    single.n = 1;
+    *single.seed += static_cast<std::uint64_t>(i);
+    const CompletionOutput& output = request.outputs[static_cast<std::size_t>(i)];
+    EXPECT_EQ(output.index, i);
+    EXPECT_EQ(output.finish_reason, FinishReason::kLength);
+    EXPECT_EQ(output.token_ids, alone.generate({prompt}, single).front().outputs.front().token_ids);
+  }
+  EXPECT_NE(request.outputs[0].token_ids, request.outputs[1].token_ids);
+}
+
+class ManyOutputsTest : public ::testing::TestWithParam<bool> {};
+
+// Prompts that end inside a block, with one, and with the first token of one.
+TEST_P(ManyOutputsTest, EachOutputIsThatOfASingleRequestWithItsSeed) {
+  EngineConfig config = testing::golden_config("qwen3");
+  LLM alone(config);
+  config.enable_prefix_caching = GetParam();
+  LLM llm(config);
+  for (const int num_tokens : {1, 15, 16, 17, 40, 64, 65})
+    expect_those_of_single_requests(llm, alone, long_prompt(num_tokens), 5);
+}
+
+TEST_P(ManyOutputsTest, MoreOutputsThanRunAtOnceAreTheSame) {
+  EngineConfig config = testing::golden_config("qwen3");
+  LLM alone(config);
+  config.enable_prefix_caching = GetParam();
+  config.max_num_seqs = 3;
+  LLM llm(config);
+  expect_those_of_single_requests(llm, alone, long_prompt(32), 10);
+  expect_those_of_single_requests(llm, alone, long_prompt(37), 10);
+}
+
+TEST_P(ManyOutputsTest, PreemptedOutputsAreTheSame) {
+  EngineConfig config = testing::golden_config("qwen3");
+  LLM alone(config);
+  config.enable_prefix_caching = GetParam();
+  config.block_size = 8;
+  config.max_num_batched_tokens = 13;
+  const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
+  config.kv_cache_memory = 14 * block_bytes;
+  LLM llm(config);
+  expect_those_of_single_requests(llm, alone, long_prompt(44), 6);
+  Engine engine(config);
+  EngineRequest request;
+  request.prompt = long_prompt(44);
+  request.params = random_params(6, 20);
+  submit(engine, std::move(request)).wait();
+  EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
+}
+
+TEST_P(ManyOutputsTest, APromptOf2048TokensIsComputedOnce) {
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory("qwen3"), directory);
+  nlohmann::json model = nlohmann::json::parse(std::ifstream(directory / "config.json"));
+  model["max_position_embeddings"] = 4096;
+  std::ofstream(directory / "config.json") << model;
+  EngineConfig config = testing::golden_config("qwen3");
+  config.model = directory.string();
+  config.enable_prefix_caching = GetParam();
+  config.max_num_batched_tokens = 512;
+  Engine engine(config);
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t others = 0;
+  engine.observe_steps([&](const StepRecord& step) {
+    prompt_tokens += step.prefill_tokens;
+    others += step.tokens - step.prefill_tokens;
+  });
+  EngineRequest request;
+  request.prompt = long_prompt(2048);
+  request.params = random_params(8, 4);
+  submit(engine, std::move(request)).wait();
+  EXPECT_EQ(prompt_tokens, 2048U + 7);  // each but the first computes the last prompt token, for its logits
+  EXPECT_EQ(others, 8U * 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(PrefixCaching, ManyOutputsTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "on" : "off"; });
+
+TEST(OutputsTest, AnAbortEndsAllOutputsOnce) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.max_num_seqs = 2;  // some of them still wait
+  Engine engine(config);
+  std::promise<void> started;
+  std::promise<RequestOutput> done;
+  std::vector<int> ends(5);
+  EngineRequest request;
+  request.prompt = {1, 2, 3};
+  request.params = random_params(5, 900);
+  request.on_update = [&, first = true](const RequestUpdate& update) mutable {
+    if (std::exchange(first, false)) started.set_value();
+    if (update.output.finished()) ++ends[static_cast<std::size_t>(update.output.index)];
+    if (update.finished) done.set_value(update.request);
+  };
+  const RequestId id = engine.submit(std::move(request));
+  started.get_future().wait();
+  engine.abort(id);
+  const RequestOutput output = done.get_future().get();
+  for (const CompletionOutput& one : output.outputs) EXPECT_EQ(one.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(ends, std::vector<int>(5, 1));
+}
+
+TEST(OutputsTest, AStopStringEndsItsOutputAlone) {
+  LLM llm{EngineConfig{}};  // the bundled model: the others make no text
+  SamplingParams params = random_params(4, 30);
+  const auto free = llm.generate({"The KV cache"}, params).front().outputs;
+  const auto said_by = [&](const std::string& words) {
+    return std::count_if(free.begin(), free.end(), [&](const CompletionOutput& output) {
+      return output.text.find(words) != std::string::npos;
+    });
+  };
+  const std::string& third = free[2].text;
+  for (std::size_t i = 0; i + 8 < third.size() && params.stop.empty(); ++i)
+    if (said_by(third.substr(i, 8)) == 1) params.stop = {third.substr(i, 8)};
+  ASSERT_EQ(params.stop.size(), 1U);
+  std::vector<std::string> streamed(4);
+  GenerateOptions options;
+  options.on_text = [&](std::size_t, const CompletionOutput& output, std::string_view text) {
+    streamed[static_cast<std::size_t>(output.index)] += text;
+  };
+  const auto stopped = llm.generate({"The KV cache"}, params, options).front().outputs;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::string& whole = free[i].text;
+    const std::size_t end = whole.find(params.stop[0]);
+    EXPECT_EQ(stopped[i].text, whole.substr(0, end));
+    EXPECT_EQ(streamed[i], stopped[i].text);
+    EXPECT_EQ(stopped[i].finish_reason, i == 2 ? FinishReason::kStop : FinishReason::kLength);
+  }
+}
+
+TEST(OutputsTest, APromptThatCannotFitFailsEveryOutput) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.max_model_len = 32;
+  LLM llm(config);
+  const RequestOutput request = llm.generate({long_prompt(40)}, random_params(3, 4)).front();
+  ASSERT_EQ(request.outputs.size(), 3U);
+  for (const CompletionOutput& output : request.outputs) EXPECT_THAT(output.error, HasSubstr("40 tokens"));
+}
+
+TEST(OutputsTest, ImpossibleNumbersAreRefused) {
+  LLM llm(testing::golden_config("qwen3"));
+  const auto refusal = [&](int n, float temperature) -> std::string {
+    SamplingParams params = random_params(n, 4);
+    params.temperature = temperature;
+    try {
+      llm.check(params);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(0, 1.0F), HasSubstr("n is 0; it must be from 1 to 16384"));
+  EXPECT_THAT(refusal(-1, 1.0F), HasSubstr("n is -1"));
+  EXPECT_EQ(refusal(16384, 1.0F), "");
+  EXPECT_THAT(refusal(16385, 1.0F), HasSubstr("n is 16385"));
+  EXPECT_THAT(refusal(2, 0.0F), HasSubstr("must be 1 with temperature 0"));
+  EXPECT_EQ(refusal(1, 0.0F), "");
+}
+
+}  // namespace
+}  // namespace quire
