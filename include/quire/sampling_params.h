@@ -1,21 +1,30 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace quire {
 
-// How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's.
+// How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
+// and edge is in docs/sampling.md.
 struct SamplingParams {
   float temperature = 1.0F;           // below 1e-5: greedy
   float top_p = 1.0F;                 // in (0, 1]
   int top_k = 0;                      // 0 or -1: all tokens
   float min_p = 0.0F;                 // in [0, 1], relative to the most likely token
   std::optional<std::uint64_t> seed;  // unset: drawn by the engine
-  int max_tokens = 16;                // at least 1
-  int min_tokens = 0;                 // before that many, no EOS and no stop token is sampled
+  // In [-2, 2]: subtracted once from tokens of the output, and once for each time they are in it.
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;              // over 1: tokens of prompt and output are less likely
+  std::map<std::int32_t, float> logit_bias;     // by token; values beyond -100 and 100 count as these
+  std::vector<std::int32_t> allowed_token_ids;  // empty: all
+  std::vector<std::string> bad_words;           // texts that are not generated
+  int max_tokens = 16;                          // at least 1
+  int min_tokens = 0;                           // before that many, no EOS and no stop token is sampled
   bool ignore_eos = false;
   std::vector<std::string> stop;  // cut from the text; at most 16 of 256 bytes
   std::vector<std::int32_t> stop_token_ids;

@@ -5,7 +5,6 @@
 #include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/sampling_state.h"
 #include "ops/philox.h"
 #include "parallel/single_rank.h"
 
@@ -125,8 +124,12 @@ const Tokenizer& Engine::tokenizer() const {
   return *model_.tokenizer;
 }
 
+SamplingContext Engine::sampling_context() const {
+  return {.vocab_size = config_.spec.vocab_size, .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
+}
+
 void Engine::validate(const EngineRequest& request) const {
-  quire::validate(request.params, config_.spec.vocab_size);
+  quire::validate(request.params, sampling_context());
   for (const TokenId id : request.prompt) {
     if (id < 0 || id >= config_.spec.vocab_size) {
       fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
@@ -140,7 +143,8 @@ RequestId Engine::submit(EngineRequest request) {
   SequenceRequest sequence;
   sequence.id = id;
   sequence.prompt = request.prompt;
-  sequence.sampling = make_sampling_state(request.params, eos_token_ids_, request_seed(seed_, id));
+  sequence.sampling =
+      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
   sequence.max_tokens = request.params.max_tokens;
   sequence.min_tokens = request.params.min_tokens;
   sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;

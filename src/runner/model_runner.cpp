@@ -104,11 +104,11 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   Pending pending;
   pending.result.id = plan.id;
   for (const SequencePlan& sequence : plan.sequences) {
-    if (sequence.sample) pending.sampled.push_back(pending.result.sequences.size());
+    if (sequence.sample) pending.sampled.push_back({pending.result.sequences.size(), sequence.slot});
     pending.result.sequences.push_back({.sequence = sequence.sequence, .logits = {}});
   }
   const StepTensors step = batch_builder_.build(plan, stage.inputs, graph == nullptr ? 0 : graph->rows);
-  const std::int64_t rows = step.sampling.num_rows;
+  const std::int64_t rows = step.sampling.batch.num_rows;
   const Tensor host_tokens(stage.tokens.data(), DType::kI32, {rows});
   ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
   if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
@@ -131,14 +131,17 @@ Tensor ModelRunner::forward(const StepTensors& step) {
 }
 
 Tensor ModelRunner::logits_to_sample(const StepTensors& step, const Tensor& hidden) {
-  const Tensor picked = output_rows_.rows(0, step.sampling.num_rows);
-  ops::gather_rows(backend_, picked, hidden, step.sampled_rows);
+  const Tensor picked = output_rows_.rows(0, step.sampling.batch.num_rows);
+  ops::gather_rows(backend_, picked, hidden, step.sampling.rows);
   return model_->compute_logits(picked);
 }
 
 void ModelRunner::sample(const StepTensors& step, const Tensor& logits, const Tensor& host_tokens) {
-  const Tensor tokens = tokens_.rows(0, step.sampling.num_rows);
-  ops::sample(backend_, tokens, last_tokens_, logits, step.sampling);
+  const SamplingTensors& sampling = step.sampling;
+  const Tensor tokens = tokens_.rows(0, sampling.batch.num_rows);
+  if (sampling.adjustment.num_rows > 0)
+    ops::adjust_logits(backend_, logits, last_tokens_, sampling.adjustment);
+  ops::sample(backend_, tokens, last_tokens_, logits, sampling.batch);
   backend_.copy(host_tokens, tokens);
 }
 
@@ -173,7 +176,9 @@ StepResult ModelRunner::collect() {
   const std::size_t stage = (next_stage_ + stages_.size() - pending_.size() - 1) % stages_.size();
   const auto* tokens = static_cast<const TokenId*>(stages_[stage].tokens.data());
   for (std::size_t row = 0; row < pending.sampled.size(); ++row) {
-    pending.result.sequences[pending.sampled[row]].token = tokens[row];
+    const Pending::Sample& sample = pending.sampled[row];
+    pending.result.sequences[sample.sequence].token = tokens[row];
+    batch_builder_.book(sample.slot, tokens[row]);
   }
   return std::move(pending.result);
 }

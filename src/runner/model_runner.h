@@ -32,8 +32,12 @@ class ModelRunner {
 
  private:
   struct Pending {
+    struct Sample {
+      std::size_t sequence;  // entry of the result
+      int slot;
+    };
     StepResult result;
-    std::vector<std::size_t> sampled;  // entries of the result that get a token, in the order of the rows
+    std::vector<Sample> sampled;  // those that get a token, in the order of the rows
     Event done = 0;
   };
   // What one plan in flight needs to itself.

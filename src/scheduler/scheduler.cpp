@@ -180,7 +180,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
   SequencePlan& plan = draft.plan.sequences.emplace_back();
   plan.sequence = sequence.request.id;
   plan.slot = sequence.slot;
-  if (start) plan.start = sequence.request.sampling;
+  if (start) {
+    plan.start = sequence.request.sampling;
+    if (plan.start->needs_history()) {
+      plan.history = sequence.tokens;
+      plan.num_prompt = sequence.num_prompt;
+    }
+  }
   plan.first_position = sequence.num_planned;
   plan.num_tokens = num_tokens;
   const int last = sequence.num_planned + num_tokens;

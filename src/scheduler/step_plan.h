@@ -16,6 +16,13 @@ enum class OutputKind : std::uint8_t { kNone, kLast, kAll };
 // What sampling needs to know of a sequence, fixed for its life.
 struct SamplingState {
   static constexpr int kMaxStopIds = 256;
+  static constexpr int kMaxBiases = 1024;
+  static constexpr int kMaxBadWords = 512;
+
+  struct Bias {
+    TokenId id;
+    float value;  // added to the logit
+  };
 
   float temperature = 0.0F;  // 0: greedy
   float top_p = 1.0F;
@@ -23,17 +30,31 @@ struct SamplingState {
   int top_k = 0;  // 0: all
   std::uint64_t seed = 0;
   std::vector<TokenId> stop_ids;  // at most kMaxStopIds; masked where SequencePlan::mask_stop says so
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;              // over 0
+  std::vector<Bias> biases;                     // at most kMaxBiases, of different tokens
+  std::vector<TokenId> allowed_ids;             // empty: all
+  std::vector<std::vector<TokenId>> bad_words;  // at most kMaxBadWords; none is completed in the output
+
+  bool has_penalties() const {
+    return presence_penalty != 0.0F || frequency_penalty != 0.0F || repetition_penalty != 1.0F;
+  }
+  // Whether sampling must know the tokens so far.
+  bool needs_history() const { return has_penalties() || !bad_words.empty(); }
 };
 
 struct SequencePlan {
   SequenceId sequence = 0;
   int slot = 0;  // the runner's row for this sequence, in [0, max_num_seqs)
   std::optional<SamplingState>
-      start;                    // set when the slot is given to this sequence (anew after a preemption)
-  int first_position = 0;       // of the span: the tokens before it are in the cache
-  int num_tokens = 0;           // of the span
-  std::vector<TokenId> tokens;  // the span's ids; empty: one token, the slot's last sample
-  int first_new_block = 0;      // the block table keeps its first entries and goes on with new_blocks
+      start;                     // set when the slot is given to this sequence (anew after a preemption)
+  std::vector<TokenId> history;  // with start, if that needs it: all tokens so far, none is in flight
+  int num_prompt = 0;            // of history
+  int first_position = 0;        // of the span: the tokens before it are in the cache
+  int num_tokens = 0;            // of the span
+  std::vector<TokenId> tokens;   // the span's ids; empty: one token, the slot's last sample
+  int first_new_block = 0;       // the block table keeps its first entries and goes on with new_blocks
   std::vector<BlockId> new_blocks;
   OutputKind output = OutputKind::kNone;
   bool sample = false;     // sample from the span's last position; the token becomes the slot's last sample
