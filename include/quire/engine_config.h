@@ -24,6 +24,7 @@ struct EngineConfig {
   bool enforce_eager = false;           // no recorded graphs
   bool deterministic = false;  // on a GPU too, logits are bitwise the same alone and in any batch; slower
   bool enable_prefix_caching = true;
+  int max_logprobs = 20;   // most likely tokens that a request may have reported of each position; 0 to 512
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "quire/logprobs.h"
 
 namespace quire {
 
@@ -19,7 +22,11 @@ struct RequestOutput {
   std::vector<std::int32_t> token_ids;
   std::string text;  // of token_ids, stop strings cut
   FinishReason finish_reason = FinishReason::kNone;
-  std::string error;          // why, when finish_reason is kError
+  std::string error;                         // why, when finish_reason is kError
+  std::vector<PositionLogprobs> logprobs;    // of token_ids, where asked for
+  std::optional<double> cumulative_logprob;  // their sum
+  // Of the prompt's tokens from the second on, where asked for; of all of them once there is an output token.
+  std::vector<PositionLogprobs> prompt_logprobs;
   int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
 };
 

@@ -23,8 +23,11 @@ struct SamplingParams {
   std::map<std::int32_t, float> logit_bias;     // by token; values beyond -100 and 100 count as these
   std::vector<std::int32_t> allowed_token_ids;  // empty: all
   std::vector<std::string> bad_words;           // texts that are not generated
-  int max_tokens = 16;                          // at least 1
-  int min_tokens = 0;                           // before that many, no EOS and no stop token is sampled
+  std::optional<int> logprobs;  // of each output token, and of that many most likely ones in its place
+  std::optional<int>
+      prompt_logprobs;  // the same of prompt tokens, from the second on; none comes from a cache
+  int max_tokens = 16;  // at least 1; 0 for prompt_logprobs alone
+  int min_tokens = 0;   // before that many, no EOS and no stop token is sampled
   bool ignore_eos = false;
   std::vector<std::string> stop;  // cut from the text; at most 16 of 256 bytes
   std::vector<std::int32_t> stop_token_ids;

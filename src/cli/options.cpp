@@ -52,6 +52,10 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_flag("--enforce-eager", config.enforce_eager, "record no graphs");
   command.add_flag("--deterministic", config.deterministic,
                    "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");
+  command
+      .add_option("--max-logprobs", config.max_logprobs,
+                  "most likely tokens that a request may have reported of each position: 0 to 512")
+      ->capture_default_str();
   command.add_flag_callback(
       "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
       "compute every prompt anew, also where its beginning is cached");

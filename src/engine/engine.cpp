@@ -125,7 +125,9 @@ const Tokenizer& Engine::tokenizer() const {
 }
 
 SamplingContext Engine::sampling_context() const {
-  return {.vocab_size = config_.spec.vocab_size, .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
+  return {.vocab_size = config_.spec.vocab_size,
+          .max_logprobs = config_.max_logprobs,
+          .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 
 void Engine::validate(const EngineRequest& request) const {
@@ -145,9 +147,11 @@ RequestId Engine::submit(EngineRequest request) {
   sequence.prompt = request.prompt;
   sequence.sampling =
       make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
-  sequence.max_tokens = request.params.max_tokens;
+  sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   sequence.min_tokens = request.params.min_tokens;
-  sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;
+  sequence.prompt_output = request.prompt_logits            ? OutputKind::kAll
+                           : request.params.prompt_logprobs ? OutputKind::kLogprobs
+                                                            : OutputKind::kLast;
   outputs_->add(id, std::move(request));
   post(Arrival{id, std::move(sequence)});
   return id;

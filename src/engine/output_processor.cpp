@@ -1,8 +1,17 @@
 #include "engine/output_processor.h"
 
+#include <iterator>
+
 #include "base/log.h"
 
 namespace quire {
+namespace {
+
+void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
+  all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
+}
+
+}  // namespace
 
 OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, std::function<void(RequestId)> stop)
     : tokenizer_(tokenizer), stop_(std::move(stop)), thread_([this] { run(); }) {}
@@ -84,13 +93,23 @@ void OutputProcessor::handle(Item item) {
   if (state.output.finish_reason != FinishReason::kNone) states_.erase(found);
 }
 
-void OutputProcessor::apply(RequestId id, State& state, const SequenceUpdate& update) {
+void OutputProcessor::apply(RequestId id, State& state, SequenceUpdate& update) {
   state.output.num_cached_tokens = update.num_cached_tokens;
   state.output.finish_reason = update.finish;
   if (update.finish == FinishReason::kError) state.output.error = "the model's logits are not finite numbers";
+  append(state.output.prompt_logprobs, update.prompt_logprobs);
+  if (state.request.params.max_tokens == 0) {  // the token is one too many
+    if (update.finish == FinishReason::kStop) state.output.finish_reason = FinishReason::kLength;
+    return;
+  }
   bool stopped = false;
   if (update.token) {
     state.output.token_ids.push_back(*update.token);
+    if (update.logprobs) {
+      state.output.cumulative_logprob =
+          state.output.cumulative_logprob.value_or(0) + update.logprobs->token.logprob;
+      state.output.logprobs.push_back(std::move(*update.logprobs));
+    }
     // The text of a token that ended the sequence is no part of the output.
     if (update.finish != FinishReason::kStop && state.detokenizer) {
       stopped = extend_text(state, state.detokenizer->push(*update.token));

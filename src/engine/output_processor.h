@@ -56,7 +56,7 @@ class OutputProcessor {
 
   void run();
   void handle(Item item);
-  void apply(RequestId id, State& state, const SequenceUpdate& update);
+  void apply(RequestId id, State& state, SequenceUpdate& update);
   static std::string unfinished_text(State& state);
   static bool extend_text(State& state,
                           const std::string& new_text);  // true: a stop string was found and cut

@@ -31,6 +31,11 @@ void check_id(const char* name, TokenId id, int vocab_size) {
   if (id < 0 || id >= vocab_size) fail("{} has {}; ids are from 0 to {}", name, id, vocab_size - 1);
 }
 
+void check_logprobs(const char* name, std::optional<int> wanted, int max) {
+  if (wanted && (*wanted < 0 || *wanted > max))
+    fail("{} is {}; it must be from 0 to max-logprobs, {}", name, *wanted, max);
+}
+
 void validate_distribution(const SamplingParams& params) {
   check_range("temperature", params.temperature, 0, 1e4F);
   if (!(params.top_p > 0.0F && params.top_p <= 1.0F))
@@ -43,7 +48,9 @@ void validate_distribution(const SamplingParams& params) {
 }
 
 void validate_end(const SamplingParams& params, int vocab_size) {
-  if (params.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", params.max_tokens);
+  if (params.max_tokens < (params.prompt_logprobs ? 0 : 1)) {
+    fail("max_tokens is {}; it must be at least 1, or 0 with prompt_logprobs", params.max_tokens);
+  }
   if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
     fail("min_tokens is {}; it must be from 0 to max_tokens, {}", params.min_tokens, params.max_tokens);
   }
@@ -95,6 +102,8 @@ std::vector<std::vector<TokenId>> encode_bad_words(const std::vector<std::string
 }  // namespace
 
 void validate(const SamplingParams& params, const SamplingContext& context) {
+  check_logprobs("logprobs", params.logprobs, context.max_logprobs);
+  check_logprobs("prompt_logprobs", params.prompt_logprobs, context.max_logprobs);
   validate_distribution(params);
   validate_end(params, context.vocab_size);
   validate_tokens(params, context);
@@ -116,6 +125,8 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
     state.biases.push_back({id, std::clamp(bias, -kMaxBias, kMaxBias)});
   state.allowed_ids = params.allowed_token_ids;
   state.bad_words = encode_bad_words(params.bad_words, context.tokenizer);
+  state.num_logprobs = params.logprobs.value_or(SamplingState::kNoLogprobs);
+  state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos)
     state.stop_ids.insert(state.stop_ids.end(), eos_token_ids.begin(), eos_token_ids.end());

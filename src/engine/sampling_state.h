@@ -11,6 +11,7 @@ namespace quire {
 // What of a model decides which parameters are right.
 struct SamplingContext {
   int vocab_size = 0;
+  int max_logprobs = 0;
   const Tokenizer* tokenizer = nullptr;  // null: there is none
 };
 

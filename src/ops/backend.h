@@ -13,6 +13,7 @@
 #include "base/tensor.h"
 #include "ops/attention_batch.h"
 #include "ops/logits_adjustment.h"
+#include "ops/logprob_batch.h"
 #include "ops/sampling_batch.h"
 #include "ops/weight_source.h"
 
@@ -199,6 +200,9 @@ class Backend {
   // Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position, 0, 0).
   virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                       const SamplingBatch& batch) = 0;
+  // Log-softmax of rows of logits f32 [rows, vocab]: of a token each, with its rank, and of the most likely
+  // ones. A token below 0 has none: NaN, and rank 0.
+  virtual void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) = 0;
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries) = 0;

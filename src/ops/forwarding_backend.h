@@ -87,6 +87,9 @@ class ForwardingBackend : public Backend {
               const SamplingBatch& batch) override {
     inner_.sample(tokens, last_tokens, logits, batch);
   }
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override {
+    inner_.log_probs(out, logits, batch);
+  }
   void update_block_tables(const Tensor& tables, const Tensor& entries) override {
     inner_.update_block_tables(tables, entries);
   }

@@ -1,5 +1,7 @@
 #include "ops/ops.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quire::ops {
@@ -185,6 +187,20 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
   check(backend, batch.slots, DType::kI32, {rows}, "slots");
   backend.sample(tokens, last_tokens, logits, batch);
+}
+
+void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  const std::int64_t rows = batch.num_rows;
+  check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
+  check(backend, batch.tokens, DType::kI32, {logits.dim(0)}, "tokens");
+  if (batch.rows.defined()) check(backend, batch.rows, DType::kI32, {rows}, "rows");
+  QUIRE_CHECK(
+      rows <= logits.dim(0) && batch.num_top <= std::min<std::int64_t>(kMaxTopLogprobs, logits.dim(1)),
+      "{} rows, {} tokens each", rows, batch.num_top);
+  check(backend, out.ids, DType::kI32, {rows, 1 + batch.num_top}, "ids");
+  check(backend, out.logprobs, DType::kF32, {rows, 1 + batch.num_top}, "logprobs");
+  check(backend, out.ranks, DType::kI32, {rows}, "ranks");
+  backend.log_probs(out, logits, batch);
 }
 
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries) {

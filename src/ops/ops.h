@@ -28,6 +28,7 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
                    const LogitsAdjustment& adjustment);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
             const SamplingBatch& batch);
+void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch);
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries);
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs);
 

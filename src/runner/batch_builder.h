@@ -31,8 +31,7 @@ class BatchBuilder {
   // on min_rows alone.
   StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
 
-  // A token that was sampled for a slot has become known; every one is told, in order.
-  void book(int slot, TokenId token) { sampling_.book(slot, token); }
+  SamplingBuilder& sampling() { return sampling_; }
 
   StagingArea make_staging() const { return {backend_, staging_device_}; }
   const AttentionShape& attention_shape() const { return attention_shape_; }

@@ -30,12 +30,13 @@ SamplingBuilder::SamplingBuilder(Backend& backend, const RuntimeConfig& config)
 
 std::size_t SamplingBuilder::staging_bytes() const {
   const auto rows = static_cast<std::size_t>(config_.max_output_rows());
-  constexpr std::size_t kArrays = 17;  // of the batch and of the adjustment, with an entry a row
+  constexpr std::size_t kArrays = 18;  // of the batch, the adjustment and the logprobs, with an entry a row
   constexpr std::size_t kBiases = SamplingState::kMaxBiases * (sizeof(TokenId) + sizeof(float));
   constexpr std::size_t kMasks =
       (SamplingState::kMaxStopIds + SamplingState::kMaxBadWords) * 2 * sizeof(TokenId);
-  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 3);
-  return kArrays * (rows + 1) * sizeof(std::int64_t) + rows * (kBiases + kMasks) + kAlignmentSlack;
+  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 5);
+  const std::size_t targets = static_cast<std::size_t>(config_.max_num_batched_tokens) * sizeof(TokenId);
+  return targets + kArrays * (rows + 1) * sizeof(std::int64_t) + rows * (kBiases + kMasks) + kAlignmentSlack;
 }
 
 void SamplingBuilder::start(const SequencePlan& plan) {
@@ -57,6 +58,7 @@ void SamplingBuilder::book(int slot, TokenId token) {
 SamplingTensors SamplingBuilder::build(const StepPlan& plan, StagingArea& staging) {
   SamplingTensors tensors;
   stage_rows(plan, staging, tensors);
+  stage_logprobs(plan, staging, tensors);
   gather_adjustments(plan);
   if (!changed_.rows.empty()) tensors.adjustment = stage_adjustments(staging);
   for (const SequencePlan& sequence : plan.sequences) {
@@ -98,6 +100,28 @@ void SamplingBuilder::stage_rows(const StepPlan& plan, StagingArea& staging, Sam
     slots[row] = sequence.slot;
     ++row;
   }
+}
+
+void SamplingBuilder::stage_logprobs(const StepPlan& plan, StagingArea& staging, SamplingTensors& tensors) {
+  reported_rows_.clear();
+  prompt_targets_.clear();
+  LogprobBatch& batch = tensors.logprobs;
+  std::int32_t row = 0;
+  for (const SequencePlan& sequence : plan.sequences) {
+    if (sequence.output == OutputKind::kLogprobs) {
+      prompt_targets_.insert(prompt_targets_.end(), sequence.tokens.begin() + 1, sequence.tokens.end());
+      if (sequence.next_token >= 0) prompt_targets_.push_back(sequence.next_token);
+    }
+    if (!sequence.sample) continue;
+    if (const int wanted = slot_of(sequence).state.num_logprobs; wanted != SamplingState::kNoLogprobs) {
+      reported_rows_.push_back(row);
+      batch.num_top = std::max(batch.num_top, wanted);
+    }
+    ++row;
+  }
+  batch.num_rows = static_cast<int>(reported_rows_.size());
+  batch.rows = stage(staging, DType::kI32, reported_rows_);
+  tensors.prompt_targets = stage(staging, DType::kI32, prompt_targets_);
 }
 
 void SamplingBuilder::gather_adjustments(const StepPlan& plan) {

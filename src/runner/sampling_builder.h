@@ -13,6 +13,9 @@ struct SamplingTensors {
   Tensor rows;  // i32 [rows]: rows of the hidden states to sample from
   SamplingBatch batch;
   LogitsAdjustment adjustment;
+  LogprobBatch logprobs;  // of sampled tokens; its tokens are those sampled
+  Tensor
+      prompt_targets;  // i32 [n]: the tokens after the positions of all spans with kLogprobs, as far as known
 };
 
 // Turns the sampling side of plans into tensors. Keeps what lasts over steps: each slot's sampling state, and
@@ -26,6 +29,12 @@ class SamplingBuilder {
   // A slot's new owner; before build.
   void start(const SequencePlan& plan);
   SamplingTensors build(const StepPlan& plan, StagingArea& staging);
+  // Most likely tokens to be reported beside the slot's sampled one; SamplingState::kNoLogprobs: none, and
+  // not the token's own.
+  int num_logprobs(int slot) const { return slots_[static_cast<std::size_t>(slot)].state.num_logprobs; }
+  int num_prompt_logprobs(int slot) const {
+    return slots_[static_cast<std::size_t>(slot)].state.num_prompt_logprobs;
+  }
   // A token that was sampled for a slot has become known; every one is told, in order.
   void book(int slot, TokenId token);
 
@@ -42,6 +51,7 @@ class SamplingBuilder {
   void gather_adjustments(const StepPlan& plan);
   void add_adjustment(const SequencePlan& sequence, std::int32_t row);
   void mask_bad_words(const Slot& slot);
+  void stage_logprobs(const StepPlan& plan, StagingArea& staging, SamplingTensors& tensors);
   LogitsAdjustment stage_adjustments(StagingArea& staging) const;
   Slot& slot_of(const SequencePlan& sequence) { return slots_[static_cast<std::size_t>(sequence.slot)]; }
   const Slot& slot_of(const SequencePlan& sequence) const {
@@ -52,6 +62,7 @@ class SamplingBuilder {
   Buffer workspace_;
   TokenStates token_states_;
   std::vector<Slot> slots_;
+  std::vector<std::int32_t> reported_rows_, prompt_targets_;  // of this plan
   // Of this plan's changed rows, as LogitsAdjustment has them.
   struct {
     std::vector<std::int32_t> rows, slots, state_uses, bias_starts, bias_ids, mask_starts, masks;

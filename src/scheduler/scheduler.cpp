@@ -136,7 +136,7 @@ void Scheduler::admit_waiting(Draft& draft) {
 // and for what those running will take next. The last known token is always computed, for its logits.
 bool Scheduler::admit(Sequence& sequence) {
   const SequenceRequest& request = sequence.request;
-  const bool look_up = config_.enable_prefix_caching && request.prompt_output != OutputKind::kAll;
+  const bool look_up = config_.enable_prefix_caching && !of_every_position(request.prompt_output);
   std::vector<BlockId> hits;
   if (look_up)
     hits =
@@ -166,7 +166,7 @@ bool Scheduler::admit(Sequence& sequence) {
 int Scheduler::span_limit(const Sequence& sequence) const {
   if (sequence.yielding || sequence.complete()) return 0;
   int last = sequence.length();
-  if (sequence.request.prompt_output == OutputKind::kAll) {
+  if (of_every_position(sequence.request.prompt_output)) {
     // A span has one kind of output; what was handed out before a preemption is not wanted again.
     if (sequence.num_planned < sequence.num_prompt_logits)
       last = std::min(last, sequence.num_prompt_logits);
@@ -200,10 +200,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, bool start, Draft&
 
   plan.sample = last == sequence.length();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
-  const bool prompt_logits = sequence.request.prompt_output == OutputKind::kAll &&
-                             sequence.num_planned >= sequence.num_prompt_logits &&
-                             sequence.num_planned < sequence.num_prompt;
-  plan.output = prompt_logits ? OutputKind::kAll : plan.sample ? OutputKind::kLast : OutputKind::kNone;
+  const OutputKind prompt_output = sequence.request.prompt_output;
+  const bool outputs_prompt = of_every_position(prompt_output) &&
+                              sequence.num_planned >= sequence.num_prompt_logits &&
+                              sequence.num_planned < sequence.num_prompt;
+  plan.output = outputs_prompt ? prompt_output : plan.sample ? OutputKind::kLast : OutputKind::kNone;
+  if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
+    plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
 
   draft.step.sequences.push_back({&sequence, num_tokens, plan.output, plan.sample});
   draft.budget -= num_tokens;
@@ -294,8 +297,10 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   SequenceUpdate update;
   update.id = sequence.request.id;
   update.num_cached_tokens = sequence.num_cached_tokens;
-  if (planned.output == OutputKind::kAll) {
+  update.logprobs = std::move(result.logprobs);
+  if (of_every_position(planned.output)) {
     update.logits = std::move(result.logits);
+    update.prompt_logprobs = std::move(result.prompt_logprobs);
     sequence.num_prompt_logits += planned.num_tokens;
   }
   if (result.token == SequenceResult::kInvalidLogits) {
@@ -309,7 +314,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
     update.finish = finish_reason(sequence);
   }
   const bool ended = update.finish != FinishReason::kNone;
-  if (planned.sample || planned.output == OutputKind::kAll) updates.push_back(std::move(update));
+  if (planned.sample || of_every_position(planned.output)) updates.push_back(std::move(update));
   if (ended)
     end(sequence);
   else if (sequence.yielding && sequence.num_in_flight == 0)

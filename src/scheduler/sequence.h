@@ -18,7 +18,7 @@ struct SequenceRequest {
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   int max_tokens = 16;
   int min_tokens = 0;
-  // kAll: logits of every prompt position are wanted; then no prefix of it is taken from the cache.
+  // kAll, kLogprobs: these are wanted of every prompt position; then no prefix of it is taken from the cache.
   OutputKind prompt_output = OutputKind::kLast;
   std::uint64_t cache_salt = 0;  // only sequences of equal salt share cached prefixes
 };
@@ -46,7 +46,7 @@ struct Sequence {
   bool has_sampled = false;      // since it got its slot
   bool yielding = false;         // planned no more until its steps are applied, then preempted
   int num_cached_tokens = -1;    // prompt tokens found cached at first admission; -1: not yet admitted
-  int num_prompt_logits = 0;     // prompt positions whose logits were handed out
+  int num_prompt_logits = 0;     // prompt positions whose output was handed out
   int num_indexed = 0;           // blocks of the table the prefix cache has seen
   PrefixCache::Link last_index;  // what stands for the last of these
   BlockTable table;

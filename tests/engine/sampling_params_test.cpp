@@ -116,7 +116,7 @@ TEST_P(SamplingParamsTest, BeforeMinTokensNoStopIsSampled) {
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, SamplingParamsTest, ::testing::Values(1, 2));
 
 TEST(SamplingStateTest, ReadsExtremeValuesAsVllmDoes) {
-  const SamplingContext context{.vocab_size = 100};
+  const SamplingContext context{.vocab_size = 100, .max_logprobs = 0};
   SamplingParams params;
   params.temperature = 1e-6F;
   params.top_k = -1;
@@ -140,7 +140,8 @@ TEST(SamplingStateTest, ReadsExtremeValuesAsVllmDoes) {
 
 TEST(SamplingStateTest, ABadWordIsSpelledAtTheBeginningAndAfterASpace) {
   const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
-  const SamplingContext context{.vocab_size = tokenizer.vocab_size(), .tokenizer = &tokenizer};
+  const SamplingContext context{
+      .vocab_size = tokenizer.vocab_size(), .max_logprobs = 0, .tokenizer = &tokenizer};
   SamplingParams params;
   params.bad_words = {" cache"};
   const auto words = make_sampling_state(params, context, {}, 0).bad_words;
@@ -165,7 +166,7 @@ Edge edge(const char* parameter, T SamplingParams::*member, std::type_identity_t
 }
 
 void expect_edges(const std::vector<Edge>& edges) {
-  const SamplingContext context{.vocab_size = 100};
+  const SamplingContext context{.vocab_size = 100, .max_logprobs = 20};
   for (std::size_t i = 0; i < edges.size(); ++i) {
     SCOPED_TRACE("edge " + std::to_string(i) + " of " + edges[i].parameter);
     SamplingParams params;
@@ -197,10 +198,24 @@ TEST(SamplingEdgesTest, NumbersBeyondTheirRangeAreRefusedByName) {
   constexpr int kMost = std::numeric_limits<int>::max();
   for (const int legal : {-1, 0, 1, kMost}) edges.push_back(edge("top_k", &P::top_k, legal, true));
   edges.push_back(edge("top_k", &P::top_k, -2, false));
+  for (const int legal : {0, 1, 20}) {
+    edges.push_back(edge("logprobs", &P::logprobs, legal, true));
+    edges.push_back(edge("prompt_logprobs", &P::prompt_logprobs, legal, true));
+  }
+  for (const int wrong : {-1, 21}) {
+    edges.push_back(edge("logprobs", &P::logprobs, wrong, false));
+    edges.push_back(edge("prompt_logprobs", &P::prompt_logprobs, wrong, false));
+  }
+  for (const int few : {0, -1}) edges.push_back(edge("max_tokens", &P::max_tokens, few, false));
   for (const int legal : {1, kMost}) edges.push_back(edge("max_tokens", &P::max_tokens, legal, true));
-  edges.push_back(edge("max_tokens", &P::max_tokens, -1, false));
   for (const int legal : {0, 16}) edges.push_back(edge("min_tokens", &P::min_tokens, legal, true));
   for (const int wrong : {-1, 17}) edges.push_back(edge("min_tokens", &P::min_tokens, wrong, false));
+  edges.push_back({"max_tokens",
+                   [](P& params) {
+                     params.max_tokens = 0;
+                     params.prompt_logprobs = 0;
+                   },
+                   true});
   expect_edges(edges);
 }
 
@@ -230,7 +245,8 @@ TEST(SamplingEdgesTest, ListsBeyondTheirLimitsAreRefusedByName) {
 
 TEST(SamplingEdgesTest, BadWordsThatAreNoneAreRefused) {
   const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
-  const SamplingContext context{.vocab_size = tokenizer.vocab_size(), .tokenizer = &tokenizer};
+  const SamplingContext context{
+      .vocab_size = tokenizer.vocab_size(), .max_logprobs = 0, .tokenizer = &tokenizer};
   SamplingParams params;
   params.bad_words = std::vector<std::string>(256, std::string(256, 'x'));
   EXPECT_NO_THROW(validate(params, context));

@@ -267,6 +267,10 @@ void CudaBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
   cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
 }
 
+void CudaBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  cuda::log_probs(context(OpKind::kSampling), out, logits, batch);
+}
+
 void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {
   if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
 }

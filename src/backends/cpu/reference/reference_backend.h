@@ -41,6 +41,7 @@ class ReferenceBackend : public Backend {
                      const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override;
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
   void update_block_tables(const Tensor& tables, const Tensor& entries) override;
   void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
 

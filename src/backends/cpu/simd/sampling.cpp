@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backends/cpu/reference/adjusted_row.h"
+#include "backends/cpu/reference/logprob_row.h"
 #include "backends/cpu/reference/sampled_row.h"
 #include "backends/cpu/simd/simd_backend.h"
 
@@ -17,6 +18,10 @@ void take_better(simd::Candidate& best, const simd::Candidate& later) {
 }
 
 }  // namespace
+
+void SimdBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  pool_.run(batch.num_rows, [&](int row, int) { log_probs_row(out, logits, batch, row); });
+}
 
 // A row is cut into pieces of ids, so that one row alone has all threads.
 void SimdBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,

@@ -39,6 +39,7 @@ class SimdBackend : public ReferenceBackend {
                      const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override;
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
 
  private:
   // Of a part of a row: its largest logit, and who wins the race there.
