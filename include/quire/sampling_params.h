@@ -23,15 +23,22 @@ struct SamplingParams {
   std::map<std::int32_t, float> logit_bias;     // by token; values beyond -100 and 100 count as these
   std::vector<std::int32_t> allowed_token_ids;  // empty: all
   std::vector<std::string> bad_words;           // texts that are not generated
-  std::optional<int> logprobs;  // of each output token, and of that many most likely ones in its place
-  std::optional<int>
-      prompt_logprobs;  // the same of prompt tokens, from the second on; none comes from a cache
+  // Of each output token, and of that many most likely ones in its place; and the same of the prompt's tokens
+  // from the second on, of which then none comes from a cache.
+  std::optional<int> logprobs;
+  std::optional<int> prompt_logprobs;
   int max_tokens = 16;  // at least 1; 0 for prompt_logprobs alone
   int min_tokens = 0;   // before that many, no EOS and no stop token is sampled
   bool ignore_eos = false;
-  std::vector<std::string> stop;  // cut from the text; at most 16 of 256 bytes
+  std::vector<std::string> stop;  // at most 16 of 256 bytes
   std::vector<std::int32_t> stop_token_ids;
-  bool skip_special_tokens = true;  // in the text
+  bool include_stop_str_in_output = false;  // in the text: the stop string, or the text of the stop token
+  bool detokenize = true;                   // else there is no text
+  bool skip_special_tokens = true;          // in the text
+  // Accepted for vLLM's sake: byte-level tokenizers, the only ones here, never put spaces between any tokens.
+  bool spaces_between_special_tokens = true;
+  // Only that many last tokens of the prompt are used; -1: what fits beside max_tokens.
+  std::optional<int> truncate_prompt_tokens;
 };
 
 }  // namespace quire

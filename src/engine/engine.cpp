@@ -141,6 +141,7 @@ void Engine::validate(const EngineRequest& request) const {
 
 RequestId Engine::submit(EngineRequest request) {
   validate(request);
+  truncate_prompt(request.prompt, request.params, config_.max_model_len);
   const RequestId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;

@@ -71,7 +71,7 @@ void OutputProcessor::handle(Item item) {
     state.request = std::move(addition->request);
     state.stops = StopStrings(state.request.params.stop);
     state.output.prompt_token_ids = state.request.prompt;
-    if (tokenizer_ != nullptr)
+    if (tokenizer_ != nullptr && state.request.params.detokenize)
       state.detokenizer.emplace(*tokenizer_, state.request.params.skip_special_tokens);
     states_.emplace(addition->id, std::move(state));
     return;
@@ -110,8 +110,10 @@ void OutputProcessor::apply(RequestId id, State& state, SequenceUpdate& update) 
           state.output.cumulative_logprob.value_or(0) + update.logprobs->token.logprob;
       state.output.logprobs.push_back(std::move(*update.logprobs));
     }
-    // The text of a token that ended the sequence is no part of the output.
-    if (update.finish != FinishReason::kStop && state.detokenizer) {
+    // The text of a token that ended the sequence is no part of the output, unless it is asked for.
+    const bool has_text =
+        update.finish != FinishReason::kStop || state.request.params.include_stop_str_in_output;
+    if (has_text && state.detokenizer) {
       stopped = extend_text(state, state.detokenizer->push(*update.token));
     }
   }
@@ -132,7 +134,7 @@ bool OutputProcessor::extend_text(State& state, const std::string& new_text) {
   if (static_cast<int>(state.output.token_ids.size()) <= state.request.params.min_tokens) return false;
   const std::size_t stop = state.stops.find(text, old_size);
   if (stop == std::string::npos) return false;
-  text.resize(stop);
+  text.resize(state.request.params.include_stop_str_in_output ? state.stops.end_at(text, stop) : stop);
   return true;
 }
 
@@ -140,7 +142,8 @@ void OutputProcessor::deliver(RequestId id, State& state, std::vector<float> log
   const RequestOutput& output = state.output;
   const bool finished = output.finish_reason != FinishReason::kNone;
   const std::string_view text(output.text);
-  const std::size_t end = text.size() - (finished ? 0 : state.stops.held_back(output.text));
+  const bool holds_back = !finished && !state.request.params.include_stop_str_in_output;
+  const std::size_t end = text.size() - (holds_back ? state.stops.held_back(output.text) : 0);
   const std::string_view new_text =
       end > state.delivered ? text.substr(state.delivered, end - state.delivered) : "";
   state.delivered += new_text.size();

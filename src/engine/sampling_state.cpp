@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
@@ -64,6 +65,13 @@ void validate_end(const SamplingParams& params, int vocab_size) {
   for (const TokenId id : params.stop_token_ids) check_id("stop_token_ids", id, vocab_size);
 }
 
+void validate_text(const SamplingParams& params) {
+  if (!params.detokenize && !params.stop.empty()) fail("stop needs text; detokenize is off");
+  if (const auto kept = params.truncate_prompt_tokens; kept && *kept != -1 && *kept < 1) {
+    fail("truncate_prompt_tokens is {}; it must be at least 1, or -1 for what fits beside max_tokens", *kept);
+  }
+}
+
 void validate_tokens(const SamplingParams& params, const SamplingContext& context) {
   check_count("logit_bias", params.logit_bias.size(), SamplingState::kMaxBiases);
   for (const auto& [id, bias] : params.logit_bias) {
@@ -106,7 +114,16 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   check_logprobs("prompt_logprobs", params.prompt_logprobs, context.max_logprobs);
   validate_distribution(params);
   validate_end(params, context.vocab_size);
+  validate_text(params);
   validate_tokens(params, context);
+}
+
+void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params, int max_model_len) {
+  if (!params.truncate_prompt_tokens) return;
+  const int room = max_model_len - std::min(std::max(params.max_tokens, 1), max_model_len - 1);
+  const auto kept = static_cast<std::ptrdiff_t>(
+      *params.truncate_prompt_tokens == -1 ? room : *params.truncate_prompt_tokens);
+  if (std::ssize(prompt) > kept) prompt.erase(prompt.begin(), prompt.end() - kept);
 }
 
 SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,

@@ -18,6 +18,9 @@ struct SamplingContext {
 // Error that names the parameter, its value and what would be right.
 void validate(const SamplingParams& params, const SamplingContext& context);
 
+// The prompt without what truncate_prompt_tokens cuts from its beginning.
+void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params, int max_model_len);
+
 // What the sampler needs: vLLM's reading of extreme values, and every id that ends the sequence. Of valid
 // parameters.
 SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,

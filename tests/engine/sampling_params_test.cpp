@@ -243,6 +243,119 @@ TEST(SamplingEdgesTest, ListsBeyondTheirLimitsAreRefusedByName) {
                 edge("bad_words", &P::bad_words, {"x"}, false)});  // there is no tokenizer
 }
 
+TEST(SamplingEdgesTest, TextParametersBeyondTheirRangeAreRefusedByName) {
+  using P = SamplingParams;
+  std::vector<Edge> edges;
+  for (const int legal : {-1, 1, 1 << 30})
+    edges.push_back(edge("truncate_prompt_tokens", &P::truncate_prompt_tokens, legal, true));
+  for (const int wrong : {0, -2})
+    edges.push_back(edge("truncate_prompt_tokens", &P::truncate_prompt_tokens, wrong, false));
+  edges.push_back(edge("detokenize", &P::detokenize, false, true));
+  edges.push_back({"stop",
+                   [](P& params) {
+                     params.detokenize = false;
+                     params.stop = {"x"};
+                   },
+                   false});
+  expect_edges(edges);
+}
+
+TEST(SamplingStateTest, ATruncatedPromptKeepsItsEnd) {
+  const auto truncated = [](std::optional<int> kept, int max_tokens) {
+    SamplingParams params;
+    params.truncate_prompt_tokens = kept;
+    params.max_tokens = max_tokens;
+    std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+    truncate_prompt(prompt, params, 10);
+    return prompt;
+  };
+  EXPECT_EQ(truncated({}, 4).size(), 8U);
+  EXPECT_EQ(truncated(3, 4), (std::vector<TokenId>{6, 7, 8}));
+  EXPECT_EQ(truncated(8, 4).size(), 8U);
+  EXPECT_EQ(truncated(9, 4).size(), 8U);
+  EXPECT_EQ(truncated(-1, 4), (std::vector<TokenId>{3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(truncated(-1, 2).size(), 8U);
+  EXPECT_EQ(truncated(-1, 0).size(), 8U);
+  EXPECT_EQ(truncated(-1, 1000), std::vector<TokenId>{8}) << "one is left, whatever max_tokens asks for";
+}
+
+// The bundled model: a text with tokens of its own, a chat's end, and what may be said about them.
+class OutputTextTest : public ::testing::Test {
+ protected:
+  SamplingParams greedy() const {
+    SamplingParams params;
+    params.temperature = 0;
+    params.max_tokens = 40;
+    return params;
+  }
+  RequestOutput run(const SamplingParams& params) {
+    return llm_.generate({llm_.apply_chat_template({{"user", "What is a KV cache?"}})}, params).front();
+  }
+
+  LLM llm_{[] {
+    EngineConfig config = testing::golden_config("qwen3");
+    config.model.clear();
+    return config;
+  }()};
+};
+
+TEST_F(OutputTextTest, AStopStringMayStay) {
+  SamplingParams params = greedy();
+  const std::string whole = run(params).text;
+  ASSERT_GT(whole.size(), 40U);
+  for (const std::size_t begin : {9U, 14U, 23U}) {
+    const std::string stop = whole.substr(begin, 5);
+    params.stop = {stop};
+    params.include_stop_str_in_output = false;
+    const std::size_t at = whole.find(stop);
+    EXPECT_EQ(run(params).text, whole.substr(0, at));
+    params.include_stop_str_in_output = true;
+    const RequestOutput output = run(params);
+    EXPECT_EQ(output.text, whole.substr(0, at + stop.size()));
+    EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST_F(OutputTextTest, TheTextOfAStopTokenMayStay) {
+  SamplingParams params = greedy();
+  const RequestOutput whole = run(params);
+  params.stop_token_ids = {whole.token_ids[5]};
+  const RequestOutput without = run(params);
+  params.include_stop_str_in_output = true;
+  const RequestOutput with = run(params);
+  EXPECT_EQ(with.token_ids, without.token_ids);
+  EXPECT_EQ(with.text, llm_.decode(with.token_ids));
+  EXPECT_EQ(without.text, llm_.decode(std::span(with.token_ids).first(with.token_ids.size() - 1)));
+}
+
+TEST_F(OutputTextTest, WithoutDetokenizingThereAreTokensAlone) {
+  SamplingParams params = greedy();
+  const auto tokens = run(params).token_ids;
+  params.detokenize = false;
+  EXPECT_EQ(run(params).token_ids, tokens);
+  EXPECT_EQ(run(params).text, "");
+}
+
+TEST_F(OutputTextTest, ABadWordIsNotInTheText) {
+  SamplingParams params = greedy();
+  const std::string whole = run(params).text;
+  ASSERT_NE(whole.find(" cache"), std::string::npos) << whole;
+  params.bad_words = {"cache"};
+  EXPECT_EQ(run(params).text.find(" cache"), std::string::npos);
+}
+
+TEST_F(OutputTextTest, OnlyTheEndOfATruncatedPromptIsUsed) {
+  SamplingParams params = greedy();
+  const std::vector<TokenId> prompt =
+      llm_.encode("The KV cache holds what was computed before. Once there was");
+  params.truncate_prompt_tokens = 4;
+  const RequestOutput truncated = llm_.generate({prompt}, params).front();
+  const std::vector<TokenId> end(prompt.end() - 4, prompt.end());
+  EXPECT_EQ(truncated.prompt_token_ids, end);
+  params.truncate_prompt_tokens.reset();
+  EXPECT_EQ(truncated.token_ids, llm_.generate({end}, params).front().token_ids);
+}
+
 TEST(SamplingEdgesTest, BadWordsThatAreNoneAreRefused) {
   const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
   const SamplingContext context{

@@ -2,8 +2,11 @@
 // block takes a row, and looks at it twice: for the largest logit, the sum of exponentials, the rank, and
 // each thread's own largest logit; then for the tokens that are at least as likely as the num_top-th largest
 // of these, of which there are few. Where they are too many to hold (many equal logits, or sorted ones), the
-// most likely ones are found one by one, a look each. Bytes: 2 * 4 * vocab a row, the second time partly from
-// L2. 256 rows x 151936: 311 MB, 72 us at 4.3 TB/s. Not measured yet.
+// most likely ones are found one by one, a look each.
+// Bytes: 2 * 4 * vocab a row, the second time partly from L2. 256 rows x 151936: 311 MB, 72 us at 4.3 TB/s.
+// Measured on an H200, bench/cuda/logits_bench, for 256 / 32 / 1 rows: 91 / 57 / 50 us with the 5 most
+// likely, 97 / 58 / 52 us with 20, 55 / 32 / 27 us with none (79 % of the bandwidth at 256 rows; few rows
+// leave most multiprocessors idle).
 #include <cfloat>
 
 #include "backends/cuda/kernels/logits.h"
@@ -87,20 +90,20 @@ class Row {
   __device__ int index() const { return index_; }
   __device__ float at(int id) const { return logits_[id]; }
 
-  // Calls f(four logits, id of the first) for the thread's groups; past the vocabulary lies -inf.
+  // Calls f(four logits, id of the first) for the thread's groups; past the vocabulary lies -inf. Reads run
+  // ahead by a batch.
   template <typename F>
   __device__ void for_groups(F&& f) const {
-    const int whole = vocab_ / 4;
-#pragma unroll 4
-    for (int group = static_cast<int>(threadIdx.x); group < whole; group += kThreads) {
-      const float* from = logits_ + 4 * group;
-      f(kAligned ? *reinterpret_cast<const float4*>(from) : float4{from[0], from[1], from[2], from[3]},
-        4 * group);
+    constexpr int kBatch = 8;
+    const int groups = (vocab_ + 3) / 4;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x); first < groups; first += kBatch * kThreads) {
+      float4 batch[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) batch[b] = load(first + b * kThreads);
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) f(batch[b], 4 * (first + b * kThreads));
     }
-    if (threadIdx.x != 0 || vocab_ % 4 == 0) return;
-    const auto past_end = [&](int id) { return id < vocab_ ? logits_[id] : -INFINITY; };
-    f(float4{logits_[4 * whole], past_end(4 * whole + 1), past_end(4 * whole + 2), past_end(4 * whole + 3)},
-      4 * whole);
   }
 
   // Calls f(key) for the thread's tokens.
@@ -115,6 +118,13 @@ class Row {
   }
 
  private:
+  __device__ float4 load(int group) const {
+    const int id = 4 * group;
+    if (kAligned && id + 4 <= vocab_) return *reinterpret_cast<const float4*>(logits_ + id);
+    const auto past_end = [&](int i) { return i < vocab_ ? logits_[i] : -INFINITY; };
+    return {past_end(id), past_end(id + 1), past_end(id + 2), past_end(id + 3)};
+  }
+
   int vocab_, index_;
   const float* logits_;
 };
