@@ -1,12 +1,12 @@
 // Log-probabilities of rows of logits: of one given token with its rank, and of the most likely tokens. One
-// block takes a row, and looks at it twice: for the largest logit, the sum of exponentials, the rank, and
-// each thread's own largest logit; then for the tokens that are at least as likely as the num_top-th largest
-// of these, of which there are few. Where they are too many to hold (many equal logits, or sorted ones), the
-// most likely ones are found one by one, a look each.
-// Bytes: 2 * 4 * vocab a row, the second time partly from L2. 256 rows x 151936: 311 MB, 72 us at 4.3 TB/s.
-// Measured on an H200, bench/cuda/logits_bench, for 256 / 32 / 1 rows: 91 / 57 / 50 us with the 5 most
-// likely, 97 / 58 / 52 us with 20, 55 / 32 / 27 us with none (79 % of the bandwidth at 256 rows; few rows
-// leave most multiprocessors idle).
+// block takes a row. It reads it once for the largest logit, the sum of exponentials, the rank, and each
+// thread's own best token; the num_top threads with the best of these are sure to hold what is wanted, and
+// their tokens alone are read again. Where too many of these are as likely as that (many equal logits, or
+// sorted ones), the most likely ones are found one by one, a look at the row each.
+// Bytes: 4 * vocab a row. 256 rows x 151936: 156 MB, 36 us at 4.3 TB/s.
+// Measured on an H200, bench/cuda/logits_bench, for 256 / 32 / 1 rows: 55 / 28 / 24 us with the 5 most
+// likely, 58 / 30 / 25 us with 20, 43 / 21 / 17 us with none (65 %, and without the most likely 85 %, of the
+// bandwidth at 256 rows; few rows leave most multiprocessors idle).
 #include <cfloat>
 
 #include "backends/cuda/kernels/logits.h"
@@ -95,9 +95,8 @@ class Row {
   template <typename F>
   __device__ void for_groups(F&& f) const {
     constexpr int kBatch = 8;
-    const int groups = (vocab_ + 3) / 4;
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x); first < groups; first += kBatch * kThreads) {
+    for (int first = static_cast<int>(threadIdx.x); first < groups(); first += kBatch * kThreads) {
       float4 batch[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) batch[b] = load(first + b * kThreads);
@@ -109,15 +108,28 @@ class Row {
   // Calls f(key) for the thread's tokens.
   template <typename F>
   __device__ void for_keys(F&& f) const {
-    for_groups([&](const float4& v, int id) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (id + i < vocab_) f(order_key(element(v, i), id + i));
-      }
-    });
+    for_groups([&](const float4& v, int id) { offer(v, id, f); });
+  }
+
+  // Calls f(key) for the tokens that for_groups gives to `count` threads, shared among all of them.
+  template <typename F>
+  __device__ void for_keys_of(const int* threads, int count, F&& f) const {
+    const int each = (groups() + kThreads - 1) / kThreads;
+    for (int i = static_cast<int>(threadIdx.x); i < count * each; i += kThreads) {
+      const int group = threads[i / each] + i % each * kThreads;
+      if (group < groups()) offer(load(group), 4 * group, f);
+    }
   }
 
  private:
+  __device__ int groups() const { return (vocab_ + 3) / 4; }
+  template <typename F>
+  __device__ void offer(const float4& v, int id, F&& f) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (id + i < vocab_) f(order_key(element(v, i), id + i));
+    }
+  }
   __device__ float4 load(int group) const {
     const int id = 4 * group;
     if (kAligned && id + 4 <= vocab_) return *reinterpret_cast<const float4*>(logits_ + id);
@@ -136,30 +148,32 @@ __device__ int count_above(const unsigned long long* keys, int count, unsigned l
   return above;
 }
 
-// Calls write(place, key) for the num_top most likely tokens; best_of_thread: of the thread's tokens.
+// Calls write(place, key) for the num_top most likely tokens; best_of_thread: of the thread's tokens, 0 where
+// all are impossible.
 template <bool kAligned, typename Write>
 __device__ void select_top(const Row<kAligned>& row, unsigned long long best_of_thread, int num_top,
                            Write&& write) {
   __shared__ unsigned long long keys[kCandidates];
   __shared__ unsigned long long least;
-  __shared__ int count;
+  __shared__ int holders[kThreads];
+  __shared__ int count, num_holders;
   keys[threadIdx.x] = best_of_thread;
   if (threadIdx.x == 0) {
-    least = 0;  // where there are fewer tokens than that, all are candidates
-    count = 0;
+    least = 0;  // where fewer threads have a token, all tokens are candidates
+    count = num_holders = 0;
   }
   __syncthreads();
   // As many threads have a token at least as likely as this one, so that none below is wanted.
   if (best_of_thread != 0 && count_above(keys, kThreads, best_of_thread) == num_top - 1)
     least = best_of_thread;
   __syncthreads();
-  if (best_of_thread >= least) {
-    row.for_keys([&](unsigned long long key) {
-      if (key < least) return;
-      const int place = atomicAdd(&count, 1);
-      if (place < kCandidates) keys[place] = key;
-    });
-  }
+  if (best_of_thread >= least) holders[atomicAdd(&num_holders, 1)] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  row.for_keys_of(holders, num_holders, [&](unsigned long long key) {
+    if (key < least) return;
+    const int place = atomicAdd(&count, 1);
+    if (place < kCandidates) keys[place] = key;
+  });
   __syncthreads();
   if (count <= kCandidates) {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
@@ -195,13 +209,11 @@ __global__ void __launch_bounds__(kThreads) log_probs_kernel(const __grid_consta
   const bool has_token = token >= 0;  // else it could not be sampled
   const float given = has_token ? row.at(token) : INFINITY;
   Totals totals;
-  unsigned long long best = 0;
+  float highest = -INFINITY;
+  int best_token = -1;
   row.for_groups([&](const float4& v, int id) {
     totals.add(v, given);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (id + i < args.vocab) best = max(best, order_key(element(v, i), id + i));
-    }
+    take_higher(v, id, highest, best_token);
   });
   totals = RowGroup::reduce_block(totals);
   const std::int64_t first = std::int64_t{blockIdx.x} * (1 + args.num_top);
@@ -214,10 +226,11 @@ __global__ void __launch_bounds__(kThreads) log_probs_kernel(const __grid_consta
   }
   if (args.num_top == 0) return;
   __syncthreads();
-  select_top(row, best, args.num_top, [&](int place, unsigned long long key) {
-    args.ids[first + 1 + place] = id_of(key);
-    args.logprobs[first + 1 + place] = logit_of(key) - shared_top - shared_log_sum;
-  });
+  select_top(row, best_token < 0 ? 0 : order_key(highest, best_token), args.num_top,
+             [&](int place, unsigned long long key) {
+               args.ids[first + 1 + place] = id_of(key);
+               args.logprobs[first + 1 + place] = logit_of(key) - shared_top - shared_log_sum;
+             });
 }
 
 }  // namespace
