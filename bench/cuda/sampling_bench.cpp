@@ -40,8 +40,6 @@ SamplingBatch make_batch(const Case& c, int rows) {
           .seeds = vector_of(device_tensor<std::int64_t>(DType::kI64, 1, rows, seed)),
           .positions = filled(DType::kI32, rows, 17),
           .slots = vector_of(device_tensor<std::int32_t>(DType::kI32, 1, rows, index)),
-          .masked_starts = filled(DType::kI32, rows + 1, 0),
-          .masked_ids = filled(DType::kI32, 1, 0),
           .workspace = {}};
 }
 

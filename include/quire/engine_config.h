@@ -24,6 +24,7 @@ struct EngineConfig {
   bool enforce_eager = false;           // no recorded graphs
   bool deterministic = false;  // on a GPU too, logits are bitwise the same alone and in any batch; slower
   bool enable_prefix_caching = true;
+  int max_logprobs = 20;  // most likely tokens that a request may have reported of each position; 0 to 512
   std::string scheduling_policy = "fcfs";  // first come, first served; or priority: lower numbers first
   // A request is refused while so many others, or others of so many prompt tokens in all, wait for their
   // first step; 0: no limit.

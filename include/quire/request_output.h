@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "quire/logprobs.h"
 
 namespace quire {
 
@@ -17,7 +20,9 @@ std::string_view to_string(FinishReason reason);
 struct CompletionOutput {
   int index = 0;
   std::vector<std::int32_t> token_ids;
-  std::string text;  // of token_ids, stop strings cut
+  std::string text;                          // of token_ids, stop strings cut
+  std::vector<PositionLogprobs> logprobs;    // of token_ids, where asked for
+  std::optional<double> cumulative_logprob;  // their sum
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;  // why, when finish_reason is kError or kTimeout
 
@@ -27,6 +32,8 @@ struct CompletionOutput {
 // What a request has produced so far.
 struct RequestOutput {
   std::vector<std::int32_t> prompt_token_ids;
+  // Of the prompt's tokens from the second on, where asked for; of all of them once there is an output token.
+  std::vector<PositionLogprobs> prompt_logprobs;
   std::vector<CompletionOutput> outputs;  // SamplingParams::n of them, by index
   int num_cached_tokens = 0;              // prompt tokens whose KV came from the prefix cache
 };

@@ -1,28 +1,53 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace quire {
 
-// How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's.
+// How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
+// and edge is in docs/sampling.md.
 struct SamplingParams {
   // Outputs of one prompt, which is computed once; at most 16384, and 1 where greedy. Output i is that of the
   // same request with n 1 and a seed larger by i.
   int n = 1;
+  // So many are sampled, and the n of the largest sum of log-probabilities are given, the best one first and
+  // none before all have ended; unset: n.
+  std::optional<int> best_of;
   float temperature = 1.0F;           // below 1e-5: greedy
   float top_p = 1.0F;                 // in (0, 1]
   int top_k = 0;                      // 0 or -1: all tokens
   float min_p = 0.0F;                 // in [0, 1], relative to the most likely token
   std::optional<std::uint64_t> seed;  // unset: drawn by the engine
-  int max_tokens = 16;                // at least 1
-  int min_tokens = 0;                 // before that many, no EOS and no stop token is sampled
+  // In [-2, 2]: subtracted once from tokens of the output, and once for each time they are in it.
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;              // over 1: tokens of prompt and output are less likely
+  std::map<std::int32_t, float> logit_bias;     // by token; values beyond -100 and 100 count as these
+  std::vector<std::int32_t> allowed_token_ids;  // empty: all
+  std::vector<std::string> bad_words;           // texts that are not generated
+  // Of each output token, and of that many most likely ones in its place; and the same of the prompt's tokens
+  // from the second on, of which then none comes from a cache.
+  std::optional<int> logprobs;
+  std::optional<int> prompt_logprobs;
+  int max_tokens = 16;  // at least 1; 0 for prompt_logprobs alone
+  int min_tokens = 0;   // before that many, no EOS and no stop token is sampled
   bool ignore_eos = false;
-  std::vector<std::string> stop;  // cut from the text; at most 16 of 256 bytes
+  std::vector<std::string> stop;  // at most 16 of 256 bytes
   std::vector<std::int32_t> stop_token_ids;
-  bool skip_special_tokens = true;  // in the text
+  bool include_stop_str_in_output = false;  // in the text: the stop string, or the text of the stop token
+  bool detokenize = true;                   // else there is no text
+  bool skip_special_tokens = true;          // in the text
+  // Accepted for vLLM's sake: byte-level tokenizers, the only ones here, never put spaces between any tokens.
+  bool spaces_between_special_tokens = true;
+  // Only that many last tokens of the prompt are used; -1: what fits beside max_tokens.
+  std::optional<int> truncate_prompt_tokens;
 };
+
+// Sequences that a request takes.
+inline int num_sampled(const SamplingParams& params) { return params.best_of.value_or(params.n); }
 
 }  // namespace quire

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/log.h"
 #include "checkpoint/config_object.h"
 
 namespace quire {
@@ -14,10 +13,7 @@ GenerationConfig from_object(const ConfigObject& object) {
   config.temperature = object.find_float("temperature", {.min = 0, .max = 1e4});
   config.top_p = object.find_float("top_p", kFraction);
   config.min_p = object.find_float("min_p", {.min = 0, .max = 1});
-  if (const auto penalty = object.find_float("repetition_penalty", kPositive); penalty && *penalty != 1) {
-    log_warning("generation_config.json: repetition_penalty {} is ignored: penalties are not supported",
-                *penalty);
-  }
+  config.repetition_penalty = object.find_float("repetition_penalty", {.min = 1e-4, .max = 1e4});
   config.top_k = object.find_int("top_k", {.min = -1});
   config.max_new_tokens = object.find_int("max_new_tokens");
   return config;

@@ -138,6 +138,11 @@ void add_common_options(CLI::App& command, Bench& bench) {
   add_shape_option(command, bench.shape);
   command.add_option("--temperature", bench.options.temperature, "0: always the most likely token")
       ->capture_default_str();
+  command
+      .add_option("--presence-penalty", bench.options.presence_penalty, "of every request; 0: no penalties")
+      ->capture_default_str();
+  command.add_option("--logprobs", bench.options.logprobs,
+                     "have the log-probabilities of every token and of that many most likely ones reported");
   command.add_flag("--json", bench.json, "print one JSON object; null: not measured");
 }
 

@@ -22,11 +22,14 @@ struct Generate {
   bool chat = false;
   bool stream = false;
   bool json = false;
+  std::optional<int> logprobs, prompt_logprobs, truncate_prompt_tokens;
+  bool no_text = false;
 
   int run() const;
 
  private:
   std::vector<Prompt> prompts(const LLM& llm) const;
+  SamplingParams params(const LLM& llm) const;
   void print(const std::vector<RequestOutput>& requests, std::size_t prompt,
              const CompletionOutput& output) const;
 };
@@ -68,8 +71,37 @@ std::vector<Prompt> Generate::prompts(const LLM& llm) const {
   if (result.empty()) fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
   if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
   if (stream && sampling.n != 1) fail("--stream takes one output, not {}", sampling.n);
+  if (stream && sampling.best_of) fail("--stream and --best-of exclude each other");
+  if ((logprobs || prompt_logprobs) && !json)
+    fail("--logprobs and --prompt-logprobs are printed with --json");
   if (stream && json) fail("--stream and --json exclude each other");
   return result;
+}
+
+OrderedJson to_json(const TokenLogprob& token) {
+  return {{"token_id", token.token_id}, {"logprob", token.logprob}, {"rank", token.rank}};
+}
+
+OrderedJson to_json(const std::vector<PositionLogprobs>& positions) {
+  OrderedJson list = OrderedJson::array();
+  for (const PositionLogprobs& position : positions) {
+    OrderedJson object = to_json(position.token);
+    object["top"] = OrderedJson::array();
+    for (const TokenLogprob& token : position.top) object["top"].push_back(to_json(token));
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+SamplingParams Generate::params(const LLM& llm) const {
+  SamplingParams defaults = llm.default_sampling_params();
+  defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
+  SamplingParams params = sampling.over(defaults);
+  params.logprobs = logprobs;
+  params.prompt_logprobs = prompt_logprobs;
+  params.truncate_prompt_tokens = truncate_prompt_tokens;
+  params.detokenize = !no_text;
+  return params;
 }
 
 void Generate::print(const std::vector<RequestOutput>& requests, std::size_t prompt,
@@ -81,6 +113,9 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
                           {"token_ids", output.token_ids},
                           {"text", output.text},
                           {"finish_reason", to_string(output.finish_reason)}};
+    if (logprobs) object["cumulative_logprob"] = output.cumulative_logprob.value_or(0);
+    if (logprobs) object["logprobs"] = to_json(output.logprobs);
+    if (prompt_logprobs) object["prompt_logprobs"] = to_json(requests[prompt].prompt_logprobs);
     if (!output.error.empty()) object["error"] = output.error;
     std::cout << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
     return;
@@ -96,8 +131,6 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
 
 int Generate::run() const {
   LLM llm(config);
-  SamplingParams defaults = llm.default_sampling_params();
-  defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   GenerateOptions options;
   options.progress = !stream;
   options.cancelled = &InterruptFlag::raised();
@@ -108,7 +141,7 @@ int Generate::run() const {
     };
   const std::vector<Prompt> all = prompts(llm);
   const InterruptFlag interrupt;
-  const std::vector<RequestOutput> requests = llm.generate(all, sampling.over(defaults), options);
+  const std::vector<RequestOutput> requests = llm.generate(all, params(llm), options);
   int code = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     for (const CompletionOutput& output : requests[i].outputs) {
@@ -140,6 +173,14 @@ void add_generate(CLI::App& app, Command& chosen) {
   add_sampling_options(*command, generate->sampling);
   command->add_option("--n", generate->sampling.n, "outputs of each prompt, which is computed once")
       ->capture_default_str();
+  command->add_option("--best-of", generate->sampling.best_of,
+                      "sample so many and print the --n most likely ones, the best one first");
+  command->add_option("--logprobs", generate->logprobs,
+                      "with --json: log-probabilities of the tokens, and of that many most likely ones");
+  command->add_option("--prompt-logprobs", generate->prompt_logprobs, "the same of the prompt's tokens");
+  command->add_option("--truncate-prompt-tokens", generate->truncate_prompt_tokens,
+                      "use only that many last tokens of a prompt; -1: what fits beside --max-tokens");
+  command->add_flag("--no-detokenize", generate->no_text, "token ids alone, no text");
   command->callback([generate, &chosen] { chosen = [generate] { return generate->run(); }; });
 }
 

@@ -3,7 +3,8 @@
 #include <charconv>
 #include <csignal>
 
-#include "base/format.h"
+#include "base/error.h"
+#include "base/json.h"
 #include "inspect/shapes.h"
 
 namespace quire::cli {
@@ -15,6 +16,49 @@ std::string check_unsigned(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size()) return {};
   return text + " is no whole number from 0 to 18446744073709551615";
+}
+
+std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
+  const char* const end = entry.data() + entry.size();
+  std::int32_t id = 0;
+  float bias = 0;
+  const auto [colon, id_error] = std::from_chars(entry.data(), end, id);
+  if (id_error == std::errc() && colon != end && *colon == ':') {
+    const auto [last, bias_error] = std::from_chars(colon + 1, end, bias);
+    if (bias_error == std::errc() && last == end) return {id, bias};
+  }
+  fail("--logit-bias: {} is no token id and bias; give it as 123:-5", in_quotes(entry));
+}
+
+// What makes single tokens more or less likely.
+void add_token_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--presence-penalty", options.presence_penalty,
+                     "subtracted from the logits of tokens in the output (default: 0)");
+  command.add_option("--frequency-penalty", options.frequency_penalty,
+                     "the same, for each time they are in it (default: 0)");
+  command.add_option("--repetition-penalty", options.repetition_penalty,
+                     "over 1: tokens of prompt and output are less likely (default: the model's, or 1)");
+  command.add_option("--logit-bias", options.logit_bias, "ID:BIAS, added to a token's logit (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--allowed-token-ids", options.allowed_token_ids, "1,2,3: no other tokens")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command.add_option("--bad-words", options.bad_words, "a text that is not generated (repeatable)")
+      ->allow_extra_args(false);
+}
+
+// What ends the output, and what becomes of that.
+void add_end_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--min-tokens", options.min_tokens, "tokens before which nothing but --max-tokens ends");
+  command.add_option("--stop", options.stop, "end before this text (repeatable)")->allow_extra_args(false);
+  command.add_option("--stop-token-ids", options.stop_token_ids, "1,2,3: end at these tokens")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-eos", options.ignore_eos, "go on after the end-of-sequence token");
+  command.add_flag("--include-stop-str-in-output", options.include_stop_str_in_output,
+                   "end after the stop string or token, not before it");
+  command.add_flag("--no-skip-special-tokens", options.keep_special_tokens,
+                   "special tokens have their text, too");
 }
 
 }  // namespace
@@ -52,6 +96,10 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command.add_flag("--enforce-eager", config.enforce_eager, "record no graphs");
   command.add_flag("--deterministic", config.deterministic,
                    "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");
+  command
+      .add_option("--max-logprobs", config.max_logprobs,
+                  "most likely tokens that a request may have reported of each position: 0 to 512")
+      ->capture_default_str();
   command
       .add_option("--scheduling-policy", config.scheduling_policy,
                   "fcfs: first come, first served; priority: requests of lower priority numbers first")
@@ -92,20 +140,34 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
       "tokens at least this likely, relative to the most likely one (default: the model's, or 0)");
   command.add_option("--seed", options.seed, "the same seed and prompt give the same output")
       ->check(check_unsigned);
-  command.add_option("--stop", options.stop, "end before this text (repeatable)")->allow_extra_args(false);
-  command.add_flag("--ignore-eos", options.ignore_eos, "go on after the end-of-sequence token");
+  add_token_options(command, options);
+  add_end_options(command, options);
 }
 
 SamplingParams SamplingOptions::over(SamplingParams defaults) const {
   defaults.n = n;
+  defaults.best_of = best_of;
   defaults.max_tokens = max_tokens.value_or(defaults.max_tokens);
+  defaults.min_tokens = min_tokens.value_or(defaults.min_tokens);
   defaults.temperature = temperature.value_or(defaults.temperature);
   defaults.top_p = top_p.value_or(defaults.top_p);
   defaults.top_k = top_k.value_or(defaults.top_k);
   defaults.min_p = min_p.value_or(defaults.min_p);
+  defaults.presence_penalty = presence_penalty.value_or(defaults.presence_penalty);
+  defaults.frequency_penalty = frequency_penalty.value_or(defaults.frequency_penalty);
+  defaults.repetition_penalty = repetition_penalty.value_or(defaults.repetition_penalty);
+  for (const std::string& entry : logit_bias) {
+    const auto [id, bias] = parse_bias(entry);
+    defaults.logit_bias[id] = bias;
+  }
+  defaults.allowed_token_ids = allowed_token_ids;
+  defaults.bad_words = bad_words;
   defaults.seed = seed;
   defaults.stop = stop;
+  defaults.stop_token_ids = stop_token_ids;
   defaults.ignore_eos = ignore_eos;
+  defaults.include_stop_str_in_output = include_stop_str_in_output;
+  defaults.skip_special_tokens = !keep_special_tokens;
   return defaults;
 }
 

@@ -22,16 +22,25 @@ int list_shapes();  // prints their names; the exit code
 
 struct SamplingOptions {
   int n = 1;
+  std::optional<int> best_of;
   std::optional<int> max_tokens;
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int> top_k;
   std::optional<float> min_p;
   std::optional<std::uint64_t> seed;
+  std::optional<float> presence_penalty, frequency_penalty, repetition_penalty;
+  std::vector<std::string> logit_bias;  // ID:BIAS
+  std::vector<std::int32_t> allowed_token_ids;
+  std::vector<std::string> bad_words;
+  std::optional<int> min_tokens;
   std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_token_ids;
   bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+  bool keep_special_tokens = false;
 
-  // The model's defaults, with what was given on the command line.
+  // The model's defaults, with what was given on the command line. Error where that cannot be read.
   SamplingParams over(SamplingParams defaults) const;
 };
 void add_sampling_options(CLI::App& command, SamplingOptions& options);

@@ -5,7 +5,6 @@
 #include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/sampling_state.h"
 #include "ops/philox.h"
 #include "parallel/single_rank.h"
 
@@ -144,9 +143,15 @@ const Tokenizer& Engine::tokenizer() const {
   return *model_.tokenizer;
 }
 
+SamplingContext Engine::sampling_context() const {
+  return {.vocab_size = config_.spec.vocab_size,
+          .max_logprobs = config_.max_logprobs,
+          .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
+}
+
 void Engine::validate(const EngineRequest& request) const {
   constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
-  quire::validate(request.params, config_.spec.vocab_size);
+  quire::validate(request.params, sampling_context());
   if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
     fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
   for (const TokenId id : request.prompt) {
@@ -158,16 +163,20 @@ void Engine::validate(const EngineRequest& request) const {
 
 RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
-  const int n = request.params.n;
+  truncate_prompt(request.prompt, request.params, config_.max_model_len);
+  const int n = num_sampled(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;
   sequence.family = n > 1 ? id : 0;
   sequence.prompt = request.prompt;
-  sequence.sampling = make_sampling_state(request.params, eos_token_ids_, request_seed(seed_, id));
-  sequence.max_tokens = request.params.max_tokens;
+  sequence.sampling =
+      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
+  sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   sequence.min_tokens = request.params.min_tokens;
-  sequence.prompt_output = request.prompt_logits ? OutputKind::kAll : OutputKind::kLast;
+  sequence.prompt_output = request.prompt_logits            ? OutputKind::kAll
+                           : request.params.prompt_logprobs ? OutputKind::kLogprobs
+                                                            : OutputKind::kLast;
   sequence.priority = request.priority;
   sequence.cache_salt = request.cache_salt;
   if (request.timeout)

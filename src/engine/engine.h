@@ -17,6 +17,7 @@
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/request.h"
+#include "engine/sampling_state.h"
 #include "ops/communicator.h"
 #include "quire/engine_config.h"
 #include "runner/memory_plan.h"
@@ -76,6 +77,7 @@ class Engine {
   RequestId submit(EngineRequest&& request);
   void abort(RequestId id);  // legal in every state, effective at the next step
 
+  SamplingContext sampling_context() const;
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   const GenerationConfig& generation_config() const { return model_.generation; }

@@ -237,13 +237,12 @@ SamplingParams LLM::default_sampling_params() const {
   params.top_p = defaults.top_p.value_or(params.top_p);
   params.top_k = defaults.top_k.value_or(params.top_k);
   params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
   params.max_tokens = defaults.max_new_tokens.value_or(params.max_tokens);
   return params;
 }
 
-void LLM::check(const SamplingParams& params) const {
-  validate(params, impl_->engine.config().spec.vocab_size);
-}
+void LLM::check(const SamplingParams& params) const { validate(params, impl_->engine.sampling_context()); }
 
 int LLM::max_model_len() const { return impl_->engine.config().max_model_len; }
 

@@ -1,8 +1,19 @@
 #include "engine/output_processor.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
 #include "base/log.h"
 
 namespace quire {
+namespace {
+
+void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
+  all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
+}
+
+}  // namespace
 
 OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
                                  std::function<void(SequenceId)> stop)
@@ -74,12 +85,13 @@ void OutputProcessor::add(Addition addition) {
               .output = {},
               .texts = {},
               .stops = StopStrings(params.stop),
-              .num_unfinished = params.n};
+              .num_unfinished = num_sampled(params)};
   state.output.prompt_token_ids = request.prompt;
-  for (int i = 0; i < params.n; ++i) {
+  for (int i = 0; i < num_sampled(params); ++i) {
     state.output.outputs.emplace_back().index = i;
     Text& text = state.texts.emplace_back();
-    if (tokenizer_ != nullptr) text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
+    if (tokenizer_ != nullptr && params.detokenize)
+      text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
   }
   state.request = std::move(request);
   states_.emplace(addition.id, std::move(state));
@@ -111,13 +123,19 @@ void OutputProcessor::handle(Item item) {
     end_text(state, index);
   }
   if (output.finished()) --state.num_unfinished;
-  const bool delivered = deliver(state, index, std::move(logits));
+  const bool finished = state.num_unfinished == 0;
+  const bool chooses = num_sampled(state.request.params) > state.request.params.n;
+  bool delivered = true;
+  if (!chooses)
+    delivered = deliver(state, index, finished, std::move(logits));
+  else if (finished)
+    delivered = deliver_best(state);
   if (!delivered) stop_unfinished(state);
-  if (!delivered || state.num_unfinished == 0) states_.erase(found);
+  if (!delivered || finished) states_.erase(found);
 }
 
 // What goes wrong with an output's text ends that output.
-void OutputProcessor::apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update) {
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpdate& update) {
   try {
     if (fault_) fault_(EngineStage::kDetokenize, update.id);
     apply(state, index, update);
@@ -130,18 +148,28 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, const Seque
   }
 }
 
-void OutputProcessor::apply(State& state, std::size_t index, const SequenceUpdate& update) {
+void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& update) {
   CompletionOutput& output = state.output.outputs[index];
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
   if (update.finish == FinishReason::kError) output.error = "the model's logits are not finite numbers";
+  append(state.output.prompt_logprobs, update.prompt_logprobs);
+  const SamplingParams& params = state.request.params;
+  if (params.max_tokens == 0) {  // the token is one too many
+    if (update.finish == FinishReason::kStop) output.finish_reason = FinishReason::kLength;
+    return;
+  }
   bool stopped = false;
   if (update.token) {
     output.token_ids.push_back(*update.token);
-    // The text of a token that ended the sequence is no part of the output.
+    if (update.logprobs) {
+      output.cumulative_logprob = output.cumulative_logprob.value_or(0) + update.logprobs->token.logprob;
+      output.logprobs.push_back(std::move(*update.logprobs));
+    }
+    // The text of a token that ended the sequence is no part of the output, unless it is asked for.
     auto& detokenizer = state.texts[index].detokenizer;
-    if (update.finish != FinishReason::kStop && detokenizer)
-      stopped = extend_text(state, index, detokenizer->push(*update.token));
+    const bool has_text = update.finish != FinishReason::kStop || params.include_stop_str_in_output;
+    if (has_text && detokenizer) stopped = extend_text(state, index, detokenizer->push(*update.token));
   }
   if (!stopped && update.finish != FinishReason::kNone) stopped = end_text(state, index);
   if (!stopped) return;
@@ -161,23 +189,48 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   if (static_cast<int>(output.token_ids.size()) <= state.request.params.min_tokens) return false;
   const std::size_t stop = state.stops.find(output.text, old_size);
   if (stop == std::string::npos) return false;
-  output.text.resize(stop);
+  const bool keep = state.request.params.include_stop_str_in_output;
+  output.text.resize(keep ? state.stops.end_at(output.text, stop) : stop);
   return true;
 }
 
 void OutputProcessor::stop_unfinished(const State& state) {
-  for (std::size_t i = 0; i < state.texts.size(); ++i)
+  for (std::size_t i = 0; i < state.output.outputs.size(); ++i)
     if (!state.output.outputs[i].finished()) stop_(state.id + i);
 }
 
-bool OutputProcessor::deliver(State& state, std::size_t index, std::vector<float> logits) {
+// Of what was sampled, the n most likely outputs stay, the best one first. What failed comes last.
+void OutputProcessor::choose_best(State& state) {
+  std::vector<CompletionOutput>& outputs = state.output.outputs;
+  const auto score = [](const CompletionOutput& output) {
+    const bool failed = output.finish_reason == FinishReason::kError;
+    return failed ? -std::numeric_limits<double>::infinity() : output.cumulative_logprob.value_or(0);
+  };
+  std::stable_sort(outputs.begin(), outputs.end(),
+                   [&](const auto& a, const auto& b) { return score(a) > score(b); });
+  outputs.resize(static_cast<std::size_t>(state.request.params.n));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].index = static_cast<int>(i);
+    if (!state.request.params.logprobs) outputs[i].logprobs.clear();
+  }
+}
+
+bool OutputProcessor::deliver_best(State& state) {
+  choose_best(state);
+  const std::size_t count = state.output.outputs.size();
+  for (std::size_t i = 0; i < count; ++i)
+    if (!deliver(state, i, i + 1 == count, {})) return false;
+  return true;
+}
+
+bool OutputProcessor::deliver(State& state, std::size_t index, bool finished, std::vector<float> logits) {
   const CompletionOutput& output = state.output.outputs[index];
   std::size_t& delivered = state.texts[index].delivered;
   const std::string_view text(output.text);
-  const std::size_t end = text.size() - (output.finished() ? 0 : state.stops.held_back(output.text));
+  const bool holds_back = !output.finished() && !state.request.params.include_stop_str_in_output;
+  const std::size_t end = text.size() - (holds_back ? state.stops.held_back(output.text) : 0);
   const std::string_view new_text = end > delivered ? text.substr(delivered, end - delivered) : "";
   delivered += new_text.size();
-  const bool finished = state.num_unfinished == 0;
   try {
     if (fault_) fault_(EngineStage::kCallback, state.id + index);
     if (state.request.on_update)

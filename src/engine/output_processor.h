@@ -68,13 +68,16 @@ class OutputProcessor {
   void add(Addition addition);
   void handle(Item item);
   States::iterator find(SequenceId id);
-  void apply(State& state, std::size_t index, const SequenceUpdate& update);
-  void apply_or_fail(State& state, std::size_t index, const SequenceUpdate& update);
+  void apply(State& state, std::size_t index, SequenceUpdate& update);
+  void apply_or_fail(State& state, std::size_t index, SequenceUpdate& update);
   // The text that is left when no token follows; true, as below.
   static bool end_text(State& state, std::size_t index);
   // True: a stop string was found and cut.
   static bool extend_text(State& state, std::size_t index, const std::string& new_text);
-  bool deliver(State& state, std::size_t index, std::vector<float> logits);  // false: the callback threw
+  static void choose_best(State& state);
+  bool deliver_best(State& state);  // false, as below
+  bool deliver(State& state, std::size_t index, bool finished,
+               std::vector<float> logits);  // false: the callback threw
   void stop_unfinished(const State& state);
 
   const Tokenizer* tokenizer_;

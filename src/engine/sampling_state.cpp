@@ -4,53 +4,142 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
 
+constexpr std::string_view kSpaces = " \t\n\v\f\r";
 constexpr float kGreedyBelow = 1e-5F;        // vLLM's _SAMPLING_EPS
 constexpr float kLowestTemperature = 1e-2F;  // vLLM's _MAX_TEMP
 constexpr int kMaxOutputs = 16384;           // vLLM's VLLM_MAX_N_SEQUENCES
 constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 256;
 constexpr std::size_t kMaxStopTokenIds = 128;
+constexpr std::size_t kMaxBadWords = SamplingState::kMaxBadWords / 2;  // each may be spelled in two ways
+constexpr std::size_t kMaxBadWordBytes = 256;
+constexpr float kMaxBias = 100;
 
-}  // namespace
+// Written so that NaN is outside.
+void check_range(const char* name, float value, float min, float max) {
+  if (!(value >= min && value <= max)) fail("{} is {}; it must be from {} to {}", name, value, min, max);
+}
 
-void validate(const SamplingParams& params, int vocab_size) {
+void check_count(const char* name, std::size_t count, std::size_t max) {
+  if (count > max) fail("{} has {} entries; at most {} are allowed", name, count, max);
+}
+
+void check_id(const char* name, TokenId id, int vocab_size) {
+  if (id < 0 || id >= vocab_size) fail("{} has {}; ids are from 0 to {}", name, id, vocab_size - 1);
+}
+
+void check_logprobs(const char* name, std::optional<int> wanted, int max) {
+  if (wanted && (*wanted < 0 || *wanted > max))
+    fail("{} is {}; it must be from 0 to max-logprobs, {}", name, *wanted, max);
+}
+
+void validate_outputs(const SamplingParams& params) {
   if (params.n < 1 || params.n > kMaxOutputs) fail("n is {}; it must be from 1 to {}", params.n, kMaxOutputs);
-  if (params.n > 1 && params.temperature < kGreedyBelow)
-    fail("n is {}; it must be 1 with temperature 0, since all outputs would be the same", params.n);
-  // Written so that NaN fails each test.
-  if (!(params.temperature >= 0.0F && params.temperature <= 1e4F)) {
-    fail("temperature is {}; it must be from 0 to 10000", params.temperature);
+  if (params.best_of && (*params.best_of < params.n || *params.best_of > kMaxOutputs))
+    fail("best_of is {}; it must be from n, {}, to {}", *params.best_of, params.n, kMaxOutputs);
+  if (num_sampled(params) > 1 && params.temperature < kGreedyBelow) {
+    fail("{} is {}; it must be 1 with temperature 0, since all outputs would be the same",
+         params.n > 1 ? "n" : "best_of", num_sampled(params));
   }
+}
+
+void validate_distribution(const SamplingParams& params) {
+  check_range("temperature", params.temperature, 0, 1e4F);
   if (!(params.top_p > 0.0F && params.top_p <= 1.0F))
     fail("top_p is {}; it must be over 0 and at most 1", params.top_p);
-  if (!(params.min_p >= 0.0F && params.min_p <= 1.0F))
-    fail("min_p is {}; it must be from 0 to 1", params.min_p);
+  check_range("min_p", params.min_p, 0, 1);
   if (params.top_k < -1) fail("top_k is {}; it must be at least 1, or 0 or -1 for all tokens", params.top_k);
-  if (params.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", params.max_tokens);
+  check_range("presence_penalty", params.presence_penalty, -2, 2);
+  check_range("frequency_penalty", params.frequency_penalty, -2, 2);
+  check_range("repetition_penalty", params.repetition_penalty, 1e-4F, 1e4F);
+}
+
+void validate_end(const SamplingParams& params, int vocab_size) {
+  if (params.max_tokens < (params.prompt_logprobs ? 0 : 1)) {
+    fail("max_tokens is {}; it must be at least 1, or 0 with prompt_logprobs", params.max_tokens);
+  }
   if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
     fail("min_tokens is {}; it must be from 0 to max_tokens, {}", params.min_tokens, params.max_tokens);
   }
-  if (params.stop.size() > kMaxStops)
-    fail("stop has {} strings; at most {} are allowed", params.stop.size(), kMaxStops);
+  check_count("stop", params.stop.size(), kMaxStops);
   for (const std::string& stop : params.stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
       fail("stop has a string of {} bytes; each must have 1 to {}", stop.size(), kMaxStopBytes);
     }
   }
-  if (params.stop_token_ids.size() > kMaxStopTokenIds) {
-    fail("stop_token_ids has {} ids; at most {} are allowed", params.stop_token_ids.size(), kMaxStopTokenIds);
-  }
-  for (const TokenId id : params.stop_token_ids) {
-    if (id < 0 || id >= vocab_size) fail("stop_token_ids has {}; ids are from 0 to {}", id, vocab_size - 1);
+  check_count("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokenIds);
+  for (const TokenId id : params.stop_token_ids) check_id("stop_token_ids", id, vocab_size);
+}
+
+void validate_text(const SamplingParams& params) {
+  if (!params.detokenize && !params.stop.empty()) fail("stop needs text; detokenize is off");
+  if (const auto kept = params.truncate_prompt_tokens; kept && *kept != -1 && *kept < 1) {
+    fail("truncate_prompt_tokens is {}; it must be at least 1, or -1 for what fits beside max_tokens", *kept);
   }
 }
 
-SamplingState make_sampling_state(const SamplingParams& params, std::span<const TokenId> eos_token_ids,
-                                  std::uint64_t default_seed) {
+void validate_tokens(const SamplingParams& params, const SamplingContext& context) {
+  check_count("logit_bias", params.logit_bias.size(), SamplingState::kMaxBiases);
+  for (const auto& [id, bias] : params.logit_bias) {
+    check_id("logit_bias", id, context.vocab_size);
+    if (std::isnan(bias)) fail("logit_bias of token {} is not a number; it must be from -100 to 100", id);
+  }
+  check_count("allowed_token_ids", params.allowed_token_ids.size(),
+              static_cast<std::size_t>(context.vocab_size));
+  for (const TokenId id : params.allowed_token_ids) check_id("allowed_token_ids", id, context.vocab_size);
+  check_count("bad_words", params.bad_words.size(), kMaxBadWords);
+  if (!params.bad_words.empty() && context.tokenizer == nullptr)
+    fail("bad_words need a tokenizer; this model has none");
+  for (const std::string& word : params.bad_words) {
+    if (word.find_first_not_of(kSpaces) == std::string::npos || word.size() > kMaxBadWordBytes) {
+      fail("bad_words has {}; each must have 1 to {} bytes, not spaces alone", in_quotes(word),
+           kMaxBadWordBytes);
+    }
+  }
+}
+
+// The tokens of each word, as it stands at the beginning of a text and after a space: the latter where it
+// only begins with another token. As vLLM has it.
+std::vector<std::vector<TokenId>> encode_bad_words(const std::vector<std::string>& words,
+                                                   const Tokenizer* tokenizer) {
+  std::vector<std::vector<TokenId>> encoded;
+  for (const std::string& word : words) {
+    const std::string bare = word.substr(word.find_first_not_of(kSpaces));
+    encoded.push_back(tokenizer->encode(bare, false));
+    std::vector<TokenId> spaced = tokenizer->encode(" " + bare, false);
+    if (spaced.front() != encoded.back().front() && spaced.size() == encoded.back().size())
+      encoded.push_back(std::move(spaced));
+  }
+  return encoded;
+}
+
+}  // namespace
+
+void validate(const SamplingParams& params, const SamplingContext& context) {
+  check_logprobs("logprobs", params.logprobs, context.max_logprobs);
+  check_logprobs("prompt_logprobs", params.prompt_logprobs, context.max_logprobs);
+  validate_outputs(params);
+  validate_distribution(params);
+  validate_end(params, context.vocab_size);
+  validate_text(params);
+  validate_tokens(params, context);
+}
+
+void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params, int max_model_len) {
+  if (!params.truncate_prompt_tokens) return;
+  const int room = max_model_len - std::min(std::max(params.max_tokens, 1), max_model_len - 1);
+  const auto kept = static_cast<std::ptrdiff_t>(
+      *params.truncate_prompt_tokens == -1 ? room : *params.truncate_prompt_tokens);
+  if (std::ssize(prompt) > kept) prompt.erase(prompt.begin(), prompt.end() - kept);
+}
+
+SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,
+                                  std::span<const TokenId> eos_token_ids, std::uint64_t default_seed) {
   SamplingState state;
   state.temperature =
       params.temperature < kGreedyBelow ? 0.0F : std::max(params.temperature, kLowestTemperature);
@@ -58,6 +147,16 @@ SamplingState make_sampling_state(const SamplingParams& params, std::span<const 
   state.min_p = params.min_p;
   state.top_k = std::max(params.top_k, 0);
   state.seed = params.seed.value_or(default_seed);
+  state.presence_penalty = params.presence_penalty;
+  state.frequency_penalty = params.frequency_penalty;
+  state.repetition_penalty = params.repetition_penalty;
+  for (const auto& [id, bias] : params.logit_bias)
+    state.biases.push_back({id, std::clamp(bias, -kMaxBias, kMaxBias)});
+  state.allowed_ids = params.allowed_token_ids;
+  state.bad_words = encode_bad_words(params.bad_words, context.tokenizer);
+  const bool chooses = num_sampled(params) > params.n;  // by log-probability
+  state.num_logprobs = params.logprobs.value_or(chooses ? 0 : SamplingState::kNoLogprobs);
+  state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos)
     state.stop_ids.insert(state.stop_ids.end(), eos_token_ids.begin(), eos_token_ids.end());

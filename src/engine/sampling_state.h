@@ -4,14 +4,26 @@
 
 #include "quire/sampling_params.h"
 #include "scheduler/step_plan.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quire {
 
-// Error that names the parameter, its value and what would be right.
-void validate(const SamplingParams& params, int vocab_size);
+// What of a model decides which parameters are right.
+struct SamplingContext {
+  int vocab_size = 0;
+  int max_logprobs = 0;
+  const Tokenizer* tokenizer = nullptr;  // null: there is none
+};
 
-// What the sampler needs: vLLM's reading of extreme values, and every id that ends the sequence.
-SamplingState make_sampling_state(const SamplingParams& params, std::span<const TokenId> eos_token_ids,
-                                  std::uint64_t default_seed);
+// Error that names the parameter, its value and what would be right.
+void validate(const SamplingParams& params, const SamplingContext& context);
+
+// The prompt without what truncate_prompt_tokens cuts from its beginning.
+void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params, int max_model_len);
+
+// What the sampler needs: vLLM's reading of extreme values, and every id that ends the sequence. Of valid
+// parameters.
+SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,
+                                  std::span<const TokenId> eos_token_ids, std::uint64_t default_seed);
 
 }  // namespace quire

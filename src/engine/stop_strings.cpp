@@ -14,6 +14,14 @@ std::size_t StopStrings::find(const std::string& text, std::size_t old_size) con
   return first;
 }
 
+std::size_t StopStrings::end_at(const std::string& text, std::size_t begin) const {
+  std::size_t end = text.size();
+  for (const std::string& stop : stops_) {
+    if (std::string_view(text).substr(begin).starts_with(stop)) end = std::min(end, begin + stop.size());
+  }
+  return end;
+}
+
 std::size_t StopStrings::held_back(const std::string& text) const {
   std::size_t longest = 0;
   for (const std::string& stop : stops_) {

@@ -31,8 +31,8 @@ struct Latencies {
 // The requests of one round: submits them, waits, and takes the times at which their tokens come.
 class Round {
  public:
-  Round(Engine& engine, float temperature, std::function<void()> on_token)
-      : engine_(engine), temperature_(temperature), on_token_(std::move(on_token)) {}
+  Round(Engine& engine, const BenchOptions& options, std::function<void()> on_token)
+      : engine_(engine), options_(options), on_token_(std::move(on_token)) {}
 
   // Seconds from the first submission to the last answer.
   double run(std::span<const RequestSize> sizes, std::mt19937_64& random) {
@@ -67,7 +67,9 @@ class Round {
     EngineRequest request;
     for (int i = 0; i < size.prompt_tokens; ++i) request.prompt.push_back(any(random));
     request.params.max_tokens = size.output_tokens;
-    request.params.temperature = temperature_;
+    request.params.temperature = options_.temperature;
+    request.params.presence_penalty = options_.presence_penalty;
+    request.params.logprobs = options_.logprobs;
     request.params.ignore_eos = true;
     return request;
   }
@@ -88,7 +90,7 @@ class Round {
   }
 
   Engine& engine_;
-  float temperature_;
+  const BenchOptions& options_;
   std::function<void()> on_token_;
   std::vector<std::vector<Clock::time_point>> tokens_;  // by request: its submission, then each token
   std::mutex mutex_;
@@ -175,7 +177,7 @@ void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& rando
     size = {std::min(size.prompt_tokens, kLargest.prompt_tokens),
             std::min(size.output_tokens, kLargest.output_tokens)};
   }
-  Round(engine, options.temperature, {}).run(sizes, random);
+  Round(engine, options, {}).run(sizes, random);
 }
 
 int longest_request(const std::vector<RequestSize>& requests) {
@@ -254,7 +256,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   Latencies latencies;
   double seconds = 0;
   for (int round = 0; round < options.rounds; ++round) {
-    Round requests(engine, options.temperature, [&] {
+    Round requests(engine, options, [&] {
       ++done;
       if (options.on_progress) options.on_progress(done, total);
     });
@@ -266,7 +268,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   if (engine.can_profile()) {
     constexpr int kEvery = 8;
     engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
-    Round(engine, options.temperature, {}).run(options.requests, random);
+    Round(engine, options, {}).run(options.requests, random);
     engine.observe_steps({});
   }
   const MachineCeiling after = measure_ceiling(engine);

@@ -15,6 +15,8 @@ struct BenchOptions {
   std::vector<RequestSize> requests;  // of a round, all submitted at once
   int rounds = 1;                     // one after the other
   float temperature = 0.6F;
+  float presence_penalty = 0;
+  std::optional<int> logprobs;
   std::function<void(std::size_t done, std::size_t total)> on_progress;  // output tokens; from another thread
 };
 

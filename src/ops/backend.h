@@ -12,6 +12,8 @@
 
 #include "base/tensor.h"
 #include "ops/attention_batch.h"
+#include "ops/logits_adjustment.h"
+#include "ops/logprob_batch.h"
 #include "ops/sampling_batch.h"
 #include "ops/weight_source.h"
 
@@ -183,12 +185,24 @@ class Backend {
     static_cast<void>(vocab_size);
     return 0;
   }
+  // For each (token, state) of entries i32 [n, 2], one state of a slot is set: slot_states i16 [vocab or
+  // more].
+  virtual void set_token_states(const Tensor& slot_states, const Tensor& entries) = 0;
+  // Changes rows of logits f32 [rows, vocab] in place, as `adjustment` says. Order: biases are added; masked
+  // and forbidden tokens become -infinity; tokens of the prompt or the output are divided by the repetition
+  // penalty where above 0, else multiplied with it; from those of the output, frequency penalty times their
+  // number is subtracted, then the presence penalty. Where the row says so, the slot's last token is counted
+  // in its token state first.
+  virtual void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                             const LogitsAdjustment& adjustment) = 0;
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
-  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: mask, temperature, min_p, top_k,
-  // top_p. Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position,
-  // 0, 0).
+  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
+  // Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position, 0, 0).
   virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                       const SamplingBatch& batch) = 0;
+  // Log-softmax of rows of logits f32 [rows, vocab]: of a token each, with its rank, and of the most likely
+  // ones. A token below 0 has none: NaN, and rank 0.
+  virtual void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) = 0;
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries) = 0;

@@ -76,9 +76,19 @@ class ForwardingBackend : public Backend {
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return inner_.sampling_workspace_bytes(max_rows, vocab_size);
   }
+  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
+    inner_.set_token_states(slot_states, entries);
+  }
+  void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                     const LogitsAdjustment& adjustment) override {
+    inner_.adjust_logits(logits, last_tokens, adjustment);
+  }
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override {
     inner_.sample(tokens, last_tokens, logits, batch);
+  }
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override {
+    inner_.log_probs(out, logits, batch);
   }
   void update_block_tables(const Tensor& tables, const Tensor& entries) override {
     inner_.update_block_tables(tables, entries);

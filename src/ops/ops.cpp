@@ -1,5 +1,7 @@
 #include "ops/ops.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quire::ops {
@@ -143,6 +145,34 @@ void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, 
   backend.fill_last_tokens(ids, slots, last_tokens);
 }
 
+void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries) {
+  check(backend, slot_states, DType::kI16, {slot_states.dim(0)}, "slot_states");
+  check(backend, entries, DType::kI32, {entries.dim(0), 2}, "entries");
+  backend.set_token_states(slot_states, entries);
+}
+
+void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
+                   const LogitsAdjustment& adjustment) {
+  const LogitsAdjustment& a = adjustment;
+  const std::int64_t rows = a.num_rows;
+  check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
+  check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
+  check(backend, a.rows, DType::kI32, {rows}, "rows");
+  check(backend, a.slots, DType::kI32, {rows}, "slots");
+  check(backend, a.state_uses, DType::kI32, {rows}, "state_uses");
+  check(backend, a.repetition, DType::kF32, {rows}, "repetition");
+  check(backend, a.frequency, DType::kF32, {rows}, "frequency");
+  check(backend, a.presence, DType::kF32, {rows}, "presence");
+  check(backend, a.bias_starts, DType::kI32, {rows + 1}, "bias_starts");
+  check(backend, a.bias_ids, DType::kI32, {a.bias_ids.dim(0)}, "bias_ids");
+  check(backend, a.bias_values, DType::kF32, {a.bias_ids.dim(0)}, "bias_values");
+  check(backend, a.mask_starts, DType::kI32, {rows + 1}, "mask_starts");
+  check(backend, a.masks, DType::kI32, {a.masks.dim(0), 2}, "masks");
+  check(backend, a.token_states, DType::kI16, {last_tokens.dim(0), a.token_states.dim(1)}, "token_states");
+  QUIRE_CHECK(a.token_states.dim(1) >= logits.dim(1), "token_states is {}", a.token_states.describe());
+  backend.adjust_logits(logits, last_tokens, adjustment);
+}
+
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
             const SamplingBatch& batch) {
   const std::int64_t rows = batch.num_rows;
@@ -156,9 +186,21 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
   check(backend, batch.slots, DType::kI32, {rows}, "slots");
-  check(backend, batch.masked_starts, DType::kI32, {rows + 1}, "masked_starts");
-  check(backend, batch.masked_ids, DType::kI32, {batch.masked_ids.dim(0)}, "masked_ids");
   backend.sample(tokens, last_tokens, logits, batch);
+}
+
+void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  const std::int64_t rows = batch.num_rows;
+  check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
+  check(backend, batch.tokens, DType::kI32, {logits.dim(0)}, "tokens");
+  if (batch.rows.defined()) check(backend, batch.rows, DType::kI32, {rows}, "rows");
+  QUIRE_CHECK(
+      rows <= logits.dim(0) && batch.num_top <= std::min<std::int64_t>(kMaxTopLogprobs, logits.dim(1)),
+      "{} rows, {} tokens each", rows, batch.num_top);
+  check(backend, out.ids, DType::kI32, {rows, 1 + batch.num_top}, "ids");
+  check(backend, out.logprobs, DType::kF32, {rows, 1 + batch.num_top}, "logprobs");
+  check(backend, out.ranks, DType::kI32, {rows}, "ranks");
+  backend.log_probs(out, logits, batch);
 }
 
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries) {

@@ -23,8 +23,12 @@ void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const Li
                   const Tensor& bias, const Tensor& gate_up);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
+void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries);
+void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
+                   const LogitsAdjustment& adjustment);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
             const SamplingBatch& batch);
+void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch);
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries);
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs);
 

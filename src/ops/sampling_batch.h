@@ -14,9 +14,7 @@ struct SamplingBatch {
   Tensor seeds;        // i64 [num_rows], the bits of an unsigned seed
   Tensor positions;  // i32 [num_rows] of the sampled token in its sequence: the counter of its random numbers
   Tensor slots;      // i32 [num_rows] entry of last_tokens that the token is also written to
-  Tensor masked_starts;  // i32 [num_rows + 1] ranges of masked_ids
-  Tensor masked_ids;     // i32: tokens that may not be sampled
-  Tensor workspace;      // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
+  Tensor workspace;  // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
 };
 
 }  // namespace quire

@@ -4,34 +4,18 @@
 
 namespace quire {
 
-namespace {
-
-// Memory an op wants for itself, or an undefined tensor where it wants none.
-Tensor workspace_of(const Buffer& buffer) {
-  if (buffer.bytes() == 0) return {};
-  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
-}
-
-Buffer allocate_workspace(Backend& backend, std::size_t bytes) {
-  return bytes == 0 ? Buffer() : backend.allocate(bytes, MemoryKind::kDevice);
-}
-
-}  // namespace
-
 BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config)
     : backend_(backend),
       config_(config),
       attention_shape_{config.num_heads,    config.num_kv_heads, config.spec.head_dim,
                        config.block_size,   config.max_num_seqs, config.max_num_batched_tokens,
-                       config.max_model_len} {
+                       config.max_model_len},
+      sampling_(backend, config) {
   staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
   attention_workspace_ = allocate_workspace(backend, backend.attention_workspace_bytes(attention_shape_));
-  sampling_workspace_ = allocate_workspace(
-      backend, backend.sampling_workspace_bytes(config.max_output_rows(), config.spec.vocab_size));
   const std::int64_t rows = config.max_num_seqs;
   const std::int64_t cols = config.max_blocks_per_sequence();
   host_tables_.resize(static_cast<std::size_t>(rows * cols));
-  sampling_.resize(static_cast<std::size_t>(rows));
   table_buffer_ = backend.allocate(host_tables_.size() * sizeof(BlockId), MemoryKind::kDevice);
   block_tables_ = Tensor(table_buffer_.data(), DType::kI32, {rows, cols}, backend.device());
 }
@@ -40,14 +24,13 @@ std::size_t BatchBuilder::staging_bytes() const {
   const auto tokens = static_cast<std::size_t>(config_.max_num_batched_tokens);
   const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
   const std::size_t token_arrays = 4 * tokens * sizeof(std::int32_t);
-  const std::size_t sequence_arrays = 16 * (sequences + 1) * sizeof(std::int64_t);
+  const std::size_t sequence_arrays = 4 * (sequences + 1) * sizeof(std::int32_t);
   // Every slot could get a whole table of cached blocks.
   const std::size_t tables =
       3 * sequences * static_cast<std::size_t>(config_.max_blocks_per_sequence()) * sizeof(std::int32_t);
   const std::size_t copies = sequences * sizeof(BlockCopy);  // of the block that a sequence writes next
-  const std::size_t masks = sequences * SamplingState::kMaxStopIds * sizeof(TokenId);
-  constexpr std::size_t kAlignmentSlack = 64 * 32;
-  return token_arrays + sequence_arrays + tables + copies + masks + kAlignmentSlack;
+  constexpr std::size_t kAlignmentSlack = 64 * 16;
+  return token_arrays + sequence_arrays + tables + copies + kAlignmentSlack + sampling_.staging_bytes();
 }
 
 BlockId BatchBuilder::block_of(int slot, int position) const {
@@ -59,7 +42,7 @@ BlockId BatchBuilder::block_of(int slot, int position) const {
 void BatchBuilder::record_changes(const StepPlan& plan) {
   changes_.clear();
   for (const SequencePlan& sequence : plan.sequences) {
-    if (sequence.start) sampling_[static_cast<std::size_t>(sequence.slot)] = *sequence.start;
+    if (sequence.start) sampling_.start(sequence);
     int index = sequence.first_new_block;
     QUIRE_CHECK(index + static_cast<int>(sequence.new_blocks.size()) <= config_.max_blocks_per_sequence());
     for (const BlockId block : sequence.new_blocks) {
@@ -118,76 +101,17 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   starts[lengths.size()] = static_cast<std::int32_t>(token);
 }
 
-void BatchBuilder::build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
-  SamplingBatch& batch = tensors.sampling;
-  batch.workspace = workspace_of(sampling_workspace_);
-  std::int64_t num_masked = 0;
-  for (const SequencePlan& sequence : plan.sequences) {
-    if (!sequence.sample) continue;
-    ++batch.num_rows;
-    if (sequence.mask_stop)
-      num_masked += std::ssize(sampling_[static_cast<std::size_t>(sequence.slot)].stop_ids);
-  }
-  const int n = batch.num_rows;
-  const auto rows = staging.take<std::int32_t>(DType::kI32, n, tensors.sampled_rows);
-  const auto temperature = staging.take<float>(DType::kF32, n, batch.temperature);
-  const auto top_k = staging.take<std::int32_t>(DType::kI32, n, batch.top_k);
-  const auto top_p = staging.take<float>(DType::kF32, n, batch.top_p);
-  const auto min_p = staging.take<float>(DType::kF32, n, batch.min_p);
-  const auto seeds = staging.take<std::int64_t>(DType::kI64, n, batch.seeds);
-  const auto positions = staging.take<std::int32_t>(DType::kI32, n, batch.positions);
-  const auto slots = staging.take<std::int32_t>(DType::kI32, n, batch.slots);
-  const auto masked_starts = staging.take<std::int32_t>(DType::kI32, n + 1, batch.masked_starts);
-  const auto masked_ids = staging.take<std::int32_t>(DType::kI32, num_masked, batch.masked_ids);
-
-  std::size_t row = 0;
-  std::int32_t token = 0;
-  std::int32_t masked = 0;
-  for (const SequencePlan& sequence : plan.sequences) {
-    token += sequence.num_tokens;
-    if (!sequence.sample) continue;
-    const SamplingState& state = sampling_[static_cast<std::size_t>(sequence.slot)];
-    rows[row] = token - 1;
-    temperature[row] = state.temperature;
-    top_k[row] = state.top_k;
-    top_p[row] = state.top_p;
-    min_p[row] = state.min_p;
-    seeds[row] = static_cast<std::int64_t>(state.seed);
-    positions[row] = sequence.first_position + sequence.num_tokens;
-    slots[row] = sequence.slot;
-    masked_starts[row] = masked;
-    if (sequence.mask_stop) {
-      std::copy(state.stop_ids.begin(), state.stop_ids.end(), masked_ids.begin() + masked);
-      masked += static_cast<std::int32_t>(state.stop_ids.size());
-    }
-    ++row;
-  }
-  masked_starts[row] = masked;
-}
-
-namespace {
-
-// i32 [values.size() / cols, cols]
-Tensor stage_rows(StagingArea& staging, const std::vector<std::int32_t>& values, std::int64_t cols) {
-  Tensor flat;
-  const auto staged = staging.take<std::int32_t>(DType::kI32, std::ssize(values), flat);
-  std::copy(values.begin(), values.end(), staged.begin());
-  return Tensor(flat.data(), DType::kI32, {std::ssize(values) / cols, cols}, flat.device());
-}
-
-}  // namespace
-
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {
   QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
   StepTensors tensors;
   staging.clear();
   record_changes(plan);
   build_tokens(plan, staging, min_rows, tensors);
-  build_sampling(plan, staging, tensors);
-  tensors.table_entries = stage_rows(staging, changes_, 3);
+  tensors.sampling = sampling_.build(plan, staging);
+  tensors.table_entries = staging.take_rows(changes_, 3);
   std::vector<std::int32_t> copies;
   for (const BlockCopy& copy : plan.block_copies) copies.insert(copies.end(), {copy.from, copy.to});
-  tensors.block_copies = stage_rows(staging, copies, 2);
+  tensors.block_copies = staging.take_rows(copies, 2);
   staging.upload();
   return tensors;
 }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "ops/attention_batch.h"
-#include "ops/sampling_batch.h"
 #include "runner/runtime_config.h"
+#include "runner/sampling_builder.h"
 #include "runner/staging_area.h"
 #include "scheduler/step_plan.h"
 
@@ -17,11 +17,11 @@ struct StepTensors {
   Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
   Tensor block_copies;   // i32 [n, 2] blocks to copy first
-  Tensor sampled_rows;   // i32 [rows]: rows of the hidden states to sample from
-  SamplingBatch sampling;
+  SamplingTensors sampling;
 };
 
-// Turns plans into tensors. Keeps what lasts over steps: each slot's block table and sampling state.
+// Turns plans into tensors. Keeps what lasts over steps: each slot's block table, and by its SamplingBuilder
+// what sampling must know of it.
 class BatchBuilder {
  public:
   BatchBuilder(Backend& backend, const RuntimeConfig& config);
@@ -30,6 +30,8 @@ class BatchBuilder {
   // padded to that many sequences of length 0, and where its tokens and sequences lie on the device depends
   // on min_rows alone.
   StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
+
+  SamplingBuilder& sampling() { return sampling_; }
 
   StagingArea make_staging() const { return {backend_, staging_device_}; }
   const AttentionShape& attention_shape() const { return attention_shape_; }
@@ -41,7 +43,6 @@ class BatchBuilder {
   void record_changes(const StepPlan& plan);
   std::size_t staging_bytes() const;
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
-  void build_sampling(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
   BlockId block_of(int slot, int position) const;
 
   Backend& backend_;
@@ -49,12 +50,11 @@ class BatchBuilder {
   AttentionShape attention_shape_;
   Buffer staging_device_;
   Buffer attention_workspace_;
-  Buffer sampling_workspace_;
   Buffer table_buffer_;
-  Tensor block_tables_;                  // i32 [max_num_seqs, max_blocks_per_sequence]
-  std::vector<BlockId> host_tables_;     // the same, on the host
-  std::vector<SamplingState> sampling_;  // by slot
-  std::vector<std::int32_t> changes_;    // of this plan: (slot, index, block) triples
+  Tensor block_tables_;                // i32 [max_num_seqs, max_blocks_per_sequence]
+  std::vector<BlockId> host_tables_;   // the same, on the host
+  std::vector<std::int32_t> changes_;  // of this plan: (slot, index, block) triples
+  SamplingBuilder sampling_;
 };
 
 }  // namespace quire

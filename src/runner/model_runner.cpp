@@ -21,6 +21,18 @@ std::vector<int> graph_sizes(int max_rows) {
   return sizes;
 }
 
+// A row that lies on the host, with the num_top most likely tokens.
+PositionLogprobs read_row(const LogprobRows& rows, std::int64_t i, int num_top) {
+  const std::int64_t cols = rows.ids.dim(1);
+  const auto* ids = rows.ids.data_as<const std::int32_t>() + i * cols;
+  const auto* logprobs = rows.logprobs.data_as<const float>() + i * cols;
+  PositionLogprobs position{.token = {ids[0], logprobs[0], rows.ranks.data_as<const std::int32_t>()[i]},
+                            .top = {}};
+  position.top.reserve(static_cast<std::size_t>(num_top));
+  for (int rank = 1; rank <= num_top; ++rank) position.top.push_back({ids[rank], logprobs[rank], rank});
+  return position;
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config,
@@ -36,10 +48,12 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   last_tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
   tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
   output_rows_ = workspace_.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size);
+  const std::size_t token_bytes = static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId);
+  const std::size_t logprob_bytes = LogprobRows::bytes(config.max_output_rows(), config.max_logprobs);
+  logprobs_ = backend.allocate(logprob_bytes, MemoryKind::kDevice);
   for (int i = 0; i < kMaxInFlight; ++i) {
-    stages_.push_back({batch_builder_.make_staging(),
-                       backend.allocate(static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId),
-                                        MemoryKind::kHost)});
+    stages_.push_back({batch_builder_.make_staging(), backend.allocate(token_bytes, MemoryKind::kHost),
+                       backend.allocate(logprob_bytes, MemoryKind::kHost)});
   }
 }
 
@@ -69,17 +83,20 @@ void ModelRunner::capture_graphs() {
 
 void ModelRunner::capture_graph(int rows) {
   const StepTensors step = batch_builder_.build(StepPlan{}, stages_.front().inputs, rows);
-  const auto ops = [this, step] { return model_->compute_logits(forward(step)); };
-  const Tensor logits = ops();  // as it must be before it is recorded; no sequence has a length
+  const auto ops = [this, step] {
+    const Tensor hidden = forward(step);
+    return std::pair(hidden, model_->compute_logits(hidden));
+  };
+  const auto [hidden, logits] = ops();  // as it must be before it is recorded; no sequence has a length
   auto graph = backend_.capture(ops);
   backend_.wait(backend_.record());  // the inputs are written anew for the next one
-  graphs_.push_back({rows, std::move(graph), logits});
+  graphs_.push_back({rows, std::move(graph), hidden, logits});
 }
 
 // The smallest graph that can run the plan, or null.
 const ModelRunner::DecodeGraph* ModelRunner::find_graph(const StepPlan& plan) const {
   const auto plain = [](const SequencePlan& s) {
-    return s.num_tokens == 1 && s.sample && s.output != OutputKind::kAll;
+    return s.num_tokens == 1 && s.sample && !of_every_position(s.output);
   };
   if (!std::all_of(plan.sequences.begin(), plan.sequences.end(), plain)) return nullptr;
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const DecodeGraph& graph) {
@@ -101,24 +118,28 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   Stage& stage = stages_[next_stage_];
   next_stage_ = (next_stage_ + 1) % stages_.size();
 
+  const StepTensors step = batch_builder_.build(plan, stage.inputs, graph == nullptr ? 0 : graph->rows);
   Pending pending;
   pending.result.id = plan.id;
   for (const SequencePlan& sequence : plan.sequences) {
-    if (sequence.sample) pending.sampled.push_back(pending.result.sequences.size());
-    pending.result.sequences.push_back({.sequence = sequence.sequence, .logits = {}});
+    if (sequence.sample) {
+      pending.sampled.push_back({pending.result.sequences.size(), sequence.slot,
+                                 batch_builder_.sampling().num_logprobs(sequence.slot)});
+    }
+    pending.result.sequences.emplace_back().sequence = sequence.sequence;
   }
-  const StepTensors step = batch_builder_.build(plan, stage.inputs, graph == nullptr ? 0 : graph->rows);
-  const std::int64_t rows = step.sampling.num_rows;
-  const Tensor host_tokens(stage.tokens.data(), DType::kI32, {rows});
   ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
   if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
   if (graph != nullptr) {
     backend_.replay(*graph->graph);
-    sample(step, graph->logits.rows(0, rows), host_tokens);
+    sample(step.sampling, graph->hidden, graph->logits, stage, pending);
   } else {
     const Tensor hidden = forward(step);
-    if (rows > 0) sample(step, logits_to_sample(step, hidden), host_tokens);
-    read_logits(plan, hidden, pending.result);
+    if (step.sampling.batch.num_rows > 0) {
+      const Tensor picked = rows_to_sample(step, hidden);
+      sample(step.sampling, picked, model_->compute_logits(picked), stage, pending);
+    }
+    read_prompts(plan, step, hidden, pending.result);
   }
   pending.done = backend_.record();
   pending_.push_back(std::move(pending));
@@ -130,38 +151,90 @@ Tensor ModelRunner::forward(const StepTensors& step) {
   return model_->forward({step.token_ids, step.attention, cache_});
 }
 
-Tensor ModelRunner::logits_to_sample(const StepTensors& step, const Tensor& hidden) {
-  const Tensor picked = output_rows_.rows(0, step.sampling.num_rows);
-  ops::gather_rows(backend_, picked, hidden, step.sampled_rows);
-  return model_->compute_logits(picked);
+Tensor ModelRunner::rows_to_sample(const StepTensors& step, const Tensor& hidden) {
+  const Tensor picked = output_rows_.rows(0, step.sampling.batch.num_rows);
+  ops::gather_rows(backend_, picked, hidden, step.sampling.rows);
+  return picked;
 }
 
-void ModelRunner::sample(const StepTensors& step, const Tensor& logits, const Tensor& host_tokens) {
-  const Tensor tokens = tokens_.rows(0, step.sampling.num_rows);
-  ops::sample(backend_, tokens, last_tokens_, logits, step.sampling);
-  backend_.copy(host_tokens, tokens);
+// Of the first rows of `logits`, which were computed from `hidden`; further rows are padding.
+void ModelRunner::sample(const SamplingTensors& sampling, const Tensor& hidden, const Tensor& logits,
+                         Stage& stage, Pending& pending) {
+  const std::int64_t rows = sampling.batch.num_rows;
+  const Tensor tokens = tokens_.rows(0, rows);
+  const Tensor to_sample = logits.rows(0, rows);
+  const bool adjusts = sampling.adjustment.num_rows > 0;
+  if (adjusts) ops::adjust_logits(backend_, to_sample, last_tokens_, sampling.adjustment);
+  ops::sample(backend_, tokens, last_tokens_, to_sample, sampling.batch);
+  backend_.copy(Tensor(stage.tokens.data(), DType::kI32, {rows}), tokens);
+  if (sampling.logprobs.num_rows == 0) return;
+  // Log-probabilities are the model's own: what was changed in place is computed again, in the same shape.
+  const Tensor raw = adjusts ? model_->compute_logits(hidden) : logits;
+  LogprobBatch batch = sampling.logprobs;
+  batch.tokens = tokens;
+  pending.logprobs = report_logprobs(batch, raw.rows(0, rows), stage.logprobs.data());
 }
 
-// Logits of every position of the sequences that ask for them, as many rows at a time as the head can hold.
-void ModelRunner::read_logits(const StepPlan& plan, const Tensor& hidden, StepResult& result) {
-  std::int64_t first_row = 0;
+// Queues their computation and their copy to `host`, where they will lie as the result says.
+LogprobRows ModelRunner::report_logprobs(const LogprobBatch& batch, const Tensor& logits, void* host) {
+  const auto bytes = static_cast<std::int64_t>(LogprobRows::bytes(batch.num_rows, batch.num_top));
+  QUIRE_CHECK(bytes <= static_cast<std::int64_t>(logprobs_.bytes()));
+  ops::log_probs(backend_,
+                 LogprobRows::at(logprobs_.data(), batch.num_rows, batch.num_top, backend_.device()), logits,
+                 batch);
+  backend_.copy(Tensor(host, DType::kU8, {bytes}),
+                Tensor(logprobs_.data(), DType::kU8, {bytes}, backend_.device()));
+  return LogprobRows::at(host, batch.num_rows, batch.num_top, DeviceKind::kCpu);
+}
+
+// What sequences want of every position.
+void ModelRunner::read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden,
+                               StepResult& result) {
+  std::int64_t row = 0;
+  std::int64_t target = 0;
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const SequencePlan& sequence = plan.sequences[s];
     if (sequence.output == OutputKind::kAll) {
-      std::vector<float>& logits = result.sequences[s].logits;
-      logits.resize(static_cast<std::size_t>(sequence.num_tokens) * config_.spec.vocab_size);
-      for (std::int64_t row = 0; row < sequence.num_tokens; row += config_.max_output_rows()) {
-        const std::int64_t count =
-            std::min<std::int64_t>(config_.max_output_rows(), sequence.num_tokens - row);
-        const Tensor rows = model_->compute_logits(hidden.rows(first_row + row, count));
-        for (std::int64_t i = 0; i < count; ++i) {
-          float* out = &logits[static_cast<std::size_t>((row + i) * config_.spec.vocab_size)];
-          backend_.copy(Tensor(out, DType::kF32, {1, config_.spec.vocab_size}), rows.rows(i, 1));
-        }
-      }
-      backend_.wait(backend_.record());
+      read_logits(hidden.rows(row, sequence.num_tokens), result.sequences[s]);
+    } else if (sequence.output == OutputKind::kLogprobs) {
+      const std::int64_t count = sequence.num_tokens - (sequence.next_token < 0 ? 1 : 0);
+      read_prompt_logprobs(hidden.rows(row, count), step.sampling.prompt_targets.rows(target, count),
+                           batch_builder_.sampling().num_prompt_logprobs(sequence.slot), result.sequences[s]);
+      target += count;
     }
-    first_row += sequence.num_tokens;
+    row += sequence.num_tokens;
+  }
+}
+
+// As many rows at a time as the head can hold.
+void ModelRunner::read_logits(const Tensor& hidden, SequenceResult& result) {
+  const std::int64_t vocab = config_.spec.vocab_size;
+  result.logits.resize(static_cast<std::size_t>(hidden.dim(0) * vocab));
+  for (std::int64_t row = 0; row < hidden.dim(0); row += config_.max_output_rows()) {
+    const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), hidden.dim(0) - row);
+    const Tensor rows = model_->compute_logits(hidden.rows(row, count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      float* out = &result.logits[static_cast<std::size_t>((row + i) * vocab)];
+      backend_.copy(Tensor(out, DType::kF32, {1, vocab}), rows.rows(i, 1));
+    }
+  }
+  backend_.wait(backend_.record());
+}
+
+// The same, of which only the log-probabilities leave the device.
+void ModelRunner::read_prompt_logprobs(const Tensor& hidden, const Tensor& targets, int num_top,
+                                       SequenceResult& result) {
+  std::vector<std::byte> host(LogprobRows::bytes(config_.max_output_rows(), num_top));
+  for (std::int64_t row = 0; row < hidden.dim(0); row += config_.max_output_rows()) {
+    const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), hidden.dim(0) - row);
+    const LogprobBatch batch{.num_rows = static_cast<int>(count),
+                             .num_top = num_top,
+                             .rows = {},
+                             .tokens = targets.rows(row, count)};
+    const LogprobRows rows =
+        report_logprobs(batch, model_->compute_logits(hidden.rows(row, count)), host.data());
+    backend_.wait(backend_.record());
+    for (std::int64_t i = 0; i < count; ++i) result.prompt_logprobs.push_back(read_row(rows, i, num_top));
   }
 }
 
@@ -172,8 +245,14 @@ StepResult ModelRunner::collect() {
   backend_.wait(pending.done);
   const std::size_t stage = (next_stage_ + stages_.size() - pending_.size() - 1) % stages_.size();
   const auto* tokens = static_cast<const TokenId*>(stages_[stage].tokens.data());
+  std::int64_t reported = 0;
   for (std::size_t row = 0; row < pending.sampled.size(); ++row) {
-    pending.result.sequences[pending.sampled[row]].token = tokens[row];
+    const Pending::Sample& sample = pending.sampled[row];
+    SequenceResult& result = pending.result.sequences[sample.sequence];
+    result.token = tokens[row];
+    batch_builder_.sampling().book(sample.slot, tokens[row]);
+    if (sample.num_logprobs != SamplingState::kNoLogprobs)
+      result.logprobs = read_row(pending.logprobs, reported++, sample.num_logprobs);
   }
   return std::move(pending.result);
 }

@@ -35,20 +35,28 @@ class ModelRunner {
 
  private:
   struct Pending {
+    struct Sample {
+      std::size_t sequence;  // entry of the result
+      int slot;
+      int num_logprobs;  // SamplingState::kNoLogprobs: none are reported
+    };
     StepResult result;
-    std::vector<std::size_t> sampled;  // entries of the result that get a token, in the order of the rows
+    std::vector<Sample> sampled;  // those that get a token, in the order of the rows
+    LogprobRows logprobs;         // on the host, of those of them that report some
     Event done = 0;
   };
   // What one plan in flight needs to itself.
   struct Stage {
     StagingArea inputs;
-    Buffer tokens;  // i32 [max_num_seqs] on the host
+    Buffer tokens;    // i32 [max_num_seqs] on the host
+    Buffer logprobs;  // of the sampled tokens, on the host
   };
 
   // A step of one token a sequence, for `rows` sequences or fewer.
   struct DecodeGraph {
     int rows = 0;
     std::unique_ptr<Graph> graph;
+    Tensor hidden;  // [rows, hidden_size]: what the logits are computed from
     Tensor logits;  // f32 [rows, vocab_size]
   };
 
@@ -57,9 +65,13 @@ class ModelRunner {
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
   Tensor forward(const StepTensors& step);
-  Tensor logits_to_sample(const StepTensors& step, const Tensor& hidden);
-  void sample(const StepTensors& step, const Tensor& logits, const Tensor& host_tokens);
-  void read_logits(const StepPlan& plan, const Tensor& hidden, StepResult& result);
+  Tensor rows_to_sample(const StepTensors& step, const Tensor& hidden);
+  void sample(const SamplingTensors& sampling, const Tensor& hidden, const Tensor& logits, Stage& stage,
+              Pending& pending);
+  LogprobRows report_logprobs(const LogprobBatch& batch, const Tensor& logits, void* host);
+  void read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden, StepResult& result);
+  void read_logits(const Tensor& hidden, SequenceResult& result);
+  void read_prompt_logprobs(const Tensor& hidden, const Tensor& targets, int num_top, SequenceResult& result);
 
   Backend& backend_;
   RuntimeConfig config_;
@@ -71,6 +83,7 @@ class ModelRunner {
   Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
   Tensor tokens_;                    // i32 [max_num_seqs]: this step's samples
   Tensor output_rows_;               // [max_output_rows, hidden_size]: hidden states that are sampled from
+  Buffer logprobs_;                  // of one call of log_probs
   std::vector<DecodeGraph> graphs_;  // by rows, the smallest first
   std::vector<Stage> stages_;
   std::size_t next_stage_ = 0;

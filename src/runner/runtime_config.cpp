@@ -112,6 +112,9 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   if ((runtime.block_size & (runtime.block_size - 1)) != 0) {
     fail("block-size is {}; it must be a power of two from 8 to 256", runtime.block_size);
   }
+  // No position has more tokens than the vocabulary.
+  runtime.max_logprobs =
+      std::min(in_range("max-logprobs", config.max_logprobs, 0, kMaxTopLogprobs), runtime.spec.vocab_size);
   runtime.num_heads = static_cast<int>(shard_size(runtime.spec.num_heads, comm, "attention heads"));
   runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len

@@ -1,11 +1,22 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "base/error.h"
 #include "ops/backend.h"
 
 namespace quire {
+
+// Memory an op wants for itself: a buffer, and the tensor that it is told; none of either where it wants
+// none.
+inline Buffer allocate_workspace(Backend& backend, std::size_t bytes) {
+  return bytes == 0 ? Buffer() : backend.allocate(bytes, MemoryKind::kDevice);
+}
+inline Tensor workspace_of(const Buffer& buffer) {
+  if (buffer.bytes() == 0) return {};
+  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
+}
 
 // Small arrays of one step, laid out side by side in host memory and brought to the device in one copy. The
 // device side is shared by all steps, which run one after the other; the host side is a step's own, since it
@@ -26,6 +37,14 @@ class StagingArea {
     T* host = reinterpret_cast<T*>(static_cast<std::byte*>(host_.data()) + used_);
     used_ = (used_ + bytes + 63) / 64 * 64;
     return {host, static_cast<std::size_t>(n)};
+  }
+
+  // A copy of `values`: i32 [values.size() / cols, cols].
+  Tensor take_rows(std::span<const std::int32_t> values, std::int64_t cols) {
+    Tensor flat;
+    const auto staged = take<std::int32_t>(DType::kI32, std::ssize(values), flat);
+    std::copy(values.begin(), values.end(), staged.begin());
+    return Tensor(flat.data(), DType::kI32, {std::ssize(values) / cols, cols}, flat.device());
   }
 
   void upload() {

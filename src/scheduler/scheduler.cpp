@@ -157,7 +157,7 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   // What it was forked from may be written in the very step that is being planned.
   if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
-  if (sequence.request.prompt_output == OutputKind::kAll) {
+  if (of_every_position(sequence.request.prompt_output)) {
     // A span has one kind of output; what was handed out before a preemption is not wanted again.
     if (sequence.num_planned < sequence.num_prompt_logits)
       last = std::min(last, sequence.num_prompt_logits);
@@ -182,7 +182,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   SequencePlan& plan = draft.plan.sequences.emplace_back();
   plan.sequence = sequence.request.id;
   plan.slot = sequence.slot;
-  if (start) plan.start = sequence.request.sampling;
+  if (start) {
+    plan.start = sequence.request.sampling;
+    if (plan.start->needs_history()) {
+      plan.history = sequence.tokens;
+      plan.num_prompt = sequence.num_prompt;
+    }
+  }
   plan.first_position = sequence.num_planned;
   plan.num_tokens = num_tokens;
   const int last = sequence.num_planned + num_tokens;
@@ -199,10 +205,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
     sequence.prompt_step = last_plan_ + 1;
   plan.sample = last == sequence.length();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
-  const bool prompt_logits = sequence.request.prompt_output == OutputKind::kAll &&
-                             sequence.num_planned >= sequence.num_prompt_logits &&
-                             sequence.num_planned < sequence.num_prompt;
-  plan.output = prompt_logits ? OutputKind::kAll : plan.sample ? OutputKind::kLast : OutputKind::kNone;
+  const OutputKind prompt_output = sequence.request.prompt_output;
+  const bool outputs_prompt = of_every_position(prompt_output) &&
+                              sequence.num_planned >= sequence.num_prompt_logits &&
+                              sequence.num_planned < sequence.num_prompt;
+  plan.output = outputs_prompt ? prompt_output : plan.sample ? OutputKind::kLast : OutputKind::kNone;
+  if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
+    plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
 
   planned = {&sequence, num_tokens, plan.output, plan.sample};
   draft.budget -= num_tokens;
@@ -299,8 +308,10 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   SequenceUpdate update;
   update.id = sequence.request.id;
   update.num_cached_tokens = sequence.num_cached_tokens;
-  if (planned.output == OutputKind::kAll) {
+  update.logprobs = std::move(result.logprobs);
+  if (of_every_position(planned.output)) {
     update.logits = std::move(result.logits);
+    update.prompt_logprobs = std::move(result.prompt_logprobs);
     sequence.num_prompt_logits += planned.num_tokens;
   }
   if (result.token == SequenceResult::kInvalidLogits) {
@@ -314,7 +325,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
     update.finish = finish_reason(sequence);
   }
   const bool ended = update.finish != FinishReason::kNone;
-  if (planned.sample || planned.output == OutputKind::kAll) updates.push_back(std::move(update));
+  if (planned.sample || of_every_position(planned.output)) updates.push_back(std::move(update));
   if (ended)
     end(sequence);
   else if (sequence.yielding && sequence.num_in_flight == 0)

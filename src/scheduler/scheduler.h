@@ -43,7 +43,9 @@ struct SequenceUpdate {
   // kStop: token is one of the stop ids (and is its last token). kError: the logits were not finite.
   FinishReason finish = FinishReason::kNone;
   int num_cached_tokens = 0;
-  std::vector<float> logits;  // [n, vocab]: of the next n prompt positions, where asked for
+  std::vector<float> logits;                 // [n, vocab]: of the next n prompt positions, where asked for
+  std::optional<PositionLogprobs> logprobs;  // of token, where asked for
+  std::vector<PositionLogprobs> prompt_logprobs;  // of the next prompt tokens, where asked for
 };
 
 struct SchedulerStats {

@@ -25,7 +25,7 @@ struct SequenceRequest {
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   int max_tokens = 16;
   int min_tokens = 0;
-  // kAll: logits of every prompt position are wanted; then no prefix of it is taken from the cache.
+  // kAll, kLogprobs: these are wanted of every prompt position; then no prefix of it is taken from the cache.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it
@@ -58,7 +58,7 @@ struct Sequence {
   bool yielding = false;          // planned no more until its steps are applied, then preempted
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
-  int num_prompt_logits = 0;      // prompt positions whose logits were handed out
+  int num_prompt_logits = 0;      // prompt positions whose output was handed out
   int num_indexed = 0;            // blocks of the table the prefix cache has seen
   PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;

@@ -5,17 +5,27 @@
 #include <vector>
 
 #include "kvcache/ids.h"
+#include "quire/logprobs.h"
 
 namespace quire {
 
 // What crosses from the scheduler to the runner and back. Plans are executed in the order of their ids.
 
-// Which positions of a sequence's span yield logits.
-enum class OutputKind : std::uint8_t { kNone, kLast, kAll };
+// What a sequence's span yields beside a sample: logits of every position, or of every position the
+// log-probability of the prompt token that follows.
+enum class OutputKind : std::uint8_t { kNone, kLast, kAll, kLogprobs };
+constexpr bool of_every_position(OutputKind kind) { return kind >= OutputKind::kAll; }
 
 // What sampling needs to know of a sequence, fixed for its life.
 struct SamplingState {
   static constexpr int kMaxStopIds = 256;
+  static constexpr int kMaxBiases = 1024;
+  static constexpr int kMaxBadWords = 512;
+
+  struct Bias {
+    TokenId id;
+    float value;  // added to the logit
+  };
 
   float temperature = 0.0F;  // 0: greedy
   float top_p = 1.0F;
@@ -23,21 +33,42 @@ struct SamplingState {
   int top_k = 0;  // 0: all
   std::uint64_t seed = 0;
   std::vector<TokenId> stop_ids;  // at most kMaxStopIds; masked where SequencePlan::mask_stop says so
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;              // over 0
+  std::vector<Bias> biases;                     // at most kMaxBiases, of different tokens
+  std::vector<TokenId> allowed_ids;             // empty: all
+  std::vector<std::vector<TokenId>> bad_words;  // at most kMaxBadWords; none is completed in the output
+
+  // Most likely tokens that are reported beside the sampled one, and with kLogprobs beside each prompt token;
+  // kNoLogprobs: the token itself is not reported either.
+  static constexpr int kNoLogprobs = -1;
+  int num_logprobs = kNoLogprobs;
+  int num_prompt_logprobs = kNoLogprobs;
+
+  bool has_penalties() const {
+    return presence_penalty != 0.0F || frequency_penalty != 0.0F || repetition_penalty != 1.0F;
+  }
+  // Whether sampling must know the tokens so far.
+  bool needs_history() const { return has_penalties() || !bad_words.empty(); }
 };
 
 struct SequencePlan {
   SequenceId sequence = 0;
   int slot = 0;  // the runner's row for this sequence, in [0, max_num_seqs)
   std::optional<SamplingState>
-      start;                    // set when the slot is given to this sequence (anew after a preemption)
-  int first_position = 0;       // of the span: the tokens before it are in the cache
-  int num_tokens = 0;           // of the span
-  std::vector<TokenId> tokens;  // the span's ids; empty: one token, the slot's last sample
-  int first_new_block = 0;      // the block table keeps its first entries and goes on with new_blocks
+      start;                     // set when the slot is given to this sequence (anew after a preemption)
+  std::vector<TokenId> history;  // with start, if that needs it: all tokens so far, none is in flight
+  int num_prompt = 0;            // of history
+  int first_position = 0;        // of the span: the tokens before it are in the cache
+  int num_tokens = 0;            // of the span
+  std::vector<TokenId> tokens;   // the span's ids; empty: one token, the slot's last sample
+  int first_new_block = 0;       // the block table keeps its first entries and goes on with new_blocks
   std::vector<BlockId> new_blocks;
   OutputKind output = OutputKind::kNone;
-  bool sample = false;     // sample from the span's last position; the token becomes the slot's last sample
-  bool mask_stop = false;  // min_tokens is not reached: no stop id may be sampled
+  TokenId next_token = -1;  // for kLogprobs: the prompt's token after the span, if there is one
+  bool sample = false;      // sample from the span's last position; the token becomes the slot's last sample
+  bool mask_stop = false;   // min_tokens is not reached: no stop id may be sampled
 };
 
 struct StepPlan {
@@ -52,7 +83,10 @@ struct SequenceResult {
   // The sampled token; kNoToken where the plan asked for none, kInvalidLogits where no logit was a finite
   // number.
   TokenId token = -1;
-  std::vector<float> logits;  // [num_tokens, vocab] for OutputKind::kAll
+  std::vector<float> logits = {};                 // [num_tokens, vocab] for OutputKind::kAll
+  std::optional<PositionLogprobs> logprobs = {};  // of the sampled token, where wanted
+  // For OutputKind::kLogprobs: of the tokens after each position, as far as they are known.
+  std::vector<PositionLogprobs> prompt_logprobs = {};
 
   static constexpr TokenId kNoToken = -1;
   static constexpr TokenId kInvalidLogits = -2;

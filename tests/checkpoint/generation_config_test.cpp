@@ -19,6 +19,7 @@ TEST(GenerationConfigTest, ReadsEosAndSamplingDefaults) {
   EXPECT_EQ(config.top_k, 20);
   EXPECT_EQ(config.top_p, 0.95F);
   EXPECT_EQ(config.min_p, 0.0F);
+  EXPECT_EQ(config.repetition_penalty, 1.05F);
   EXPECT_EQ(config.max_new_tokens, 512);
 }
 

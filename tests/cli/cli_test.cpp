@@ -48,6 +48,16 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate -p hi --temperature nan"), "temperature");
   expect_mistake(run_quire("generate -p hi --top-p 1.5"), "top_p");
   expect_mistake(run_quire("generate -p hi --max-tokens 0"), "max_tokens is 0");
+  expect_mistake(run_quire("generate -p hi --presence-penalty 3"), "presence_penalty is 3");
+  expect_mistake(run_quire("generate -p hi --logit-bias 5"), "--logit-bias");
+  expect_mistake(run_quire("generate -p hi --logit-bias 99999:1"), "logit_bias has 99999");
+  expect_mistake(run_quire("generate -p hi --allowed-token-ids 1,x"), "--allowed-token-ids");
+  expect_mistake(run_quire("generate -p hi --logprobs 1"), "--json");
+  expect_mistake(run_quire("generate -p hi --json --logprobs 21"), "logprobs is 21");
+  expect_mistake(run_quire("generate -p hi --json --logprobs x"), "--logprobs");
+  expect_mistake(run_quire("generate -p hi --max-logprobs 513"), "max-logprobs");
+  expect_mistake(run_quire("generate -p hi --truncate-prompt-tokens 0"), "truncate_prompt_tokens is 0");
+  expect_mistake(run_quire("generate -p hi --no-detokenize --stop x"), "detokenize");
   expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
   expect_mistake(run_quire("generate -p hi --dtype int4"), "float16");
   expect_mistake(run_quire("generate -p hi --block-size 10"), "power of two");
@@ -115,6 +125,27 @@ TEST(CliTest, GenerateGivesSeveralOutputsOfAPrompt) {
   EXPECT_NE(outputs[1].at("token_ids"), outputs[0].at("token_ids"));
   expect_mistake(run_quire("generate " + kGolden + flags + "--n 0"), "n is 0; it must be from 1 to 16384");
   expect_mistake(run_quire("generate -p hi --stream --n 2"), "--stream takes one output, not 2");
+}
+
+TEST(CliTest, GeneratePrintsLogProbabilities) {
+  const ProgramResult result =
+      run_quire("generate " + kGolden +
+                " --prompt-ids 1,2,3 --temperature 0 --ignore-eos --max-tokens 4 --json --logprobs 2 "
+                "--prompt-logprobs 1 --logit-bias 7:100 --presence-penalty 1");
+  EXPECT_EQ(result.code, 0) << result.err;
+  const json object = json::parse(result.out);
+  EXPECT_EQ(object.at("token_ids"), json({7, 7, 7, 7}));
+  ASSERT_EQ(object.at("logprobs").size(), 4U);
+  double sum = 0;
+  for (const json& position : object.at("logprobs")) {
+    EXPECT_EQ(position.at("token_id"), 7);
+    EXPECT_EQ(position.at("top").size(), 2U);
+    EXPECT_EQ(position.at("top")[0].at("rank"), 1);
+    sum += position.at("logprob").get<double>();
+  }
+  EXPECT_NEAR(object.at("cumulative_logprob").get<double>(), sum, 1e-4);
+  ASSERT_EQ(object.at("prompt_logprobs").size(), 2U);
+  EXPECT_EQ(object.at("prompt_logprobs")[1].at("token_id"), 3);
 }
 
 TEST(CliTest, APromptThatCannotFitFailsAloneWithCodeTwo) {

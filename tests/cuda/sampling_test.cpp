@@ -33,7 +33,6 @@ struct Row {
   float min_p = 0;
   std::int64_t seed = 1;
   std::int32_t position = 0;
-  std::vector<std::int32_t> masked = {};
 };
 
 template <typename T>
@@ -56,10 +55,7 @@ class RowBatch {
       seeds.push_back(row.seed);
       positions.push_back(row.position);
       slots.push_back(static_cast<std::int32_t>(rows.size() - 1 - slots.size()));
-      ids.insert(ids.end(), row.masked.begin(), row.masked.end());
-      starts.push_back(static_cast<std::int32_t>(ids.size()));
     }
-    ids.resize(ids.size() + 1);  // a tensor needs memory, also of no element
   }
 
   std::int64_t rows() const { return static_cast<std::int64_t>(slots.size()); }
@@ -69,7 +65,7 @@ class RowBatch {
   }
 
   std::vector<float> logits, temperature, top_p, min_p;
-  std::vector<std::int32_t> top_k, positions, slots, starts = {0}, ids;
+  std::vector<std::int32_t> top_k, positions, slots;
   std::vector<std::int64_t> seeds;
 
  private:
@@ -86,8 +82,6 @@ std::vector<std::int32_t> sample_on_cpu(const std::vector<Row>& rows) {
                               .seeds = tensor_of(batch.seeds, DType::kI64),
                               .positions = tensor_of(batch.positions, DType::kI32),
                               .slots = tensor_of(batch.slots, DType::kI32),
-                              .masked_starts = tensor_of(batch.starts, DType::kI32),
-                              .masked_ids = tensor_of(batch.ids, DType::kI32),
                               .workspace = {}};
   std::vector<std::int32_t> tokens(rows.size()), last(rows.size());
   ReferenceBackend().sample(tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32),
@@ -115,7 +109,6 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
       top_k(tensor_of(batch.top_k, DType::kI32)), top_p(tensor_of(batch.top_p, DType::kF32)),
       min_p(tensor_of(batch.min_p, DType::kF32)), seeds(tensor_of(batch.seeds, DType::kI64)),
       positions(tensor_of(batch.positions, DType::kI32)), slots(tensor_of(batch.slots, DType::kI32)),
-      starts(tensor_of(batch.starts, DType::kI32)), ids(tensor_of(batch.ids, DType::kI32)),
       device_tokens(tensor_of(tokens, DType::kI32)), device_last(tensor_of(last, DType::kI32)),
       logits(tensor_of(batch.logits, DType::kF32));
   const SamplingBatch tensors{.num_rows = static_cast<int>(rows.size()),
@@ -126,8 +119,6 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
                               .seeds = seeds.tensor(),
                               .positions = positions.tensor(),
                               .slots = slots.tensor(),
-                              .masked_starts = starts.tensor(),
-                              .masked_ids = ids.tensor(),
                               .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
   const std::size_t bytes =
@@ -322,7 +313,6 @@ TEST_F(CudaSamplingTest, FiltersAsTheReferenceDoes) {
                       .min_p = filters[f].min_p,
                       .seed = i,
                       .position = 100 * i});
-      if (i % 5 == 0) rows.back().masked = {0, 4998, i};
     }
     expect_same("filter " + std::to_string(f), rows, 1);
   }
@@ -405,11 +395,6 @@ TEST_F(CudaSamplingTest, FiltersLeaveWhatTheySay) {
   EXPECT_EQ(support({.logits = flat, .top_k = 2}).size(), 6U);
 }
 
-TEST_F(CudaSamplingTest, MaskedTokensAreNeverSampled) {
-  EXPECT_THAT(sample_on_gpu({{.logits = kLogits, .temperature = 0, .masked = {1, 5}}}), ElementsAre(2));
-  EXPECT_THAT(support({.logits = kLogits, .temperature = 9, .masked = {0, 1, 2}}), ElementsAre(3, 4, 5, 6));
-}
-
 TEST_F(CudaSamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   std::mt19937 random(9);
   std::vector<Row> rows;
@@ -439,18 +424,14 @@ TEST_F(CudaSamplingTest, LogitsThatAreNotFiniteAreReportedForTheirRowAlone) {
     infinite[place] = kInfinity;
     for (const float temperature : {0.0F, 1.0F}) {
       for (const std::int32_t top_k : {0, 30}) {
-        const auto tokens =
-            sample_on_gpu({{.logits = nan, .temperature = temperature, .top_k = top_k},
-                           {.logits = good, .temperature = 0},
-                           {.logits = infinite, .temperature = temperature, .top_k = top_k},
-                           {.logits = nothing, .temperature = temperature, .top_k = top_k},
-                           {.logits = good, .temperature = temperature, .top_k = top_k},
-                           {.logits = nan, .temperature = 0, .masked = {static_cast<std::int32_t>(place)}}});
+        const auto tokens = sample_on_gpu({{.logits = nan, .temperature = temperature, .top_k = top_k},
+                                           {.logits = good, .temperature = 0},
+                                           {.logits = infinite, .temperature = temperature, .top_k = top_k},
+                                           {.logits = nothing, .temperature = temperature, .top_k = top_k},
+                                           {.logits = good, .temperature = temperature, .top_k = top_k}});
         const auto expected = sample_on_cpu({{.logits = good, .temperature = 0},
                                              {.logits = good, .temperature = temperature, .top_k = top_k}});
-        EXPECT_THAT(std::vector(tokens.begin(), tokens.begin() + 5),
-                    ElementsAre(-2, expected[0], -2, -2, expected[1]));
-        EXPECT_GE(tokens[5], 0) << "a masked NaN does no harm";
+        EXPECT_THAT(tokens, ElementsAre(-2, expected[0], -2, -2, expected[1]));
       }
     }
   }

@@ -75,6 +75,34 @@ TEST_P(ManyOutputsTest, EachOutputIsThatOfASingleRequestWithItsSeed) {
     expect_those_of_single_requests(llm, alone, long_prompt(num_tokens), 5);
 }
 
+TEST_P(ManyOutputsTest, BestOfGivesTheMostLikelyOnesInOrder) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.enable_prefix_caching = GetParam();
+  LLM llm(config);
+  SamplingParams params = random_params(6, 12);
+  params.logprobs = 0;
+  std::vector<CompletionOutput> all = llm.generate({long_prompt(20)}, params).front().outputs;
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return *a.cumulative_logprob > *b.cumulative_logprob; });
+  params.best_of = 6;
+  params.n = 2;
+  params.logprobs.reset();
+  std::size_t updates = 0;
+  GenerateOptions options;
+  options.on_text = [&](std::size_t, const CompletionOutput&, std::string_view) { ++updates; };
+  const std::vector<CompletionOutput> best = llm.generate({long_prompt(20)}, params, options).front().outputs;
+  ASSERT_EQ(best.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(best[i].index, static_cast<int>(i));
+    EXPECT_EQ(best[i].token_ids, all[i].token_ids);
+    EXPECT_DOUBLE_EQ(*best[i].cumulative_logprob, *all[i].cumulative_logprob);
+    EXPECT_TRUE(best[i].logprobs.empty());
+  }
+  EXPECT_LE(updates, 2U);
+  params.best_of = 1;
+  EXPECT_THROW(llm.generate({long_prompt(20)}, params), Error);
+}
+
 TEST_P(ManyOutputsTest, MoreOutputsThanRunAtOnceAreTheSame) {
   EngineConfig config = testing::golden_config("qwen3");
   LLM alone(config);

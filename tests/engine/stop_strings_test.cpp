@@ -15,6 +15,12 @@ TEST(StopStringsTest, FindsTheEarliestAcrossPieces) {
   EXPECT_EQ(stops.find("", 0), std::string::npos);
 }
 
+TEST(StopStringsTest, TheShortestAtAPlaceEndsFirst) {
+  const StopStrings stops({"END.", "END", "stop"});
+  EXPECT_EQ(stops.end_at("abcEND.", 3), 6U);
+  EXPECT_EQ(stops.end_at("abcstop", 3), 7U);
+}
+
 TEST(StopStringsTest, HoldsBackTheLongestPossibleBeginning) {
   const StopStrings stops({"END", "NDX"});
   EXPECT_EQ(stops.held_back("abcE"), 1U);

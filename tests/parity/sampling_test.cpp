@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::IsSubsetOf;
 
 struct Row {
   std::vector<float> logits;
@@ -25,7 +24,6 @@ struct Row {
   float min_p = 0;
   std::int64_t seed = 1;
   std::int32_t position = 0;
-  std::vector<std::int32_t> masked = {};
 };
 
 template <typename T>
@@ -49,7 +47,7 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
   const std::size_t n = rows.size();
   const std::size_t vocab = rows[0].logits.size();
   std::vector<float> logits, temperature, top_p, min_p;
-  std::vector<std::int32_t> top_k, positions, slots, starts = {0}, ids, tokens(n), last(n, -9);
+  std::vector<std::int32_t> top_k, positions, slots, tokens(n), last(n, -9);
   std::vector<std::int64_t> seeds;
   for (const Row& row : rows) {
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
@@ -60,23 +58,16 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
     seeds.push_back(row.seed);
     positions.push_back(row.position);
     slots.push_back(static_cast<std::int32_t>(n - 1 - slots.size()));
-    ids.insert(ids.end(), row.masked.begin(), row.masked.end());
-    starts.push_back(static_cast<std::int32_t>(ids.size()));
   }
-  const std::size_t num_masked = ids.size();
-  ids.resize(std::max<std::size_t>(num_masked, 1));  // a tensor needs memory, also of no element
-  SamplingBatch batch{
-      .num_rows = static_cast<int>(n),
-      .temperature = tensor_of(temperature, DType::kF32),
-      .top_k = tensor_of(top_k, DType::kI32),
-      .top_p = tensor_of(top_p, DType::kF32),
-      .min_p = tensor_of(min_p, DType::kF32),
-      .seeds = tensor_of(seeds, DType::kI64),
-      .positions = tensor_of(positions, DType::kI32),
-      .slots = tensor_of(slots, DType::kI32),
-      .masked_starts = tensor_of(starts, DType::kI32),
-      .masked_ids = tensor_of(ids, DType::kI32).rows(0, static_cast<std::int64_t>(num_masked)),
-      .workspace = {}};
+  SamplingBatch batch{.num_rows = static_cast<int>(n),
+                      .temperature = tensor_of(temperature, DType::kF32),
+                      .top_k = tensor_of(top_k, DType::kI32),
+                      .top_p = tensor_of(top_p, DType::kF32),
+                      .min_p = tensor_of(min_p, DType::kF32),
+                      .seeds = tensor_of(seeds, DType::kI64),
+                      .positions = tensor_of(positions, DType::kI32),
+                      .slots = tensor_of(slots, DType::kI32),
+                      .workspace = {}};
   const Tensor matrix(logits.data(), DType::kF32,
                       {static_cast<std::int64_t>(n), static_cast<std::int64_t>(vocab)});
   ops::sample(*backend, tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32), matrix, batch);
@@ -152,11 +143,6 @@ TEST_P(SamplingTest, MinPLeavesWhatIsLikelyBesideTheMostLikely) {
   EXPECT_THAT(support({.logits = logits, .min_p = 1.0F}), ElementsAre(0));
 }
 
-TEST_P(SamplingTest, MaskedTokensAreNeverSampled) {
-  EXPECT_THAT(sample({{.logits = kLogits, .temperature = 0, .masked = {1, 5}}}), ElementsAre(2));
-  EXPECT_THAT(support({.logits = kLogits, .temperature = 9, .masked = {0, 1, 2}}), IsSubsetOf({3, 4, 5, 6}));
-}
-
 TEST_P(SamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   std::vector<Row> rows;
   for (int i = 0; i < 50; ++i)
@@ -190,7 +176,6 @@ TEST_P(SamplingTest, DrawsWhatTheReferenceDraws) {
     for (float& logit : rows[i].logits) logit = normal(random);
     rows[i].position = static_cast<std::int32_t>(i);
     rows[i].temperature = i % 3 == 0 ? 0.0F : 0.8F;
-    if (i % 5 == 0) rows[i].masked = {0, 4998, static_cast<std::int32_t>(i)};
     if (i % 7 == 0) rows[i].top_k = 50;
   }
   const auto drawn = sample(rows);

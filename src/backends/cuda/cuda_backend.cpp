@@ -6,6 +6,7 @@
 #include "backends/cuda/ceiling.h"
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/logits.h"
 #include "backends/cuda/kernels/sampling.h"
 #include "base/error.h"
 
@@ -250,9 +251,22 @@ std::size_t CudaBackend::sampling_workspace_bytes(int max_rows, std::int64_t voc
   return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
 }
 
+void CudaBackend::set_token_states(const Tensor& slot_states, const Tensor& entries) {
+  cuda::set_token_states(context(), slot_states, entries);
+}
+
+void CudaBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                                const LogitsAdjustment& adjustment) {
+  cuda::adjust_logits(context(OpKind::kSampling), logits, last_tokens, adjustment);
+}
+
 void CudaBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                          const SamplingBatch& batch) {
   cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
+}
+
+void CudaBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  cuda::log_probs(context(OpKind::kSampling), out, logits, batch);
 }
 
 void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {

@@ -36,8 +36,12 @@ class ReferenceBackend : public Backend {
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
+  void set_token_states(const Tensor& slot_states, const Tensor& entries) override;
+  void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                     const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override;
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
   void update_block_tables(const Tensor& tables, const Tensor& entries) override;
   void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
 

@@ -17,11 +17,10 @@ struct SampledRow {
   std::uint64_t seed;
   std::int32_t position;
   std::int32_t slot;
-  std::span<const std::int32_t> masked;
 
   SampledRow(const SamplingBatch& batch, std::int64_t row);
   bool filters() const { return top_k > 0 || top_p < 1.0F || min_p > 0.0F; }
-  // The token drawn from logits that are masked already, whose largest is `top`. `ids` is scratch.
+  // The token drawn from logits whose largest is `top`. `ids` is scratch.
   std::int32_t draw(std::span<const float> logits, float top, std::vector<std::int32_t>& ids) const;
 };
 

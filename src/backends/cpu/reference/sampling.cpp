@@ -95,11 +95,7 @@ SampledRow::SampledRow(const SamplingBatch& batch, std::int64_t row)
       top_k(batch.top_k.data_as<const std::int32_t>()[row]),
       seed(static_cast<std::uint64_t>(batch.seeds.data_as<const std::int64_t>()[row])),
       position(batch.positions.data_as<const std::int32_t>()[row]),
-      slot(batch.slots.data_as<const std::int32_t>()[row]) {
-  const auto* starts = batch.masked_starts.data_as<const std::int32_t>();
-  const auto* ids = batch.masked_ids.data_as<const std::int32_t>();
-  if (starts[row] < starts[row + 1]) masked = {ids + starts[row], ids + starts[row + 1]};
-}
+      slot(batch.slots.data_as<const std::int32_t>()[row]) {}
 
 std::int32_t SampledRow::draw(std::span<const float> logits, float top,
                               std::vector<std::int32_t>& ids) const {
@@ -116,15 +112,14 @@ void ReferenceBackend::sample(const Tensor& tokens, const Tensor& last_tokens, c
                               const SamplingBatch& batch) {
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
     const SampledRow row(batch, r);
-    const auto* values = logits.data_as<const float>() + r * logits.stride(0);
-    scratch_.assign(values, values + logits.dim(1));
-    for (const std::int32_t id : row.masked) scratch_[static_cast<std::size_t>(id)] = -INFINITY;
-    const auto top = std::max_element(scratch_.begin(), scratch_.end());
-    const bool has_nan = std::any_of(scratch_.begin(), scratch_.end(), [](float x) { return std::isnan(x); });
+    const std::span values(logits.data_as<const float>() + r * logits.stride(0),
+                           static_cast<std::size_t>(logits.dim(1)));
+    const auto top = std::max_element(values.begin(), values.end());
+    const bool has_nan = std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); });
     std::int32_t token = kInvalidLogits;
     if (!has_nan && std::isfinite(*top)) {
-      token = row.temperature > 0.0F ? row.draw(scratch_, *top, survivors_)
-                                     : static_cast<std::int32_t>(top - scratch_.begin());
+      token = row.temperature > 0.0F ? row.draw(values, *top, survivors_)
+                                     : static_cast<std::int32_t>(top - values.begin());
     }
     tokens.data_as<std::int32_t>()[r] = token;
     last_tokens.data_as<std::int32_t>()[row.slot] = token;

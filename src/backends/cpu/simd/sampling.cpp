@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/cpu/reference/adjusted_row.h"
+#include "backends/cpu/reference/logprob_row.h"
 #include "backends/cpu/reference/sampled_row.h"
 #include "backends/cpu/simd/simd_backend.h"
 
@@ -17,16 +19,21 @@ void take_better(simd::Candidate& best, const simd::Candidate& later) {
 
 }  // namespace
 
-// Logits of ids [begin, end) with those that are masked at minus infinity.
-std::span<const float> SimdBackend::mask_logits(const SampledRow& row, const float* logits,
-                                                std::int64_t begin, std::int64_t end, int thread) {
-  if (row.masked.empty()) return {logits + begin, logits + end};
-  std::vector<float>& copy = sampling_[static_cast<std::size_t>(thread)].logits;
-  copy.assign(logits + begin, logits + end);
-  for (const std::int32_t id : row.masked) {
-    if (id >= begin && id < end) copy[static_cast<std::size_t>(id - begin)] = -INFINITY;
-  }
-  return copy;
+void SimdBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  pool_.run(batch.num_rows, [&](int row, int) { log_probs_row(out, logits, batch, row); });
+}
+
+// A row is cut into pieces of ids, so that one row alone has all threads.
+void SimdBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                                const LogitsAdjustment& adjustment) {
+  constexpr std::int64_t kPiece = 1 << 14;
+  const std::int64_t vocab = logits.dim(1);
+  const std::int64_t pieces = (vocab + kPiece - 1) / kPiece;
+  pool_.run(static_cast<int>(adjustment.num_rows * pieces), [&](int part, int) {
+    const AdjustedRow row(logits, last_tokens, adjustment, part / pieces);
+    const std::int64_t begin = part % pieces * kPiece;
+    row.apply(begin, std::min(begin + kPiece, vocab));
+  });
 }
 
 // Rows are cut into pieces where there are fewer of them than threads.
@@ -38,17 +45,17 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
       simd::round_up((vocab * batch.num_rows + pool_.size() - 1) / pool_.size(), kPieceStep);
   const std::int64_t pieces = std::max<std::int64_t>(1, (vocab + step - 1) / step);
   pieces_.resize(static_cast<std::size_t>(batch.num_rows * pieces));
-  pool_.run(static_cast<int>(pieces_.size()), [&](int part, int thread) {
+  pool_.run(static_cast<int>(pieces_.size()), [&](int part, int) {
     const SampledRow row(batch, part / pieces);
     const std::int64_t begin = part % pieces * step;
     const std::int64_t end = std::min(begin + step, vocab);
-    const auto values = mask_logits(row, row_at(part / pieces), begin, end, thread);
+    const float* values = row_at(part / pieces) + begin;
     Piece& piece = pieces_[static_cast<std::size_t>(part)];
-    piece.top = kernels_.top(values.data(), end - begin);
+    piece.top = kernels_.top(values, end - begin);
     piece.top.id += begin;
     if (row.temperature > 0.0F && !row.filters()) {
       piece.winner =
-          kernels_.race({values.data(), begin, end - begin, 1.0F / row.temperature, row.seed, row.position});
+          kernels_.race({values, begin, end - begin, 1.0F / row.temperature, row.seed, row.position});
     }
   });
   split(batch.num_rows, 1, 1, [&](std::int64_t first, std::int64_t last, int thread) {
@@ -64,8 +71,8 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
       if (!std::isfinite(best.top.score)) {
         token = kInvalidLogits;
       } else if (row.filters() && row.temperature > 0.0F) {
-        token = row.draw(mask_logits(row, row_at(r), 0, vocab, thread), best.top.score,
-                         sampling_[static_cast<std::size_t>(thread)].ids);
+        token = row.draw({row_at(r), static_cast<std::size_t>(vocab)}, best.top.score,
+                         survivors_[static_cast<std::size_t>(thread)]);
       } else if (row.temperature > 0.0F) {
         token = best.winner.id;
       }

@@ -47,7 +47,7 @@ simd::CacheView view_of(const KvCacheLayer& cache) {
 }  // namespace
 
 SimdBackend::SimdBackend(CpuIsa isa, int num_threads)
-    : kernels_(kernels_of(isa)), pool_(num_threads), sampling_(static_cast<std::size_t>(num_threads)) {
+    : kernels_(kernels_of(isa)), pool_(num_threads), survivors_(static_cast<std::size_t>(num_threads)) {
   reserve_scratch(simd::kLinearScratch);
 }
 

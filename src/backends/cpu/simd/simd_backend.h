@@ -11,8 +11,6 @@
 
 namespace quire {
 
-struct SampledRow;
-
 // The ops that take time, by kernels of one instruction set on several threads. Output elements are summed in
 // one order, whatever else is in the batch and however many threads there are.
 class SimdBackend : public ReferenceBackend {
@@ -37,15 +35,13 @@ class SimdBackend : public ReferenceBackend {
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  float scale) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                     const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override;
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
 
  private:
-  struct SamplingScratch {
-    std::vector<float> logits;
-    std::vector<std::int32_t> ids;
-  };
-
   // Of a part of a row: its largest logit, and who wins the race there.
   struct Piece {
     simd::Candidate top, winner;
@@ -60,17 +56,15 @@ class SimdBackend : public ReferenceBackend {
   float* scratch(int thread) {
     return static_cast<float*>(scratch_.data()) + scratch_floats_ * static_cast<std::size_t>(thread);
   }
-  std::span<const float> mask_logits(const SampledRow& row, const float* logits, std::int64_t begin,
-                                     std::int64_t end, int thread);
 
   const simd::Kernels& kernels_;
   ThreadPool pool_;
-  Buffer activations_;                      // of one pass of linear
-  Buffer scratch_;                          // of every thread
-  std::size_t scratch_floats_ = 0;          // of one thread
-  std::vector<SamplingScratch> sampling_;   // of every thread
-  std::vector<Piece> pieces_;               // of every row
-  std::vector<simd::AttentionSpan> spans_;  // of the step
+  Buffer activations_;                                // of one pass of linear
+  Buffer scratch_;                                    // of every thread
+  std::size_t scratch_floats_ = 0;                    // of one thread
+  std::vector<std::vector<std::int32_t>> survivors_;  // of a row of logits, of every thread
+  std::vector<Piece> pieces_;                         // of every row
+  std::vector<simd::AttentionSpan> spans_;            // of the step
 };
 
 template <typename Function>

@@ -1,5 +1,5 @@
-// One token for each row of logits: greedy, or the winner of a Gumbel-max race among the tokens that masks
-// and filters leave. Rows without either are one long stream of logits, cut evenly among the blocks; then
+// One token for each row of logits: greedy, or the winner of a Gumbel-max race among the tokens that filters
+// leave. Rows without any are one long stream of logits, cut evenly among the blocks; then
 // clusters of blocks take the other rows, one at a time.
 // Bytes: every logit, [rows, vocab] f32 of any stride, is read once: 4 * vocab a row (256 x 151936: 156 MB,
 // 36 us at 4.3 TB/s). The random numbers are the other limit: 22.5 cycles of a multiprocessor for the 128
@@ -84,7 +84,7 @@ class Stream {
   int vocab_ = 0, first_ = 0, end_ = 0;
 };
 
-// The thread's part in the token of a row without filters and masks.
+// The thread's part in the token of a row without filters.
 template <bool kAligned>
 __device__ Best sample_plain(Stream<kAligned>& stream, const SampledRow& params, unsigned* shared_best) {
   Best best;
@@ -349,8 +349,6 @@ SampleArgs args_of(const Tensor& tokens, const Tensor& last_tokens, const Tensor
           .seeds = batch.seeds.data_as<const std::int64_t>() + first,
           .positions = batch.positions.data_as<const int>() + first,
           .slots = batch.slots.data_as<const int>() + first,
-          .masked_starts = batch.masked_starts.data_as<const int>() + first,
-          .masked_ids = batch.masked_ids.data_as<const int>(),
           .tokens = tokens.data_as<int>() + first,
           .last_tokens = last_tokens.data_as<int>()};
 }

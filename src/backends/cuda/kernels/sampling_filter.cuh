@@ -7,7 +7,7 @@
 
 namespace quire::cuda {
 
-// Rows with masked tokens, top-k, top-p or min-p. The blocks of a row hold it in shared memory and search
+// Rows with top-k, top-p or min-p. The blocks of a row hold it in shared memory and search
 // there for the logit at which top-k or top-p cut, by counts or probability mass above several pivots at a
 // time: no sort, and sums in a fixed order. Then the tokens that are left race.
 
@@ -265,10 +265,10 @@ __device__ inline Limits find_limits(RowGroup& blocks, const Part& part, const S
   return limits;
 }
 
-// Reads the block's part of a row; what may not be sampled is -inf.
+// Reads the block's part of a row.
 template <bool kAligned>
-__device__ Part load_part(const SampleArgs& args, const SampledRow& params, const float* row, int rank,
-                          float4* values, unsigned* left) {
+__device__ Part load_part(const SampleArgs& args, const float* row, int rank, float4* values,
+                          unsigned* left) {
   const int begin = min(rank * args.slice, args.groups);
   const Part part{
       .values = values, .left = left, .first_id = 4 * begin, .groups = min(args.slice, args.groups - begin)};
@@ -277,14 +277,6 @@ __device__ Part load_part(const SampleArgs& args, const SampledRow& params, cons
     copy_group<kAligned>(values + g, row, begin + g, args.vocab);
   __pipeline_commit();
   __pipeline_wait_prior(0);
-  if (params.masked_begin >= params.masked_end) return part;
-  __syncthreads();
-  for (int i = params.masked_begin + static_cast<int>(threadIdx.x); i < params.masked_end;
-       i += kSampleThreads) {
-    const int index = args.masked_ids[i] - part.first_id;
-    if (index >= 0 && index < 4 * part.groups) reinterpret_cast<float*>(values)[index] = -INFINITY;
-  }
-  __syncthreads();
   return part;
 }
 
@@ -307,7 +299,7 @@ __device__ inline Best find_top(RowGroup& blocks, const Part& part) {
 template <bool kAligned>
 __device__ Best sample_filtered(RowGroup& blocks, const SampleArgs& args, const SampledRow& params,
                                 const float* row, float4* values, unsigned* left, unsigned* shared_best) {
-  const Part part = load_part<kAligned>(args, params, row, blocks.rank(), values, left);
+  const Part part = load_part<kAligned>(args, row, blocks.rank(), values, left);
   const Best best = find_top(blocks, part);
   if (!params.draws() || best.token() == kInvalidLogits) return best;
   const Limits limits = find_limits(blocks, part, params, from_ordered(best.top));

@@ -27,15 +27,13 @@ struct SampleArgs {
   const std::int64_t* seeds;
   const int* positions;
   const int* slots;
-  const int* masked_starts;
-  const int* masked_ids;
   int* tokens;
   int* last_tokens;
 };
 
 struct SampledRow {
   float temperature, top_p, min_p;
-  int top_k, masked_begin, masked_end;
+  int top_k;
   std::uint64_t seed;
   std::uint32_t position;
   int slot;
@@ -45,8 +43,6 @@ struct SampledRow {
         top_p(args.top_p[row]),
         min_p(args.min_p[row]),
         top_k(args.top_k[row]),
-        masked_begin(args.masked_starts[row]),
-        masked_end(args.masked_starts[row + 1]),
         seed(static_cast<std::uint64_t>(args.seeds[row])),
         position(static_cast<std::uint32_t>(args.positions[row])),
         slot(args.slots[row]) {}
@@ -55,7 +51,7 @@ struct SampledRow {
   // Whether one look at each logit is enough.
   __device__ bool plain() const {
     const bool filters = top_k > 0 || top_p < 1.0F || min_p > 0.0F;
-    return masked_begin >= masked_end && !(draws() && filters);
+    return !(draws() && filters);
   }
 };
 

@@ -1,0 +1,71 @@
+#include "backends/cpu/reference/adjusted_row.h"
+
+#include <cmath>
+
+#include "backends/cpu/reference/reference_backend.h"
+
+namespace quire {
+namespace {
+
+std::int32_t int_at(const Tensor& tensor, std::int64_t i) { return tensor.data_as<const std::int32_t>()[i]; }
+float float_at(const Tensor& tensor, std::int64_t i) { return tensor.data_as<const float>()[i]; }
+
+}  // namespace
+
+AdjustedRow::AdjustedRow(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment,
+                         std::int64_t i)
+    : logits_(logits.data_as<float>() + int_at(adjustment.rows, i) * logits.stride(0)),
+      states_(adjustment.token_states.data_as<std::uint16_t>() +
+              int_at(adjustment.slots, i) * adjustment.token_states.stride(0)),
+      last_token_(int_at(last_tokens, int_at(adjustment.slots, i))),
+      state_use_(static_cast<StateUse>(int_at(adjustment.state_uses, i))),
+      repetition_(float_at(adjustment.repetition, i)),
+      frequency_(float_at(adjustment.frequency, i)),
+      presence_(float_at(adjustment.presence, i)),
+      bias_ids_(adjustment.bias_ids.data_as<const std::int32_t>() + int_at(adjustment.bias_starts, i),
+                adjustment.bias_ids.data_as<const std::int32_t>() + int_at(adjustment.bias_starts, i + 1)),
+      bias_values_(adjustment.bias_values.data_as<const float>() + int_at(adjustment.bias_starts, i)),
+      masks_(adjustment.masks.data_as<const Mask>() + int_at(adjustment.mask_starts, i),
+             adjustment.masks.data_as<const Mask>() + int_at(adjustment.mask_starts, i + 1)) {}
+
+float AdjustedRow::penalized(float logit, std::uint16_t state) const {
+  if ((state & token_state::kForbidden) != 0) return -INFINITY;
+  const int count = state & token_state::kMaxCount;
+  if (count > 0 || (state & token_state::kInPrompt) != 0)
+    logit = logit > 0 ? logit / repetition_ : logit * repetition_;
+  logit -= frequency_ * static_cast<float>(count);
+  return count > 0 ? logit - presence_ : logit;
+}
+
+void AdjustedRow::apply(std::int64_t begin, std::int64_t end) const {
+  const auto inside = [&](std::int32_t id) { return id >= begin && id < end; };
+  for (std::size_t i = 0; i < bias_ids_.size(); ++i) {
+    if (inside(bias_ids_[i])) logits_[bias_ids_[i]] += bias_values_[i];
+  }
+  for (const Mask& mask : masks_) {
+    if (inside(mask.id) && (mask.after < 0 || mask.after == last_token_)) logits_[mask.id] = -INFINITY;
+  }
+  if (state_use_ == StateUse::kNone) return;
+  if (state_use_ == StateUse::kCountLastAndRead && inside(last_token_)) {
+    std::uint16_t& state = states_[last_token_];
+    if ((state & token_state::kMaxCount) < token_state::kMaxCount) ++state;
+  }
+  for (std::int64_t id = begin; id < end; ++id) {
+    if (states_[id] != 0) logits_[id] = penalized(logits_[id], states_[id]);
+  }
+}
+
+void ReferenceBackend::set_token_states(const Tensor& slot_states, const Tensor& entries) {
+  for (std::int64_t i = 0; i < entries.dim(0); ++i) {
+    slot_states.data_as<std::uint16_t>()[int_at(entries, 2 * i)] =
+        static_cast<std::uint16_t>(int_at(entries, 2 * i + 1));
+  }
+}
+
+void ReferenceBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                                     const LogitsAdjustment& adjustment) {
+  for (std::int64_t i = 0; i < adjustment.num_rows; ++i)
+    AdjustedRow(logits, last_tokens, adjustment, i).apply(0, logits.dim(1));
+}
+
+}  // namespace quire

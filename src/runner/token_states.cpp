@@ -1,0 +1,82 @@
+#include "runner/token_states.h"
+
+#include <algorithm>
+
+#include "ops/ops.h"
+
+namespace quire {
+namespace {
+
+constexpr std::int64_t kEntries = 8192;     // in one upload
+constexpr std::int64_t kRowAlignment = 64;  // states: whole vectors of every device
+
+}  // namespace
+
+TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config) : backend_(backend) {
+  const std::int64_t vocab = config.spec.vocab_size;
+  const std::int64_t cols = (vocab + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+  const std::int64_t rows = config.max_num_seqs + 2;
+  buffer_ =
+      backend.allocate(static_cast<std::size_t>(rows * cols) * sizeof(std::uint16_t), MemoryKind::kDevice);
+  const Tensor all(buffer_.data(), DType::kI16, {rows, cols}, backend.device());
+  states_ = all.rows(0, config.max_num_seqs);
+  blank_rows_ = all.rows(config.max_num_seqs, 2);
+  std::vector<std::uint16_t> forbidden(static_cast<std::size_t>(cols), token_state::kForbidden);
+  backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
+  backend.wait(backend.record());  // the values may go away now
+  const std::size_t bytes = std::size_t{2} * kEntries * sizeof(std::int32_t);
+  host_entries_ = backend.allocate(bytes, MemoryKind::kHost);
+  device_entries_ = backend.allocate(bytes, MemoryKind::kDevice);
+  of_token_.resize(static_cast<std::size_t>(vocab));
+}
+
+void TokenStates::start(const SequencePlan& plan) {
+  const bool all_allowed = plan.start->allowed_ids.empty();
+  const Tensor row = states_.rows(plan.slot, 1);
+  backend_.copy(row, blank_rows_.rows(all_allowed ? 0 : 1, 1));
+  collect(plan);
+  upload(Tensor(row.data(), DType::kI16, {row.dim(1)}, row.device()));
+}
+
+// Entries of the tokens whose state is not that of the blank row.
+void TokenStates::collect(const SequencePlan& plan) {
+  entries_.clear();
+  const auto touch = [this](TokenId id) -> std::uint16_t& {
+    std::uint16_t& state = of_token_[static_cast<std::size_t>(id)];
+    if (state == 0) entries_.insert(entries_.end(), {id, 0});
+    return state;
+  };
+  // While they are collected, the flag says the opposite.
+  for (const TokenId id : plan.start->allowed_ids) touch(id) |= token_state::kForbidden;
+  if (plan.start->has_penalties()) {
+    for (int i = 0; i < static_cast<int>(plan.history.size()); ++i) {
+      std::uint16_t& state = touch(plan.history[static_cast<std::size_t>(i)]);
+      if (i < plan.num_prompt)
+        state |= token_state::kInPrompt;
+      else if ((state & token_state::kMaxCount) < token_state::kMaxCount)
+        ++state;
+    }
+  }
+  const std::uint16_t blank = plan.start->allowed_ids.empty() ? 0 : token_state::kForbidden;
+  for (std::size_t i = 0; i < entries_.size(); i += 2) {
+    std::uint16_t& state = of_token_[static_cast<std::size_t>(entries_[i])];
+    entries_[i + 1] = state ^ blank;
+    state = 0;
+  }
+}
+
+void TokenStates::upload(const Tensor& row) {
+  const auto total = std::ssize(entries_) / 2;
+  for (std::int64_t first = 0; first < total; first += kEntries) {
+    const std::int64_t count = std::min(kEntries, total - first);
+    backend_.wait(uploaded_);
+    auto* host = static_cast<std::int32_t*>(host_entries_.data());
+    std::copy_n(entries_.begin() + 2 * first, 2 * count, host);
+    const Tensor entries(device_entries_.data(), DType::kI32, {count, 2}, backend_.device());
+    backend_.copy(entries, Tensor(host, DType::kI32, {count, 2}));
+    uploaded_ = backend_.record();
+    ops::set_token_states(backend_, row, entries);
+  }
+}
+
+}  // namespace quire
