@@ -113,7 +113,7 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
                           {"token_ids", output.token_ids},
                           {"text", output.text},
                           {"finish_reason", to_string(output.finish_reason)}};
-    if (logprobs) object["cumulative_logprob"] = output.cumulative_logprob.value_or(0);
+    if (output.cumulative_logprob) object["cumulative_logprob"] = *output.cumulative_logprob;
     if (logprobs) object["logprobs"] = to_json(output.logprobs);
     if (prompt_logprobs) object["prompt_logprobs"] = to_json(requests[prompt].prompt_logprobs);
     if (!output.error.empty()) object["error"] = output.error;

@@ -163,13 +163,13 @@ void Engine::validate(const EngineRequest& request) const {
 
 RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
-  truncate_prompt(request.prompt, request.params, config_.max_model_len);
   const int n = num_sampled(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;
   sequence.family = n > 1 ? id : 0;
   sequence.prompt = request.prompt;
+  truncate_prompt(sequence.prompt, request.params, config_.max_model_len);
   sequence.sampling =
       make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
   sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
@@ -187,6 +187,7 @@ RequestId Engine::submit(EngineRequest&& request) {
     check_queue();
     ++queued_requests_;
     queued_tokens_ += std::ssize(sequence.prompt);
+    request.prompt = sequence.prompt;
     outputs_->add(id, std::move(request));
     messages_.emplace_back(Arrival{std::move(sequence), n});
   }
@@ -313,7 +314,7 @@ void Engine::handle(Arrival arrival) {
   for (int i = 0; i < arrival.num_outputs; ++i) {
     try {
       scheduler_->add(next);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {  // too long, say, or no memory for another copy of it
       outputs_->finish(next.id, FinishReason::kError, e.what());
     }
     ++next.id;

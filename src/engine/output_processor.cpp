@@ -124,9 +124,8 @@ void OutputProcessor::handle(Item item) {
   }
   if (output.finished()) --state.num_unfinished;
   const bool finished = state.num_unfinished == 0;
-  const bool chooses = num_sampled(state.request.params) > state.request.params.n;
   bool delivered = true;
-  if (!chooses)
+  if (!state.request.params.best_of)
     delivered = deliver(state, index, finished, std::move(logits));
   else if (finished)
     delivered = deliver_best(state);
@@ -190,7 +189,7 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   const std::size_t stop = state.stops.find(output.text, old_size);
   if (stop == std::string::npos) return false;
   const bool keep = state.request.params.include_stop_str_in_output;
-  output.text.resize(keep ? state.stops.end_at(output.text, stop) : stop);
+  output.text.resize(keep ? state.stops.end_at(output.text, stop, old_size) : stop);
   return true;
 }
 
@@ -199,15 +198,19 @@ void OutputProcessor::stop_unfinished(const State& state) {
     if (!state.output.outputs[i].finished()) stop_(state.id + i);
 }
 
-// Of what was sampled, the n most likely outputs stay, the best one first. What failed comes last.
+// Of what was sampled, the n most likely outputs stay, the best one first. Those that were cut short come
+// behind the whole ones, and those that failed last.
 void OutputProcessor::choose_best(State& state) {
-  std::vector<CompletionOutput>& outputs = state.output.outputs;
-  const auto score = [](const CompletionOutput& output) {
+  const auto rank = [](const CompletionOutput& output) {
+    const bool whole =
+        output.finish_reason == FinishReason::kStop || output.finish_reason == FinishReason::kLength;
     const bool failed = output.finish_reason == FinishReason::kError;
-    return failed ? -std::numeric_limits<double>::infinity() : output.cumulative_logprob.value_or(0);
+    constexpr double kNone = -std::numeric_limits<double>::infinity();
+    return std::pair(whole ? 0 : failed ? 2 : 1, -output.cumulative_logprob.value_or(kNone));
   };
+  std::vector<CompletionOutput>& outputs = state.output.outputs;
   std::stable_sort(outputs.begin(), outputs.end(),
-                   [&](const auto& a, const auto& b) { return score(a) > score(b); });
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   outputs.resize(static_cast<std::size_t>(state.request.params.n));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].index = static_cast<int>(i);

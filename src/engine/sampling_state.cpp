@@ -154,8 +154,8 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
     state.biases.push_back({id, std::clamp(bias, -kMaxBias, kMaxBias)});
   state.allowed_ids = params.allowed_token_ids;
   state.bad_words = encode_bad_words(params.bad_words, context.tokenizer);
-  const bool chooses = num_sampled(params) > params.n;  // by log-probability
-  state.num_logprobs = params.logprobs.value_or(chooses ? 0 : SamplingState::kNoLogprobs);
+  // best_of chooses by log-probability.
+  state.num_logprobs = params.logprobs.value_or(params.best_of ? 0 : SamplingState::kNoLogprobs);
   state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos)

@@ -14,10 +14,12 @@ std::size_t StopStrings::find(const std::string& text, std::size_t old_size) con
   return first;
 }
 
-std::size_t StopStrings::end_at(const std::string& text, std::size_t begin) const {
+std::size_t StopStrings::end_at(const std::string& text, std::size_t begin, std::size_t old_size) const {
   std::size_t end = text.size();
   for (const std::string& stop : stops_) {
-    if (std::string_view(text).substr(begin).starts_with(stop)) end = std::min(end, begin + stop.size());
+    const bool counts = begin + stop.size() > old_size;
+    if (counts && std::string_view(text).substr(begin).starts_with(stop))
+      end = std::min(end, begin + stop.size());
   }
   return end;
 }

@@ -24,9 +24,11 @@ class BlockPool {
   // Adds a reference, also to a free block, which is free no more.
   void acquire(BlockId block);
   void release(BlockId block);
+  // The block's contents are to be others: it gets a new generation.
+  void renew(BlockId block) { ++at(block).generation; }
 
   int ref_count(BlockId block) const { return at(block).ref_count; }
-  // How many times the block was allocated: (id, generation) names contents for ever.
+  // How many times the block was allocated or renewed: (id, generation) names contents for ever.
   std::uint64_t generation(BlockId block) const { return at(block).generation; }
 
   // Throws InternalError unless the free list holds exactly the blocks without references.

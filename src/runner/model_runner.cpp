@@ -1,6 +1,7 @@
 #include "runner/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/ops.h"
 
@@ -253,6 +254,9 @@ StepResult ModelRunner::collect() {
     batch_builder_.sampling().book(sample.slot, tokens[row]);
     if (sample.num_logprobs != SamplingState::kNoLogprobs)
       result.logprobs = read_row(pending.logprobs, reported++, sample.num_logprobs);
+    // A mask may have hidden from sampling what is not a number.
+    if (result.logprobs && std::isnan(result.logprobs->token.logprob))
+      result.token = SequenceResult::kInvalidLogits;
   }
   return std::move(pending.result);
 }

@@ -242,7 +242,9 @@ void Scheduler::forget_block_to_write(const Sequence& sequence) {
   const int index = sequence.num_planned / config_.block_size;
   if (index == sequence.table.size()) return;
   const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(index)];
-  if (pool_.ref_count(block) == 1) prefix_cache_.erase(block);
+  if (pool_.ref_count(block) > 1) return;  // then a copy is written
+  prefix_cache_.erase(block);
+  pool_.renew(block);  // what follows its old contents is not to be found behind the new ones
 }
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its

@@ -142,6 +142,7 @@ class Scheduler {
   void count_queued(const Sequence& sequence, int sign);
   bool waiting_is_next(std::size_t place) const;
   bool admit_next(std::size_t place);
+  int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
   Head find_head(const Sequence& sequence, const Sequence* sibling) const;
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;

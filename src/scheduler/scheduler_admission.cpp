@@ -1,6 +1,7 @@
 // Who waits in which place, and what it takes to run.
 #include <algorithm>
 #include <span>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "scheduler/scheduler.h"
@@ -40,19 +41,16 @@ bool Scheduler::admit_next(std::size_t place) {
   while (place < running_.size() || !free_slots_.empty()) {
     const Head head = find_head(sequence, sibling);
     int num_needed = blocks_to_admit(sequence, head);
-    int num_behind = 0;   // blocks that those behind will take
-    int num_yielded = 0;  // and those they would give
-    for (std::size_t i = 0; i < running_.size(); ++i) {
+    int num_behind = 0;  // blocks that those behind will take
+    for (std::size_t i = 0; i < running_.size(); ++i)
       (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
-      num_yielded += i < place ? 0 : running_[i]->table.size();
-    }
     if (!free_slots_.empty() && num_needed + num_behind <= pool_.num_free()) {
       waiting_.pop_front();
       running_.insert(running_.begin() + static_cast<std::ptrdiff_t>(place), &sequence);
       start_running(sequence, head, sibling);
       return true;
     }
-    if (place == running_.size() || num_needed > pool_.num_free() + num_yielded) break;
+    if (place == running_.size() || num_needed > pool_.num_free() + num_held_from(place)) break;
     if (running_.back()->num_in_flight > 0) {
       running_.back()->yielding = true;
       return false;
@@ -61,6 +59,17 @@ bool Scheduler::admit_next(std::size_t place) {
   }
   admission_blocked_ = true;
   return false;
+}
+
+// Blocks that only running_[place] and those behind it hold.
+int Scheduler::num_held_from(std::size_t place) const {
+  std::unordered_map<BlockId, int> holders;
+  int count = 0;
+  for (std::size_t i = place; i < running_.size(); ++i) {
+    for (const BlockId block : running_[i]->table.blocks())
+      count += ++holders[block] == pool_.ref_count(block) ? 1 : 0;
+  }
+  return count;
 }
 
 // A running sequence of the same family, if there is one: where possible, one whose prompt is planned.

@@ -87,10 +87,7 @@ TEST_P(ManyOutputsTest, BestOfGivesTheMostLikelyOnesInOrder) {
   params.best_of = 6;
   params.n = 2;
   params.logprobs.reset();
-  std::size_t updates = 0;
-  GenerateOptions options;
-  options.on_text = [&](std::size_t, const CompletionOutput&, std::string_view) { ++updates; };
-  const std::vector<CompletionOutput> best = llm.generate({long_prompt(20)}, params, options).front().outputs;
+  const std::vector<CompletionOutput> best = llm.generate({long_prompt(20)}, params).front().outputs;
   ASSERT_EQ(best.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(best[i].index, static_cast<int>(i));
@@ -98,9 +95,42 @@ TEST_P(ManyOutputsTest, BestOfGivesTheMostLikelyOnesInOrder) {
     EXPECT_DOUBLE_EQ(*best[i].cumulative_logprob, *all[i].cumulative_logprob);
     EXPECT_TRUE(best[i].logprobs.empty());
   }
-  EXPECT_LE(updates, 2U);
   params.best_of = 1;
   EXPECT_THROW(llm.generate({long_prompt(20)}, params), Error);
+}
+
+// The first of three ends, the second is under way, and the last waits for its turn.
+TEST_P(ManyOutputsTest, BestOfPrefersWhatHasEndedWhenTheRestIsAborted) {
+  EngineConfig config = testing::golden_config("qwen3");
+  config.enable_prefix_caching = GetParam();
+  config.max_num_seqs = 1;
+  Engine engine(config);
+  EngineRequest request;
+  request.prompt = long_prompt(20);
+  request.params = random_params(2, 12);
+  request.params.best_of = 3;
+  std::vector<CompletionOutput> given;
+  std::promise<void> done;
+  request.on_update = [&](const RequestUpdate& update) {
+    given.push_back(update.output);
+    if (update.finished) done.set_value();
+  };
+  int steps = 0;
+  RequestId id = 0;
+  std::promise<void> submitted;
+  engine.observe_steps([&](const StepRecord&) {
+    if (++steps == 1) submitted.get_future().wait();
+    if (steps == 15) engine.abort(id);
+  });
+  id = engine.submit(std::move(request));
+  submitted.set_value();
+  done.get_future().wait();
+  engine.observe_steps({});
+  ASSERT_EQ(given.size(), 2U);
+  EXPECT_EQ(given[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(given[0].token_ids.size(), 12U);
+  EXPECT_EQ(given[1].finish_reason, FinishReason::kAbort);
+  EXPECT_GT(given[1].token_ids.size(), 0U);
 }
 
 TEST_P(ManyOutputsTest, MoreOutputsThanRunAtOnceAreTheSame) {

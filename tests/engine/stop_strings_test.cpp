@@ -17,8 +17,9 @@ TEST(StopStringsTest, FindsTheEarliestAcrossPieces) {
 
 TEST(StopStringsTest, TheShortestAtAPlaceEndsFirst) {
   const StopStrings stops({"END.", "END", "stop"});
-  EXPECT_EQ(stops.end_at("abcEND.", 3), 6U);
-  EXPECT_EQ(stops.end_at("abcstop", 3), 7U);
+  EXPECT_EQ(stops.end_at("abcEND.", 3, 3), 6U);
+  EXPECT_EQ(stops.end_at("abcstop", 3, 3), 7U);
+  EXPECT_EQ(stops.end_at("abcEND.", 3, 6), 7U);  // END was there before, and did not count
 }
 
 TEST(StopStringsTest, HoldsBackTheLongestPossibleBeginning) {

@@ -68,6 +68,18 @@ TEST_P(PrefixCacheTest, KeepsAFreedBlockUntilItIsAllocatedAnew) {
   cache_.check();
 }
 
+TEST_P(PrefixCacheTest, AChildDiesWithTheOldContentsOfItsParent) {
+  const auto parent = add({}, tokens_from(0));
+  const auto child = add(parent, tokens_from(50));
+  cache_.erase(parent.block);
+  pool_.renew(parent.block);
+  const auto rewritten = cache_.insert(parent.block, {{}, tokens_from(7), 0});
+  EXPECT_EQ(rewritten.block, parent.block);
+  EXPECT_EQ(cache_.find({rewritten, tokens_from(50), 0}), std::nullopt);
+  EXPECT_EQ(cache_.find({parent, tokens_from(50), 0}), child);
+  cache_.check();
+}
+
 TEST_P(PrefixCacheTest, AChildDiesWithItsParentEvenWhereTheParentIdReturns) {
   const auto parent = add({}, tokens_from(0));
   const auto child = add(parent, tokens_from(50));

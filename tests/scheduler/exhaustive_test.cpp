@@ -111,7 +111,7 @@ TEST_P(ExhaustiveTest, EveryOrderKeepsEveryInvariant) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
   constexpr const char* kActions = "8";
 #else
-  constexpr const char* kActions = "11";
+  constexpr const char* kActions = "10";
 #endif
   const char* wanted = std::getenv("QUIRE_EXHAUSTIVE_ACTIONS");
   try {
