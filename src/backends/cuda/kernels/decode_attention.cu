@@ -201,7 +201,7 @@ class WarpAttention {
 class HeadSum {
  public:
   // weights(i) is {maximum, total} of part i, and values(i) its sums; kAtOnce parts are read at once. A part
-  // of maximum -inf is empty and its sums may be anything; the first kAtOnce are not all empty.
+  // of maximum -inf is empty and its sums are 0; the first kAtOnce are not all empty.
   template <int kAtOnce, typename Weights, typename Values>
   __device__ void add(int count, Weights&& weights, Values&& values) {
     for (int base = 0; base < count; base += kAtOnce) {
@@ -220,13 +220,12 @@ class HeadSum {
       top_ = largest;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const bool empty = weight[i].x == -INFINITY;
         const float factor = power_of_2(weight[i].x - largest);
         total_ += weight[i].y * factor;
-        sums_.x += empty ? 0 : value[i].x * factor;
-        sums_.y += empty ? 0 : value[i].y * factor;
-        sums_.z += empty ? 0 : value[i].z * factor;
-        sums_.w += empty ? 0 : value[i].w * factor;
+        sums_.x += value[i].x * factor;
+        sums_.y += value[i].y * factor;
+        sums_.z += value[i].z * factor;
+        sums_.w += value[i].w * factor;
       }
     }
   }
@@ -258,7 +257,7 @@ class HeadSum {
 template <int kWarps>
 struct Meeting {
   float2 weights[kWarps][16];  // a head; maximum -inf: the warp had no tile of the piece
-  int sums[kWarps];            // where its sums begin, in bytes of the ring
+  int sums[kWarps];            // where its sums begin, in bytes of the ring; -1: it has none
   int arrived;
 };
 
@@ -291,7 +290,9 @@ __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const 
     sum.add<kWarps>(
         kWarps, [&](int warp) { return meeting.weights[warp][head]; },
         [&](int warp) {
-          const auto* sums = reinterpret_cast<const float*>(ring + meeting.sums[warp]);
+          const int begin = meeting.sums[warp];
+          if (begin < 0) return float4{};
+          const auto* sums = reinterpret_cast<const float*>(ring + begin);
           return *reinterpret_cast<const float4*>(sums + head * Attention::kRowStride + dim);
         });
     if (piece.whole()) {
@@ -400,7 +401,7 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     } else if (lane < 16) {
       meeting.weights[warp][lane] = {-INFINITY, 0};
     }
-    if (lane == 0) meeting.sums[warp] = max(last_stage, first_stage);
+    if (lane == 0) meeting.sums[warp] = last_stage;
     __syncthreads();
     combine_warps<T, Attention, kDim>(args, piece, ring, meeting);
     __syncthreads();
