@@ -23,6 +23,7 @@ struct CompletionOutput {
   std::string text;                          // of token_ids, stop strings cut
   std::vector<PositionLogprobs> logprobs;    // of token_ids, where asked for
   std::optional<double> cumulative_logprob;  // their sum
+  std::optional<double> score;               // what a beam search has ranked it by
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;  // why, when finish_reason is kError or kTimeout
 

@@ -8,6 +8,13 @@
 
 namespace quire {
 
+// When a beam search ends, once it has beam_width finished texts: see docs/sampling.md.
+enum class EarlyStopping : std::uint8_t {
+  kNo,     // when no unfinished one scores better as it is: a heuristic
+  kYes,    // at once
+  kNever,  // when no unfinished one can become better
+};
+
 // How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
 // and edge is in docs/sampling.md.
 struct SamplingParams {
@@ -17,6 +24,11 @@ struct SamplingParams {
   // So many are sampled, and the n of the largest sum of log-probabilities are given, the best one first and
   // none before all have ended; unset: n.
   std::optional<int> best_of;
+  // Set: a beam search of that width, which gives its n best texts, the best one first and none before the
+  // search has ended. Nothing is sampled: temperature, top_p, top_k, min_p and seed have no effect.
+  std::optional<int> beam_width;
+  float length_penalty = 1.0F;  // a text's score: its log-probability / its tokens ^ length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kNo;
   float temperature = 1.0F;           // below 1e-5: greedy
   float top_p = 1.0F;                 // in (0, 1]
   int top_k = 0;                      // 0 or -1: all tokens
@@ -47,7 +59,11 @@ struct SamplingParams {
   std::optional<int> truncate_prompt_tokens;
 };
 
-// Sequences that a request takes.
+// Outputs that are made, of which n are given.
 inline int num_sampled(const SamplingParams& params) { return params.best_of.value_or(params.n); }
+// Sequences that a request takes.
+inline int num_sequences(const SamplingParams& params) {
+  return params.beam_width.value_or(num_sampled(params));
+}
 
 }  // namespace quire

@@ -22,6 +22,9 @@ struct Generate {
   bool chat = false;
   bool stream = false;
   bool json = false;
+  std::optional<int> beam_width;
+  float length_penalty = 1;
+  std::string early_stopping = "false";
   std::optional<int> logprobs, prompt_logprobs, truncate_prompt_tokens;
   bool no_text = false;
 
@@ -72,6 +75,7 @@ std::vector<Prompt> Generate::prompts(const LLM& llm) const {
   if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
   if (stream && sampling.n != 1) fail("--stream takes one output, not {}", sampling.n);
   if (stream && sampling.best_of) fail("--stream and --best-of exclude each other");
+  if (stream && beam_width) fail("--stream and --beam-width exclude each other");
   if ((logprobs || prompt_logprobs) && !json)
     fail("--logprobs and --prompt-logprobs are printed with --json");
   if (stream && json) fail("--stream and --json exclude each other");
@@ -93,10 +97,20 @@ OrderedJson to_json(const std::vector<PositionLogprobs>& positions) {
   return list;
 }
 
+EarlyStopping parse_early_stopping(const std::string& name) {
+  if (name == "false") return EarlyStopping::kNo;
+  if (name == "true") return EarlyStopping::kYes;
+  if (name == "never") return EarlyStopping::kNever;
+  fail("--early-stopping: {} is not known; use false, true or never", in_quotes(name));
+}
+
 SamplingParams Generate::params(const LLM& llm) const {
   SamplingParams defaults = llm.default_sampling_params();
   defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   SamplingParams params = sampling.over(defaults);
+  params.beam_width = beam_width;
+  params.length_penalty = length_penalty;
+  params.early_stopping = parse_early_stopping(early_stopping);
   params.logprobs = logprobs;
   params.prompt_logprobs = prompt_logprobs;
   params.truncate_prompt_tokens = truncate_prompt_tokens;
@@ -114,6 +128,7 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
                           {"text", output.text},
                           {"finish_reason", to_string(output.finish_reason)}};
     if (output.cumulative_logprob) object["cumulative_logprob"] = *output.cumulative_logprob;
+    if (output.score) object["score"] = *output.score;
     if (logprobs) object["logprobs"] = to_json(output.logprobs);
     if (prompt_logprobs) object["prompt_logprobs"] = to_json(requests[prompt].prompt_logprobs);
     if (!output.error.empty()) object["error"] = output.error;
@@ -155,6 +170,21 @@ int Generate::run() const {
   return InterruptFlag::raised() ? kInterrupted : code;
 }
 
+void add_beam_options(CLI::App& command, Generate& generate) {
+  command.add_option("--beam-width", generate.beam_width,
+                     "beam search of that width, which samples nothing; prints the --n best texts");
+  command
+      .add_option("--length-penalty", generate.length_penalty,
+                  "with --beam-width: a text's score is its log-probability / its tokens ^ this")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--early-stopping", generate.early_stopping,
+          "when a search ends that has as many finished texts as --beam-width: true: at once; false: when "
+          "the best beam scores no better; never: when none can become better")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app, Command& chosen) {
@@ -175,6 +205,7 @@ void add_generate(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_option("--best-of", generate->sampling.best_of,
                       "sample so many and print the --n most likely ones, the best one first");
+  add_beam_options(*command, *generate);
   command->add_option("--logprobs", generate->logprobs,
                       "with --json: log-probabilities of the tokens, and of that many most likely ones");
   command->add_option("--prompt-logprobs", generate->prompt_logprobs, "the same of the prompt's tokens");

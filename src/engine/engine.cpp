@@ -20,6 +20,15 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
+BeamSearch::Rules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
+  return {.width = *params.beam_width,
+          .length_penalty = params.length_penalty,
+          .early_stopping = params.early_stopping,
+          .max_tokens = params.max_tokens,
+          .min_tokens = params.min_tokens,
+          .stop_ids = std::move(stop_ids)};
+}
+
 SchedulingPolicy parse_policy(const std::string& name) {
   if (name == "fcfs") return SchedulingPolicy::kFcfs;
   if (name == "priority") return SchedulingPolicy::kPriority;
@@ -66,6 +75,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
+  searches_.emplace(*scheduler_, *outputs_);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -146,6 +156,7 @@ const Tokenizer& Engine::tokenizer() const {
 SamplingContext Engine::sampling_context() const {
   return {.vocab_size = config_.spec.vocab_size,
           .max_logprobs = config_.max_logprobs,
+          .num_eos_tokens = static_cast<int>(eos_token_ids_.size()),
           .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 
@@ -154,6 +165,8 @@ void Engine::validate(const EngineRequest& request) const {
   quire::validate(request.params, sampling_context());
   if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
     fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
+  if (request.params.beam_width && request.prompt_logits)
+    fail("beam_width and the prompt's logits exclude each other");
   for (const TokenId id : request.prompt) {
     if (id < 0 || id >= config_.spec.vocab_size) {
       fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
@@ -163,7 +176,7 @@ void Engine::validate(const EngineRequest& request) const {
 
 RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
-  const int n = num_sampled(request.params);
+  const int n = num_sequences(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   SequenceRequest sequence;
   sequence.id = id;
@@ -179,6 +192,13 @@ RequestId Engine::submit(EngineRequest&& request) {
                                                             : OutputKind::kLast;
   sequence.priority = request.priority;
   sequence.cache_salt = request.cache_salt;
+  std::optional<BeamSearch::Rules> search;
+  if (request.params.beam_width) {
+    search = search_rules(request.params, sequence.sampling.stop_ids);
+    sequence.family = id;
+    sequence.beam_width = *request.params.beam_width;
+    sequence.min_tokens = 0;  // the search sees to it
+  }
   if (request.timeout)
     sequence.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
                                                       std::chrono::duration<double>(*request.timeout));
@@ -189,7 +209,7 @@ RequestId Engine::submit(EngineRequest&& request) {
     queued_tokens_ += std::ssize(sequence.prompt);
     request.prompt = sequence.prompt;
     outputs_->add(id, std::move(request));
-    messages_.emplace_back(Arrival{std::move(sequence), n});
+    messages_.emplace_back(Arrival{std::move(sequence), n, std::move(search)});
   }
   wake_.notify_one();
   return id;
@@ -256,17 +276,21 @@ void Engine::fail_step(const std::string& why) {
     steps_.clear();
     failed = scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
   }
-  for (const SequenceUpdate& update : failed) outputs_->finish(update.id, FinishReason::kError, why);
+  for (const SequenceUpdate& update : failed) finish(update.id, FinishReason::kError, why);
 }
 
-// Blocks that this plan has taken from the pool, and not those it found in the cache.
+// Tells the caller of a sequence's end; that of a beam ends its search.
+void Engine::finish(SequenceId id, FinishReason reason, const std::string& why) {
+  if (!searches_->end(id, reason, why)) outputs_->finish(id, reason, why);
+}
+
+// Blocks that nothing has been written to for their sequence: those behind its span's first position.
 void Engine::poison_new_blocks(const StepPlan& plan) {
-  poisoned_.resize(static_cast<std::size_t>(config_.num_blocks));
   for (const SequencePlan& sequence : plan.sequences) {
+    int position = sequence.first_new_block * config_.block_size;
     for (const BlockId block : sequence.new_blocks) {
-      const std::uint64_t generation = scheduler_->pool().generation(block);
-      if (std::exchange(poisoned_[static_cast<std::size_t>(block)], generation) != generation)
-        runner_->poison_block(block);
+      if (position >= sequence.first_position) runner_->poison_block(block);
+      position += config_.block_size;
     }
   }
 }
@@ -306,11 +330,12 @@ void Engine::count_queue() {
 
 void Engine::expire() {
   for (const SequenceId id : scheduler_->expire(Scheduler::Clock::now()))
-    outputs_->finish(id, FinishReason::kTimeout, "its timeout has passed");
+    finish(id, FinishReason::kTimeout, "its timeout has passed");
 }
 
 void Engine::handle(Arrival arrival) {
   SequenceRequest& next = arrival.first;
+  if (arrival.search) return searches_->add(std::move(next), std::move(*arrival.search));
   for (int i = 0; i < arrival.num_outputs; ++i) {
     try {
       scheduler_->add(next);
@@ -324,6 +349,7 @@ void Engine::handle(Arrival arrival) {
 }
 
 void Engine::handle(Abort abort) {
+  if (searches_->end(abort.id, FinishReason::kAbort, {})) return;
   for (const SequenceId id : scheduler_->abort_family(abort.id)) outputs_->finish(id, FinishReason::kAbort);
 }
 
@@ -335,7 +361,8 @@ void Engine::submit_step(const StepPlan& plan) {
   record.tokens = static_cast<std::uint64_t>(plan.num_tokens);
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
-    if (!sequence.tokens.empty()) record.prefill_tokens += tokens;
+    const bool extends_beam = tokens == 1 && searches_->contains(sequence.sequence);
+    if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     record.attention_pairs +=
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
@@ -367,7 +394,9 @@ void Engine::collect_step() {
   steps_.pop_front();
   last_collected_ = now;
   std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
+  std::vector<SearchResult> results = searches_->take(updates);
   book(record);
+  for (SearchResult& search : results) outputs_->finish(std::move(search));
   outputs_->push(std::move(updates));
 }
 

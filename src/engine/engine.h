@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/beam_searches.h"
 #include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
@@ -97,6 +98,7 @@ class Engine {
   struct Arrival {
     SequenceRequest first;
     int num_outputs;
+    std::optional<BeamSearch::Rules> search;  // then it is the first beam
   };
   struct Abort {
     RequestId id;
@@ -129,6 +131,7 @@ class Engine {
   void handle(Abort abort);
   void handle(Stop stop);
 
+  void finish(SequenceId id, FinishReason reason, const std::string& why);
   void fail_step(const std::string& why);
   void poison_new_blocks(const StepPlan& plan);
   void submit_step(const StepPlan& plan);
@@ -138,7 +141,6 @@ class Engine {
   std::vector<StartupPhase> startup_;
   ModelFiles model_;
   EngineHooks hooks_;
-  std::vector<std::uint64_t> poisoned_;  // by block: the generation that was
   std::vector<TokenId> eos_token_ids_;
   std::uint64_t seed_;
   int max_queued_requests_;
@@ -150,6 +152,7 @@ class Engine {
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
+  std::optional<BeamSearches> searches_;
   std::deque<StepInFlight> steps_;
   std::chrono::steady_clock::time_point last_collected_;
 

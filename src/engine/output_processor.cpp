@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/format.h"
 #include "base/log.h"
 
 namespace quire {
@@ -41,6 +42,14 @@ void OutputProcessor::push(std::vector<SequenceUpdate> updates) {
   {
     const std::lock_guard lock(mutex_);
     for (SequenceUpdate& update : updates) queue_.emplace_back(std::move(update));
+  }
+  wake_.notify_one();
+}
+
+void OutputProcessor::finish(SearchResult result) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.emplace_back(std::move(result));
   }
   wake_.notify_one();
 }
@@ -110,6 +119,11 @@ void OutputProcessor::handle(Item item) {
   const auto found = find(id);
   if (found == states_.end()) return;
   State& state = found->second;
+  if (const auto* result = std::get_if<SearchResult>(&item)) {
+    deliver(state, *result);
+    states_.erase(found);
+    return;
+  }
   const auto index = static_cast<std::size_t>(id - state.id);
   CompletionOutput& output = state.output.outputs[index];
   if (output.finished()) return;  // by a stop string, or by an abort that overtook this
@@ -174,6 +188,50 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   if (!stopped) return;
   output.finish_reason = FinishReason::kStop;
   if (update.finish == FinishReason::kNone) stop_(update.id);
+}
+
+void OutputProcessor::deliver(State& state, const SearchResult& result) {
+  const std::size_t count = state.output.outputs.size();
+  state.output.num_cached_tokens = result.num_cached_tokens;
+  for (std::size_t i = 0; i < count; ++i) apply_or_fail(state, i, result);
+  for (std::size_t i = 0; i < count; ++i)
+    if (!deliver(state, i, i + 1 == count, {})) return;
+}
+
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, const SearchResult& result) {
+  try {
+    if (fault_) fault_(EngineStage::kDetokenize, state.id + index);
+    apply(state, index, result);
+  } catch (const std::exception& e) {
+    CompletionOutput& output = state.output.outputs[index];
+    log_error("request {}: the text of a beam failed ({})", state.id, e.what());
+    output.finish_reason = FinishReason::kError;
+    output.error = e.what();
+  }
+}
+
+void OutputProcessor::apply(State& state, std::size_t index, const SearchResult& result) {
+  CompletionOutput& output = state.output.outputs[index];
+  output.finish_reason = result.reason;
+  output.error = result.error;
+  if (index >= result.best.size()) {
+    if (output.finished()) return;
+    output.finish_reason = FinishReason::kError;
+    output.error = format_text("the search has found {} texts only", result.best.size());
+    return;
+  }
+  const BeamSearch::Hypothesis& found = result.best[index];
+  output.token_ids = found.tokens;
+  output.cumulative_logprob = found.logprob;
+  output.score = found.score;
+  if (!output.finished()) output.finish_reason = found.finish;
+  auto& detokenizer = state.texts[index].detokenizer;
+  if (!detokenizer) return;
+  const bool cuts_last =
+      found.finish == FinishReason::kStop && !state.request.params.include_stop_str_in_output;
+  for (std::size_t i = 0; i < found.tokens.size() - (cuts_last ? 1 : 0); ++i)
+    output.text += detokenizer->push(found.tokens[i]);
+  output.text += detokenizer->finish();
 }
 
 bool OutputProcessor::end_text(State& state, std::size_t index) {

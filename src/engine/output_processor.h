@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/beam_search.h"
 #include "engine/hooks.h"
 #include "engine/request.h"
 #include "engine/stop_strings.h"
@@ -34,6 +35,8 @@ class OutputProcessor {
 
   void add(RequestId id, EngineRequest request);
   void push(std::vector<SequenceUpdate> updates);
+  // A request's beam search has ended.
+  void finish(SearchResult result);
   // Ends a sequence from outside, unless it has ended: abort, or an error and what it was.
   void finish(SequenceId id, FinishReason reason, std::string error = {});
 
@@ -47,7 +50,7 @@ class OutputProcessor {
     FinishReason reason;
     std::string error;
   };
-  using Item = std::variant<Addition, SequenceUpdate, Ending>;
+  using Item = std::variant<Addition, SequenceUpdate, SearchResult, Ending>;
 
   // How the text of one output comes about.
   struct Text {
@@ -70,6 +73,9 @@ class OutputProcessor {
   States::iterator find(SequenceId id);
   void apply(State& state, std::size_t index, SequenceUpdate& update);
   void apply_or_fail(State& state, std::size_t index, SequenceUpdate& update);
+  void apply_or_fail(State& state, std::size_t index, const SearchResult& result);
+  static void apply(State& state, std::size_t index, const SearchResult& result);
+  void deliver(State& state, const SearchResult& result);
   // The text that is left when no token follows; true, as below.
   static bool end_text(State& state, std::size_t index);
   // True: a stop string was found and cut.

@@ -10,13 +10,20 @@ namespace quire {
 
 // What of a model decides which parameters are right.
 struct SamplingContext {
+  static constexpr int kMaxBeams = 512;
+
   int vocab_size = 0;
   int max_logprobs = 0;
+  int num_eos_tokens = 0;
   const Tokenizer* tokenizer = nullptr;  // null: there is none
 };
 
 // Error that names the parameter, its value and what would be right.
 void validate(const SamplingParams& params, const SamplingContext& context);
+
+// So many of the most likely tokens after each beam decide a search: beam_width that go on or end among the
+// best, and each token that ends a text.
+int num_beam_candidates(int beam_width, std::size_t num_stop_ids, int vocab_size);
 
 // The prompt without what truncate_prompt_tokens cuts from its beginning.
 void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params, int max_model_len);

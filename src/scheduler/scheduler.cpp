@@ -47,7 +47,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
 }
 
-void Scheduler::add(SequenceRequest request) {
+int Scheduler::add(SequenceRequest request) {
   const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t capacity = std::int64_t{config_.num_blocks} * config_.block_size;
   if (num_prompt == 0) fail("the prompt is empty; at least one token is needed");
@@ -57,6 +57,8 @@ void Scheduler::add(SequenceRequest request) {
          config_.max_model_len, config_.max_model_len - 1);
   if (num_prompt > capacity)
     fail("the prompt has {} tokens; the whole KV cache holds {}", num_prompt, capacity);
+  if (request.beam_width > config_.max_num_seqs)
+    fail("beam_width is {}; it must be at most max-num-seqs, {}", request.beam_width, config_.max_num_seqs);
 
   const SequenceId id = request.id;
   const auto [place, is_new] = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size));
@@ -65,6 +67,7 @@ void Scheduler::add(SequenceRequest request) {
   sequence.tokens = std::move(request.prompt);
   sequence.request = std::move(request);
   sequence.arrival = ++last_arrival_;
+  last_arrival_ += static_cast<std::uint64_t>(std::max(sequence.request.beam_width, 1)) - 1;
   sequence.num_prompt = static_cast<int>(num_prompt);
   // The last token is never computed, so it needs no place in the cache.
   sequence.max_length = static_cast<int>(std::min(
@@ -74,6 +77,7 @@ void Scheduler::add(SequenceRequest request) {
   if (sequence.request.deadline) deadlines_.emplace(*sequence.request.deadline, id);
   count_queued(sequence, 1);
   enqueue(sequence);
+  return sequence.max_length - sequence.num_prompt;
 }
 
 bool Scheduler::abort(SequenceId id) {
@@ -82,6 +86,8 @@ bool Scheduler::abort(SequenceId id) {
   Sequence& sequence = found->second;
   if (sequence.state == SequenceState::kRunning) {
     end(sequence);
+  } else if (sequence.state == SequenceState::kParked) {
+    forget(sequence);
   } else {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
     if (sequence.num_cached_tokens < 0) count_queued(sequence, -1);
@@ -153,7 +159,8 @@ void Scheduler::plan_next(Sequence& sequence, Draft& draft) {
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
 int Scheduler::span_limit(const Sequence& sequence) const {
-  if (sequence.yielding || sequence.complete()) return 0;
+  if (sequence.yielding || sequence.held || sequence.complete()) return 0;
+  if (sequence.is_beam() && sequence.num_pending > 0) return 0;  // what comes next is chosen by its result
   // What it was forked from may be written in the very step that is being planned.
   if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
@@ -249,12 +256,16 @@ void Scheduler::forget_block_to_write(const Sequence& sequence) {
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
 // blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
-// for the older ones to end.
+// for the older ones to end. A beam takes what held ones of its own search have before it waits for itself.
 int Scheduler::make_room(const Sequence& sequence, int wanted) {
   while (true) {
     const int writable = sequence.table.writable(sequence.num_planned, wanted);
     Sequence& last = *running_.back();
-    if (writable > 0 || &last == &sequence) return writable;
+    if (writable > 0) return writable;
+    if (&last == &sequence) {
+      if (strip_held_sibling(sequence)) continue;
+      return 0;
+    }
     if (last.num_in_flight > 0) {
       last.yielding = true;
       return 0;
@@ -320,6 +331,9 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
     update.finish = FinishReason::kError;
     // Its keys and values may be as broken as its logits.
     for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
+  } else if (planned.sample && sequence.is_beam()) {
+    sequence.held = true;
+    admission_blocked_ = false;  // it could give its blocks to another one of its search
   } else if (planned.sample) {
     update.token = result.token;
     sequence.tokens.push_back(result.token);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,13 +40,19 @@ struct SchedulerConfig {
 // What a step brought one sequence.
 struct SequenceUpdate {
   SequenceId id = 0;
-  std::optional<TokenId> token;
+  std::optional<TokenId> token;  // a beam has none
   // kStop: token is one of the stop ids (and is its last token). kError: the logits were not finite.
   FinishReason finish = FinishReason::kNone;
   int num_cached_tokens = 0;
   std::vector<float> logits;                 // [n, vocab]: of the next n prompt positions, where asked for
-  std::optional<PositionLogprobs> logprobs;  // of token, where asked for
+  std::optional<PositionLogprobs> logprobs;  // of token, or of what could follow a beam, where asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // of the next prompt tokens, where asked for
+};
+
+// A beam of the next round: one of this round's, and a token.
+struct BeamFork {
+  SequenceId parent = 0;
+  TokenId token = -1;
 };
 
 struct SchedulerStats {
@@ -74,8 +81,9 @@ class Scheduler {
   // Error on impossible values.
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Error when the sequence could never run; then nothing has changed.
-  void add(SequenceRequest request);
+  // Returns the tokens it may generate: max_tokens, or what the context and the KV cache leave. Error when
+  // the sequence could never run; then nothing has changed.
+  int add(SequenceRequest request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
@@ -96,6 +104,11 @@ class Scheduler {
   // Books the oldest step in flight. The updates are in the plan's order; sequences that have ended, and
   // chunks of prompts without an outcome, have none.
   std::vector<SequenceUpdate> apply(StepResult result);
+
+  // The next round of a beam search, whose beams are all held: instead of them there are `forks`, at least
+  // one and at most its width, with the ids from `first` on. They share their parents' blocks; those of
+  // parents that have no fork are given back at once. It must follow before anything else is planned.
+  void fork_beams(SequenceId first, std::span<const BeamFork> forks);
 
   // The runner has lost every step in flight, and nothing else. Their sequences end with kError, and since
   // cached blocks may never have been written, all cached prefixes are forgotten.
@@ -154,6 +167,9 @@ class Scheduler {
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
+  bool strip_held_sibling(const Sequence& sequence);
+  std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
+  void add_beam(SequenceId id, const Sequence& parent, TokenId token);
   int blocks_ahead(const Sequence& sequence) const;
   void index_full_blocks(Sequence& sequence);
   void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);

@@ -7,6 +7,12 @@
 #include "scheduler/scheduler.h"
 
 namespace quire {
+namespace {
+
+// Whether a beam that is held had to give its blocks to another one of its search.
+bool is_stripped(const Sequence& sequence) { return sequence.held && sequence.num_planned == 0; }
+
+}  // namespace
 
 void Scheduler::enqueue(Sequence& sequence) {
   const auto ranks_before = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
@@ -36,9 +42,10 @@ bool Scheduler::waiting_is_next(std::size_t place) const {
 // first.
 bool Scheduler::admit_next(std::size_t place) {
   Sequence& sequence = *waiting_.front();
-  const Sequence* sibling = find_sibling(sequence);
-  if (sibling && sibling->num_planned < sibling->num_prompt) return false;  // what it computes will be shared
   while (place < running_.size() || !free_slots_.empty()) {
+    const Sequence* sibling = find_sibling(sequence);
+    if (sibling && sibling->num_planned < sibling->num_prompt)
+      return false;  // what it computes will be shared
     const Head head = find_head(sequence, sibling);
     int num_needed = blocks_to_admit(sequence, head);
     int num_behind = 0;  // blocks that those behind will take
@@ -50,7 +57,10 @@ bool Scheduler::admit_next(std::size_t place) {
       start_running(sequence, head, sibling);
       return true;
     }
-    if (place == running_.size() || num_needed > pool_.num_free() + num_held_from(place)) break;
+    if (place == running_.size() || num_needed > pool_.num_free() + num_held_from(place)) {
+      if (strip_held_sibling(sequence)) continue;
+      break;
+    }
     if (running_.back()->num_in_flight > 0) {
       running_.back()->yielding = true;
       return false;
@@ -78,7 +88,7 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   if (request.family == 0 || of_every_position(request.prompt_output)) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request.family != request.family) continue;
+    if (other->request.family != request.family || is_stripped(*other)) continue;
     found = other;
     if (other->num_planned >= other->num_prompt) break;
   }
@@ -110,6 +120,7 @@ int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const
 // The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
 // and for the copy of a shared one that it will write. Alone, never more than the whole cache has.
 int Scheduler::blocks_ahead(const Sequence& sequence) const {
+  if (is_stripped(sequence)) return 0;
   const int most = blocks_for(sequence.max_length - 1);
   const auto blocks = sequence.table.blocks();
   const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
@@ -142,8 +153,8 @@ void Scheduler::preempt_last() {
   QUIRE_CHECK(sequence.num_in_flight == 0);
   running_.pop_back();
   give_back(sequence);
-  enqueue(sequence);
-  sequence.state = SequenceState::kWaiting;
+  sequence.state = sequence.held ? SequenceState::kParked : SequenceState::kWaiting;
+  if (!sequence.held) enqueue(sequence);
   sequence.yielding = sequence.has_sampled = sequence.started = false;
   sequence.num_planned = 0;
   sequence.prompt_step = 0;

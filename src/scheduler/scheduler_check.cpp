@@ -14,11 +14,13 @@ void Scheduler::check() const {
   std::vector<int> num_holders(static_cast<std::size_t>(pool_.num_blocks()));
   std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
   std::size_t num_retiring = 0;
+  std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
     check_sequence(sequence);
+    num_parked += sequence.state == SequenceState::kParked ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     for (const BlockId block : sequence.table.blocks()) ++num_holders.at(static_cast<std::size_t>(block));
-    if (sequence.state == SequenceState::kWaiting) continue;
+    if (sequence.slot < 0) continue;  // it holds nothing
     const auto slot = static_cast<std::size_t>(sequence.slot);
     QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
     taken.at(slot) = true;
@@ -28,7 +30,7 @@ void Scheduler::check() const {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
                 "2: block {} has {} references", block, pool_.ref_count(block));
-  QUIRE_CHECK(running_.size() + waiting_.size() + num_retiring == sequences_.size(), "9");
+  QUIRE_CHECK(running_.size() + waiting_.size() + num_retiring + num_parked == sequences_.size(), "9");
   QUIRE_CHECK(running_.size() + num_retiring + free_slots_.size() == taken.size(), "10: slots are lost");
 }
 
@@ -38,9 +40,11 @@ void Scheduler::check_order() const {
     for (const Sequence* sequence : list) {
       const SequenceId id = sequence->request.id;
       QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", id);
-      QUIRE_CHECK(sequence->arrival > newest[sequence->request.priority], "11: sequence {} lost its place",
-                  id);
-      newest[sequence->request.priority] = sequence->arrival;
+      // A beam may have to wait for blocks while what came after its search runs.
+      const bool may_be_late = sequence->is_beam() && state == SequenceState::kWaiting;
+      std::uint64_t& newest_one = newest[sequence->request.priority];
+      QUIRE_CHECK(may_be_late || sequence->arrival > newest_one, "11: sequence {} lost its place", id);
+      newest_one = std::max(newest_one, sequence->arrival);
       // Only the last running one may have to yield, or it would not be the next to be preempted.
       QUIRE_CHECK(!sequence->yielding || sequence == running_.back(), "11");
     }
@@ -77,10 +81,11 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
               "14: sequence {} counts {} steps and {} samples in flight, there are {} and {}", id,
               sequence.num_in_flight, sequence.num_pending, num_in_flight, num_pending);
   QUIRE_CHECK(sequence.num_planned >= num_tokens_in_flight, "14: sequence {}", id);
-  if (sequence.state == SequenceState::kWaiting) {
+  if (sequence.state == SequenceState::kWaiting || sequence.state == SequenceState::kParked) {
     QUIRE_CHECK(
         sequence.table.size() == 0 && sequence.slot < 0 && num_in_flight == 0 && !sequence.has_sampled,
         "9: sequence {} waits and holds something", id);
+    QUIRE_CHECK(sequence.held == (sequence.state == SequenceState::kParked), "9: sequence {}", id);
   }
   QUIRE_CHECK(sequence.state != SequenceState::kRetiring || num_in_flight > 0, "6: sequence {} is kept", id);
   QUIRE_CHECK(sequence.table.size() == blocks_for(sequence.num_planned), "5, 6: sequence {} holds {} blocks",
@@ -93,10 +98,11 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
   for (int i = num_full; i < sequence.table.size(); ++i) {
     const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(i)];
-    // The block that the prompt of a family ends in is shared until it is written, by way of a copy.
-    const bool prompt_end =
-        sequence.request.family != 0 && i == (sequence.num_prompt - 1) / config_.block_size;
-    QUIRE_CHECK(prompt_end || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
+    // The block that the prompt of a family ends in, and the last one of a beam, is shared until it is
+    // written, by way of a copy.
+    const bool may_be_shared = sequence.is_beam() || (sequence.request.family != 0 &&
+                                                      i == (sequence.num_prompt - 1) / config_.block_size);
+    QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
                 "3: block {} is shared, and sequence {} will write it", block, id);
   }
 }

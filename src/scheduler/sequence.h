@@ -23,6 +23,10 @@ struct SequenceRequest {
   SequenceId family = 0;
   std::vector<TokenId> prompt;
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
+  // Over 0: the first beam of a search of that width. Whenever a beam has computed its last token it is held,
+  // until Scheduler::fork_beams says what comes of it. Its family is itself; its beams have the ids from its
+  // own on.
+  int beam_width = 0;
   int max_tokens = 16;
   int min_tokens = 0;
   // kAll, kLogprobs: these are wanted of every prompt position; then no prefix of it is taken from the cache.
@@ -35,6 +39,7 @@ struct SequenceRequest {
 enum class SequenceState : std::uint8_t {
   kWaiting,   // holds nothing
   kRunning,   // holds a slot and blocks
+  kParked,    // a beam that is held and holds nothing: it was preempted
   kRetiring,  // has ended, but steps in flight still use its slot and blocks
 };
 
@@ -56,6 +61,7 @@ struct Sequence {
   bool started = false;           // a step was planned since it got its slot
   bool has_sampled = false;       // since it got its slot
   bool yielding = false;          // planned no more until its steps are applied, then preempted
+  bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
@@ -68,6 +74,7 @@ struct Sequence {
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
   int num_output() const { return length() - num_prompt; }
+  bool is_beam() const { return request.beam_width > 0; }
 };
 
 }  // namespace quire

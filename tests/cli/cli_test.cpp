@@ -56,6 +56,9 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate -p hi --json --logprobs 21"), "logprobs is 21");
   expect_mistake(run_quire("generate -p hi --json --logprobs x"), "--logprobs");
   expect_mistake(run_quire("generate -p hi --max-logprobs 513"), "max-logprobs");
+  expect_mistake(run_quire("generate -p hi --beam-width 0"), "beam_width is 0");
+  expect_mistake(run_quire("generate -p hi --beam-width 4 --stream"), "--beam-width");
+  expect_mistake(run_quire("generate -p hi --beam-width 4 --early-stopping often"), "--early-stopping");
   expect_mistake(run_quire("generate -p hi --truncate-prompt-tokens 0"), "truncate_prompt_tokens is 0");
   expect_mistake(run_quire("generate -p hi --no-detokenize --stop x"), "detokenize");
   expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
@@ -125,6 +128,21 @@ TEST(CliTest, GenerateGivesSeveralOutputsOfAPrompt) {
   EXPECT_NE(outputs[1].at("token_ids"), outputs[0].at("token_ids"));
   expect_mistake(run_quire("generate " + kGolden + flags + "--n 0"), "n is 0; it must be from 1 to 16384");
   expect_mistake(run_quire("generate -p hi --stream --n 2"), "--stream takes one output, not 2");
+}
+
+TEST(CliTest, GeneratePrintsTheBestTextsOfABeamSearch) {
+  const std::string flags = " --prompt-ids 1,2,3 --ignore-eos --max-tokens 4 --json --beam-width 3 --n 2 ";
+  std::vector<double> scores;
+  for (const std::string penalty : {"0", "2"}) {
+    const ProgramResult result =
+        run_quire("generate " + kGolden + flags + "--early-stopping never --length-penalty " + penalty);
+    EXPECT_EQ(result.code, 0) << result.err;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) scores.push_back(json::parse(line).at("score"));
+  }
+  ASSERT_EQ(scores.size(), 4U);
+  EXPECT_GE(scores[0], scores[1]);
+  EXPECT_NEAR(scores[2], scores[0] / 16, 1e-6);
 }
 
 TEST(CliTest, GeneratePrintsLogProbabilities) {

@@ -1,0 +1,86 @@
+#include "engine/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace quire {
+
+BeamSearch::BeamSearch(Rules rules) : rules_(std::move(rules)), beams_(1) {}
+
+void BeamSearch::advance(std::span<const std::vector<TokenLogprob>> next) {
+  QUIRE_CHECK(!beams_.empty() && next.size() == beams_.size());
+  const int length = static_cast<int>(beams_.front().tokens.size()) + 1;
+  const auto width = static_cast<std::size_t>(rules_.width);
+  std::vector<Beam> kept;
+  std::size_t place = 0;
+  for (const Candidate& candidate : rank(next, length)) {
+    const bool among_best = place++ < width;
+    const bool stops = is_stop(candidate.token);
+    const bool ends = stops || length == rules_.max_tokens;
+    if (ends ? !among_best : kept.size() == width) continue;
+    Beam text{candidate.parent, beams_[candidate.parent].tokens, candidate.logprob};
+    text.tokens.push_back(candidate.token);
+    if (ends)
+      finish(std::move(text), stops ? FinishReason::kStop : FinishReason::kLength);
+    else
+      kept.push_back(std::move(text));
+  }
+  beams_ = std::move(kept);
+  if (!beams_.empty() && finished_.size() == width && !can_improve(length)) beams_.clear();
+}
+
+// What could follow all beams, the most likely first.
+std::vector<BeamSearch::Candidate> BeamSearch::rank(std::span<const std::vector<TokenLogprob>> next,
+                                                    int length) const {
+  std::vector<Candidate> candidates;
+  for (std::size_t beam = 0; beam < next.size(); ++beam) {
+    for (const TokenLogprob& token : next[beam]) {
+      const bool too_early = length <= rules_.min_tokens && is_stop(token.token_id);
+      if (!too_early && std::isfinite(token.logprob))
+        candidates.push_back({beam, token.token_id, beams_[beam].logprob + token.logprob});
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.logprob > b.logprob; });
+  return candidates;
+}
+
+bool BeamSearch::is_stop(TokenId token) const {
+  return std::find(rules_.stop_ids.begin(), rules_.stop_ids.end(), token) != rules_.stop_ids.end();
+}
+
+double BeamSearch::score(double logprob, int length) const {
+  return logprob / std::pow(length, rules_.length_penalty);
+}
+
+void BeamSearch::finish(Beam text, FinishReason reason) {
+  const double its_score = score(text.logprob, static_cast<int>(text.tokens.size()));
+  const auto is_better = [](double value, const Hypothesis& other) { return value > other.score; };
+  const auto place = std::upper_bound(finished_.begin(), finished_.end(), its_score, is_better);
+  finished_.insert(place, {std::move(text.tokens), text.logprob, its_score, reason});
+  if (std::ssize(finished_) > rules_.width) finished_.pop_back();
+}
+
+// Whether a beam may still take the place of a finished text, of which there are `width`. The best beam
+// speaks for all, and its log-probability, which can only fall, is taken as it is; its length, as it is or,
+// where a longer text scores better and the answer must be certain, as it can become.
+bool BeamSearch::can_improve(int length) const {
+  if (rules_.early_stopping == EarlyStopping::kYes) return false;
+  const bool can_grow = rules_.early_stopping == EarlyStopping::kNever && rules_.length_penalty > 0;
+  return score(beams_.front().logprob, can_grow ? rules_.max_tokens : length) > finished_.back().score;
+}
+
+std::vector<BeamSearch::Hypothesis> BeamSearch::best() const {
+  std::vector<Hypothesis> all = finished_;
+  for (const Beam& beam : beams_) {
+    const int length = static_cast<int>(beam.tokens.size());
+    if (length > 0)
+      all.push_back({beam.tokens, beam.logprob, score(beam.logprob, length), FinishReason::kNone});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
+  return all;
+}
+
+}  // namespace quire

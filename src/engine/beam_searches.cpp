@@ -1,0 +1,84 @@
+#include "engine/beam_searches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+
+void BeamSearches::add(SequenceRequest first, BeamSearch::Rules rules) {
+  const SequenceId id = first.id;
+  Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
+  try {
+    rules.max_tokens = scheduler_.add(std::move(first));
+  } catch (const Error& e) {
+    outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
+    return;
+  }
+  search.beams = BeamSearch(std::move(rules));
+  begin_round(search);
+  searches_.emplace(id, std::move(search));
+}
+
+void BeamSearches::begin_round(Search& search) {
+  search.num_missing = search.beams.beams().size();
+  search.next.assign(search.num_missing, {});
+}
+
+std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& updates) {
+  std::vector<SearchResult> results;
+  std::erase_if(updates, [&](SequenceUpdate& update) {
+    const auto search = find(update.id);
+    if (search == searches_.end()) return false;
+    if (auto result = take(search, update)) results.push_back(std::move(*result));
+    return true;
+  });
+  return results;
+}
+
+std::optional<SearchResult> BeamSearches::take(Searches::iterator found, SequenceUpdate& update) {
+  auto& [first, search] = *found;
+  search.num_cached_tokens = update.num_cached_tokens;
+  if (update.finish == FinishReason::kError)
+    return close(found, FinishReason::kError, "the model's logits are not finite numbers");
+  QUIRE_CHECK(update.logprobs && search.num_missing > 0);
+  search.next[update.id - first] = std::move(update.logprobs->top);
+  if (--search.num_missing > 0) return std::nullopt;
+  search.beams.advance(search.next);
+  if (search.beams.beams().empty()) return close(found, FinishReason::kNone, {});
+  std::vector<BeamFork> forks;
+  for (const BeamSearch::Beam& beam : search.beams.beams())
+    forks.push_back({first + beam.parent, beam.tokens.back()});
+  scheduler_.fork_beams(first, forks);
+  begin_round(search);
+  return std::nullopt;
+}
+
+bool BeamSearches::end(SequenceId id, FinishReason reason, const std::string& error) {
+  const auto found = find(id);
+  if (found == searches_.end()) return false;
+  outputs_.finish(close(found, reason, error));
+  return true;
+}
+
+SearchResult BeamSearches::close(Searches::iterator found, FinishReason reason, const std::string& error) {
+  const auto& [first, search] = *found;
+  scheduler_.abort_family(first);
+  SearchResult result{.id = first,
+                      .best = search.beams.best(),
+                      .reason = reason,
+                      .error = error,
+                      .num_cached_tokens = search.num_cached_tokens};
+  searches_.erase(found);
+  return result;
+}
+
+BeamSearches::Searches::iterator BeamSearches::find(SequenceId id) {
+  auto found = searches_.upper_bound(id);
+  if (found == searches_.begin()) return searches_.end();
+  --found;
+  return id - found->first < static_cast<SequenceId>(found->second.width) ? found : searches_.end();
+}
+
+}  // namespace quire

@@ -1,0 +1,79 @@
+// The beams of a search: sequences of one family that advance round by round.
+#include <algorithm>
+
+#include "base/error.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+// A held beam has its result, and needs its blocks only to spare the next round work: its forks can be
+// computed again. So each round comes to an end if a single beam fits in the cache. True: one gave them back.
+bool Scheduler::strip_held_sibling(const Sequence& sequence) {
+  const auto can_be_stripped = [&](const Sequence* other) {
+    return other->held && other->request.family == sequence.request.family && other->table.size() > 0;
+  };
+  const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
+  if (found == running_.rend()) return false;
+  Sequence& sibling = **found;
+  sibling.table.clear();
+  sibling.num_planned = sibling.num_indexed = 0;
+  admission_blocked_ = false;
+  ++num_preemptions_;
+  return true;
+}
+
+void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
+  // They keep their blocks until their forks share them.
+  const std::map<SequenceId, Sequence> parents = take_out_beams(first);
+  QUIRE_CHECK(!parents.empty() && !forks.empty() &&
+              std::ssize(forks) <= parents.begin()->second.request.beam_width);
+  for (SequenceId id = first; const BeamFork& fork : forks)
+    add_beam(id++, parents.at(fork.parent), fork.token);
+  admission_blocked_ = false;
+}
+
+std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
+  std::map<SequenceId, Sequence> beams;
+  auto next = sequences_.lower_bound(first);
+  while (next != sequences_.end() && next->second.request.family == first) {
+    Sequence& beam = next->second;
+    QUIRE_CHECK(beam.held && beam.num_in_flight == 0 && beam.state != SequenceState::kRetiring,
+                "beam {} has no result", next->first);
+    if (beam.state == SequenceState::kRunning) {
+      running_.erase(std::find(running_.begin(), running_.end(), &beam));
+      free_slots_.push_back(beam.slot);
+    }
+    if (beam.request.deadline) deadlines_.erase({*beam.request.deadline, next->first});
+    beams.insert(sequences_.extract(next++));
+  }
+  return beams;
+}
+
+// It runs at once if its parent's blocks are there and a slot is free; else it waits, as after a preemption.
+void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
+  Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size)).first->second;
+  beam.request = parent.request;
+  beam.request.id = id;
+  beam.tokens = parent.tokens;
+  beam.tokens.push_back(token);
+  beam.arrival = parent.arrival + id - parent.request.id;  // reserved when the search was added
+  beam.salt = parent.salt;
+  beam.num_prompt = parent.num_prompt;
+  beam.max_length = parent.max_length;
+  beam.num_cached_tokens = parent.num_cached_tokens;
+  QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
+  if (beam.request.deadline) deadlines_.emplace(*beam.request.deadline, id);
+  if (parent.table.size() == 0 || free_slots_.empty()) return enqueue(beam);
+  beam.state = SequenceState::kRunning;
+  beam.slot = free_slots_.back();
+  free_slots_.pop_back();
+  beam.table = parent.table.fork();
+  beam.num_planned = parent.num_planned;
+  beam.prompt_step = parent.prompt_step;
+  beam.num_indexed = parent.num_indexed;
+  beam.last_index = parent.last_index;
+  const auto ranks_before = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, ranks_before), &beam);
+}
+
+}  // namespace quire
