@@ -21,7 +21,11 @@ struct EngineConfig {
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;
   double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be taken, weights and all
-  bool enforce_eager = false;           // no recorded graphs
+  // GiB of host memory that preempted sequences' blocks may go to, where that costs less than computing them
+  // again (auto), always (swap), or never (recompute).
+  double swap_space = 0;
+  std::string preemption_mode = "auto";
+  bool enforce_eager = false;  // no recorded graphs
   bool deterministic = false;  // on a GPU too, logits are bitwise the same alone and in any batch; slower
   bool enable_prefix_caching = true;
   int max_logprobs = 20;  // most likely tokens that a request may have reported of each position; 0 to 512

@@ -93,6 +93,12 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
       .add_option("--gpu-memory-utilization", config.gpu_memory_utilization,
                   "share of the GPU's memory to take for weights, workspace and KV cache")
       ->capture_default_str();
+  command.add_option("--swap-space", config.swap_space,
+                     "GiB of host memory for the KV cache of preempted sequences (default: 0)");
+  command
+      .add_option("--preemption-mode", config.preemption_mode,
+                  "with swap space: auto (what costs less), swap or recompute")
+      ->capture_default_str();
   command.add_flag("--enforce-eager", config.enforce_eager, "record no graphs");
   command.add_flag("--deterministic", config.deterministic,
                    "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");

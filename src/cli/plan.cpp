@@ -32,6 +32,8 @@ void print_table(const Capacity& c) {
   print_text(stdout, "KV cache   {:>14}   {} tokens in blocks of {}, {} bytes a token\n",
              mib(c.plan.kv_cache), std::int64_t{c.config.num_blocks} * c.config.block_size,
              c.config.block_size, c.kv_bytes_per_token());
+  if (c.plan.swap_space > 0)
+    print_text(stdout, "swap space {:>14}   of the host, beside the total\n", mib(c.plan.swap_space));
   print_text(stdout, "total      {:>14}   {} {}\n\n", mib(c.plan.total()),
              c.fits() ? "fits in" : "does not fit in", mib(c.memory));
   print_text(stdout, "{} has room for a KV cache of {} tokens (--kv-cache-memory {})\n\n", mib(c.memory),
@@ -52,6 +54,7 @@ void print_json(const Capacity& c) {
       {"workspace_bytes", c.plan.workspace},
       {"host_bytes", c.plan.host},
       {"kv_cache_bytes", c.plan.kv_cache},
+      {"swap_space_bytes", c.plan.swap_space},
       {"kv_bytes_per_token", c.kv_bytes_per_token()},
       {"total_bytes", c.plan.total()},
       {"memory_bytes", c.memory},

@@ -5,6 +5,7 @@
 #include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/preemption_costs.h"
 #include "ops/philox.h"
 #include "parallel/single_rank.h"
 
@@ -62,11 +63,16 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   log_plan();
   timed("weights", [&] { naming_model([&] { load_weights(); }); });
   timed("graphs", [&] { runner_->capture_graphs(); });
+  PreemptionCosts preemption;  // as they are: what can be saved is
+  if (config_.num_host_blocks > 0 && config.preemption_mode == "auto")
+    timed("swap costs", [&] { preemption = measure_preemption_costs(*runner_, config_); });
   SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
                              .max_num_batched_tokens = config_.max_num_batched_tokens,
                              .max_model_len = config_.max_model_len,
                              .block_size = config_.block_size,
                              .num_blocks = config_.num_blocks,
+                             .num_host_blocks = config_.num_host_blocks,
+                             .preemption = preemption,
                              .policy = policy,
                              .enable_prefix_caching = config.enable_prefix_caching,
                              .hash_seed = {},

@@ -5,7 +5,7 @@
 namespace quire {
 
 BlockPool::BlockPool(int num_blocks) : ring_(num_blocks), num_free_(num_blocks) {
-  QUIRE_CHECK(num_blocks > 0, "{} blocks", num_blocks);
+  QUIRE_CHECK(num_blocks >= 0, "{} blocks", num_blocks);
   const int size = num_blocks + 1;
   entries_.resize(static_cast<std::size_t>(size));
   for (BlockId block = 0; block < size; ++block) {

@@ -23,6 +23,8 @@ class BlockTable {
 
   // Appends a block whose contents are already there.
   void share(BlockId block);
+  // Appends a new block, whose contents are to come. The pool must have it.
+  void append() { blocks_.push_back(pool_->allocate()); }
 
   // How many tokens from `first` on, at most `wanted`, could be written now. The positions before `first` are
   // filled.

@@ -10,7 +10,7 @@ using SequenceId = std::uint64_t;
 
 constexpr BlockId kNoBlock = -1;
 
-// One block's contents go to another, in every layer.
+// One block's contents go to another, in every layer; which may be one of another memory.
 struct BlockCopy {
   BlockId from;
   BlockId to;

@@ -206,8 +206,11 @@ class Backend {
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries) = 0;
-  // Copies whole blocks in every layer: pairs i32 [n, 2] of (from, to), one after the other.
-  virtual void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) = 0;
+  // Copies whole blocks in every layer: pairs i32 [n, 2] of (block of `from`, block of `to`). Within one
+  // cache one after the other; between two, of which one may lie in host memory of this backend, in any
+  // order.
+  virtual void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                           const Tensor& pairs) = 0;
 };
 
 }  // namespace quire

@@ -93,8 +93,9 @@ class ForwardingBackend : public Backend {
   void update_block_tables(const Tensor& tables, const Tensor& entries) override {
     inner_.update_block_tables(tables, entries);
   }
-  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override {
-    inner_.copy_blocks(layers, pairs);
+  void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                   const Tensor& pairs) override {
+    inner_.copy_blocks(to, from, pairs);
   }
 
  private:

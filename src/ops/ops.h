@@ -30,6 +30,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
             const SamplingBatch& batch);
 void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch);
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries);
-void copy_blocks(Backend& backend, std::span<const KvCacheLayer> layers, const Tensor& pairs);
+void copy_blocks(Backend& backend, std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                 const Tensor& pairs);
 
 }  // namespace quire::ops

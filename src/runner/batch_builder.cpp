@@ -29,8 +29,10 @@ std::size_t BatchBuilder::staging_bytes() const {
   const std::size_t tables =
       3 * sequences * static_cast<std::size_t>(config_.max_blocks_per_sequence()) * sizeof(std::int32_t);
   const std::size_t copies = sequences * sizeof(BlockCopy);  // of the block that a sequence writes next
+  const std::size_t swaps = 2 * static_cast<std::size_t>(config_.num_host_blocks) * sizeof(BlockCopy);
   constexpr std::size_t kAlignmentSlack = 64 * 16;
-  return token_arrays + sequence_arrays + tables + copies + kAlignmentSlack + sampling_.staging_bytes();
+  return token_arrays + sequence_arrays + tables + copies + swaps + kAlignmentSlack +
+         sampling_.staging_bytes();
 }
 
 BlockId BatchBuilder::block_of(int slot, int position) const {
@@ -109,9 +111,14 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int 
   build_tokens(plan, staging, min_rows, tensors);
   tensors.sampling = sampling_.build(plan, staging);
   tensors.table_entries = staging.take_rows(changes_, 3);
-  std::vector<std::int32_t> copies;
-  for (const BlockCopy& copy : plan.block_copies) copies.insert(copies.end(), {copy.from, copy.to});
-  tensors.block_copies = staging.take_rows(copies, 2);
+  const auto take_copies = [&staging](const std::vector<BlockCopy>& copies) {
+    std::vector<std::int32_t> pairs;
+    for (const BlockCopy& copy : copies) pairs.insert(pairs.end(), {copy.from, copy.to});
+    return staging.take_rows(pairs, 2);
+  };
+  tensors.saves = take_copies(plan.saves);
+  tensors.block_copies = take_copies(plan.block_copies);
+  tensors.restores = take_copies(plan.restores);
   staging.upload();
   return tensors;
 }

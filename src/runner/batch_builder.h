@@ -16,7 +16,9 @@ struct StepTensors {
   Tensor token_ids;      // i32 [tokens]
   Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
-  Tensor block_copies;   // i32 [n, 2] blocks to copy first
+  Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
+  Tensor block_copies;
+  Tensor restores;
   SamplingTensors sampling;
 };
 

@@ -81,6 +81,9 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);
   plan.workspace -= plan.kv_cache;  // it was allocated like all the rest
+  plan.swap_space = config.block_bytes() * static_cast<std::size_t>(config.num_host_blocks);
+  QUIRE_CHECK(plan.host >= plan.swap_space);
+  plan.host -= plan.swap_space;
   return plan;
 }
 

@@ -22,6 +22,8 @@ struct MemoryPlan {
   std::size_t workspace = 0;  // norms, biases, rotary tables, activations, block tables
   std::size_t host = 0;       // pinned, for steps on their way to the device and back
 
+  std::size_t swap_space = 0;  // host memory, too; beside the total
+
   std::size_t total() const { return weights + kv_cache + workspace + host; }
 };
 

@@ -45,7 +45,13 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   const LoadContext context{
       backend, comm, weights, workspace_, config.dtype, config.max_output_rows(), config.max_model_len};
   model_ = find_model_family(model.architecture()).load(model, context);
-  allocate_cache();
+  const auto bytes_of = [&](int blocks) { return config.block_bytes() * static_cast<std::size_t>(blocks); };
+  cache_buffer_ = backend.allocate(bytes_of(config.num_blocks), MemoryKind::kDevice);
+  cache_ = cache_layers(cache_buffer_, config.num_blocks);
+  if (config.num_host_blocks > 0) {
+    host_cache_buffer_ = backend.allocate(bytes_of(config.num_host_blocks), MemoryKind::kHost);
+    host_cache_ = cache_layers(host_cache_buffer_, config.num_host_blocks);
+  }
   last_tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
   tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
   output_rows_ = workspace_.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size);
@@ -59,22 +65,22 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
 }
 
 // In memory: [layers][blocks][kv heads][keys, values][block_size][head_dim].
-void ModelRunner::allocate_cache() {
+std::vector<KvCacheLayer> ModelRunner::cache_layers(const Buffer& buffer, int num_blocks) const {
   const RuntimeConfig& c = config_;
   const std::int64_t half = std::int64_t{c.block_size} * c.spec.head_dim;
-  const std::int64_t layer = std::int64_t{c.num_blocks} * c.num_kv_heads * 2 * half;
-  cache_buffer_ =
-      backend_.allocate(c.block_bytes() * static_cast<std::size_t>(c.num_blocks), MemoryKind::kDevice);
+  const std::int64_t layer = std::int64_t{num_blocks} * c.num_kv_heads * 2 * half;
+  std::vector<KvCacheLayer> layers;
   for (int i = 0; i < c.spec.num_layers; ++i) {
     const auto half_at = [&](std::int64_t offset) {
-      auto* data = static_cast<std::byte*>(cache_buffer_.data()) +
+      auto* data = static_cast<std::byte*>(buffer.data()) +
                    static_cast<std::size_t>(i * layer + offset) * size_of(c.dtype);
-      return Tensor(data, c.dtype, {c.num_blocks, c.num_kv_heads, c.block_size, c.spec.head_dim},
-                    backend_.device())
+      return Tensor(data, c.dtype, {num_blocks, c.num_kv_heads, c.block_size, c.spec.head_dim},
+                    buffer.device())
           .with_strides({c.num_kv_heads * 2 * half, 2 * half, c.spec.head_dim, 1});
     };
-    cache_.push_back({half_at(0), half_at(half)});
+    layers.push_back({half_at(0), half_at(half)});
   }
+  return layers;
 }
 
 void ModelRunner::capture_graphs() {
@@ -130,8 +136,10 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
     pending.result.sequences.emplace_back().sequence = sequence.sequence;
   }
   ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
-  if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, step.block_copies);
-  if (graph != nullptr) {
+  copy_blocks(step);
+  if (plan.sequences.empty()) {
+    // Nothing to compute.
+  } else if (graph != nullptr) {
     backend_.replay(*graph->graph);
     sample(step.sampling, graph->hidden, graph->logits, stage, pending);
   } else {
@@ -144,6 +152,12 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   }
   pending.done = backend_.record();
   pending_.push_back(std::move(pending));
+}
+
+void ModelRunner::copy_blocks(const StepTensors& step) {
+  if (step.saves.dim(0) > 0) ops::copy_blocks(backend_, host_cache_, cache_, step.saves);
+  if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, cache_, step.block_copies);
+  if (step.restores.dim(0) > 0) ops::copy_blocks(backend_, cache_, host_cache_, step.restores);
 }
 
 Tensor ModelRunner::forward(const StepTensors& step) {

@@ -24,6 +24,7 @@ class ModelRunner {
   // graphs. Once, before the first plan.
   void capture_graphs();
 
+  // A plan may have copies alone.
   void submit(const StepPlan& plan);
   // The same op by op, timed; waits for the end. Where the backend has graphs.
   OpTimes submit_profiled(const StepPlan& plan);
@@ -60,7 +61,8 @@ class ModelRunner {
     Tensor logits;  // f32 [rows, vocab_size]
   };
 
-  void allocate_cache();
+  std::vector<KvCacheLayer> cache_layers(const Buffer& buffer, int num_blocks) const;
+  void copy_blocks(const StepTensors& step);
   void submit(const StepPlan& plan, const DecodeGraph* graph);
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
@@ -79,6 +81,8 @@ class ModelRunner {
   std::unique_ptr<Model> model_;
   Buffer cache_buffer_;
   std::vector<KvCacheLayer> cache_;
+  Buffer host_cache_buffer_;
+  std::vector<KvCacheLayer> host_cache_;  // swap space; none: no layers
   BatchBuilder batch_builder_;
   Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
   Tensor tokens_;                    // i32 [max_num_seqs]: this step's samples

@@ -79,6 +79,24 @@ std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   return std::min(blocks, static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size));
 }
 
+int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
+  constexpr double kMaxGib = 1 << 20;
+  const std::string& mode = config.preemption_mode;
+  if (mode != "auto" && mode != "swap" && mode != "recompute")
+    fail("preemption-mode {} is not known; use auto, swap or recompute", in_quotes(mode));
+  if (!(config.swap_space >= 0 && config.swap_space <= kMaxGib))
+    fail("swap-space is {}; it must be from 0 to {} GiB", config.swap_space, kMaxGib);
+  if (mode == "swap" && config.swap_space == 0) fail("preemption-mode swap needs swap-space");
+  if (mode == "recompute" || config.swap_space == 0) return 0;
+  const auto blocks =
+      config.swap_space * (std::int64_t{1} << 30) / static_cast<double>(runtime.block_bytes());
+  if (blocks < 1) {
+    fail("swap-space of {} GiB holds no block of the KV cache; one takes {} bytes", config.swap_space,
+         runtime.block_bytes());
+  }
+  return static_cast<int>(std::min(blocks, double{std::numeric_limits<int>::max() / 4}));
+}
+
 }  // namespace
 
 std::size_t RuntimeConfig::block_bytes() const {
@@ -127,6 +145,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   const std::size_t wanted =
       static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_per_sequence();
   runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);
+  runtime.num_host_blocks = swap_blocks(runtime, config);
   return runtime;
 }
 

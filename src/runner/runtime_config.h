@@ -14,9 +14,10 @@ struct RuntimeConfig {
   int max_model_len = 0;
   int block_size = 0;
   int num_blocks = 0;
-  int max_logprobs = 0;  // of a position
-  int num_heads = 0;     // on one rank
-  int num_kv_heads = 0;  // on one rank
+  int num_host_blocks = 0;  // swap space
+  int max_logprobs = 0;     // of a position
+  int num_heads = 0;        // on one rank
+  int num_kv_heads = 0;     // on one rank
   bool use_graphs = false;
 
   std::size_t block_bytes() const;  // keys and values of one block, over all layers of one rank

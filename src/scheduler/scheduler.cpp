@@ -23,6 +23,8 @@ SchedulerConfig validated(SchedulerConfig config) {
   const int size = config.block_size;
   if (size < 8 || size > 256 || (size & (size - 1)) != 0)
     fail("block-size is {}; it must be a power of two from 8 to 256", size);
+  if (config.num_host_blocks < 0)
+    fail("{} blocks of host memory; there can be none below 0", config.num_host_blocks);
   if (config.num_blocks < 1) fail("the KV cache has no room for a block of {} tokens", size);
   if (!config.hash_seed) {
     std::random_device device;
@@ -33,15 +35,10 @@ SchedulerConfig validated(SchedulerConfig config) {
 
 }  // namespace
 
-struct Scheduler::Draft {
-  StepPlan plan;
-  int budget = 0;        // tokens left
-  int decodes_left = 0;  // sequences not yet planned that want one token
-};
-
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       pool_(config_.num_blocks),
+      host_pool_(config_.num_host_blocks),
       prefix_cache_(pool_, config_.block_size, *config_.hash_seed, config_.hash_bits),
       free_slots_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
@@ -130,6 +127,8 @@ std::optional<StepPlan> Scheduler::schedule() {
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
   for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
   draft.plan.id = drafted_.id = ++last_plan_;
+  draft.plan.saves = std::exchange(saves_, {});
+  for (const BlockId block : std::exchange(drafted_.restored, {})) host_pool_.release(block);
   draft.plan.num_tokens = config_.max_num_batched_tokens - draft.budget;
   in_flight_.push_back(std::exchange(drafted_, {}));
   return std::move(draft.plan);
@@ -202,7 +201,10 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
 
-  if (start) forget_block_to_write(sequence);
+  if (start) {
+    restore_blocks(sequence, draft);
+    forget_block_to_write(sequence);
+  }
   const int first_changed = prepare_write(sequence, last, draft);
   plan.first_new_block = start ? 0 : first_changed;
   const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
@@ -375,8 +377,9 @@ void Scheduler::give_back(Sequence& sequence) {
   admission_blocked_ = false;
 }
 
-void Scheduler::forget(const Sequence& sequence) {
+void Scheduler::forget(Sequence& sequence) {
   const SequenceId id = sequence.request.id;
+  forget_saved(sequence.saved, sequence.saved.blocks.size());
   if (sequence.request.deadline) deadlines_.erase({*sequence.request.deadline, id});
   sequences_.erase(id);
 }
@@ -398,6 +401,7 @@ std::vector<SequenceUpdate> Scheduler::fail_drafted() {
     step.replaced.clear();
   }
   release_replaced(step);
+  for (const BlockId block : step.restored) host_pool_.release(block);
   for (const PlannedSequence& planned : step.sequences) {
     --planned.sequence->num_in_flight;
     planned.sequence->num_pending -= planned.sample ? 1 : 0;
@@ -425,6 +429,8 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   }
   in_flight_.clear();
   prefix_cache_.clear();
+  // Nor need what was to be saved have been.
+  for (auto& [id, sequence] : sequences_) forget_saved(sequence.saved, sequence.saved.blocks.size());
   std::vector<SequenceUpdate> updates;
   for (const SequenceId id : lost) {
     const auto found = sequences_.find(id);
@@ -461,6 +467,10 @@ SchedulerStats Scheduler::stats() const {
           .num_blocks = pool_.num_blocks(),
           .num_free_blocks = pool_.num_free(),
           .num_preemptions = num_preemptions_,
+          .num_saved_blocks = num_saved_blocks_,
+          .num_restored_blocks = num_restored_blocks_,
+          .num_host_blocks = host_pool_.num_blocks(),
+          .num_free_host_blocks = host_pool_.num_free(),
           .prefix_cache_queries = prefix_cache_queries_,
           .prefix_cache_hits = prefix_cache_hits_};
 }

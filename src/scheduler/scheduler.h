@@ -24,12 +24,26 @@ enum class SchedulingPolicy : std::uint8_t {
   kPriority,  // lower numbers of SequenceRequest::priority first; among equals, first come, first served
 };
 
+// Seconds that go by for a sequence's preemption.
+struct PreemptionCosts {
+  double block_copied = 0;  // to host memory and back
+  double token = 1;         // computed again
+  double pair = 0;          // what each token before it adds to that
+
+  bool saving_pays(int num_tokens, int num_blocks) const {
+    const double again = num_tokens * (token + 0.5 * num_tokens * pair);
+    return num_blocks * block_copied < again;
+  }
+};
+
 struct SchedulerConfig {
   int max_num_seqs = 256;             // slots
   int max_num_batched_tokens = 2048;  // of a step
   int max_model_len = 0;              // tokens of a sequence, prompt and output
   int block_size = 16;                // tokens; a power of two, 8 to 256
   int num_blocks = 0;
+  int num_host_blocks = 0;          // in host memory, for what preempted sequences had in theirs
+  PreemptionCosts preemption = {};  // by which that is chosen, or to compute it again
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
   std::optional<std::uint64_t> hash_seed;        // of the prefix cache; unset: random
@@ -63,13 +77,18 @@ struct SchedulerStats {
   int num_blocks = 0;
   int num_free_blocks = 0;
   std::uint64_t num_preemptions = 0;
+  std::uint64_t num_saved_blocks = 0;  // to host memory
+  std::uint64_t num_restored_blocks = 0;
+  int num_host_blocks = 0;
+  int num_free_host_blocks = 0;
   std::uint64_t prefix_cache_queries = 0;  // prompt tokens of admitted sequences
   std::uint64_t prefix_cache_hits = 0;     // those of them found cached
 };
 
 // Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
 // priorities, that among equals. Who ranks first is admitted first and gets blocks first, and when blocks run
-// out the last running one gives its blocks back, to be computed again later. Under priorities it does so for
+// out the last running one gives its blocks back: they are saved in host memory where there is room and that
+// costs less than computing them again. Under priorities it does so for
 // a waiting one of lower number too. Any number of steps may be in flight; they are executed and applied in
 // the order they were planned.
 //
@@ -139,13 +158,21 @@ class Scheduler {
     // Blocks that were replaced by copies while earlier steps in flight use them: kept until this one is
     // applied.
     std::vector<BlockId> replaced;
+    // Of host memory, restored by this step: kept until it is planned, since its saves come first.
+    std::vector<BlockId> restored;
   };
-  struct Draft;  // a step in the making
+  // A step in the making.
+  struct Draft {
+    StepPlan plan;
+    int budget = 0;        // tokens left
+    int decodes_left = 0;  // sequences not yet planned that want one token
+  };
   // What is computed of a sequence when it is admitted.
   struct Head {
     std::vector<BlockId> blocks;
-    int num_tokens = 0;   // in them; if the last block is not full of them, it will be copied
-    bool forked = false;  // they are those of a sequence of the same family
+    int num_tokens = 0;    // in them and the restored ones; a last one that is shared and not full is copied
+    int num_restored = 0;  // blocks that follow, from host memory
+    bool forked = false;   // the shared ones are those of a sequence of the same family
   };
 
   PlannedSequence& enter_step(Sequence& sequence);
@@ -157,6 +184,7 @@ class Scheduler {
   bool admit_next(std::size_t place);
   int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
+  Head find_shared(const Sequence& sequence, const Sequence* sibling) const;
   Head find_head(const Sequence& sequence, const Sequence* sibling) const;
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
@@ -167,6 +195,9 @@ class Scheduler {
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
+  void save_blocks(Sequence& sequence);
+  void restore_blocks(Sequence& sequence, Draft& draft);
+  void forget_saved(SavedBlocks& saved, std::size_t count);
   bool strip_held_sibling(const Sequence& sequence);
   std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
   void add_beam(SequenceId id, const Sequence& parent, TokenId token);
@@ -177,13 +208,14 @@ class Scheduler {
   void end(Sequence& sequence);
   static SequenceUpdate error_update(const Sequence& sequence);
   void give_back(Sequence& sequence);
-  void forget(const Sequence& sequence);
+  void forget(Sequence& sequence);
   void check_sequence(const Sequence& sequence) const;
   void check_order() const;
   int blocks_for(int num_tokens) const { return (num_tokens + config_.block_size - 1) / config_.block_size; }
 
   SchedulerConfig config_;
   BlockPool pool_;
+  BlockPool host_pool_;
   PrefixCache prefix_cache_;
   std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
   std::vector<Sequence*> running_;            // by rank; of one priority, all before those waiting
@@ -191,13 +223,16 @@ class Scheduler {
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;
-  PlannedStep drafted_;  // the step that is being planned
+  PlannedStep drafted_;           // the step that is being planned
+  std::vector<BlockCopy> saves_;  // for the next step that is planned
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_plan_ = 0;
   bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since
   std::int64_t num_queued_requests_ = 0;
   std::int64_t num_queued_tokens_ = 0;
   std::uint64_t num_preemptions_ = 0;
+  std::uint64_t num_saved_blocks_ = 0;
+  std::uint64_t num_restored_blocks_ = 0;
   std::uint64_t prefix_cache_queries_ = 0;
   std::uint64_t prefix_cache_hits_ = 0;
 };

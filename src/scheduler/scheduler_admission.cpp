@@ -82,21 +82,35 @@ int Scheduler::num_held_from(std::size_t place) const {
   return count;
 }
 
-// A running sequence of the same family, if there is one: where possible, one whose prompt is planned.
+// A running sequence of the same family, if there is one whose blocks are filled by the steps that are
+// planned: where possible, one whose prompt is.
 const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   const SequenceRequest& request = sequence.request;
   if (request.family == 0 || of_every_position(request.prompt_output)) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request.family != request.family || is_stripped(*other)) continue;
+    if (other->request.family != request.family || is_stripped(*other) || !other->saved.blocks.empty())
+      continue;
     found = other;
     if (other->num_planned >= other->num_prompt) break;
   }
   return found;
 }
 
-// The last known token is never in the head: it is computed for its logits.
+// What it can share, and behind that what is saved, if the two meet.
 Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
+  Head head = find_shared(sequence, sibling);
+  const int num_full = head.num_tokens / config_.block_size;
+  const SavedBlocks& saved = sequence.saved;
+  if (saved.num_tokens <= head.num_tokens || saved.first > num_full) return head;
+  head.blocks.resize(static_cast<std::size_t>(num_full));
+  head.num_tokens = saved.num_tokens;
+  head.num_restored = blocks_for(saved.num_tokens) - num_full;
+  return head;
+}
+
+// The last known token is never in the head: it is computed for its logits.
+Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence* sibling) const {
   Head head;
   const SequenceRequest& request = sequence.request;
   const std::size_t most = sequence.tokens.size() - 1;
@@ -106,14 +120,14 @@ Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* s
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
   if (!sibling || num_common <= head.num_tokens) return head;
   const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
-  return {{common.begin(), common.end()}, num_common, true};
+  return {{common.begin(), common.end()}, num_common, 0, true};
 }
 
 // The blocks it takes for all its tokens, beside those it can share, and for the next ones.
 int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
   const auto num_shared = std::count_if(head.blocks.begin(), head.blocks.end(),
                                         [this](BlockId block) { return pool_.ref_count(block) > 0; });
-  const int num_copied = head.num_tokens % config_.block_size != 0 ? 1 : 0;
+  const int num_copied = head.num_restored == 0 && head.num_tokens % config_.block_size != 0 ? 1 : 0;
   return blocks_ahead(sequence) - static_cast<int>(num_shared) + num_copied;
 }
 
@@ -133,11 +147,13 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   for (const BlockId block : head.blocks) sequence.table.share(block);
+  for (int i = 0; i < head.num_restored; ++i) sequence.table.append();
+  forget_saved(sequence.saved, sequence.saved.blocks.size() - static_cast<std::size_t>(head.num_restored));
   sequence.num_planned = head.num_tokens;
   sequence.prompt_step = head.forked ? sibling->prompt_step : 0;
   // A sibling's blocks may not be those that the cache knows by their contents.
   const bool indexed = !head.forked && !head.blocks.empty();
-  sequence.num_indexed = indexed ? sequence.table.size() : 0;
+  sequence.num_indexed = indexed ? static_cast<int>(head.blocks.size()) : 0;
   sequence.last_index = indexed ? prefix_cache_.link(head.blocks.back()) : PrefixCache::Link{};
   if (sequence.num_cached_tokens >= 0) return;
   count_queued(sequence, -1);
@@ -146,19 +162,6 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
       config_.enable_prefix_caching && !of_every_position(sequence.request.prompt_output) && !head.forked;
   if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
   prefix_cache_hits_ += sequence.num_cached_tokens;
-}
-
-void Scheduler::preempt_last() {
-  Sequence& sequence = *running_.back();
-  QUIRE_CHECK(sequence.num_in_flight == 0);
-  running_.pop_back();
-  give_back(sequence);
-  sequence.state = sequence.held ? SequenceState::kParked : SequenceState::kWaiting;
-  if (!sequence.held) enqueue(sequence);
-  sequence.yielding = sequence.has_sampled = sequence.started = false;
-  sequence.num_planned = 0;
-  sequence.prompt_step = 0;
-  ++num_preemptions_;
 }
 
 }  // namespace quire

@@ -13,6 +13,7 @@ void Scheduler::check() const {
   check_order();
   std::vector<int> num_holders(static_cast<std::size_t>(pool_.num_blocks()));
   std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
+  std::vector<int> num_savers(static_cast<std::size_t>(host_pool_.num_blocks()));
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
@@ -20,6 +21,7 @@ void Scheduler::check() const {
     num_parked += sequence.state == SequenceState::kParked ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     for (const BlockId block : sequence.table.blocks()) ++num_holders.at(static_cast<std::size_t>(block));
+    for (const BlockId block : sequence.saved.blocks) ++num_savers.at(static_cast<std::size_t>(block));
     if (sequence.slot < 0) continue;  // it holds nothing
     const auto slot = static_cast<std::size_t>(sequence.slot);
     QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
@@ -30,6 +32,12 @@ void Scheduler::check() const {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
                 "2: block {} has {} references", block, pool_.ref_count(block));
+  host_pool_.check();
+  for (BlockId block = 0; block < host_pool_.num_blocks(); ++block) {
+    const int num_references = host_pool_.ref_count(block);
+    QUIRE_CHECK(num_references <= 1 && num_references == num_savers[static_cast<std::size_t>(block)],
+                "16: block {} of host memory has {} references", block, num_references);
+  }
   QUIRE_CHECK(running_.size() + waiting_.size() + num_retiring + num_parked == sequences_.size(), "9");
   QUIRE_CHECK(running_.size() + num_retiring + free_slots_.size() == taken.size(), "10: slots are lost");
 }

@@ -44,6 +44,13 @@ enum class SequenceState : std::uint8_t {
 };
 
 // The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
+// What a preempted sequence has in host memory: the blocks from `first` on, of its first num_tokens tokens.
+struct SavedBlocks {
+  int first = 0;
+  int num_tokens = 0;
+  std::vector<BlockId> blocks;  // none: nothing is saved
+};
+
 struct Sequence {
   explicit Sequence(BlockTable empty_table) : table(std::move(empty_table)) {}
 
@@ -63,6 +70,7 @@ struct Sequence {
   bool yielding = false;          // planned no more until its steps are applied, then preempted
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
+  SavedBlocks saved;              // until a step that restores them is planned
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
   int num_indexed = 0;            // blocks of the table the prefix cache has seen

@@ -75,7 +75,11 @@ struct StepPlan {
   std::uint64_t id = 0;  // 1, 2, 3, …
   int num_tokens = 0;    // over all sequences
   std::vector<SequencePlan> sequences;
-  std::vector<BlockCopy> block_copies;  // done before anything is computed
+  // In this order, before anything is computed: from the cache to host memory, all at once; within the cache,
+  // one after the other; from host memory to the cache, all at once.
+  std::vector<BlockCopy> saves;
+  std::vector<BlockCopy> block_copies;
+  std::vector<BlockCopy> restores;
 };
 
 struct SequenceResult {

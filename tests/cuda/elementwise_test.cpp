@@ -286,8 +286,9 @@ TEST_P(ElementwiseTest, CopyBlocksCopiesInOrder) {
     std::vector<std::int32_t> pairs = {5, 6, 1, 2, 6, 9, 30, 5};  // the third copies what the first wrote
     const Tensor host_pairs(pairs.data(), DType::kI32, {4, 2});
     const DeviceTensor device_pairs(host_pairs);
-    reference_.copy_blocks(std::vector{step.host_cache}, host_pairs);
-    copy_blocks(context_, step.device_cache, device_pairs.tensor());
+    const std::vector host_cache{step.host_cache}, device_cache{step.device_cache};
+    reference_.copy_blocks(host_cache, host_cache, host_pairs);
+    copy_blocks(context_, device_cache, device_cache, device_pairs.tensor());
     step.memory.expect_equal("cache", 0);
   }
 }

@@ -261,7 +261,8 @@ TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
 TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
   PagedCase paged(*backend_, GetParam(), random_);
   std::vector<std::int32_t> pairs = {5, 6, 1, 2};  // the first sequence's first two blocks onto the second's
-  ops::copy_blocks(*backend_, std::vector{paged.cache}, Tensor(pairs.data(), DType::kI32, {2, 2}));
+  const std::vector cache{paged.cache};
+  ops::copy_blocks(*backend_, cache, cache, Tensor(pairs.data(), DType::kI32, {2, 2}));
   for (int position = 0; position < 8; ++position) {
     for (int h = 0; h < PagedCase::kKvHeads; ++h) {
       for (int i = 0; i < PagedCase::kDim; ++i) {

@@ -38,7 +38,9 @@ struct Outcome {
 class Engine {
  public:
   explicit Engine(const SchedulerConfig& config, int depth = 1)
-      : scheduler(config), runner(config.num_blocks, config.block_size, config.max_num_seqs), depth_(depth) {}
+      : scheduler(config),
+        runner(config.num_blocks, config.block_size, config.max_num_seqs, config.num_host_blocks),
+        depth_(depth) {}
 
   SequenceId add(SequenceRequest request) {
     request.id = ++last_id_;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -91,9 +92,10 @@ class History {
 // attended does not hold what the sequence's own history says.
 class FakeRunner {
  public:
-  FakeRunner(int num_blocks, int block_size, int num_slots)
+  FakeRunner(int num_blocks, int block_size, int num_slots, int num_host_blocks = 0)
       : block_size_(block_size),
         cells_(static_cast<std::size_t>(num_blocks * block_size)),
+        host_cells_(static_cast<std::size_t>(num_host_blocks * block_size)),
         slots_(static_cast<std::size_t>(num_slots)) {}
 
   std::map<SequenceId, History> histories;  // of every sequence that may come
@@ -117,8 +119,13 @@ class FakeRunner {
   };
 
   StepResult execute(const StepPlan& plan) {
+    for (const BlockCopy& save : plan.saves)
+      std::copy_n(&cell(save.from, 0), block_size_, &host_cell(save.to));
     for (const BlockCopy& copy : plan.block_copies)
       std::copy_n(&cell(copy.from, 0), block_size_, &cell(copy.to, 0));
+    for (const BlockCopy& restore : plan.restores)
+      std::copy_n(&host_cell(restore.from), block_size_, &cell(restore.to, 0));
+    require(all_different(plan.saves) && all_different(plan.restores), "two copies go to one place", plan.id);
     for (const SequencePlan& sequence : plan.sequences) update_slot(sequence);
     // A runner may or may not write all keys before it reads any: the past must be there before and after.
     for (const SequencePlan& sequence : plan.sequences) check_past(sequence, sequence.first_position);
@@ -129,6 +136,12 @@ class FakeRunner {
       result.sequences.push_back(sample(sequence));
     }
     return result;
+  }
+
+  static bool all_different(const std::vector<BlockCopy>& copies) {
+    std::set<BlockId> places;
+    for (const BlockCopy& copy : copies) places.insert(copy.to);
+    return places.size() == copies.size();
   }
 
   void update_slot(const SequencePlan& plan) {
@@ -189,13 +202,17 @@ class FakeRunner {
   std::uint64_t& cell(BlockId block, int offset) {
     return cells_.at(static_cast<std::size_t>(block * block_size_ + offset));
   }
+  std::uint64_t& host_cell(BlockId block) {
+    return host_cells_.at(static_cast<std::size_t>(block * block_size_));
+  }
   std::uint64_t& place(const SequencePlan& plan, int position) {
     const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
     return cell(slot.table[static_cast<std::size_t>(position / block_size_)], position % block_size_);
   }
 
   int block_size_;
-  std::vector<std::uint64_t> cells_;  // [num_blocks, block_size]: the history each position holds
+  std::vector<std::uint64_t> cells_;       // [num_blocks, block_size]: the history each position holds
+  std::vector<std::uint64_t> host_cells_;  // [num_host_blocks, block_size]
   std::vector<Slot> slots_;
   std::deque<StepPlan> plans_;
   bool poison_next_ = false;

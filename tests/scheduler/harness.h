@@ -52,6 +52,8 @@ struct Scenario {
     config.hash_bits = kHashBits[bytes[6] % 3];
     config.hash_seed = bytes[6];
     scenario.depth = 1 + bytes[7] % 3;
+    constexpr int kHostBlocks[] = {0, 5, 40};
+    config.num_host_blocks = kHostBlocks[bytes[7] / 3 % 3];
     bytes = bytes.subspan(kHeader);
     for (; bytes.size() >= 4 && scenario.operations.size() < kMaxOperations; bytes = bytes.subspan(4))
       scenario.operations.push_back({bytes[0], bytes[1], bytes[2], bytes[3]});
@@ -60,11 +62,11 @@ struct Scenario {
 
   std::string describe() const {
     std::string text = format_text(
-        "slots {} budget {} context {} block size {} blocks {} priorities {} caching {} hash bits {} depth "
-        "{}\n",
+        "slots {} budget {} context {} block size {} blocks {} host blocks {} priorities {} caching {} "
+        "hash bits {} depth {}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
-        config.num_blocks, config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching,
-        config.hash_bits, depth);
+        config.num_blocks, config.num_host_blocks, config.policy == SchedulingPolicy::kPriority,
+        config.enable_prefix_caching, config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
@@ -81,7 +83,7 @@ class Harness {
       : config_(scenario.config),
         depth_(scenario.depth),
         scheduler_(with_fault(config_)),
-        runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs) {}
+        runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs, config_.num_host_blocks) {}
 
   void run(std::span<const Operation> operations) {
     for (const Operation& operation : operations) {
@@ -104,6 +106,7 @@ class Harness {
     require(alive_.empty(), "9: a sequence was forgotten");
     const SchedulerStats stats = scheduler_.stats();
     require(stats.num_free_blocks == stats.num_blocks, "1: a block was lost");
+    require(stats.num_free_host_blocks == stats.num_host_blocks, "16: a block of host memory was lost");
     require(stats.num_running == 0 && stats.num_waiting == 0, "9: a sequence stayed");
     require(stats.num_queued_requests == 0 && stats.num_queued_tokens == 0, "9: one is queued for ever");
   }

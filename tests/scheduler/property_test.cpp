@@ -17,6 +17,7 @@ struct Totals {
   std::uint64_t num_preemptions = 0;
   std::uint64_t num_hits = 0;
   std::uint64_t num_block_copies = 0;
+  std::uint64_t num_restored = 0;
 };
 
 // What goes wrong in a scenario; empty: nothing.
@@ -29,6 +30,7 @@ std::string failure_of(const Scenario& scenario, Totals* totals = nullptr) {
       totals->num_preemptions += harness.stats().num_preemptions;
       totals->num_hits += harness.stats().prefix_cache_hits;
       totals->num_block_copies += harness.num_block_copies();
+      totals->num_restored += harness.stats().num_restored_blocks;
     }
     return "";
   } catch (const std::exception& error) {
@@ -90,11 +92,14 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
              << shortest.describe();
     }
   }
-  print_text(stdout, "{} operations, {} preemptions, {} tokens from the prefix cache, {} blocks copied\n",
-             totals.num_operations, totals.num_preemptions, totals.num_hits, totals.num_block_copies);
+  print_text(stdout,
+             "{} operations, {} preemptions, {} tokens from the prefix cache, {} blocks copied, {} restored\n",
+             totals.num_operations, totals.num_preemptions, totals.num_hits, totals.num_block_copies,
+             totals.num_restored);
   EXPECT_GT(totals.num_preemptions, 0U);
   EXPECT_GT(totals.num_hits, 0U);
   EXPECT_GT(totals.num_block_copies, 0U);
+  EXPECT_GT(totals.num_restored, 0U);
 }
 
 }  // namespace

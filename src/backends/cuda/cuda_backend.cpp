@@ -273,8 +273,9 @@ void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entrie
   if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
 }
 
-void CudaBackend::copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) {
-  for (const KvCacheLayer& layer : layers) cuda::copy_blocks(context(), layer, pairs);
+void CudaBackend::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                              const Tensor& pairs) {
+  cuda::copy_blocks(context(), to, from, pairs);
 }
 
 }  // namespace quire::cuda

@@ -62,7 +62,8 @@ class CudaBackend final : public Backend {
               const SamplingBatch& batch) override;
   void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
   void update_block_tables(const Tensor& tables, const Tensor& entries) override;
-  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
+  void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                   const Tensor& pairs) override;
 
  private:
   static constexpr std::size_t kEvents = 64;  // that may be waited for at one time

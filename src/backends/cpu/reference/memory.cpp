@@ -34,19 +34,28 @@ void ReferenceBackend::update_block_tables(const Tensor& tables, const Tensor& e
   }
 }
 
-void ReferenceBackend::copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) {
+namespace {
+
+// One half of a block in each head.
+void copy_half(const Tensor& to, const Tensor& from) {
+  const auto bytes = static_cast<std::size_t>(to.dim(2) * to.dim(3)) * size_of(to.dtype());
+  const auto head_at = [](const Tensor& half, std::int64_t head) {
+    return half.data_as<std::byte>() +
+           static_cast<std::size_t>(head * half.stride(1)) * size_of(half.dtype());
+  };
+  for (std::int64_t head = 0; head < to.dim(1); ++head)
+    std::memcpy(head_at(to, head), head_at(from, head), bytes);
+}
+
+}  // namespace
+
+void ReferenceBackend::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                                   const Tensor& pairs) {
   const auto* ids = pairs.data_as<const std::int32_t>();
   for (std::int64_t i = 0; i < pairs.dim(0); ++i) {
-    for (const KvCacheLayer& layer : layers) {
-      for (const Tensor& half : {layer.keys, layer.values}) {
-        const Tensor from = half.rows(ids[2 * i], 1);
-        const Tensor to = half.rows(ids[2 * i + 1], 1);
-        const auto bytes = static_cast<std::size_t>(half.dim(2) * half.dim(3)) * size_of(half.dtype());
-        for (std::int64_t head = 0; head < half.dim(1); ++head) {
-          const auto offset = static_cast<std::size_t>(head * half.stride(1)) * size_of(half.dtype());
-          std::memcpy(to.data_as<std::byte>() + offset, from.data_as<std::byte>() + offset, bytes);
-        }
-      }
+    for (std::size_t layer = 0; layer < to.size(); ++layer) {
+      copy_half(to[layer].keys.rows(ids[2 * i + 1], 1), from[layer].keys.rows(ids[2 * i], 1));
+      copy_half(to[layer].values.rows(ids[2 * i + 1], 1), from[layer].values.rows(ids[2 * i], 1));
     }
   }
 }

@@ -43,7 +43,8 @@ class ReferenceBackend : public Backend {
               const SamplingBatch& batch) override;
   void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
   void update_block_tables(const Tensor& tables, const Tensor& entries) override;
-  void copy_blocks(std::span<const KvCacheLayer> layers, const Tensor& pairs) override;
+  void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                   const Tensor& pairs) override;
 
  private:
   std::vector<float> scratch_;           // rows widened to float32, or a row of scores

@@ -27,7 +27,7 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
 void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
                       const Tensor& last_tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);
-// One layer's part of Backend::copy_blocks.
-void copy_blocks(const LaunchContext& context, const KvCacheLayer& layer, const Tensor& pairs);
+void copy_blocks(const LaunchContext& context, std::span<const KvCacheLayer> to,
+                 std::span<const KvCacheLayer> from, const Tensor& pairs);
 
 }  // namespace quire::cuda

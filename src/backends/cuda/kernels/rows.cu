@@ -92,29 +92,6 @@ __global__ void update_block_tables_kernel(int* tables, const int* entries, std:
   tables[entries[3 * i] * stride + entries[3 * i + 1]] = entries[3 * i + 2];
 }
 
-// Keys or values: grid x walks a head's part of a block, y the heads, z the two halves. A thread copies its
-// place in every pair, in order, so that a block may be copied from after it was copied to.
-template <typename Unit>
-struct CopyArgs {
-  Unit* halves[2];
-  std::int64_t block_stride[2], head_stride[2];  // in units
-  const int* pairs;
-  std::int64_t units;  // of one head in one block
-  int num_pairs;
-};
-
-template <typename Unit>
-__global__ void copy_blocks_kernel(const __grid_constant__ CopyArgs<Unit> args) {
-  admit_next_kernel();
-  const std::int64_t unit = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (unit >= args.units) return;
-  wait_for_kernels();
-  const unsigned half = blockIdx.z;
-  Unit* base = args.halves[half] + blockIdx.y * args.head_stride[half] + unit;
-  for (int i = 0; i < args.num_pairs; ++i)
-    base[args.pairs[2 * i + 1] * args.block_stride[half]] = base[args.pairs[2 * i] * args.block_stride[half]];
-}
-
 // Calls f.template operator()<Unit>() with the largest unit that all rows split into: 16 bytes, or else one.
 template <typename F>
 void dispatch_copy_unit(std::initializer_list<Tensor> tensors, F&& f) {
@@ -187,23 +164,6 @@ void update_block_tables(const LaunchContext& context, const Tensor& tables, con
   if (count == 0) return;
   launch(context, "update_block_tables", update_block_tables_kernel, dim3(ceil_div(count, kMaxThreads)),
          dim3(kMaxThreads), 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
-}
-
-void copy_blocks(const LaunchContext& context, const KvCacheLayer& layer, const Tensor& pairs) {
-  if (pairs.dim(0) == 0) return;
-  const Tensor& keys = layer.keys;
-  const Tensor& values = layer.values;
-  dispatch_copy_unit({keys, values}, [&]<typename Unit>() {
-    const CopyArgs<Unit> args{
-        .halves = {keys.data_as<Unit>(), values.data_as<Unit>()},
-        .block_stride = {in_units<Unit>(keys.stride(0), keys), in_units<Unit>(values.stride(0), values)},
-        .head_stride = {in_units<Unit>(keys.stride(1), keys), in_units<Unit>(values.stride(1), values)},
-        .pairs = pairs.data_as<const int>(),
-        .units = in_units<Unit>(keys.dim(2) * keys.dim(3), keys),
-        .num_pairs = static_cast<int>(pairs.dim(0))};
-    const dim3 grid(ceil_div(args.units, kMaxThreads), static_cast<unsigned>(keys.dim(1)), 2);
-    launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, dim3(kMaxThreads), 0, args);
-  });
 }
 
 }  // namespace quire::cuda

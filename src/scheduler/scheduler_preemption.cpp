@@ -1,0 +1,69 @@
+// What becomes of a sequence that has to give its blocks up.
+#include <algorithm>
+
+#include "base/error.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+void Scheduler::preempt_last() {
+  Sequence& sequence = *running_.back();
+  QUIRE_CHECK(sequence.num_in_flight == 0);
+  running_.pop_back();
+  // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
+  // use.
+  if (sequence.started && !sequence.held) save_blocks(sequence);
+  give_back(sequence);
+  sequence.state = sequence.held ? SequenceState::kParked : SequenceState::kWaiting;
+  if (!sequence.held) enqueue(sequence);
+  sequence.yielding = sequence.has_sampled = sequence.started = false;
+  sequence.num_planned = 0;
+  sequence.prompt_step = 0;
+  ++num_preemptions_;
+}
+
+// The blocks behind those that others hold as well, if host memory has room for all of them. The pool may
+// give them away at once: the next step saves before it does anything else.
+void Scheduler::save_blocks(Sequence& sequence) {
+  const auto blocks = sequence.table.blocks();
+  const auto is_own = [this](BlockId block) { return pool_.ref_count(block) == 1; };
+  const auto first = std::find_if(blocks.begin(), blocks.end(), is_own);
+  const auto num_blocks = static_cast<int>(blocks.end() - first);
+  const auto index = static_cast<int>(first - blocks.begin());
+  const int num_tokens = sequence.num_planned - index * config_.block_size;
+  if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
+      !config_.preemption.saving_pays(num_tokens, num_blocks))
+    return;
+  sequence.saved = {index, sequence.num_planned, {}};
+  for (auto block = first; block != blocks.end(); ++block) {
+    const BlockId to = host_pool_.allocate();
+    saves_.push_back({*block, to});
+    sequence.saved.blocks.push_back(to);
+  }
+  num_saved_blocks_ += static_cast<std::uint64_t>(num_blocks);
+}
+
+// With the first step of a sequence that was admitted with saved blocks.
+void Scheduler::restore_blocks(Sequence& sequence, Draft& draft) {
+  const SavedBlocks saved = std::exchange(sequence.saved, {});
+  if (saved.blocks.empty()) return;
+  const auto to = sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first));
+  QUIRE_CHECK(to.size() == saved.blocks.size());
+  for (std::size_t i = 0; i < to.size(); ++i) draft.plan.restores.push_back({saved.blocks[i], to[i]});
+  drafted_.restored.insert(drafted_.restored.end(), saved.blocks.begin(), saved.blocks.end());
+  num_restored_blocks_ += to.size();
+  sequence.prompt_step = last_plan_ + 1;  // copies within the cache come before: no fork before the next step
+}
+
+// Gives back the first blocks of what is saved. What was still to be saved there is not.
+void Scheduler::forget_saved(SavedBlocks& saved, std::size_t count) {
+  const auto end = saved.blocks.begin() + static_cast<std::ptrdiff_t>(count);
+  for (auto block = saved.blocks.begin(); block != end; ++block) host_pool_.release(*block);
+  if (count > 0)
+    std::erase_if(saves_, [this](const BlockCopy& save) { return host_pool_.ref_count(save.to) == 0; });
+  saved.first += static_cast<int>(count);
+  saved.blocks.erase(saved.blocks.begin(), end);
+  if (saved.blocks.empty()) saved = {};
+}
+
+}  // namespace quire
