@@ -138,6 +138,9 @@ void add_common_options(CLI::App& command, Bench& bench) {
   add_shape_option(command, bench.shape);
   command.add_option("--temperature", bench.options.temperature, "0: always the most likely token")
       ->capture_default_str();
+  command.add_option("--n", bench.options.num_outputs, "outputs of each request")
+      ->check(CLI::Range(1, 16384))
+      ->capture_default_str();
   command
       .add_option("--presence-penalty", bench.options.presence_penalty, "of every request; 0: no penalties")
       ->capture_default_str();

@@ -258,13 +258,8 @@ void Engine::run() {
   const int depth = backend_->asynchronous() ? ModelRunner::kMaxInFlight : 1;
   while (take_messages()) {
     try {
-      if (scheduler_->num_in_flight() < depth) {
-        if (const auto plan = scheduler_->schedule()) {
-          submit_step(*plan);
-          continue;
-        }
-      }
-      if (scheduler_->num_in_flight() > 0) collect_step();
+      const bool queued = scheduler_->num_in_flight() < depth && queue_step();
+      if (!queued && scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
       fail_step(e.what());
     }
@@ -272,16 +267,33 @@ void Engine::run() {
   runner_->drop_in_flight();
 }
 
-// What failed was a step in the making, or one of those in flight, which are all lost then. Where there is
-// neither, planning failed before it came to a sequence, and would again: that ends everything.
+// Plans a step and submits it. False: there is nothing to plan.
+bool Engine::queue_step() {
+  const std::optional<StepPlan> plan = scheduler_->schedule();
+  const bool failed = finish_unplanned();
+  if (plan) submit_step(*plan);
+  return plan || failed;
+}
+
+// Ends the requests of what could not be planned. False: there is none.
+bool Engine::finish_unplanned() {
+  const std::vector<PlanningFailure> failures = scheduler_->take_planning_failures();
+  for (const PlanningFailure& failure : failures) {
+    log_error("sequence {} could not be planned: {}", failure.id, failure.why);
+    finish(failure.id, FinishReason::kError, failure.why);
+  }
+  return !failures.empty();
+}
+
+// All steps in flight are lost. Where there is none, what failed is planning as a whole, and would again:
+// that ends everything.
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
-  std::vector<SequenceUpdate> failed = scheduler_->fail_drafted();
-  if (failed.empty()) {
-    runner_->drop_in_flight();
-    steps_.clear();
-    failed = scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
-  }
+  finish_unplanned();
+  runner_->drop_in_flight();
+  steps_.clear();
+  const std::vector<SequenceUpdate> failed =
+      scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
   for (const SequenceUpdate& update : failed) finish(update.id, FinishReason::kError, why);
 }
 

@@ -132,8 +132,10 @@ class Engine {
   void handle(Stop stop);
 
   void finish(SequenceId id, FinishReason reason, const std::string& why);
+  bool finish_unplanned();
   void fail_step(const std::string& why);
   void poison_new_blocks(const StepPlan& plan);
+  bool queue_step();
   void submit_step(const StepPlan& plan);
   void collect_step();
   void book(const StepRecord& record);

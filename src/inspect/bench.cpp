@@ -38,12 +38,16 @@ class Round {
   double run(std::span<const RequestSize> sizes, std::mt19937_64& random) {
     std::vector<EngineRequest> requests;
     for (const RequestSize& size : sizes) requests.push_back(make_request(size, random));
-    tokens_.resize(sizes.size());
+    tokens_.resize(sizes.size() * static_cast<std::size_t>(options_.num_outputs));
     unfinished_ = sizes.size();
     const Clock::time_point start = Clock::now();
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      requests[i].on_update = [this, i](const RequestUpdate& update) { book(i, update); };
-      tokens_[i].push_back(Clock::now());  // its submission
+      const auto outputs = std::span(tokens_).subspan(i * static_cast<std::size_t>(options_.num_outputs),
+                                                      static_cast<std::size_t>(options_.num_outputs));
+      for (Times& times : outputs) times.push_back(Clock::now());
+      requests[i].on_update = [this, outputs](const RequestUpdate& update) {
+        book(outputs[static_cast<std::size_t>(update.output.index)], update);
+      };
       engine_.submit(std::move(requests[i]));
     }
     std::unique_lock lock(mutex_);
@@ -53,7 +57,7 @@ class Round {
   }
 
   void add_to(Latencies& latencies) const {
-    for (const std::vector<Clock::time_point>& times : tokens_) {
+    for (const Times& times : tokens_) {
       for (std::size_t i = 1; i < times.size(); ++i) {
         auto& values = i == 1 ? latencies.first_token_ms : latencies.between_tokens_ms;
         values.push_back(1e3 * seconds_between(times[i - 1], times[i]));
@@ -62,6 +66,8 @@ class Round {
   }
 
  private:
+  using Times = std::vector<Clock::time_point>;  // of an output: its submission, then each token
+
   EngineRequest make_request(const RequestSize& size, std::mt19937_64& random) const {
     std::uniform_int_distribution<TokenId> any(0, engine_.config().spec.vocab_size - 1);
     EngineRequest request;
@@ -71,20 +77,21 @@ class Round {
     request.params.presence_penalty = options_.presence_penalty;
     request.params.logprobs = options_.logprobs;
     request.params.ignore_eos = true;
+    request.params.n = options_.num_outputs;
     return request;
   }
 
   // On the output thread.
-  void book(std::size_t index, const RequestUpdate& update) {
+  void book(Times& times, const RequestUpdate& update) {
     const Clock::time_point now = Clock::now();
-    std::vector<Clock::time_point>& times = tokens_[index];
     if (update.output.token_ids.size() >= times.size()) {
       times.push_back(now);
       if (on_token_) on_token_();
     }
-    if (!update.finished) return;
+    if (!update.output.finished()) return;
     const std::lock_guard lock(mutex_);
     if (!update.output.error.empty()) error_ = update.output.error;
+    if (!update.finished) return;
     end_ = now;
     if (--unfinished_ == 0) done_.notify_all();  // under the lock: this object may be gone right after
   }
@@ -92,7 +99,7 @@ class Round {
   Engine& engine_;
   const BenchOptions& options_;
   std::function<void()> on_token_;
-  std::vector<std::vector<Clock::time_point>> tokens_;  // by request: its submission, then each token
+  std::vector<Times> tokens_;  // [requests, num_outputs]
   std::mutex mutex_;
   std::condition_variable done_;
   std::size_t unfinished_ = 0;  // guarded by mutex_
@@ -252,7 +259,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   std::size_t done = 0;
   std::size_t total = 0;
   for (const RequestSize& size : options.requests) total += static_cast<std::size_t>(size.output_tokens);
-  total *= static_cast<std::size_t>(options.rounds);
+  total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.num_outputs);
   Latencies latencies;
   double seconds = 0;
   for (int round = 0; round < options.rounds; ++round) {

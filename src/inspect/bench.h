@@ -14,6 +14,7 @@ struct BenchOptions {
   EngineConfig engine;                // max_model_len 0: what the longest request needs
   std::vector<RequestSize> requests;  // of a round, all submitted at once
   int rounds = 1;                     // one after the other
+  int num_outputs = 1;                // of each request
   float temperature = 0.6F;
   float presence_penalty = 0;
   std::optional<int> logprobs;
@@ -39,8 +40,8 @@ struct BenchResult {
   double prefill_tokens_per_s = 0;  // prompt tokens, by their share of the time of steps that have some
   double decode_tokens_per_s = 0;   // sampled tokens, in steps without prompt tokens
   double output_tokens_per_s = 0;   // sampled tokens by the time from the first request to the last answer
-  Percentiles ttft_ms;              // a request's submission to its first token
-  Percentiles itl_ms;               // between tokens of a request
+  Percentiles ttft_ms;              // a request's submission to the first token of an output
+  Percentiles itl_ms;               // between tokens of an output
   MachineCeiling ceiling;
   double read_share = 0;    // decode: bytes of weights, keys and values a second, of the reading ceiling
   double matrix_share = 0;  // prefill: operations of products and attention a second, of the matrix ceiling

@@ -107,6 +107,7 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int 
   QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
   StepTensors tensors;
   staging.clear();
+  sampling_.begin_step();
   record_changes(plan);
   build_tokens(plan, staging, min_rows, tensors);
   tensors.sampling = sampling_.build(plan, staging);

@@ -14,7 +14,7 @@ namespace quire {
 // contract: one thread.
 class ModelRunner {
  public:
-  static constexpr int kMaxInFlight = 2;
+  static constexpr int kMaxInFlight = kMaxStepsInFlight;
 
   // Loads the weights. Error when the checkpoint does not fit the model.
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,

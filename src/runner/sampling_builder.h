@@ -26,7 +26,8 @@ class SamplingBuilder {
 
   std::size_t staging_bytes() const;  // that build may take at most
 
-  // A slot's new owner; before build.
+  void begin_step() { token_states_.begin_step(); }
+  // A slot's new owner; between the two.
   void start(const SequencePlan& plan);
   SamplingTensors build(const StepPlan& plan, StagingArea& staging);
   // Most likely tokens to be reported beside the slot's sampled one; SamplingState::kNoLogprobs: none, and

@@ -8,6 +8,8 @@
 
 namespace quire {
 
+inline constexpr int kMaxStepsInFlight = 2;  // submitted to a runner and not collected
+
 // Memory an op wants for itself: a buffer, and the tensor that it is told; none of either where it wants
 // none.
 inline Buffer allocate_workspace(Backend& backend, std::size_t bytes) {

@@ -7,7 +7,6 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kEntries = 8192;     // in one upload
 constexpr std::int64_t kRowAlignment = 64;  // states: whole vectors of every device
 
 }  // namespace
@@ -24,10 +23,15 @@ TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config) : backen
   std::vector<std::uint16_t> forbidden(static_cast<std::size_t>(cols), token_state::kForbidden);
   backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
   backend.wait(backend.record());  // the values may go away now
-  const std::size_t bytes = std::size_t{2} * kEntries * sizeof(std::int32_t);
-  host_entries_ = backend.allocate(bytes, MemoryKind::kHost);
+  constexpr std::size_t bytes = std::size_t{2} * kEntries * sizeof(std::int32_t);
+  host_entries_ = backend.allocate(kMaxStepsInFlight * bytes, MemoryKind::kHost);
   device_entries_ = backend.allocate(bytes, MemoryKind::kDevice);
   of_token_.resize(static_cast<std::size_t>(vocab));
+}
+
+void TokenStates::begin_step() {
+  part_ = (part_ + 1) % kMaxStepsInFlight;
+  num_staged_ = 0;
 }
 
 void TokenStates::start(const SequencePlan& plan) {
@@ -65,17 +69,22 @@ void TokenStates::collect(const SequencePlan& plan) {
   }
 }
 
+// Behind the entries of the rows before it, whose copies may still wait for earlier steps.
 void TokenStates::upload(const Tensor& row) {
   const auto total = std::ssize(entries_) / 2;
-  for (std::int64_t first = 0; first < total; first += kEntries) {
-    const std::int64_t count = std::min(kEntries, total - first);
-    backend_.wait(uploaded_);
-    auto* host = static_cast<std::int32_t*>(host_entries_.data());
+  for (std::int64_t first = 0; first < total;) {
+    if (num_staged_ == kEntries) {
+      backend_.wait(backend_.record());
+      num_staged_ = 0;
+    }
+    const std::int64_t count = std::min(kEntries - num_staged_, total - first);
+    auto* host = static_cast<std::int32_t*>(host_entries_.data()) + 2 * (part_ * kEntries + num_staged_);
     std::copy_n(entries_.begin() + 2 * first, 2 * count, host);
     const Tensor entries(device_entries_.data(), DType::kI32, {count, 2}, backend_.device());
     backend_.copy(entries, Tensor(host, DType::kI32, {count, 2}));
-    uploaded_ = backend_.record();
     ops::set_token_states(backend_, row, entries);
+    num_staged_ += count;
+    first += count;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runner/runtime_config.h"
+#include "runner/staging_area.h"
 #include "scheduler/step_plan.h"
 
 namespace quire {
@@ -14,10 +15,15 @@ class TokenStates {
  public:
   TokenStates(Backend& backend, const RuntimeConfig& config);
 
-  // Writes the row of a slot's new owner; queued before the step that the plan belongs to.
+  // A step begins; all but the last kMaxStepsInFlight - 1 have been waited for.
+  void begin_step();
+  // Writes the row of a slot's new owner; queued before the step that the plan belongs to. Waits for nothing,
+  // unless the step's new owners have more than kEntries entries in all.
   void start(const SequencePlan& plan);
 
   const Tensor& tensor() const { return states_; }  // i16 [max_num_seqs, vocab, rounded up]
+
+  static constexpr std::int64_t kEntries = 32768;  // four times the tokens of a step on a GPU, by default
 
  private:
   void collect(const SequencePlan& plan);
@@ -26,11 +32,13 @@ class TokenStates {
   Backend& backend_;
   Buffer buffer_;
   Tensor states_;
-  Tensor blank_rows_;                     // i16 [2, vocab, rounded up]: all tokens allowed, none allowed
-  Buffer host_entries_, device_entries_;  // i32 [kEntries, 2]
-  Event uploaded_ = 0;                    // the host's entries may be written again
-  std::vector<std::uint16_t> of_token_;   // 0, but while entries are collected
-  std::vector<std::int32_t> entries_;     // (token, state) pairs of one row
+  Tensor blank_rows_;                    // i16 [2, vocab, rounded up]: all tokens allowed, none allowed
+  Buffer host_entries_;                  // i32 [kMaxStepsInFlight, kEntries, 2]: a part for each step
+  Buffer device_entries_;                // i32 [kEntries, 2]
+  std::int64_t part_ = 0;                // of the host's entries, for this step
+  std::int64_t num_staged_ = 0;          // entries of it that copies may still be reading
+  std::vector<std::uint16_t> of_token_;  // 0, but while entries are collected
+  std::vector<std::int32_t> entries_;    // (token, state) pairs of one row
 };
 
 }  // namespace quire

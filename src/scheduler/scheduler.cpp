@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <random>
 #include <span>
@@ -139,21 +140,30 @@ std::optional<StepPlan> Scheduler::schedule() {
 void Scheduler::plan_by_rank(Draft& draft) {
   const auto is_decode = [this](const Sequence* sequence) { return span_limit(*sequence) == 1; };
   draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  for (std::size_t i = 0; draft.budget > 0; ++i) {  // preemption takes from the end
+  for (std::size_t i = 0; draft.budget > 0;) {  // preemption takes from the end
     if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
     if (i >= running_.size()) break;
-    plan_next(*running_[i], draft);
+    if (plan_next(*running_[i], draft)) ++i;
   }
 }
 
-void Scheduler::plan_next(Sequence& sequence, Draft& draft) {
+// False: planning it has failed, and it is gone.
+bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
   const int wanted = span_limit(sequence);
-  if (wanted == 0) return;
+  if (wanted == 0) return true;
   if (wanted == 1) --draft.decodes_left;
   // Every decode behind gets its token; yet whoever ranks first always gets on.
   const int affordable = std::max(1, draft.budget - draft.decodes_left);
   const int num_tokens = make_room(sequence, std::min(wanted, affordable));
-  if (num_tokens > 0) plan_span(sequence, num_tokens, draft);
+  if (num_tokens == 0) return true;
+  try {
+    plan_span(sequence, num_tokens, draft);
+    return true;
+  } catch (const std::exception& e) {
+    planning_failures_.push_back({sequence.request.id, e.what()});
+    end(sequence);
+    return false;
+  }
 }
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
@@ -173,22 +183,13 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
-// First of all, so that whatever fails while it is planned is known to concern this sequence.
-Scheduler::PlannedSequence& Scheduler::enter_step(Sequence& sequence) {
-  ++sequence.num_in_flight;
-  PlannedSequence& planned =
-      drafted_.sequences.emplace_back(PlannedSequence{&sequence, 0, OutputKind::kNone, false});
-  if (config_.on_plan) config_.on_plan(sequence.request.id);
-  return planned;
-}
-
+// What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
 void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
-  PlannedSequence& planned = enter_step(sequence);
-  const bool start = !std::exchange(sequence.started, true);
-  SequencePlan& plan = draft.plan.sequences.emplace_back();
+  if (config_.on_plan) config_.on_plan(sequence.request.id);
+  SequencePlan plan;
   plan.sequence = sequence.request.id;
   plan.slot = sequence.slot;
-  if (start) {
+  if (!sequence.started) {
     plan.start = sequence.request.sampling;
     if (plan.start->needs_history()) {
       plan.history = sequence.tokens;
@@ -200,18 +201,6 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   const int last = sequence.num_planned + num_tokens;
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
-
-  if (start) {
-    restore_blocks(sequence, draft);
-    forget_block_to_write(sequence);
-  }
-  const int first_changed = prepare_write(sequence, last, draft);
-  plan.first_new_block = start ? 0 : first_changed;
-  const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
-  plan.new_blocks.assign(blocks.begin(), blocks.end());
-
-  if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
-    sequence.prompt_step = last_plan_ + 1;
   plan.sample = last == sequence.length();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
   const OutputKind prompt_output = sequence.request.prompt_output;
@@ -221,23 +210,38 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   plan.output = outputs_prompt ? prompt_output : plan.sample ? OutputKind::kLast : OutputKind::kNone;
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
+  prepare_write(sequence, plan, draft);
 
-  planned = {&sequence, num_tokens, plan.output, plan.sample};
-  draft.budget -= num_tokens;
+  sequence.started = true;
+  if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
+    sequence.prompt_step = last_plan_ + 1;
   sequence.num_planned = last;
+  ++sequence.num_in_flight;
   sequence.num_pending += plan.sample ? 1 : 0;
   sequence.has_sampled |= plan.sample;
+  draft.budget -= num_tokens;
+  drafted_.sequences.push_back({&sequence, num_tokens, plan.output, plan.sample});
+  draft.plan.sequences.push_back(std::move(plan));
 }
 
-int Scheduler::prepare_write(Sequence& sequence, int last, Draft& draft) {
-  std::vector<BlockCopy>& copies = draft.plan.block_copies;
-  const std::size_t num_copies = copies.size();
-  const int first_changed = sequence.table.prepare_write(sequence.num_planned, last, copies);
-  if (copies.size() > num_copies && sequence.num_in_flight > 1) {  // in this step, and in earlier ones
-    pool_.acquire(copies.back().from);
-    drafted_.replaced.push_back(copies.back().from);
+// Gives the sequence the blocks that its span writes, and tells the plan of them.
+void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft) {
+  const bool start = plan.start.has_value();
+  if (start) {
+    restore_blocks(sequence, draft);
+    forget_block_to_write(sequence);
   }
-  return first_changed;
+  std::vector<BlockCopy> copies;  // one at most
+  const int first_changed =
+      sequence.table.prepare_write(plan.first_position, plan.first_position + plan.num_tokens, copies);
+  if (!copies.empty() && sequence.num_in_flight > 0) {
+    in_flight_.back().replaced.push_back(copies.front().from);
+    pool_.acquire(copies.front().from);
+  }
+  plan.first_new_block = start ? 0 : first_changed;
+  const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
+  plan.new_blocks.assign(blocks.begin(), blocks.end());
+  draft.plan.block_copies.insert(draft.plan.block_copies.end(), copies.begin(), copies.end());
 }
 
 void Scheduler::release_replaced(PlannedStep& step) {
@@ -392,40 +396,13 @@ SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
   return update;
 }
 
-std::vector<SequenceUpdate> Scheduler::fail_drafted() {
-  std::vector<SequenceUpdate> updates;
-  PlannedStep step = std::exchange(drafted_, {});
-  if (!in_flight_.empty()) {
-    std::vector<BlockId>& kept = in_flight_.back().replaced;
-    kept.insert(kept.end(), step.replaced.begin(), step.replaced.end());
-    step.replaced.clear();
-  }
-  release_replaced(step);
-  for (const BlockId block : step.restored) host_pool_.release(block);
-  for (const PlannedSequence& planned : step.sequences) {
-    --planned.sequence->num_in_flight;
-    planned.sequence->num_pending -= planned.sample ? 1 : 0;
-    updates.push_back(error_update(*planned.sequence));
-    end(*planned.sequence);
-  }
-  // Forks of what was to be written in this step. They are of the same requests.
-  const auto is_lost = [this](const Sequence* sequence) {
-    return !sequence->started && sequence->prompt_step > last_plan_;
-  };
-  while (true) {
-    const auto found = std::find_if(running_.begin(), running_.end(), is_lost);
-    if (found == running_.end()) break;
-    updates.push_back(error_update(**found));
-    end(**found);
-  }
-  return updates;
-}
-
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
+  in_flight_.push_back(std::exchange(drafted_, {}));  // where planning was left in the middle
   std::vector<SequenceId> lost;
   for (PlannedStep& step : in_flight_) {
     for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->request.id);
     release_replaced(step);
+    for (const BlockId block : step.restored) host_pool_.release(block);
   }
   in_flight_.clear();
   prefix_cache_.clear();

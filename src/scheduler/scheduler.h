@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,12 @@ struct SequenceUpdate {
   std::vector<PositionLogprobs> prompt_logprobs;  // of the next prompt tokens, where asked for
 };
 
+// A sequence that could not be planned, and ended with kError.
+struct PlanningFailure {
+  SequenceId id = 0;
+  std::string why;
+};
+
 // A beam of the next round: one of this round's, and a token.
 struct BeamFork {
   SequenceId parent = 0;
@@ -114,11 +121,12 @@ class Scheduler {
   std::vector<SequenceId> expire(Clock::time_point now);
 
   // The next step, or none if nothing can run before a result is applied, an abort or an addition. If no step
-  // is in flight, none means that nothing is unfinished. If it throws, fail_drafted must follow.
+  // is in flight, none means that nothing is unfinished. What is thrown while one sequence is planned ends it
+  // alone: the step is planned without it. If schedule() itself throws, fail_in_flight or fail_all must
+  // follow.
   std::optional<StepPlan> schedule();
-
-  // Planning a step has failed. The sequences that were in it end with kError; there may be none.
-  std::vector<SequenceUpdate> fail_drafted();
+  // Those not yet taken. No update of their sequences follows.
+  std::vector<PlanningFailure> take_planning_failures() { return std::exchange(planning_failures_, {}); }
 
   // Books the oldest step in flight. The updates are in the plan's order; sequences that have ended, and
   // chunks of prompts without an outcome, have none.
@@ -155,8 +163,8 @@ class Scheduler {
   struct PlannedStep {
     std::uint64_t id = 0;
     std::vector<PlannedSequence> sequences;
-    // Blocks that were replaced by copies while earlier steps in flight use them: kept until this one is
-    // applied.
+    // Blocks that the next step replaces by copies, while this one or an earlier one may use them: kept until
+    // this one is applied.
     std::vector<BlockId> replaced;
     // Of host memory, restored by this step: kept until it is planned, since its saves come first.
     std::vector<BlockId> restored;
@@ -175,9 +183,8 @@ class Scheduler {
     bool forked = false;   // the shared ones are those of a sequence of the same family
   };
 
-  PlannedSequence& enter_step(Sequence& sequence);
   void plan_by_rank(Draft& draft);
-  void plan_next(Sequence& sequence, Draft& draft);
+  bool plan_next(Sequence& sequence, Draft& draft);
   void enqueue(Sequence& sequence);
   void count_queued(const Sequence& sequence, int sign);
   bool waiting_is_next(std::size_t place) const;
@@ -190,7 +197,7 @@ class Scheduler {
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
   void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
-  int prepare_write(Sequence& sequence, int last, Draft& draft);
+  void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
   void release_replaced(PlannedStep& step);
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
@@ -225,6 +232,7 @@ class Scheduler {
   std::deque<PlannedStep> in_flight_;
   PlannedStep drafted_;           // the step that is being planned
   std::vector<BlockCopy> saves_;  // for the next step that is planned
+  std::vector<PlanningFailure> planning_failures_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_plan_ = 0;
   bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since

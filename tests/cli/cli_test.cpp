@@ -75,6 +75,8 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("bench throughput --requests 257"), "256");
   expect_mistake(run_quire("bench throughput --input-len 5"), "--workload random");
   expect_mistake(run_quire("bench latency --batch 0"), "--batch");
+  expect_mistake(run_quire("bench latency --n 0"), "--n");
+  expect_mistake(run_quire("bench throughput --n 2 --temperature 0"), "n is 2");
   expect_mistake(run_quire("bench latency --max-model-len 10"), "max-model-len is 10");
   expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
 }

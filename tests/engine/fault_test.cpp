@@ -103,10 +103,10 @@ TEST_P(FaultTest, EndsTheRequestsOfTheStepItConcernsAndNothingElse) {
   EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(golden_output(0)));
   EXPECT_THAT(last.get().token_ids, ElementsAreArray(golden_output(2)));
   const CompletionOutput neighbour = beside.get();
-  if (GetParam() == EngineStage::kDetokenize || GetParam() == EngineStage::kCallback) {
-    EXPECT_THAT(neighbour.token_ids, ElementsAreArray(golden_output(0)));
-  } else {
+  if (GetParam() == EngineStage::kSubmit || GetParam() == EngineStage::kCollect) {
     EXPECT_EQ(neighbour.error, "injected");  // it was in the same step
+  } else {
+    EXPECT_THAT(neighbour.token_ids, ElementsAreArray(golden_output(0)));
   }
   EXPECT_FALSE(armed_);
   EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
@@ -118,6 +118,49 @@ INSTANTIATE_TEST_SUITE_P(Stages, FaultTest,
                          ::testing::Values(EngineStage::kSchedule, EngineStage::kSubmit,
                                            EngineStage::kCollect, EngineStage::kDetokenize,
                                            EngineStage::kCallback));
+
+// The second of several outputs, or of the beams of a search, fails in planning.
+std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
+  EngineHooks hooks;
+  hooks.fault = [visits = 0](EngineStage stage, SequenceId id) mutable {
+    if (stage == EngineStage::kSchedule && id == 2 && ++visits == 3) throw std::runtime_error("injected");
+  };
+  const EngineConfig config = testing::golden_config("qwen3");
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  auto done = std::make_shared<std::promise<RequestOutput>>();
+  EngineRequest request = request_of(golden_prompt(1));
+  request.params = params;
+  request.params.max_tokens = 24;
+  request.params.ignore_eos = true;
+  request.on_update = [done](const RequestUpdate& update) {
+    if (update.finished) done->set_value(update.request);
+  };
+  engine.submit(std::move(request));
+  EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+              ElementsAreArray(golden_output(0)));
+  const RequestOutput output = done->get_future().get();
+  expect_all_blocks_free(engine);
+  return output.outputs;
+}
+
+TEST(IsolationTest, AnOutputThatCannotBePlannedEndsAlone) {
+  SamplingParams params;
+  params.seed = 5;
+  params.n = 3;
+  const auto outputs = outputs_with_fault(params);
+  ASSERT_EQ(outputs.size(), 3U);
+  for (const CompletionOutput& output : outputs) {
+    EXPECT_EQ(output.error, output.index == 1 ? "injected" : "");
+    EXPECT_EQ(output.finish_reason, output.index == 1 ? FinishReason::kError : FinishReason::kLength);
+    EXPECT_EQ(output.token_ids.size(), output.index == 1 ? 2U : 24U);
+  }
+}
+
+TEST(IsolationTest, ABeamThatCannotBePlannedEndsItsSearch) {
+  SamplingParams params;
+  params.beam_width = 3;
+  for (const CompletionOutput& output : outputs_with_fault(params)) EXPECT_EQ(output.error, "injected");
+}
 
 TEST(IsolationTest, AnExceptionOfACallbackEndsItsRequest) {
   Engine engine(testing::golden_config("qwen3"));

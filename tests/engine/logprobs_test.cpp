@@ -67,7 +67,7 @@ class LogprobsTest : public ::testing::TestWithParam<int> {  // steps in flight
 };
 
 TEST_P(LogprobsTest, AreThoseOfTheUnchangedLogits) {
-  for (const int num_blocks : {64, 12}) {
+  for (const int num_blocks : {64, 10}) {
     SamplingRig rig(num_blocks);
     std::vector<SequenceRequest> requests;
     for (SequenceId id = 0; id < 5; ++id)
@@ -78,9 +78,11 @@ TEST_P(LogprobsTest, AreThoseOfTheUnchangedLogits) {
     requests[2].sampling.num_logprobs = 20;
     requests[2].sampling.biases = {{3, 5.0F}};
     requests[2].sampling.top_k = 3;
+    requests[4].max_tokens = 20;  // as long as the smaller cache
     requests[4].sampling.num_logprobs = 1;
     requests[4].sampling.temperature = 0;
     const auto updates = rig.run(requests, GetParam());
+    EXPECT_EQ(rig.num_preemptions() > 0, num_blocks == 10);
     for (const SequenceRequest& request : requests) expect_as_defined(rig, request, updates.at(request.id));
   }
 }
@@ -101,6 +103,7 @@ TEST_P(LogprobsTest, OfAPromptComeInChunksAndNeverFromTheCache) {
       requests[3].sampling.num_prompt_logprobs = 20;
       requests[3].prompt.resize(1);
       const auto updates = rig.run(requests, GetParam());
+      EXPECT_EQ(rig.num_preemptions() > 0, num_blocks == 14);
       for (const SequenceRequest& request : requests) expect_as_defined(rig, request, updates.at(request.id));
     }
   }

@@ -7,7 +7,9 @@
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -189,6 +191,110 @@ TEST_P(ManyOutputsTest, APromptOf2048TokensIsComputedOnce) {
 
 INSTANTIATE_TEST_SUITE_P(PrefixCaching, ManyOutputsTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "on" : "off"; });
+
+// What is asked of every output beside a draw of its own.
+struct Wish {
+  std::string name;
+  void (*ask)(SamplingParams&);
+  bool changes_tokens;
+};
+void PrintTo(const Wish& wish, std::ostream* out) { *out << wish.name; }
+
+const Wish kWishes[] = {
+    {"nothing", [](SamplingParams&) {}, false},
+    {"prompt_logprobs", [](SamplingParams& params) { params.prompt_logprobs = 2; }, false},
+    {"penalties",
+     [](SamplingParams& params) {
+       params.presence_penalty = 1.5F;
+       params.frequency_penalty = 0.5F;
+       params.repetition_penalty = 1.3F;
+     },
+     true},
+    {"min_tokens",
+     [](SamplingParams& params) {
+       params.min_tokens = 9;
+       for (TokenId id = 0; id < 100; ++id) params.stop_token_ids.push_back(id);
+     },
+     true},
+};
+
+class WishesTest : public ::testing::TestWithParam<std::tuple<Wish, bool>> {
+ protected:
+  static constexpr int kOutputs = 6;
+
+  static EngineRequest request_of(const SamplingParams& params) {
+    EngineRequest request;
+    request.prompt = long_prompt(44);
+    request.params = params;
+    return request;
+  }
+
+  // In a cache that holds less than two outputs, two tokens a step, behind one that ranks first and grows
+  // while the prompt is computed: so the first output loses its blocks as well, in the middle of it.
+  static RequestOutput output_in_a_small_cache(const SamplingParams& params) {
+    EngineConfig config = testing::golden_config("qwen3");
+    config.block_size = 8;
+    config.max_num_batched_tokens = 2;
+    const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
+    config.kv_cache_memory = 14 * block_bytes;
+    std::promise<void> all_there;
+    EngineHooks hooks;
+    hooks.fault = [ready = all_there.get_future().share()](EngineStage stage, SequenceId) {
+      if (stage == EngineStage::kSubmit) ready.wait();
+    };
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    EngineRequest older = request_of(random_params(1, 50));
+    older.prompt = long_prompt(40);
+    older.cache_salt = "its own";
+    auto before = submit(engine, std::move(older));
+    auto output = submit(engine, request_of(params));
+    all_there.set_value();
+    before.wait();
+    EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
+    output.wait();
+    return output.get();
+  }
+};
+
+TEST_P(WishesTest, OfEachOutputAreFulfilledAsThoseOfASingleRequest) {
+  const auto& [wish, in_small_cache] = GetParam();
+  LLM alone(testing::golden_config("qwen3"));
+  SamplingParams params = random_params(kOutputs, 20);
+  wish.ask(params);
+  Engine engine(testing::golden_config("qwen3"));
+  const RequestOutput together =
+      in_small_cache ? output_in_a_small_cache(params) : submit(engine, request_of(params)).get();
+  ASSERT_EQ(together.outputs.size(), static_cast<std::size_t>(kOutputs));
+  int num_changed = 0;
+  for (const CompletionOutput& output : together.outputs) {
+    SCOPED_TRACE(output.index);
+    const auto generate = [&](SamplingParams single) {
+      single.n = 1;
+      *single.seed += static_cast<std::uint64_t>(output.index);
+      return alone.generate({long_prompt(44)}, single).front();
+    };
+    const RequestOutput single = generate(params);
+    EXPECT_EQ(output.token_ids, single.outputs[0].token_ids);
+    EXPECT_EQ(output.finish_reason, single.outputs[0].finish_reason);
+    num_changed += output.token_ids != generate(random_params(1, 20)).outputs[0].token_ids ? 1 : 0;
+    ASSERT_EQ(together.prompt_logprobs.size(), single.prompt_logprobs.size());
+    for (std::size_t i = 0; i < single.prompt_logprobs.size(); ++i) {
+      const PositionLogprobs& expected = single.prompt_logprobs[i];
+      EXPECT_EQ(together.prompt_logprobs[i].token.token_id, expected.token.token_id);
+      EXPECT_NEAR(together.prompt_logprobs[i].token.logprob, expected.token.logprob, 1e-4);
+      EXPECT_EQ(together.prompt_logprobs[i].top.size(), expected.top.size());
+    }
+  }
+  EXPECT_EQ(together.prompt_logprobs.size(), params.prompt_logprobs ? 43U : 0U);
+  EXPECT_EQ(num_changed > 0, wish.changes_tokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Caches, WishesTest,
+                         ::testing::Combine(::testing::ValuesIn(kWishes), ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name +
+                                  (std::get<1>(test.param) ? "_preempted" : "");
+                         });
 
 TEST(OutputsTest, AnAbortEndsAllOutputsOnce) {
   EngineConfig config = testing::golden_config("qwen3");

@@ -134,6 +134,22 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   for (const StepRecord& step : steps) EXPECT_GT(step.seconds, 0);
 }
 
+TEST(BenchTest, CountsTheTokensOfAllOutputs) {
+  BenchOptions options;
+  options.requests = {{9, 4}, {5, 2}};
+  options.rounds = 2;
+  options.num_outputs = 3;
+  std::size_t done = 0;
+  options.on_progress = [&](std::size_t so_far, std::size_t total) {
+    EXPECT_EQ(so_far, ++done);
+    EXPECT_EQ(total, 2U * 3 * (4 + 2));
+  };
+  const BenchResult result = run_bench(options, random_model(small_shape()));
+  EXPECT_EQ(done, 2U * 3 * (4 + 2));
+  for (const double measured : {result.ttft_ms.p50, result.itl_ms.p50, result.output_tokens_per_s})
+    EXPECT_GT(measured, 0);
+}
+
 TEST(BenchTest, RefusesRequestsThatDoNotFit) {
   BenchOptions options;
   options.requests = {{40, 6}};

@@ -146,17 +146,11 @@ class Harness {
   // False: there is nothing to plan.
   bool schedule() {
     const bool idle = runner_.num_in_flight() == 0;
-    std::optional<StepPlan> plan;
-    drafted_.clear();
-    try {
-      plan = scheduler_.schedule();
-    } catch (const Fault&) {
-      fail_drafted();
-      return true;
-    }
+    const std::optional<StepPlan> plan = scheduler_.schedule();
+    const bool failed = receive_failures();
     if (!plan) {
       require(!idle || !scheduler_.has_unfinished(), "11: nothing runs, and something is unfinished");
-      return false;
+      return failed;
     }
     require(plan->id == ++last_plan_, "plans are not counted", plan->id);
     Step step{plan->id, {}, {}};
@@ -231,12 +225,11 @@ class Harness {
     std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
   };
 
-  struct Fault {};
-
   SchedulerConfig with_fault(SchedulerConfig config) {
     config.on_plan = [this](SequenceId id) {
-      drafted_.insert(id);
-      if (fault_in_ > 0 && --fault_in_ == 0) throw Fault();
+      if (fault_in_ == 0 || --fault_in_ > 0) return;
+      faulty_ = id;
+      throw std::runtime_error("injected");
     };
     return config;
   }
@@ -392,18 +385,15 @@ class Harness {
             "logits are missing", update.id);
   }
 
-  // Every sequence of the step ends, and nobody else but forks of their families.
-  void fail_drafted() {
-    std::set<SequenceId> families;
-    for (const SequenceId id : drafted_) families.insert(requests_.at(id).asked.family);
-    for (const SequenceUpdate& update : scheduler_.fail_drafted()) {
-      const SequenceId family = requests_.at(update.id).asked.family;
-      require(drafted_.erase(update.id) == 1 || (family != 0 && families.contains(family)), "a wrong loss",
-              update.id);
-      require(update.finish == FinishReason::kError && alive_.erase(update.id) == 1, "9: a wrong end",
-              update.id);
-    }
-    require(drafted_.empty(), "a loss is not reported");
+  // The sequence at which planning failed ends, and nobody else. False: there is none.
+  bool receive_failures() {
+    const bool failed = faulty_ != 0;
+    const auto failures = scheduler_.take_planning_failures();
+    require(failures.size() == (failed ? 1 : 0), "a loss is not reported", faulty_);
+    if (!failed) return false;
+    require(failures[0].id == faulty_ && failures[0].why == "injected", "a wrong loss", failures[0].id);
+    require(alive_.erase(std::exchange(faulty_, 0)) == 1, "9: a wrong end", failures[0].id);
+    return true;
   }
 
   void fail_in_flight() {
@@ -436,8 +426,8 @@ class Harness {
   std::set<SequenceId> alive_;                  // added, and no end reported
   std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
   std::deque<Step> in_flight_;
-  std::set<SequenceId> drafted_;  // in the step that is being planned
-  int fault_in_ = 0;              // planning fails at this many sequences from here; 0: not
+  int fault_in_ = 0;       // planning fails at this many sequences from here; 0: not
+  SequenceId faulty_ = 0;  // the one at which it failed
   Scheduler::Clock::time_point now_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;

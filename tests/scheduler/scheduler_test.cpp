@@ -307,6 +307,36 @@ TEST(SchedulerTest, BrokenLogitsEndTheirSequenceAndLeaveNoCachedBlock) {
   EXPECT_EQ(engine.outcomes[again].num_cached_tokens, 0);
 }
 
+// The second of three fails in the step that it should decode in; what waits takes its place in that step.
+TEST(SchedulerTest, WhatCannotBePlannedIsLeftOutOfTheStep) {
+  for (const int depth : {1, 2}) {
+    SchedulerConfig config = small_config();
+    config.max_num_seqs = 3;
+    int visits = 0;
+    config.on_plan = [&](SequenceId id) {
+      if (id == 2 && ++visits == 2) throw std::runtime_error("injected");
+    };
+    Engine engine(config, depth);
+    for (const TokenId first : {100, 200, 300, 400}) engine.add(Engine::request_of(9, 5, first));
+    engine.submit();
+    if (depth == 1) engine.apply();
+    const auto plan = engine.submit();
+    std::vector<SequenceId> planned;
+    for (const SequencePlan& sequence : plan->sequences) planned.push_back(sequence.sequence);
+    const bool slot_is_free = depth == 1;  // else the step in flight still uses it
+    EXPECT_EQ(planned, slot_is_free ? (std::vector<SequenceId>{1, 3, 4}) : (std::vector<SequenceId>{1, 3}));
+    const auto failures = engine.scheduler.take_planning_failures();
+    ASSERT_EQ(failures.size(), 1U);
+    EXPECT_EQ(failures[0].id, 2U);
+    EXPECT_EQ(failures[0].why, "injected");
+    engine.scheduler.check();
+    engine.run();
+    for (const SequenceId id : {1, 3, 4}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 5));
+    EXPECT_EQ(engine.outcomes[2].tokens.size(), depth == 1 ? 1U : 0U);
+    EXPECT_TRUE(engine.scheduler.take_planning_failures().empty());
+  }
+}
+
 TEST(SchedulerTest, ALostStepEndsItsSequencesAndForgetsCachedPrefixes) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 1;

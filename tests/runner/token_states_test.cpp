@@ -1,0 +1,107 @@
+// What penalties and allowed tokens must know of a slot's new owner gets to a device that is late.
+#include "runner/token_states.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backends/registry.h"
+#include "ops/forwarding_backend.h"
+#include "ops/sampling_batch.h"
+
+namespace quire {
+namespace {
+
+// Does nothing before it is waited for.
+class LateBackend : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  void copy(const Tensor& dst, const Tensor& src) override {
+    queue_.push_back([this, dst, src] { ForwardingBackend::copy(dst, src); });
+  }
+  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
+    queue_.push_back(
+        [this, slot_states, entries] { ForwardingBackend::set_token_states(slot_states, entries); });
+  }
+  void wait(Event) override {
+    ++num_waits;
+    for (const auto& op : std::exchange(queue_, {})) op();
+  }
+
+  int num_waits = 0;
+
+ private:
+  std::vector<std::function<void()>> queue_;
+};
+
+class TokenStatesTest : public ::testing::Test {
+ protected:
+  static constexpr int kVocab = 50'000;
+  static constexpr int kSlots = 4;
+
+  static RuntimeConfig make_config() {
+    RuntimeConfig config;
+    config.spec.vocab_size = kVocab;
+    config.max_num_seqs = kSlots;
+    return config;
+  }
+
+  // With penalties, and a prompt of `num_tokens` different tokens from the slot's number on; every third slot
+  // allows but two tokens.
+  static SequencePlan make_plan(int slot, int num_tokens) {
+    SequencePlan plan;
+    plan.slot = slot;
+    plan.start = SamplingState();
+    plan.start->presence_penalty = 1;
+    if (slot % 3 == 2) plan.start->allowed_ids = {slot, slot + 1};
+    for (int i = 0; i < num_tokens; ++i) plan.history.push_back(slot + i);
+    plan.num_prompt = num_tokens - 1;  // the last one is output
+    return plan;
+  }
+
+  void expect_states_of(const SequencePlan& plan) {
+    const Tensor row = states_.tensor().rows(plan.slot, 1);
+    const auto* states = row.data_as<const std::uint16_t>();
+    for (TokenId id = 0; id < kVocab; ++id) {
+      const int place = id - plan.slot;
+      std::uint16_t expected = 0;
+      if (place >= 0 && place < plan.num_prompt) expected = token_state::kInPrompt;
+      if (place == plan.num_prompt) expected = 1;
+      if (!plan.start->allowed_ids.empty() && (place < 0 || place > 1)) expected |= token_state::kForbidden;
+      ASSERT_EQ(states[id], expected) << "slot " << plan.slot << ", token " << id;
+    }
+  }
+
+  std::unique_ptr<Backend> cpu_ = make_backend({.device = "cpu"});
+  LateBackend backend_{*cpu_};
+  RuntimeConfig config_ = make_config();
+  TokenStates states_{backend_, config_};
+};
+
+TEST_F(TokenStatesTest, SequencesThatStartInStepsInFlightWaitForNothing) {
+  const int num_waits = backend_.num_waits;
+  std::vector<SequencePlan> plans;
+  for (int slot = 0; slot < kSlots; ++slot) plans.push_back(make_plan(slot, 9'000 + slot));
+  for (int step = 0; step < kMaxStepsInFlight; ++step) {
+    states_.begin_step();
+    for (int i = 0; i < 2; ++i) states_.start(plans[static_cast<std::size_t>(2 * step + i)]);
+  }
+  EXPECT_EQ(backend_.num_waits, num_waits);
+  backend_.wait(backend_.record());
+  for (const SequencePlan& plan : plans) expect_states_of(plan);
+}
+
+TEST_F(TokenStatesTest, MoreThanAStepHasRoomForIsWrittenInParts) {
+  std::vector<SequencePlan> plans;
+  for (int slot = 0; slot < kSlots; ++slot) plans.push_back(make_plan(slot, 40'000 + slot));
+  states_.begin_step();
+  for (const SequencePlan& plan : plans) states_.start(plan);
+  backend_.wait(backend_.record());
+  for (const SequencePlan& plan : plans) expect_states_of(plan);
+}
+
+}  // namespace
+}  // namespace quire
