@@ -304,13 +304,15 @@ void Engine::finish(SequenceId id, FinishReason reason, const std::string& why) 
 
 // Blocks that nothing has been written to for their sequence: those behind its span's first position.
 void Engine::poison_new_blocks(const StepPlan& plan) {
+  std::vector<BlockId> blocks;
   for (const SequencePlan& sequence : plan.sequences) {
     int position = sequence.first_new_block * config_.block_size;
     for (const BlockId block : sequence.new_blocks) {
-      if (position >= sequence.first_position) runner_->poison_block(block);
+      if (position >= sequence.first_position) blocks.push_back(block);
       position += config_.block_size;
     }
   }
+  runner_->poison(std::move(blocks));
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.

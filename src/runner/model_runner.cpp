@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ops/ops.h"
 
@@ -156,6 +157,7 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
 
 void ModelRunner::copy_blocks(const StepTensors& step) {
   if (step.saves.dim(0) > 0) ops::copy_blocks(backend_, host_cache_, cache_, step.saves);
+  for (const BlockId block : std::exchange(to_poison_, {})) poison_block(block);
   if (step.block_copies.dim(0) > 0) ops::copy_blocks(backend_, cache_, cache_, step.block_copies);
   if (step.restores.dim(0) > 0) ops::copy_blocks(backend_, cache_, host_cache_, step.restores);
 }

@@ -31,8 +31,8 @@ class ModelRunner {
   StepResult collect();   // the oldest plan's; waits for it
   void drop_in_flight();  // waits for what was submitted; it has no result
 
-  // Fills a block of the KV cache with NaN, before the next plan. For tests.
-  void poison_block(BlockId block);
+  // Fills blocks of the KV cache with NaN, with the next plan and behind its saves. For tests.
+  void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 
  private:
   struct Pending {
@@ -63,6 +63,7 @@ class ModelRunner {
 
   std::vector<KvCacheLayer> cache_layers(const Buffer& buffer, int num_blocks) const;
   void copy_blocks(const StepTensors& step);
+  void poison_block(BlockId block);
   void submit(const StepPlan& plan, const DecodeGraph* graph);
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
@@ -91,6 +92,7 @@ class ModelRunner {
   std::vector<DecodeGraph> graphs_;  // by rows, the smallest first
   std::vector<Stage> stages_;
   std::size_t next_stage_ = 0;
+  std::vector<BlockId> to_poison_;
   std::deque<Pending> pending_;
 };
 

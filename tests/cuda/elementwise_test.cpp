@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
@@ -290,6 +291,40 @@ TEST_P(ElementwiseTest, CopyBlocksCopiesInOrder) {
     reference_.copy_blocks(host_cache, host_cache, host_pairs);
     copy_blocks(context_, device_cache, device_cache, device_pairs.tensor());
     step.memory.expect_equal("cache", 0);
+  }
+}
+
+TEST_P(ElementwiseTest, CopyBlocksGoesToPinnedMemoryAndBack) {
+  constexpr std::size_t kLayers = 35;  // more than one launch takes
+  for (const int dim : {6, 128}) {
+    const PagedStep step(dtype(), 1, 2, dim, random_);
+    const PagedStep unused(dtype(), 1, 2, dim, random_);
+    const Tensor& memory = step.memory.host();
+    std::vector<std::byte> expected(memory.bytes());
+    void* pinned = nullptr;
+    check(cudaMallocHost(&pinned, expected.size()), "pinned memory");
+    std::memset(pinned, 0, expected.size());
+    const auto in = [&](void* data) {
+      return PagedStep::cache_of(Tensor(data, dtype(), {memory.dim(0), memory.dim(1)}), 2);
+    };
+    const auto layers = [&](const KvCacheLayer& others, const KvCacheLayer& last) {
+      std::vector<KvCacheLayer> all(kLayers, others);
+      all.back() = last;
+      return all;
+    };
+    std::vector<std::int32_t> saved = {5, 6, 1, 2, 39, 0}, restored = {2, 30, 0, 1};
+    const Tensor saves(saved.data(), DType::kI32, {3, 2}), restores(restored.data(), DType::kI32, {2, 2});
+    const DeviceTensor device_saves(saves), device_restores(restores);
+    reference_.copy_blocks(std::vector{in(expected.data())}, std::vector{step.host_cache}, saves);
+    reference_.copy_blocks(std::vector{step.host_cache}, std::vector{in(expected.data())}, restores);
+    const PagedStep scratch(dtype(), 1, 2, dim, random_);
+    copy_blocks(context_, layers(scratch.device_cache, in(pinned)),
+                layers(unused.device_cache, step.device_cache), device_saves.tensor());
+    copy_blocks(context_, layers(scratch.device_cache, step.device_cache),
+                layers(unused.device_cache, in(pinned)), device_restores.tensor());
+    step.memory.expect_equal("cache", 0);
+    EXPECT_EQ(std::memcmp(pinned, expected.data(), expected.size()), 0);
+    check(cudaFreeHost(pinned), "pinned memory");
   }
 }
 

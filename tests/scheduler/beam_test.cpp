@@ -15,7 +15,7 @@ class Searches {
  public:
   Searches(const SchedulerConfig& config, int depth, std::uint32_t seed)
       : scheduler(config),
-        runner(config.num_blocks, config.block_size, config.max_num_seqs),
+        runner(config.num_blocks, config.block_size, config.max_num_seqs, config.num_host_blocks),
         depth_(depth),
         random_(seed) {}
 
@@ -171,6 +171,7 @@ TEST(SchedulerBeamTest, ABeamWidthBeyondTheSlotsIsRefused) {
 
 TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
   std::uint64_t num_preemptions = 0;
+  std::uint64_t num_restored = 0;
   std::size_t num_copies = 0;
   for (std::uint32_t seed = 0; seed < 1500; ++seed) {
     SCOPED_TRACE(seed);
@@ -182,6 +183,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.max_num_batched_tokens = any(1, 40);
     config.enable_prefix_caching = seed % 2 == 0;
     config.hash_bits = seed % 3 == 0 ? 2 : 64;
+    config.num_host_blocks = seed % 7 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
     Searches searches(config, any(1, 3), seed);
     std::set<SequenceId> added;
@@ -196,11 +198,13 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     }
     ASSERT_NO_THROW(searches.run());
     num_preemptions += searches.scheduler.stats().num_preemptions;
+    num_restored += searches.scheduler.stats().num_restored_blocks;
     num_copies += searches.num_copies;
     if (HasFailure()) return;
   }
   EXPECT_GT(num_preemptions, 1000U);
   EXPECT_GT(num_copies, 1000U);
+  EXPECT_GT(num_restored, 100U);
 }
 
 }  // namespace

@@ -39,6 +39,12 @@ Case make_case(const std::string& name, int depth, bool caching, SchedulingPolic
   return result;
 }
 
+Case with_host_blocks(Case result) {
+  result.name += "_swapping";
+  result.config.num_host_blocks = 2;
+  return result;
+}
+
 class ExhaustiveTest : public ::testing::TestWithParam<Case> {
  protected:
   enum Kind { kAdd, kSchedule, kApply, kAbort };
@@ -123,15 +129,17 @@ TEST_P(ExhaustiveTest, EveryOrderKeepsEveryInvariant) {
   EXPECT_GT(num_preemptions_, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ExhaustiveTest,
-                         ::testing::Values(make_case("plain", 1, false, SchedulingPolicy::kFcfs, 1),
-                                           make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1),
-                                           make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
-                                           make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
-                                           make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
-                                           make_case("family_with_priorities", 2, false,
-                                                     SchedulingPolicy::kPriority, 2)),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ExhaustiveTest,
+    ::testing::Values(make_case("plain", 1, false, SchedulingPolicy::kFcfs, 1),
+                      make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1),
+                      make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
+                      make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
+                      make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
+                      with_host_blocks(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
+                      with_host_blocks(make_case("family", 2, false, SchedulingPolicy::kPriority, 2)),
+                      make_case("family_with_priorities", 2, false, SchedulingPolicy::kPriority, 2)),
+    [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace quire::testing

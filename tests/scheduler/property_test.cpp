@@ -92,10 +92,11 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
              << shortest.describe();
     }
   }
-  print_text(stdout,
-             "{} operations, {} preemptions, {} tokens from the prefix cache, {} blocks copied, {} restored\n",
-             totals.num_operations, totals.num_preemptions, totals.num_hits, totals.num_block_copies,
-             totals.num_restored);
+  print_text(
+      stdout,
+      "{} operations, {} preemptions, {} tokens from the prefix cache, {} blocks copied, {} restored\n",
+      totals.num_operations, totals.num_preemptions, totals.num_hits, totals.num_block_copies,
+      totals.num_restored);
   EXPECT_GT(totals.num_preemptions, 0U);
   EXPECT_GT(totals.num_hits, 0U);
   EXPECT_GT(totals.num_block_copies, 0U);
