@@ -282,11 +282,12 @@ bool Engine::finish_unplanned() {
     log_error("sequence {} could not be planned: {}", failure.id, failure.why);
     finish(failure.id, FinishReason::kError, failure.why);
   }
+  if (!failures.empty()) publish_stats();
   return !failures.empty();
 }
 
-// All steps in flight are lost. Where there is none, what failed is planning as a whole, and would again:
-// that ends everything.
+// All steps in flight are lost, and computed again. Where there is none, what failed is planning as a whole,
+// and would again: that ends everything.
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
   finish_unplanned();
@@ -295,6 +296,12 @@ void Engine::fail_step(const std::string& why) {
   const std::vector<SequenceUpdate> failed =
       scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
   for (const SequenceUpdate& update : failed) finish(update.id, FinishReason::kError, why);
+  publish_stats();
+}
+
+void Engine::publish_stats() {
+  const std::lock_guard lock(stats_mutex_);
+  stats_.scheduler = scheduler_->stats();
 }
 
 // Tells the caller of a sequence's end; that of a beam ends its search.
@@ -327,10 +334,7 @@ bool Engine::take_messages() {
     messages.swap(messages_);
   }
   for (Message& message : messages) std::visit([this](auto& which) { handle(std::move(which)); }, message);
-  if (!messages.empty()) {
-    const std::lock_guard lock(stats_mutex_);
-    stats_.scheduler = scheduler_->stats();
-  }
+  if (!messages.empty()) publish_stats();
   expire();
   return true;
 }

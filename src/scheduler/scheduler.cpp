@@ -123,7 +123,8 @@ std::optional<StepPlan> Scheduler::schedule() {
   draft.plan.sequences.reserve(most);
   QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
   drafted_.sequences.reserve(most);
-  plan_by_rank(draft);
+  if (!plan_suspect(draft)) plan_by_rank(draft);
+  if (draft.plan.sequences.empty()) plan_suspect(draft);  // one may just have been admitted
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
   for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
@@ -135,15 +136,27 @@ std::optional<StepPlan> Scheduler::schedule() {
   return std::move(draft.plan);
 }
 
+// A suspect is planned for itself, with no other step in flight. True: nothing else is to be planned.
+bool Scheduler::plan_suspect(Draft& draft) {
+  const auto is_suspect = [](const Sequence* sequence) { return sequence->suspect; };
+  const auto found = std::find_if(running_.begin(), running_.end(), is_suspect);
+  if (found == running_.end()) return false;
+  if (!in_flight_.empty()) return true;
+  plan_next(**found, draft);
+  return !draft.plan.sequences.empty();
+}
+
 // Running sequences and those waiting take their turn by rank. First come, first served, all running ones
 // rank before all waiting ones; under priorities one that waits may rank before one that runs.
 void Scheduler::plan_by_rank(Draft& draft) {
-  const auto is_decode = [this](const Sequence* sequence) { return span_limit(*sequence) == 1; };
+  const auto is_decode = [this](const Sequence* sequence) {
+    return !sequence->suspect && span_limit(*sequence) == 1;
+  };
   draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
   for (std::size_t i = 0; draft.budget > 0;) {  // preemption takes from the end
     if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
     if (i >= running_.size()) break;
-    if (plan_next(*running_[i], draft)) ++i;
+    if (running_[i]->suspect || plan_next(*running_[i], draft)) ++i;
   }
 }
 
@@ -320,6 +333,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   Sequence& sequence = *planned.sequence;
   --sequence.num_in_flight;
   sequence.num_pending -= planned.sample ? 1 : 0;
+  sequence.suspect &= !planned.sample;
   if (sequence.state == SequenceState::kRetiring) {
     if (sequence.num_in_flight == 0) end(sequence);
     return;
@@ -413,11 +427,17 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) continue;  // it was in several steps
     Sequence& sequence = found->second;
-    if (sequence.state == SequenceState::kRunning) updates.push_back(error_update(sequence));
-    sequence.num_in_flight = 0;
-    end(sequence);
+    sequence.num_in_flight = sequence.num_pending = 0;
+    const bool was_alone = sequence.suspect && lost.size() == 1;
+    if (was_alone && sequence.state == SequenceState::kRunning) updates.push_back(error_update(sequence));
+    if (was_alone || sequence.state == SequenceState::kRetiring) {
+      end(sequence);
+      continue;
+    }
+    sequence.suspect = true;
+    sequence.started = false;  // what it holds may never have been written
   }
-  // A fork that has not started stands on blocks that a lost step may have been to write.
+  // Nor may the blocks of a sibling that a fork stands on.
   const auto started = [](const Sequence* sequence) { return sequence->started; };
   while (!std::all_of(running_.begin(), running_.end(), started)) preempt_last();
   return updates;

@@ -137,11 +137,13 @@ class Scheduler {
   // parents that have no fork are given back at once. It must follow before anything else is planned.
   void fork_beams(SequenceId first, std::span<const BeamFork> forks);
 
-  // The runner has lost every step in flight, and nothing else. Their sequences end with kError, and since
-  // cached blocks may never have been written, all cached prefixes are forgotten.
+  // The runner has lost every step in flight, and nothing else. Their sequences wait again, as after a
+  // preemption, and since cached blocks may never have been written, all cached prefixes are forgotten. To
+  // find the one that cannot be computed, each then runs alone until it gets a token; if its step is lost
+  // again, it ends with kError.
   std::vector<SequenceUpdate> fail_in_flight();
 
-  // Ends every sequence with kError, those in flight as fail_in_flight does.
+  // Ends every sequence with kError; steps in flight are lost.
   std::vector<SequenceUpdate> fail_all();
 
   bool has_unfinished() const { return !running_.empty() || !waiting_.empty(); }
@@ -183,6 +185,7 @@ class Scheduler {
     bool forked = false;   // the shared ones are those of a sequence of the same family
   };
 
+  bool plan_suspect(Draft& draft);
   void plan_by_rank(Draft& draft);
   bool plan_next(Sequence& sequence, Draft& draft);
   void enqueue(Sequence& sequence);

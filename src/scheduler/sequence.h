@@ -68,6 +68,7 @@ struct Sequence {
   bool started = false;           // a step was planned since it got its slot
   bool has_sampled = false;       // since it got its slot
   bool yielding = false;          // planned no more until its steps are applied, then preempted
+  bool suspect = false;           // a step of it was lost, and it got no token since: planned alone
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
   SavedBlocks saved;              // until a step that restores them is planned

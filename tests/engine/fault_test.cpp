@@ -9,8 +9,11 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -60,19 +63,22 @@ void expect_all_blocks_free(Engine& engine) {
   EXPECT_EQ(stats().num_running, 0);
 }
 
+// Fails a stage whenever it comes to the victim, or to a step that the victim is in, from the fifth time on.
 class FaultTest : public ::testing::TestWithParam<EngineStage> {
  protected:
-  // Fails this stage once, when it comes to the victim, or to a step, for the fifth time. No step is
-  // submitted before all requests are.
+  // No step is submitted before all requests are.
   EngineHooks hooks() {
     EngineHooks hooks;
     hooks.fault = [this, all_there = all_there_.get_future().share()](EngineStage stage, SequenceId id) {
-      if (stage == EngineStage::kSubmit) all_there.wait();
+      if (stage == EngineStage::kSchedule) planned_.insert(id);
+      if (stage == EngineStage::kSubmit) {
+        all_there.wait();
+        in_step_ = std::exchange(planned_, {});
+      }
+      if (stage != GetParam()) return;
       const bool of_step = stage == EngineStage::kSubmit || stage == EngineStage::kCollect;
-      if (stage != GetParam() || !armed_ || (!of_step && id != kVictim)) return;
-      if (++visits_ < 5) return;
-      armed_ = false;
-      throw std::runtime_error("injected");
+      if ((of_step ? in_step_.contains(kVictim) : id == kVictim) && ++visits_ >= 5)
+        throw std::runtime_error("injected");
     };
     return hooks;
   }
@@ -80,11 +86,11 @@ class FaultTest : public ::testing::TestWithParam<EngineStage> {
   static constexpr SequenceId kVictim = 2;  // the second request
 
   std::promise<void> all_there_;
-  std::atomic<bool> armed_ = true;
+  std::set<SequenceId> planned_, in_step_;
   std::atomic<int> visits_ = 0;
 };
 
-TEST_P(FaultTest, EndsTheRequestsOfTheStepItConcernsAndNothingElse) {
+TEST_P(FaultTest, EndsTheRequestThatItConcernsAndNothingElse) {
   EngineConfig config = testing::golden_config("qwen3");
   config.max_num_seqs = 2;
   Engine engine(config, open_model(config.model), hooks());
@@ -100,15 +106,10 @@ TEST_P(FaultTest, EndsTheRequestsOfTheStepItConcernsAndNothingElse) {
     EXPECT_EQ(output.finish_reason, FinishReason::kError);
     EXPECT_EQ(output.error, "injected");
   }
+  EXPECT_THAT(beside.get().token_ids, ElementsAreArray(golden_output(0)));
   EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(golden_output(0)));
   EXPECT_THAT(last.get().token_ids, ElementsAreArray(golden_output(2)));
-  const CompletionOutput neighbour = beside.get();
-  if (GetParam() == EngineStage::kSubmit || GetParam() == EngineStage::kCollect) {
-    EXPECT_EQ(neighbour.error, "injected");  // it was in the same step
-  } else {
-    EXPECT_THAT(neighbour.token_ids, ElementsAreArray(golden_output(0)));
-  }
-  EXPECT_FALSE(armed_);
+  EXPECT_GE(visits_, 5);
   EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
               ElementsAreArray(golden_output(1)));
   expect_all_blocks_free(engine);
@@ -118,6 +119,59 @@ INSTANTIATE_TEST_SUITE_P(Stages, FaultTest,
                          ::testing::Values(EngineStage::kSchedule, EngineStage::kSubmit,
                                            EngineStage::kCollect, EngineStage::kDetokenize,
                                            EngineStage::kCallback));
+
+class LostStepTest : public ::testing::TestWithParam<EngineStage> {
+ protected:
+  // A beam search, several outputs and one, with steps from `first` to `last` lost.
+  static std::vector<RequestOutput> outputs_without_steps(int first, int last) {
+    EngineHooks hooks;
+    hooks.fault = [=, step = 0](EngineStage stage, SequenceId) mutable {
+      if (stage == GetParam() && ++step >= first && step <= last) throw std::runtime_error("injected");
+    };
+    const EngineConfig config = testing::golden_config("qwen3");
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    std::vector<std::future<RequestOutput>> done;
+    for (int i = 0; i < 3; ++i) {
+      EngineRequest request = request_of(golden_prompt(i));
+      request.params.temperature = 1.5F;
+      request.params.seed = 3;
+      if (i == 0) request.params.beam_width = 3;
+      if (i == 1) request.params.n = 3;
+      auto promise = std::make_shared<std::promise<RequestOutput>>();
+      done.push_back(promise->get_future());
+      request.on_update = [promise](const RequestUpdate& update) {
+        if (update.finished) promise->set_value(update.request);
+      };
+      engine.submit(std::move(request));
+    }
+    std::vector<RequestOutput> outputs;
+    for (auto& one : done) outputs.push_back(one.get());
+    expect_all_blocks_free(engine);
+    return outputs;
+  }
+};
+
+TEST_P(LostStepTest, IsComputedAgain) {
+  const auto plain = outputs_without_steps(0, 0);
+  for (const int step : {1, 2, 9}) {
+    const auto outputs = outputs_without_steps(step, step);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      ASSERT_EQ(outputs[i].outputs.size(), plain[i].outputs.size());
+      for (std::size_t j = 0; j < plain[i].outputs.size(); ++j) {
+        EXPECT_EQ(outputs[i].outputs[j].token_ids, plain[i].outputs[j].token_ids);
+        EXPECT_EQ(outputs[i].outputs[j].error, "");
+      }
+    }
+  }
+}
+
+TEST_P(LostStepTest, EndsEveryRequestIfAllStepsAreLost) {
+  for (const RequestOutput& request : outputs_without_steps(5, 1'000'000))
+    for (const CompletionOutput& output : request.outputs) EXPECT_EQ(output.error, "injected");
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, LostStepTest,
+                         ::testing::Values(EngineStage::kSubmit, EngineStage::kCollect));
 
 // The second of several outputs, or of the beams of a search, fails in planning.
 std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {

@@ -337,7 +337,51 @@ TEST(SchedulerTest, WhatCannotBePlannedIsLeftOutOfTheStep) {
   }
 }
 
-TEST(SchedulerTest, ALostStepEndsItsSequencesAndForgetsCachedPrefixes) {
+void lose_steps(Engine& engine) {
+  engine.runner.drop_all();
+  for (SequenceUpdate& update : engine.scheduler.fail_in_flight()) engine.book(std::move(update));
+  engine.scheduler.check();
+}
+
+std::vector<SequenceId> ids_of(const std::optional<StepPlan>& plan) {
+  std::vector<SequenceId> ids;
+  for (const SequencePlan& sequence : plan->sequences) ids.push_back(sequence.sequence);
+  return ids;
+}
+
+TEST(SchedulerTest, WhatWasInALostStepIsComputedAgainEachAloneUntilItGetsAToken) {
+  for (const int depth : {1, 2}) {
+    Engine engine(small_config(), depth);
+    for (const TokenId first : {100, 200, 300}) engine.add(Engine::request_of(9, 5, first));
+    for (int i = 0; i < depth; ++i) engine.submit();
+    lose_steps(engine);
+    for (const SequenceId id : {1, 2, 3}) {
+      EXPECT_EQ(ids_of(engine.submit()), std::vector<SequenceId>{id});
+      EXPECT_FALSE(engine.submit());
+      engine.apply();
+    }
+    EXPECT_EQ(ids_of(engine.submit()), (std::vector<SequenceId>{1, 2, 3}));
+    engine.run();
+    for (const SequenceId id : {1, 2, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 5));
+  }
+}
+
+TEST(SchedulerTest, WhatIsLostAgainWhenItIsAloneEnds) {
+  Engine engine(small_config());
+  for (const TokenId first : {100, 200, 300}) engine.add(Engine::request_of(9, 5, first));
+  engine.submit();
+  lose_steps(engine);
+  engine.submit();
+  engine.apply();
+  EXPECT_EQ(ids_of(engine.submit()), std::vector<SequenceId>{2});
+  lose_steps(engine);
+  EXPECT_EQ(engine.outcomes[2].finish, FinishReason::kError);
+  EXPECT_EQ(ids_of(engine.submit()), std::vector<SequenceId>{1});  // 3 is admitted, and next
+  engine.run();
+  for (const SequenceId id : {1, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 5));
+}
+
+TEST(SchedulerTest, ALostStepForgetsCachedPrefixes) {
   SchedulerConfig config = small_config();
   config.max_num_seqs = 1;
   Engine engine(config, 2);
@@ -345,9 +389,8 @@ TEST(SchedulerTest, ALostStepEndsItsSequencesAndForgetsCachedPrefixes) {
   const SequenceId waiting = engine.add(20, 5);
   engine.submit();
   engine.submit();
-  engine.runner.drop_all();
-  for (SequenceUpdate& update : engine.scheduler.fail_in_flight()) engine.book(std::move(update));
-  EXPECT_EQ(engine.outcomes[lost].finish, FinishReason::kError);
+  lose_steps(engine);
+  EXPECT_TRUE(engine.scheduler.abort(lost));
   engine.run();
   EXPECT_EQ(engine.outcomes[waiting].num_cached_tokens, 0);
   EXPECT_EQ(engine.outcomes[waiting].tokens, engine.reference(waiting, 5));
