@@ -264,7 +264,7 @@ void Engine::run() {
       fail_step(e.what());
     }
   }
-  runner_->drop_in_flight();
+  drop_steps();
 }
 
 // Plans a step and submits it. False: there is nothing to plan.
@@ -291,12 +291,21 @@ bool Engine::finish_unplanned() {
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
   finish_unplanned();
-  runner_->drop_in_flight();
-  steps_.clear();
+  drop_steps();
   const std::vector<SequenceUpdate> failed =
       scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
   for (const SequenceUpdate& update : failed) finish(update.id, FinishReason::kError, why);
   publish_stats();
+}
+
+// A device that is lost fails here, too; then every step that follows will.
+void Engine::drop_steps() {
+  try {
+    runner_->drop_in_flight();
+  } catch (const std::exception& e) {
+    log_error("waiting for steps that are dropped: {}", e.what());
+  }
+  steps_.clear();
 }
 
 void Engine::publish_stats() {

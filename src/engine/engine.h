@@ -133,6 +133,7 @@ class Engine {
 
   void finish(SequenceId id, FinishReason reason, const std::string& why);
   bool finish_unplanned();
+  void drop_steps();
   void publish_stats();
   void fail_step(const std::string& why);
   void poison_new_blocks(const StepPlan& plan);

@@ -293,9 +293,9 @@ void ModelRunner::poison_block(BlockId block) {
 }
 
 void ModelRunner::drop_in_flight() {
-  for (const Pending& pending : pending_) backend_.wait(pending.done);
   pending_.clear();
   next_stage_ = 0;
+  backend_.wait(backend_.record());  // also for what a step that failed had queued
 }
 
 }  // namespace quire

@@ -224,6 +224,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
   prepare_write(sequence, plan, draft);
+  restore_blocks(sequence, draft);
 
   sequence.started = true;
   if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
@@ -240,10 +241,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
 // Gives the sequence the blocks that its span writes, and tells the plan of them.
 void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft) {
   const bool start = plan.start.has_value();
-  if (start) {
-    restore_blocks(sequence, draft);
-    forget_block_to_write(sequence);
-  }
+  if (start) forget_block_to_write(sequence);
   std::vector<BlockCopy> copies;  // one at most
   const int first_changed =
       sequence.table.prepare_write(plan.first_position, plan.first_position + plan.num_tokens, copies);

@@ -183,7 +183,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.max_num_batched_tokens = any(1, 40);
     config.enable_prefix_caching = seed % 2 == 0;
     config.hash_bits = seed % 3 == 0 ? 2 : 64;
-    config.num_host_blocks = seed % 7 == 0 ? any(1, 30) : 0;
+    config.num_host_blocks = seed % 2 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
     Searches searches(config, any(1, 3), seed);
     std::set<SequenceId> added;
@@ -204,7 +204,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
   }
   EXPECT_GT(num_preemptions, 1000U);
   EXPECT_GT(num_copies, 1000U);
-  EXPECT_GT(num_restored, 100U);
+  EXPECT_GT(num_restored, 50U);
 }
 
 }  // namespace
