@@ -62,6 +62,11 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate -p hi --truncate-prompt-tokens 0"), "truncate_prompt_tokens is 0");
   expect_mistake(run_quire("generate -p hi --no-detokenize --stop x"), "detokenize");
   expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
+  expect_mistake(run_quire("generate -p hi --swap-space -1"), "swap-space is -1");
+  expect_mistake(run_quire("generate -p hi --swap-space 1e-9"), "one takes");
+  expect_mistake(run_quire("generate -p hi --swap-space much"), "--swap-space");
+  expect_mistake(run_quire("generate -p hi --preemption-mode swap"), "swap-space");
+  expect_mistake(run_quire("generate -p hi --preemption-mode drop"), "recompute");
   expect_mistake(run_quire("generate -p hi --dtype int4"), "float16");
   expect_mistake(run_quire("generate -p hi --block-size 10"), "power of two");
   expect_mistake(run_quire("generate --prompt-ids 1,x"), "--prompt-ids");

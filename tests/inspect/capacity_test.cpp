@@ -57,14 +57,17 @@ TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
       const auto real = make_backend({});
       CountingBackend backend(*real);
       SingleRank comm(backend);
-      const RuntimeConfig config = resolve_config(small_config(dtype), model.config, backend, comm);
+      EngineConfig asked = small_config(dtype);
+      asked.swap_space = tied ? 0.001 : 0;
+      const RuntimeConfig config = resolve_config(asked, model.config, backend, comm);
       const MemoryPlan plan = plan_memory(backend, comm, config, model.config);
       EXPECT_EQ(backend.weights + backend.device + backend.host, 0U) << "planning allocated";
 
       const ModelRunner runner(backend, comm, config, model.config, *model.weights);
       EXPECT_EQ(plan.weights, backend.weights);
       EXPECT_EQ(plan.workspace + plan.kv_cache, backend.device);
-      EXPECT_EQ(plan.host, backend.host);
+      EXPECT_EQ(plan.host + plan.swap_space, backend.host);
+      EXPECT_EQ(plan.swap_space > 0, tied);
       EXPECT_EQ(plan.kv_cache, config.block_bytes() * static_cast<std::size_t>(config.num_blocks));
       EXPECT_GT(plan.workspace, 0U);
     }
