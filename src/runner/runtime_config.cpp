@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/json.h"
 #include "ops/sharding.h"
 #include "runner/memory_plan.h"
@@ -80,12 +81,13 @@ std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
 }
 
 int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
-  constexpr double kMaxGib = 1 << 20;
+  const double host_gib = static_cast<double>(host_memory()) / (std::int64_t{1} << 30);
   const std::string& mode = config.preemption_mode;
   if (mode != "auto" && mode != "swap" && mode != "recompute")
     fail("preemption-mode {} is not known; use auto, swap or recompute", in_quotes(mode));
-  if (!(config.swap_space >= 0 && config.swap_space <= kMaxGib))
-    fail("swap-space is {}; it must be from 0 to {} GiB", config.swap_space, kMaxGib);
+  if (!(config.swap_space >= 0 && config.swap_space <= host_gib))
+    fail("swap-space is {}; it must be from 0 to this machine's memory, {:.1f} GiB", config.swap_space,
+         host_gib);
   if (mode == "swap" && config.swap_space == 0) fail("preemption-mode swap needs swap-space");
   if (mode == "recompute" || config.swap_space == 0) return 0;
   const auto blocks =

@@ -64,6 +64,7 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
   expect_mistake(run_quire("generate -p hi --swap-space -1"), "swap-space is -1");
   expect_mistake(run_quire("generate -p hi --swap-space 1e-9"), "one takes");
+  expect_mistake(run_quire("generate -p hi --swap-space 1e9"), "this machine's memory");
   expect_mistake(run_quire("generate -p hi --swap-space much"), "--swap-space");
   expect_mistake(run_quire("generate -p hi --preemption-mode swap"), "swap-space");
   expect_mistake(run_quire("generate -p hi --preemption-mode drop"), "recompute");

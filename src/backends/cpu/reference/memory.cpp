@@ -1,16 +1,14 @@
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstring>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 
 namespace quire {
 
-std::size_t ReferenceBackend::total_memory() const {
-  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
+std::size_t ReferenceBackend::total_memory() const { return host_memory(); }
 
 // Pages of zeros that cost nothing until they are touched.
 Buffer ReferenceBackend::allocate(std::size_t bytes, MemoryKind) {
