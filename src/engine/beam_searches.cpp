@@ -12,13 +12,13 @@ void BeamSearches::add(SequenceRequest first, BeamSearch::Rules rules) {
   Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
   try {
     rules.max_tokens = scheduler_.add(std::move(first));
-  } catch (const Error& e) {
+    search.beams = BeamSearch(std::move(rules));
+    begin_round(search);
+    searches_.emplace(id, std::move(search));
+  } catch (const std::exception& e) {  // too long, say, or no memory
+    scheduler_.abort_family(id);
     outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
-    return;
   }
-  search.beams = BeamSearch(std::move(rules));
-  begin_round(search);
-  searches_.emplace(id, std::move(search));
 }
 
 void BeamSearches::begin_round(Search& search) {
@@ -31,7 +31,11 @@ std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& update
   std::erase_if(updates, [&](SequenceUpdate& update) {
     const auto search = find(update.id);
     if (search == searches_.end()) return false;
-    if (auto result = take(search, update)) results.push_back(std::move(*result));
+    try {
+      if (auto result = take(search, update)) results.push_back(std::move(*result));
+    } catch (const std::exception& e) {
+      results.push_back(close(search, FinishReason::kError, e.what()));
+    }
     return true;
   });
   return results;
@@ -45,6 +49,7 @@ std::optional<SearchResult> BeamSearches::take(Searches::iterator found, Sequenc
   QUIRE_CHECK(update.logprobs && search.num_missing > 0);
   search.next[update.id - first] = std::move(update.logprobs->top);
   if (--search.num_missing > 0) return std::nullopt;
+  if (fault_) fault_(EngineStage::kSearch, first);
   search.beams.advance(search.next);
   if (search.beams.beams().empty()) return close(found, FinishReason::kNone, {});
   std::vector<BeamFork> forks;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/beam_search.h"
+#include "engine/hooks.h"
 #include "engine/output_processor.h"
 #include "scheduler/scheduler.h"
 
@@ -16,12 +17,16 @@ namespace quire {
 // contract: the engine's thread.
 class BeamSearches {
  public:
-  BeamSearches(Scheduler& scheduler, OutputProcessor& outputs) : scheduler_(scheduler), outputs_(outputs) {}
+  using Fault = std::function<void(EngineStage, SequenceId)>;  // EngineHooks::fault, or none
+
+  BeamSearches(Scheduler& scheduler, OutputProcessor& outputs, Fault fault)
+      : scheduler_(scheduler), outputs_(outputs), fault_(std::move(fault)) {}
 
   // What the scheduler refuses ends the request.
   void add(SequenceRequest first, BeamSearch::Rules rules);
   bool contains(SequenceId id) { return find(id) != searches_.end(); }
-  // Takes what concerns beams out of a step's updates. Returns what has come of searches that have ended.
+  // Takes what concerns beams out of a step's updates. Returns what has come of searches that have ended; one
+  // that fails ends alone.
   std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates);
   // Ends the search that a sequence is of, with what it has found. False: it is of none.
   bool end(SequenceId id, FinishReason reason, const std::string& error);
@@ -43,6 +48,7 @@ class BeamSearches {
 
   Scheduler& scheduler_;
   OutputProcessor& outputs_;
+  Fault fault_;
   Searches searches_;
 };
 

@@ -81,7 +81,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
-  searches_.emplace(*scheduler_, *outputs_);
+  searches_.emplace(*scheduler_, *outputs_, hooks_.fault);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -239,10 +239,11 @@ EngineStats Engine::stats() const {
   return stats_;
 }
 
-void Engine::observe_steps(std::function<void(const StepRecord&)> observer, int profile_every) {
+void Engine::observe_steps(StepObserver observer, int profile_every) {
   profile_every_ = can_profile() ? profile_every : 0;
+  auto shared = observer ? std::make_shared<const StepObserver>(std::move(observer)) : nullptr;
   const std::lock_guard lock(stats_mutex_);
-  step_observer_ = std::move(observer);
+  step_observer_ = std::move(shared);
 }
 
 void Engine::post(Message message) {
@@ -342,9 +343,17 @@ bool Engine::take_messages() {
     if (closing_) return false;
     messages.swap(messages_);
   }
-  for (Message& message : messages) std::visit([this](auto& which) { handle(std::move(which)); }, message);
+  const auto guarded = [](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& e) {  // no memory, say; what runs goes on
+      log_error("a message to the engine is lost: {}", e.what());
+    }
+  };
+  for (Message& message : messages)
+    guarded([&] { std::visit([this](auto& which) { handle(std::move(which)); }, message); });
   if (!messages.empty()) publish_stats();
-  expire();
+  guarded([this] { expire(); });
   return true;
 }
 
@@ -435,14 +444,27 @@ void Engine::collect_step() {
 
 // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps booked.
 void Engine::book(const StepRecord& record) {
-  const std::lock_guard lock(stats_mutex_);
+  std::shared_ptr<const StepObserver> observer;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    add_to_stats(record);
+    observer = step_observer_;
+  }
+  if (!observer) return;
+  try {
+    (*observer)(record);
+  } catch (const std::exception& e) {
+    log_error("a step's observer failed: {}", e.what());
+  }
+}
+
+void Engine::add_to_stats(const StepRecord& record) {
   stats_.scheduler = scheduler_->stats();
   stats_.prefill_tokens += record.prefill_tokens;
   stats_.decode_tokens += record.tokens - record.prefill_tokens;
   const double prefill = record.seconds * record.prefill_share();
   stats_.prefill_seconds += prefill;
   stats_.decode_seconds += record.seconds - prefill;
-  if (step_observer_) step_observer_(record);
 }
 
 }  // namespace quire

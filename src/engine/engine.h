@@ -87,9 +87,10 @@ class Engine {
   const std::filesystem::path& model_directory() const { return model_.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const;
-  // Called after every step from now on, on the engine's thread, which waits for it. With profile_every, on a
-  // backend with graphs, every so many steps one has its ops timed.
-  void observe_steps(std::function<void(const StepRecord&)> observer, int profile_every = 0);
+  // Called after every step from now on, on the engine's thread, which waits for it; what it throws is
+  // logged. With profile_every, on a backend with graphs, every so many steps one has its ops timed.
+  using StepObserver = std::function<void(const StepRecord&)>;
+  void observe_steps(StepObserver observer, int profile_every = 0);
   bool can_profile() const { return backend_->has_graphs(); }
   // As Backend's. While no request is unfinished.
   std::optional<DeviceCeiling> measure_ceiling() { return backend_->measure_ceiling(); }
@@ -141,6 +142,7 @@ class Engine {
   void submit_step(const StepPlan& plan);
   void collect_step();
   void book(const StepRecord& record);
+  void add_to_stats(const StepRecord& record);  // under stats_mutex_
 
   std::vector<StartupPhase> startup_;
   ModelFiles model_;
@@ -169,8 +171,8 @@ class Engine {
   std::int64_t queued_tokens_ = 0;    // guarded by mutex_
   bool closing_ = false;              // guarded by mutex_
   mutable std::mutex stats_mutex_;
-  EngineStats stats_;                                     // guarded by stats_mutex_
-  std::function<void(const StepRecord&)> step_observer_;  // guarded by stats_mutex_
+  EngineStats stats_;                                  // guarded by stats_mutex_
+  std::shared_ptr<const StepObserver> step_observer_;  // guarded by stats_mutex_
   std::atomic<int> profile_every_{0};
   std::uint64_t steps_planned_ = 0;
   std::thread thread_;

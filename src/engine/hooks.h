@@ -7,7 +7,7 @@
 
 namespace quire {
 
-enum class EngineStage : std::uint8_t { kSchedule, kSubmit, kCollect, kDetokenize, kCallback };
+enum class EngineStage : std::uint8_t { kSchedule, kSubmit, kCollect, kSearch, kDetokenize, kCallback };
 
 // What tests change of an engine.
 struct EngineHooks {

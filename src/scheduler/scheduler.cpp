@@ -332,6 +332,10 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   --sequence.num_in_flight;
   sequence.num_pending -= planned.sample ? 1 : 0;
   sequence.suspect &= !planned.sample;
+  if (result.token == SequenceResult::kInvalidLogits) {
+    // Its keys and values may be as broken as its logits.
+    for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
+  }
   if (sequence.state == SequenceState::kRetiring) {
     if (sequence.num_in_flight == 0) end(sequence);
     return;
@@ -347,8 +351,6 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   }
   if (result.token == SequenceResult::kInvalidLogits) {
     update.finish = FinishReason::kError;
-    // Its keys and values may be as broken as its logits.
-    for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
   } else if (planned.sample && sequence.is_beam()) {
     sequence.held = true;
     admission_blocked_ = false;  // it could give its blocks to another one of its search
@@ -420,6 +422,7 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   prefix_cache_.clear();
   // Nor need what was to be saved have been.
   for (auto& [id, sequence] : sequences_) forget_saved(sequence.saved, sequence.saved.blocks.size());
+  saves_.clear();
   std::vector<SequenceUpdate> updates;
   for (const SequenceId id : lost) {
     const auto found = sequences_.find(id);

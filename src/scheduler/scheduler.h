@@ -31,8 +31,9 @@ struct PreemptionCosts {
   double token = 1;         // computed again
   double pair = 0;          // what each token before it adds to that
 
-  bool saving_pays(int num_tokens, int num_blocks) const {
-    const double again = num_tokens * (token + 0.5 * num_tokens * pair);
+  // Of num_tokens tokens in num_blocks blocks, behind num_before others that are there.
+  bool saving_pays(int num_before, int num_tokens, int num_blocks) const {
+    const double again = num_tokens * (token + (num_before + 0.5 * num_tokens) * pair);
     return num_blocks * block_copied < again;
   }
 };
@@ -95,9 +96,8 @@ struct SchedulerStats {
 // Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
 // priorities, that among equals. Who ranks first is admitted first and gets blocks first, and when blocks run
 // out the last running one gives its blocks back: they are saved in host memory where there is room and that
-// costs less than computing them again. Under priorities it does so for
-// a waiting one of lower number too. Any number of steps may be in flight; they are executed and applied in
-// the order they were planned.
+// costs less than computing them again. Under priorities it does so for a waiting one of lower number too.
+// Any number of steps may be in flight; they are executed and applied in the order they were planned.
 //
 // Threads: one thread owns a scheduler; nothing is locked.
 class Scheduler {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "scheduler/scheduler.h"
@@ -33,6 +34,10 @@ void Scheduler::check() const {
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
                 "2: block {} has {} references", block, pool_.ref_count(block));
   host_pool_.check();
+  std::set<BlockId> targets;
+  for (const BlockCopy& save : saves_)
+    QUIRE_CHECK(host_pool_.ref_count(save.to) == 1 && targets.insert(save.to).second,
+                "16: block {} of host memory is saved to for nobody, or twice", save.to);
   for (BlockId block = 0; block < host_pool_.num_blocks(); ++block) {
     const int num_references = host_pool_.ref_count(block);
     QUIRE_CHECK(num_references <= 1 && num_references == num_savers[static_cast<std::size_t>(block)],

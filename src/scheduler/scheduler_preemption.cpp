@@ -22,17 +22,20 @@ void Scheduler::preempt_last() {
   ++num_preemptions_;
 }
 
-// The blocks behind those that others hold as well, if host memory has room for all of them. The pool may
-// give them away at once: the next step saves before it does anything else.
+// The blocks behind those that others hold as well, if host memory has room for all of them; all blocks of a
+// sequence that may share none. The pool may give them away at once: the next step saves before it does
+// anything else.
 void Scheduler::save_blocks(Sequence& sequence) {
   const auto blocks = sequence.table.blocks();
   const auto is_own = [this](BlockId block) { return pool_.ref_count(block) == 1; };
-  const auto first = std::find_if(blocks.begin(), blocks.end(), is_own);
+  const auto first = of_every_position(sequence.request.prompt_output)
+                         ? blocks.begin()
+                         : std::find_if(blocks.begin(), blocks.end(), is_own);
   const auto num_blocks = static_cast<int>(blocks.end() - first);
   const auto index = static_cast<int>(first - blocks.begin());
-  const int num_tokens = sequence.num_planned - index * config_.block_size;
-  if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
-      !config_.preemption.saving_pays(num_tokens, num_blocks))
+  const int num_before = index * config_.block_size;
+  if (sequence.num_planned <= num_before || num_blocks > host_pool_.num_free() ||
+      !config_.preemption.saving_pays(num_before, sequence.num_planned - num_before, num_blocks))
     return;
   sequence.saved = {index, sequence.num_planned, {}};
   for (auto block = first; block != blocks.end(); ++block) {
@@ -45,13 +48,16 @@ void Scheduler::save_blocks(Sequence& sequence) {
 
 // With the first step of a sequence that was admitted with saved blocks.
 void Scheduler::restore_blocks(Sequence& sequence, Draft& draft) {
-  const SavedBlocks saved = std::exchange(sequence.saved, {});
+  const SavedBlocks& saved = sequence.saved;
   if (saved.blocks.empty()) return;
+  std::vector<BlockCopy>& restores = draft.plan.restores;
+  restores.reserve(restores.size() + saved.blocks.size());
+  drafted_.restored.reserve(drafted_.restored.size() + saved.blocks.size());  // from here on nothing fails
   const auto to = sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first));
-  for (std::size_t i = 0; i < saved.blocks.size(); ++i)
-    draft.plan.restores.push_back({saved.blocks[i], to[i]});
+  for (std::size_t i = 0; i < saved.blocks.size(); ++i) restores.push_back({saved.blocks[i], to[i]});
   drafted_.restored.insert(drafted_.restored.end(), saved.blocks.begin(), saved.blocks.end());
   num_restored_blocks_ += saved.blocks.size();
+  sequence.saved = {};
   sequence.prompt_step = last_plan_ + 1;  // copies within the cache come before: no fork before the next step
 }
 

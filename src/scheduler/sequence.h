@@ -37,13 +37,12 @@ struct SequenceRequest {
 };
 
 enum class SequenceState : std::uint8_t {
-  kWaiting,   // holds nothing
+  kWaiting,   // holds no slot and no block of the cache
   kRunning,   // holds a slot and blocks
-  kParked,    // a beam that is held and holds nothing: it was preempted
+  kParked,    // a beam that is held and holds as little: it was preempted
   kRetiring,  // has ended, but steps in flight still use its slot and blocks
 };
 
-// The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
 // What a preempted sequence has in host memory: the blocks from `first` on, of its first num_tokens tokens.
 struct SavedBlocks {
   int first = 0;
@@ -51,6 +50,7 @@ struct SavedBlocks {
   std::vector<BlockId> blocks;  // none: nothing is saved
 };
 
+// The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
 struct Sequence {
   explicit Sequence(BlockTable empty_table) : table(std::move(empty_table)) {}
 

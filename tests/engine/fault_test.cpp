@@ -197,6 +197,35 @@ std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
   return output.outputs;
 }
 
+TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
+  EngineHooks hooks;
+  hooks.fault = [rounds = 0](EngineStage stage, SequenceId) mutable {
+    if (stage == EngineStage::kSearch && ++rounds == 4) throw std::runtime_error("injected");
+  };
+  const EngineConfig config = testing::golden_config("qwen3");
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  EngineRequest search = request_of(golden_prompt(1));
+  search.params.beam_width = 3;
+  auto beams = submit(engine, std::move(search));
+  EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+              ElementsAreArray(golden_output(0)));
+  const CompletionOutput output = beams.get();
+  EXPECT_EQ(output.error, "injected");
+  EXPECT_EQ(output.token_ids.size(), 3U);  // the best so far
+  expect_all_blocks_free(engine);
+}
+
+TEST(IsolationTest, AnObserverThatFailsChangesNothing) {
+  for (const int at : {3, 24}) {
+    Engine engine(testing::golden_config("qwen3"));
+    engine.observe_steps([steps = 0, at](const StepRecord&) mutable {
+      if (++steps == at) throw std::runtime_error("injected");
+    });
+    EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+                ElementsAreArray(golden_output(0)));
+  }
+}
+
 TEST(IsolationTest, AnOutputThatCannotBePlannedEndsAlone) {
   SamplingParams params;
   params.seed = 5;

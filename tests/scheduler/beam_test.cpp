@@ -3,6 +3,7 @@
 
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include "scheduler/driver.h"
 
@@ -14,7 +15,7 @@ namespace {
 class Searches {
  public:
   Searches(const SchedulerConfig& config, int depth, std::uint32_t seed)
-      : scheduler(config),
+      : scheduler(with_fault(config)),
         runner(config.num_blocks, config.block_size, config.max_num_seqs, config.num_host_blocks),
         depth_(depth),
         random_(seed) {}
@@ -36,7 +37,9 @@ class Searches {
 
   bool step() {
     if (runner.num_in_flight() < depth_) {
-      if (auto plan = scheduler.schedule()) {
+      auto plan = scheduler.schedule();
+      if (end_unplanned() && !plan) return true;
+      if (plan) {
         num_copies += plan->block_copies.size();
         runner.submit(*plan);
         scheduler.check();
@@ -49,11 +52,20 @@ class Searches {
     return true;
   }
 
+  // The runner loses all steps in flight.
+  void lose() {
+    ++num_losses;
+    runner.drop_all();
+    for (const SequenceUpdate& update : scheduler.fail_in_flight()) end_search_of(update.id);
+    scheduler.check();
+  }
+
   void run() {
     for (int i = 0; step(); ++i) ASSERT_LT(i, 100000);
     EXPECT_TRUE(searches.empty());
     EXPECT_FALSE(scheduler.has_unfinished());
     EXPECT_EQ(scheduler.stats().num_free_blocks, scheduler.stats().num_blocks);
+    EXPECT_EQ(scheduler.stats().num_free_host_blocks, scheduler.stats().num_host_blocks);
   }
 
   // parents: by fork, from 0; none given: at random.
@@ -96,15 +108,47 @@ class Searches {
   FakeRunner runner;
   std::map<SequenceId, Search> searches;
   std::size_t num_copies = 0;
+  int num_losses = 0;
+  int num_unplanned = 0;
+  int fault_in = 0;  // planning fails at this many sequences from here; 0: not
   bool forks_by_itself = true;
 
  private:
-  void book(const SequenceUpdate& update) {
-    auto found = searches.upper_bound(update.id);
-    if (found == searches.begin()) return;
+  using Found = std::map<SequenceId, Search>::iterator;
+
+  SchedulerConfig with_fault(SchedulerConfig config) {
+    config.on_plan = [this](SequenceId) {
+      if (fault_in > 0 && --fault_in == 0) throw std::runtime_error("injected");
+    };
+    return config;
+  }
+
+  Found find(SequenceId id) {
+    Found found = searches.upper_bound(id);
+    if (found == searches.begin()) return searches.end();
     --found;
+    return id - found->first < found->second.width ? found : searches.end();
+  }
+
+  void end_search_of(SequenceId id) {
+    const Found found = find(id);
+    if (found == searches.end()) return;
+    scheduler.abort_family(found->first);
+    searches.erase(found);
+  }
+
+  bool end_unplanned() {
+    const auto failures = scheduler.take_planning_failures();
+    for (const PlanningFailure& failure : failures) end_search_of(failure.id);
+    num_unplanned += static_cast<int>(failures.size());
+    scheduler.check();
+    return !failures.empty();
+  }
+
+  void book(const SequenceUpdate& update) {
+    const Found found = find(update.id);
+    if (found == searches.end()) return;  // of a plain request
     auto& [first, search] = *found;
-    if (update.id - first >= search.width) return;  // of a plain request
     ASSERT_EQ(update.finish, FinishReason::kNone);
     ASSERT_GT(search.num_missing, 0U);
     if (--search.num_missing > 0 || !forks_by_itself) return;
@@ -173,6 +217,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
   std::uint64_t num_preemptions = 0;
   std::uint64_t num_restored = 0;
   std::size_t num_copies = 0;
+  int num_losses = 0, num_unplanned = 0;
   for (std::uint32_t seed = 0; seed < 1500; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -190,6 +235,8 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     for (int i = any(2, 6); i > 0; --i) {
       added.insert(searches.add(any(0, 2) == 0 ? 0 : any(1, 4), any(1, 20), any(1, 10), any(0, 2)));
       for (int steps = any(0, 6); steps > 0; --steps) searches.step();
+      if (seed % 4 == 1 && any(0, 2) == 0) searches.lose();
+      if (seed % 4 == 2 && any(0, 2) == 0) searches.fault_in = any(1, 4);
       if (any(0, 9) > 0) continue;
       const SequenceId victim = *std::next(added.begin(), any(0, static_cast<int>(added.size()) - 1));
       searches.scheduler.abort_family(victim);
@@ -200,11 +247,15 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     num_preemptions += searches.scheduler.stats().num_preemptions;
     num_restored += searches.scheduler.stats().num_restored_blocks;
     num_copies += searches.num_copies;
+    num_losses += searches.num_losses;
+    num_unplanned += searches.num_unplanned;
     if (HasFailure()) return;
   }
   EXPECT_GT(num_preemptions, 1000U);
   EXPECT_GT(num_copies, 1000U);
   EXPECT_GT(num_restored, 50U);
+  EXPECT_GT(num_losses, 100);
+  EXPECT_GT(num_unplanned, 100);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ Case with_host_blocks(Case result) {
 
 class ExhaustiveTest : public ::testing::TestWithParam<Case> {
  protected:
-  enum Kind { kAdd, kSchedule, kApply, kAbort };
+  enum Kind { kAdd, kSchedule, kApply, kAbort, kLose };
   struct Action {
     Kind kind;
     SequenceId id = 0;  // to abort
@@ -67,6 +67,9 @@ class ExhaustiveTest : public ::testing::TestWithParam<Case> {
           break;
         case kApply:
           harness.apply();
+          break;
+        case kLose:
+          harness.fail_in_flight();
           break;
         case kAbort:
           harness.abort(action.id);
@@ -90,7 +93,7 @@ class ExhaustiveTest : public ::testing::TestWithParam<Case> {
     std::vector<Action> next;
     if (num_added < GetParam().requests.size()) next.push_back({kAdd});
     if (harness.num_in_flight() < GetParam().depth) next.push_back({kSchedule});
-    if (harness.num_in_flight() > 0) next.push_back({kApply});
+    if (harness.num_in_flight() > 0) next.insert(next.end(), {{kApply}, {kLose}});
     for (SequenceId id = 1; id <= 4; ++id)
       if (harness.is_alive(id)) next.push_back({kAbort, id});
     for (const Action& action : next) {
@@ -104,7 +107,7 @@ class ExhaustiveTest : public ::testing::TestWithParam<Case> {
     std::string text;
     for (const Action& action : path_)
       text +=
-          format_text(" {}{}", "aspx"[action.kind], action.kind == kAbort ? std::to_string(action.id) : "");
+          format_text(" {}{}", "aspxl"[action.kind], action.kind == kAbort ? std::to_string(action.id) : "");
     return text;
   }
 
@@ -123,7 +126,7 @@ TEST_P(ExhaustiveTest, EveryOrderKeepsEveryInvariant) {
   try {
     explore(std::stoi(wanted != nullptr ? wanted : kActions));
   } catch (const std::exception& e) {
-    FAIL() << e.what() << "\nadd, schedule (s), apply (p), abort (x):" << path();
+    FAIL() << e.what() << "\nadd, schedule (s), apply (p), abort (x), lose (l):" << path();
   }
   print_text(stdout, "{} states, {} preemptions\n", num_states_, num_preemptions_);
   EXPECT_GT(num_preemptions_, 0U);

@@ -211,6 +211,23 @@ class Harness {
     require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
   }
 
+  // Nobody ends but a suspect that was alone.
+  void fail_in_flight() {
+    std::vector<SequenceId> lost;
+    for (const Step& step : in_flight_)
+      for (const auto& [id, samples] : step.sequences) lost.push_back(id);
+    in_flight_.clear();
+    runner_.drop_all();
+    const bool ends = lost.size() == 1 && suspects_.contains(lost[0]) && alive_.contains(lost[0]);
+    const auto updates = scheduler_.fail_in_flight();
+    require(updates.size() == (ends ? 1 : 0), "a wrong loss");
+    if (ends) {
+      require(updates[0].finish == FinishReason::kError && updates[0].id == lost[0], "a wrong loss", lost[0]);
+      alive_.erase(lost[0]);
+    }
+    suspects_.insert(lost.begin(), lost.end());
+  }
+
   bool is_alive(SequenceId id) const { return alive_.contains(id); }
   int num_in_flight() const { return runner_.num_in_flight(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
@@ -409,23 +426,6 @@ class Harness {
     require(failures[0].id == faulty_ && failures[0].why == "injected", "a wrong loss", failures[0].id);
     require(alive_.erase(std::exchange(faulty_, 0)) == 1, "9: a wrong end", failures[0].id);
     return true;
-  }
-
-  // Nobody ends but a suspect that was alone.
-  void fail_in_flight() {
-    std::vector<SequenceId> lost;
-    for (const Step& step : in_flight_)
-      for (const auto& [id, samples] : step.sequences) lost.push_back(id);
-    in_flight_.clear();
-    runner_.drop_all();
-    const bool ends = lost.size() == 1 && suspects_.contains(lost[0]) && alive_.contains(lost[0]);
-    const auto updates = scheduler_.fail_in_flight();
-    require(updates.size() == (ends ? 1 : 0), "a wrong loss");
-    if (ends) {
-      require(updates[0].finish == FinishReason::kError && updates[0].id == lost[0], "a wrong loss", lost[0]);
-      alive_.erase(lost[0]);
-    }
-    suspects_.insert(lost.begin(), lost.end());
   }
 
   int max_length(SequenceId id) const {

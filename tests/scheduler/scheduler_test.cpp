@@ -408,5 +408,17 @@ TEST(SchedulerTest, RefusesResultsThatDoNotFitTheOldestPlan) {
   EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 5));
 }
 
+TEST(SchedulerTest, BrokenLogitsOfAnAbortedSequenceAreNotCachedEither) {
+  Engine engine(small_config(), 2);
+  const SequenceId aborted = engine.add(20, 5);
+  engine.submit();
+  engine.scheduler.abort(aborted);
+  engine.runner.poison_next();
+  engine.apply();
+  const SequenceId next = engine.add(20, 1);
+  engine.run();
+  EXPECT_EQ(engine.outcomes[next].num_cached_tokens, 0);
+}
+
 }  // namespace
 }  // namespace quire::testing
