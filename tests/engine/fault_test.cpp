@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -122,17 +123,27 @@ INSTANTIATE_TEST_SUITE_P(Stages, FaultTest,
 
 class LostStepTest : public ::testing::TestWithParam<EngineStage> {
  protected:
-  // A beam search, several outputs and one, with steps from `first` to `last` lost.
-  static std::vector<RequestOutput> outputs_without_steps(int first, int last) {
+  // A beam search, several outputs and one, with steps from `first` to `last` lost; in a cache so small that
+  // blocks are swapped, or in a large one.
+  static std::vector<RequestOutput> outputs_without_steps(int first, int last, bool swapped = false) {
     EngineHooks hooks;
+    hooks.poison_blocks = swapped;
     hooks.fault = [=, step = 0](EngineStage stage, SequenceId) mutable {
       if (stage == GetParam() && ++step >= first && step <= last) throw std::runtime_error("injected");
     };
-    const EngineConfig config = testing::golden_config("qwen3");
+    EngineConfig config = testing::golden_config("qwen3");
+    if (swapped) {
+      config.block_size = 8;
+      const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
+      config.kv_cache_memory = 14 * block_bytes;
+      config.swap_space = 1.0 / 64;
+      config.preemption_mode = "swap";
+    }
     Engine engine(config, open_model(config.model), std::move(hooks));
     std::vector<std::future<RequestOutput>> done;
     for (int i = 0; i < 3; ++i) {
       EngineRequest request = request_of(golden_prompt(i));
+      request.prompt.resize(std::min<std::size_t>(request.prompt.size(), 40));
       request.params.temperature = 1.5F;
       request.params.seed = 3;
       if (i == 0) request.params.beam_width = 3;
@@ -147,22 +158,33 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
     std::vector<RequestOutput> outputs;
     for (auto& one : done) outputs.push_back(one.get());
     expect_all_blocks_free(engine);
+    EXPECT_EQ(engine.stats().scheduler.num_free_host_blocks, engine.stats().scheduler.num_host_blocks);
+    if (swapped && last == 0) {
+      EXPECT_GT(engine.stats().scheduler.num_restored_blocks, 0U);
+    }
     return outputs;
+  }
+
+  static void expect_equal(const std::vector<RequestOutput>& actual,
+                           const std::vector<RequestOutput>& expected) {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(actual[i].outputs.size(), expected[i].outputs.size());
+      for (std::size_t j = 0; j < expected[i].outputs.size(); ++j) {
+        EXPECT_EQ(actual[i].outputs[j].token_ids, expected[i].outputs[j].token_ids);
+        EXPECT_EQ(actual[i].outputs[j].error, "");
+      }
+    }
   }
 };
 
 TEST_P(LostStepTest, IsComputedAgain) {
   const auto plain = outputs_without_steps(0, 0);
-  for (const int step : {1, 2, 9}) {
-    const auto outputs = outputs_without_steps(step, step);
-    for (std::size_t i = 0; i < plain.size(); ++i) {
-      ASSERT_EQ(outputs[i].outputs.size(), plain[i].outputs.size());
-      for (std::size_t j = 0; j < plain[i].outputs.size(); ++j) {
-        EXPECT_EQ(outputs[i].outputs[j].token_ids, plain[i].outputs[j].token_ids);
-        EXPECT_EQ(outputs[i].outputs[j].error, "");
-      }
-    }
-  }
+  for (const int step : {1, 2, 9}) expect_equal(outputs_without_steps(step, step), plain);
+}
+
+TEST_P(LostStepTest, IsComputedAgainWhileBlocksAreSwapped) {
+  const auto plain = outputs_without_steps(0, 0);
+  for (const int step : {0, 1, 9, 14, 21}) expect_equal(outputs_without_steps(step, step, true), plain);
 }
 
 TEST_P(LostStepTest, EndsEveryRequestIfAllStepsAreLost) {
