@@ -128,7 +128,10 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
   static std::vector<RequestOutput> outputs_without_steps(int first, int last, bool swapped = false) {
     EngineHooks hooks;
     hooks.poison_blocks = swapped;
-    hooks.fault = [=, step = 0](EngineStage stage, SequenceId) mutable {
+    std::promise<void> all_there;  // no step is submitted before all requests are
+    hooks.fault = [=, step = 0, ready = all_there.get_future().share()](EngineStage stage,
+                                                                        SequenceId) mutable {
+      if (stage == EngineStage::kSubmit) ready.wait();
       if (stage == GetParam() && ++step >= first && step <= last) throw std::runtime_error("injected");
     };
     EngineConfig config = testing::golden_config("qwen3");
@@ -155,6 +158,7 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
       };
       engine.submit(std::move(request));
     }
+    all_there.set_value();
     std::vector<RequestOutput> outputs;
     for (auto& one : done) outputs.push_back(one.get());
     expect_all_blocks_free(engine);
