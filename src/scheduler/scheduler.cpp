@@ -347,6 +347,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   }
   if (result.token == SequenceResult::kInvalidLogits) {
     update.finish = FinishReason::kError;
+    ++num_invalid_logits_;
     // Its keys and values may be as broken as its logits.
     for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
   } else if (planned.sample && sequence.is_beam()) {
@@ -467,7 +468,8 @@ SchedulerStats Scheduler::stats() const {
           .num_host_blocks = host_pool_.num_blocks(),
           .num_free_host_blocks = host_pool_.num_free(),
           .prefix_cache_queries = prefix_cache_queries_,
-          .prefix_cache_hits = prefix_cache_hits_};
+          .prefix_cache_hits = prefix_cache_hits_,
+          .num_invalid_logits = num_invalid_logits_};
 }
 
 }  // namespace quire
