@@ -77,6 +77,15 @@ void Metrics::add_step(const StepRecord& step) {
 
 void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
 
+void Metrics::add_response(const std::string& handler, std::string_view method, int status, double seconds) {
+  constexpr std::array<std::string_view, 6> kMethods = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
+  const bool is_known = std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
+  const std::lock_guard lock(mutex_);
+  Responses& responses = responses_[{handler, is_known ? std::string(method) : "other"}];
+  ++responses.by_class[status / 100];
+  responses.seconds.observe(seconds);
+}
+
 std::string Metrics::render(const EngineStats& stats) const {
   PrometheusText text({{"engine", "0"}, {"model_name", model_name_}});
   render_state(text, stats);
@@ -89,7 +98,23 @@ std::string Metrics::render(const EngineStats& stats) const {
   PrometheusText info(Labels{{"engine", "0"}});  // there, it is told of no model
   info.family("vllm:cache_config_info", "gauge", "What the KV cache is, in labels.");
   info.sample("vllm:cache_config_info", 1, cache_info_);
-  return text.take() + info.take();
+  return text.take() + info.take() + render_http();
+}
+
+// What vLLM's boards show of its HTTP server, which tells it without a model.
+std::string Metrics::render_http() const {
+  const std::lock_guard lock(mutex_);
+  PrometheusText text({});
+  text.family("http_requests_total", "counter", "Requests answered, by route, method and class of status.");
+  for (const auto& [key, responses] : responses_)
+    for (const auto& [status, count] : responses.by_class)
+      text.sample("http_requests_total", static_cast<double>(count),
+                  {{"handler", key.first}, {"method", key.second}, {"status", format_text("{}xx", status)}});
+  constexpr const char* kSeconds = "http_request_duration_seconds";
+  text.family(kSeconds, "histogram", "From a request to the end of its answer.");
+  for (const auto& [key, responses] : responses_)
+    text.samples(kSeconds, responses.seconds, {{"handler", key.first}, {"method", key.second}});
+  return text.take();
 }
 
 void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const {

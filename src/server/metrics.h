@@ -3,8 +3,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -21,6 +25,9 @@ class Metrics {
 
   void add_step(const StepRecord& step);  // for Engine::observe_steps
   void add_rejection(QueueFullError::Limit limit);
+  // An HTTP request was answered, which took so many seconds. handler: its route, never a path that a client
+  // makes up: "none" where there is no route.
+  void add_response(const std::string& handler, std::string_view method, int status, double seconds);
   // PrometheusText::kContentType. stats: the engine's.
   std::string render(const EngineStats& stats) const;
 
@@ -33,6 +40,13 @@ class Metrics {
     Histogram values;
   };
 
+  // The answers of a route to a method.
+  struct Responses {
+    std::map<int, std::uint64_t> by_class;  // 2: 2xx
+    Histogram seconds{{0.1, 0.5, 1}};
+  };
+
+  std::string render_http() const;
   void render_state(PrometheusText& text, const EngineStats& stats) const;
   void render_counters(PrometheusText& text, const SchedulerStats& stats) const;
 
@@ -43,6 +57,8 @@ class Metrics {
   Counter generation_tokens_ = 0;
   std::array<Counter, 6> ended_{};       // by FinishReason
   std::array<Counter, 2> rejections_{};  // by QueueFullError::Limit
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, Responses> responses_;  // guarded by mutex_; by route, method
   NamedHistogram iteration_tokens_;
   NamedHistogram first_token_;
   NamedHistogram inter_token_;

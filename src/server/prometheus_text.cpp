@@ -1,7 +1,6 @@
 #include "server/prometheus_text.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/format.h"
 
@@ -62,7 +61,8 @@ void PrometheusText::sample(std::string_view name, double value, const Labels& l
   std::string list;
   for (const auto& [label, text] : all)
     list += format_text("{}{}=\"{}\"", list.empty() ? "" : ",", label, escaped(text, true));
-  text_ += format_text("{}{{{}}} {}\n", name, list, with_point(format_text("{}", value)));
+  if (!list.empty()) list = format_text("{{{}}}", list);
+  text_ += format_text("{}{} {}\n", name, list, with_point(format_text("{}", value)));
 }
 
 void PrometheusText::gauge(std::string_view name, std::string_view help, double value) {
@@ -77,17 +77,22 @@ void PrometheusText::counter(std::string_view name, std::string_view help, std::
 
 void PrometheusText::histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
   family(name, "histogram", help);
+  samples(name, histogram);
+}
+
+void PrometheusText::samples(std::string_view name, const Histogram& histogram, const Labels& labels) {
   const std::string bucket = format_text("{}_bucket", name);
   const std::vector<std::uint64_t> counts = histogram.counts();
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     count += counts[i];
     const bool is_last = i + 1 == counts.size();
-    sample(bucket, static_cast<double>(count),
-           {{"le", is_last ? "+Inf" : with_point(format_text("{:g}", histogram.bounds()[i]))}});
+    Labels all = labels;
+    all.emplace_back("le", is_last ? "+Inf" : with_point(format_text("{:g}", histogram.bounds()[i])));
+    sample(bucket, static_cast<double>(count), all);
   }
-  sample(format_text("{}_count", name), static_cast<double>(count));
-  sample(format_text("{}_sum", name), histogram.sum());
+  sample(format_text("{}_count", name), static_cast<double>(count), labels);
+  sample(format_text("{}_sum", name), histogram.sum(), labels);
 }
 
 }  // namespace quire::server

@@ -44,7 +44,9 @@ class PrometheusText {
   // The samples that follow are of this metric. type: counter, gauge, histogram.
   void family(std::string_view name, std::string_view type, std::string_view help);
   void sample(std::string_view name, double value, const Labels& labels = {});
-  // A family of one sample.
+  // Those of a histogram.
+  void samples(std::string_view name, const Histogram& histogram, const Labels& labels = {});
+  // A family that has no labels of its own.
   void gauge(std::string_view name, std::string_view help, double value);
   void counter(std::string_view name, std::string_view help, std::uint64_t value);
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram);

@@ -109,6 +109,7 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
   }
   for (const auto& [name, samples] : found.samples) {
     for (const auto& [labels, value] : samples) {
+      ASSERT_TRUE(name.starts_with("vllm:"));
       EXPECT_EQ(labels.at("engine"), "0") << name;
       EXPECT_TRUE(name == "vllm:cache_config_info" || labels.at("model_name") == "model") << name;
     }
@@ -315,6 +316,27 @@ TEST(MetricsTest, StepsAndRefusalsAreCounted) {
   EXPECT_EQ(found.value("vllm:iteration_tokens_total_count"), 4);
   EXPECT_EQ(found.value("vllm:admission_rejections_total", {{"reason", "max_num_queued_reqs"}}), 0);
   EXPECT_EQ(found.value("vllm:admission_rejections_total", {{"reason", "max_num_queued_tokens"}}), 1);
+}
+
+TEST(MetricsTest, AnswersAreCountedByRouteMethodAndClassOfStatus) {
+  Metrics metrics("model", {}, runtime());
+  metrics.add_response("/v1/completions", "POST", 200, 0.05);
+  metrics.add_response("/v1/completions", "POST", 204, 0.7);
+  metrics.add_response("/v1/completions", "POST", 503, 2);
+  metrics.add_response("none", "BREW", 404, 0.01);
+  const Scrape found = scrape(metrics.render({}));
+  const auto requests = [&](const char* handler, const char* method, const char* status) {
+    return found.value("http_requests_total", {{"handler", handler}, {"method", method}, {"status", status}});
+  };
+  EXPECT_EQ(requests("/v1/completions", "POST", "2xx"), 2);
+  EXPECT_EQ(requests("/v1/completions", "POST", "5xx"), 1);
+  EXPECT_EQ(requests("none", "other", "4xx"), 1);
+  const testing::LabelMap route{{"handler", "/v1/completions"}};
+  EXPECT_EQ(found.value("http_request_duration_seconds_count", route), 3);
+  EXPECT_DOUBLE_EQ(found.value("http_request_duration_seconds_sum", route), 2.75);
+  EXPECT_EQ(
+      found.value("http_request_duration_seconds_bucket", {{"handler", "/v1/completions"}, {"le", "1.0"}}),
+      2);
 }
 
 // Everything that is counted by eight threads is there, and whoever scrapes meanwhile sees counters grow and
