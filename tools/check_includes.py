@@ -40,6 +40,7 @@ OUTSIDE = {
     r"xxhash\.h": ["kvcache"],
     r"(pcre2|utf8proc)\.h": ["tokenizer"],
     r"boost/": ["server"],
+    r"openssl/": ["server"],
     r"mpi\.h": ["parallel"],
     r"(cuda|cublas|cudnn|nccl|cub/|cutlass/)": ["backends/cuda"],
     r"(cassert|assert\.h)": [],

@@ -5,6 +5,7 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config
        nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libutf8proc-dev libpcre2-dev
+       libssl-dev
        libgtest-dev libgmock-dev)
 dev=(clang-14 libclang-rt-14-dev clang-format-14 git python3)
 

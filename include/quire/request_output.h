@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,16 @@ enum class FinishReason { kNone, kStop, kLength, kAbort, kTimeout, kError };
 // cache), "abort", "timeout", "error"; "" for kNone.
 std::string_view to_string(FinishReason reason);
 
+using TimePoint = std::chrono::steady_clock::time_point;
+
+// When what happened to an output, as the engine saw it; unset: it has not.
+struct OutputTimes {
+  std::optional<TimePoint> scheduled;    // its first step was planned
+  std::optional<TimePoint> first_token;  // of a beam search: of any beam
+  std::optional<TimePoint> last_token;   // of those it has
+  std::optional<TimePoint> finished;
+};
+
 // One continuation of a prompt, as far as it has come.
 struct CompletionOutput {
   int index = 0;
@@ -26,6 +37,8 @@ struct CompletionOutput {
   std::optional<double> score;               // what a beam search has ranked it by
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;  // why, when finish_reason is kError or kTimeout
+  OutputTimes times;
+  int num_preemptions = 0;  // after which it ran again
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
 };
@@ -37,6 +50,7 @@ struct RequestOutput {
   std::vector<PositionLogprobs> prompt_logprobs;
   std::vector<CompletionOutput> outputs;  // SamplingParams::n of them, by index
   int num_cached_tokens = 0;              // prompt tokens whose KV came from the prefix cache
+  TimePoint arrival;                      // when it was submitted
 };
 
 }  // namespace quire

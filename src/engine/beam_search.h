@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,6 +74,7 @@ struct SearchResult {
   FinishReason reason = FinishReason::kNone;  // why it ended early, if it did
   std::string error;
   int num_cached_tokens = 0;
+  std::optional<TimePoint> first_token = {};  // when the first round had its results
 };
 
 }  // namespace quire

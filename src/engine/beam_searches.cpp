@@ -26,13 +26,13 @@ void BeamSearches::begin_round(Search& search) {
   search.next.assign(search.num_missing, {});
 }
 
-std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& updates) {
+std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& updates, TimePoint at) {
   std::vector<SearchResult> results;
   std::erase_if(updates, [&](SequenceUpdate& update) {
     const auto search = find(update.id);
     if (search == searches_.end()) return false;
     try {
-      if (auto result = take(search, update)) results.push_back(std::move(*result));
+      if (auto result = take(search, update, at)) results.push_back(std::move(*result));
     } catch (const std::exception& e) {
       results.push_back(close(search, FinishReason::kError, e.what()));
     }
@@ -41,12 +41,14 @@ std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& update
   return results;
 }
 
-std::optional<SearchResult> BeamSearches::take(Searches::iterator found, SequenceUpdate& update) {
+std::optional<SearchResult> BeamSearches::take(Searches::iterator found, SequenceUpdate& update,
+                                               TimePoint at) {
   auto& [first, search] = *found;
   search.num_cached_tokens = update.num_cached_tokens;
   if (update.finish == FinishReason::kError)
     return close(found, FinishReason::kError, "the model's logits are not finite numbers");
   QUIRE_CHECK(update.logprobs && search.num_missing > 0);
+  if (!search.first_token) search.first_token = at;
   search.next[update.id - first] = std::move(update.logprobs->top);
   if (--search.num_missing > 0) return std::nullopt;
   if (fault_) fault_(EngineStage::kSearch, first);
@@ -74,7 +76,8 @@ SearchResult BeamSearches::close(Searches::iterator found, FinishReason reason, 
                       .best = search.beams.best(),
                       .reason = reason,
                       .error = error,
-                      .num_cached_tokens = search.num_cached_tokens};
+                      .num_cached_tokens = search.num_cached_tokens,
+                      .first_token = search.first_token};
   searches_.erase(found);
   return result;
 }

@@ -25,9 +25,9 @@ class BeamSearches {
   // What the scheduler refuses ends the request.
   void add(SequenceRequest first, BeamSearch::Rules rules);
   bool contains(SequenceId id) { return find(id) != searches_.end(); }
-  // Takes what concerns beams out of a step's updates. Returns what has come of searches that have ended; one
-  // that fails ends alone.
-  std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates);
+  // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
+  // searches that have ended; one that fails ends alone.
+  std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates, TimePoint at);
   // Ends the search that a sequence is of, with what it has found. False: it is of none.
   bool end(SequenceId id, FinishReason reason, const std::string& error);
 
@@ -38,11 +38,12 @@ class BeamSearches {
     std::vector<std::vector<TokenLogprob>> next;  // by beam, as far as results are there
     std::size_t num_missing = 0;
     int num_cached_tokens = 0;
+    std::optional<TimePoint> first_token = {};
   };
   using Searches = std::map<SequenceId, Search>;  // by first beam
 
   Searches::iterator find(SequenceId id);
-  std::optional<SearchResult> take(Searches::iterator found, SequenceUpdate& update);
+  std::optional<SearchResult> take(Searches::iterator found, SequenceUpdate& update, TimePoint at);
   SearchResult close(Searches::iterator found, FinishReason reason, const std::string& error);
   static void begin_round(Search& search);
 

@@ -226,9 +226,11 @@ void Engine::check_queue() const {
   constexpr const char* kFull = "the queue is full: {} {} wait, and {} is {}; try again later";
   if (max_queued_requests_ > 0 && queued_requests_ >= max_queued_requests_)
     throw QueueFullError(
+        QueueFullError::Limit::kRequests,
         format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs", max_queued_requests_));
   if (max_queued_tokens_ > 0 && queued_tokens_ >= max_queued_tokens_)
     throw QueueFullError(
+        QueueFullError::Limit::kPromptTokens,
         format_text(kFull, queued_tokens_, "prompt tokens", "max-num-queued-tokens", max_queued_tokens_));
 }
 
@@ -371,8 +373,9 @@ void Engine::count_queue() {
 }
 
 void Engine::expire() {
-  for (const SequenceId id : scheduler_->expire(Scheduler::Clock::now()))
-    finish(id, FinishReason::kTimeout, "its timeout has passed");
+  const std::vector<SequenceId> late = scheduler_->expire(Scheduler::Clock::now());
+  for (const SequenceId id : late) finish(id, FinishReason::kTimeout, "its timeout has passed");
+  if (!late.empty()) publish_stats();
 }
 
 void Engine::handle(Arrival arrival) {
@@ -401,22 +404,24 @@ void Engine::submit_step(const StepPlan& plan) {
   StepInFlight step;
   StepRecord& record = step.record;
   record.tokens = static_cast<std::uint64_t>(plan.num_tokens);
+  std::vector<SequenceId> started;
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
     const bool extends_beam = tokens == 1 && searches_->contains(sequence.sequence);
     if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
+    if (sequence.start) started.push_back(sequence.sequence);
     record.attention_pairs +=
         tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
   }
-  const auto starts = [](const SequencePlan& sequence) { return sequence.start.has_value(); };
-  if (std::any_of(plan.sequences.begin(), plan.sequences.end(), starts)) {
+  step.start = std::chrono::steady_clock::now();
+  if (!started.empty()) {
+    outputs_->start(started, step.start);
     const std::lock_guard lock(mutex_);
     count_queue();
   }
   if (hooks_.poison_blocks) poison_new_blocks(plan);
   if (hooks_.fault) hooks_.fault(EngineStage::kSubmit, 0);
-  step.start = std::chrono::steady_clock::now();
   const int profile_every = profile_every_;
   if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
     record.ops = runner_->submit_profiled(plan);
@@ -436,10 +441,10 @@ void Engine::collect_step() {
   steps_.pop_front();
   last_collected_ = now;
   std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
-  std::vector<SearchResult> results = searches_->take(updates);
+  std::vector<SearchResult> results = searches_->take(updates, now);
   book(record);
   for (SearchResult& search : results) outputs_->finish(std::move(search));
-  outputs_->push(std::move(updates));
+  outputs_->push(std::move(updates), now);
 }
 
 // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps booked.

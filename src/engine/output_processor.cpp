@@ -30,63 +30,66 @@ OutputProcessor::~OutputProcessor() {
 }
 
 void OutputProcessor::add(RequestId id, EngineRequest request) {
+  queue(Addition{id, std::move(request)}, Clock::now());
+}
+
+void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.emplace_back(Addition{id, std::move(request)});
+    for (const SequenceId id : sequences) queue_.push_back({at, Start{id}});
   }
   wake_.notify_one();
 }
 
-void OutputProcessor::push(std::vector<SequenceUpdate> updates) {
+void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
   if (updates.empty()) return;
   {
     const std::lock_guard lock(mutex_);
-    for (SequenceUpdate& update : updates) queue_.emplace_back(std::move(update));
+    for (SequenceUpdate& update : updates) queue_.push_back({at, std::move(update)});
   }
   wake_.notify_one();
 }
 
-void OutputProcessor::finish(SearchResult result) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.emplace_back(std::move(result));
-  }
-  wake_.notify_one();
-}
+void OutputProcessor::finish(SearchResult result) { queue(std::move(result), Clock::now()); }
 
 void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string error) {
+  queue(Ending{id, reason, std::move(error)}, Clock::now());
+}
+
+void OutputProcessor::queue(Item item, TimePoint at) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.emplace_back(Ending{id, reason, std::move(error)});
+    queue_.push_back({at, std::move(item)});
   }
   wake_.notify_one();
 }
 
 void OutputProcessor::run() {
-  std::vector<Item> items;
+  std::vector<Event> events;
   while (true) {
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) break;
-      items.swap(queue_);
+      events.swap(queue_);
     }
-    for (Item& item : items) {
-      if (auto* addition = std::get_if<Addition>(&item))
-        add(std::move(*addition));
+    for (Event& event : events) {
+      if (auto* addition = std::get_if<Addition>(&event.item))
+        add(std::move(*addition), event.at);
       else
-        handle(std::move(item));
+        handle(std::move(event));
     }
-    items.clear();
+    events.clear();
   }
   while (!states_.empty()) {
     const State& state = states_.begin()->second;
     const auto last = state.id + state.texts.size();
-    for (SequenceId id = state.id; id < last; ++id) handle(Ending{id, FinishReason::kAbort, {}});
+    for (SequenceId id = state.id; id < last; ++id)
+      handle({Clock::now(), Ending{id, FinishReason::kAbort, {}}});
   }
 }
 
-void OutputProcessor::add(Addition addition) {
+void OutputProcessor::add(Addition addition, TimePoint at) {
   EngineRequest& request = addition.request;
   const SamplingParams& params = request.params;
   State state{.id = addition.id,
@@ -96,6 +99,7 @@ void OutputProcessor::add(Addition addition) {
               .stops = StopStrings(params.stop),
               .num_unfinished = num_sampled(params)};
   state.output.prompt_token_ids = request.prompt;
+  state.output.arrival = at;
   for (int i = 0; i < num_sampled(params); ++i) {
     state.output.outputs.emplace_back().index = i;
     Text& text = state.texts.emplace_back();
@@ -114,29 +118,34 @@ OutputProcessor::States::iterator OutputProcessor::find(SequenceId id) {
   return id - found->first < found->second.texts.size() ? found : states_.end();
 }
 
-void OutputProcessor::handle(Item item) {
-  const SequenceId id = std::visit([](const auto& event) { return event.id; }, item);
+void OutputProcessor::handle(Event event) {
+  Item& item = event.item;
+  const SequenceId id = std::visit([](const auto& which) { return which.id; }, item);
   const auto found = find(id);
   if (found == states_.end()) return;
   State& state = found->second;
   if (const auto* result = std::get_if<SearchResult>(&item)) {
-    deliver(state, *result);
+    deliver(state, *result, event.at);
     states_.erase(found);
     return;
   }
   const auto index = static_cast<std::size_t>(id - state.id);
   CompletionOutput& output = state.output.outputs[index];
   if (output.finished()) return;  // by a stop string, or by an abort that overtook this
+  if (std::holds_alternative<Start>(item)) return begin(state, index, event.at);
   std::vector<float> logits;
   if (auto* update = std::get_if<SequenceUpdate>(&item)) {
     logits = std::move(update->logits);
-    apply_or_fail(state, index, *update);
+    apply_or_fail(state, index, *update, event.at);
   } else if (auto* ending = std::get_if<Ending>(&item)) {
     output.finish_reason = ending->reason;
     output.error = std::move(ending->error);
     end_text(state, index);
   }
-  if (output.finished()) --state.num_unfinished;
+  if (output.finished()) {
+    output.times.finished = event.at;
+    --state.num_unfinished;
+  }
   const bool finished = state.num_unfinished == 0;
   bool delivered = true;
   if (!state.request.params.best_of)
@@ -147,11 +156,24 @@ void OutputProcessor::handle(Item item) {
   if (!delivered || finished) states_.erase(found);
 }
 
+// The first step of a beam search is that of all its outputs; none of them is one of its beams.
+void OutputProcessor::begin(State& state, std::size_t index, TimePoint at) {
+  std::vector<CompletionOutput>& outputs = state.output.outputs;
+  if (state.request.params.beam_width) {
+    for (CompletionOutput& output : outputs)
+      if (!output.times.scheduled) output.times.scheduled = at;
+  } else if (outputs[index].times.scheduled) {
+    ++outputs[index].num_preemptions;
+  } else {
+    outputs[index].times.scheduled = at;
+  }
+}
+
 // What goes wrong with an output's text ends that output.
-void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpdate& update) {
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpdate& update, TimePoint at) {
   try {
     if (fault_) fault_(EngineStage::kDetokenize, update.id);
-    apply(state, index, update);
+    apply(state, index, update, at);
   } catch (const std::exception& e) {
     CompletionOutput& output = state.output.outputs[index];
     log_error("sequence {}: its text failed ({})", update.id, e.what());
@@ -161,11 +183,15 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpd
   }
 }
 
-void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& update) {
+void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at) {
   CompletionOutput& output = state.output.outputs[index];
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
   if (update.finish == FinishReason::kError) output.error = "the model's logits are not finite numbers";
+  if (update.token) {
+    output.times.last_token = at;
+    if (!output.times.first_token) output.times.first_token = at;
+  }
   append(state.output.prompt_logprobs, update.prompt_logprobs);
   const SamplingParams& params = state.request.params;
   if (params.max_tokens == 0) {  // the token is one too many
@@ -190,10 +216,16 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   if (update.finish == FinishReason::kNone) stop_(update.id);
 }
 
-void OutputProcessor::deliver(State& state, const SearchResult& result) {
+void OutputProcessor::deliver(State& state, const SearchResult& result, TimePoint at) {
   const std::size_t count = state.output.outputs.size();
   state.output.num_cached_tokens = result.num_cached_tokens;
-  for (std::size_t i = 0; i < count; ++i) apply_or_fail(state, i, result);
+  for (std::size_t i = 0; i < count; ++i) {
+    apply_or_fail(state, i, result);
+    OutputTimes& times = state.output.outputs[i].times;
+    times.finished = at;
+    times.first_token = result.first_token;
+    if (result.first_token) times.last_token = at;
+  }
   for (std::size_t i = 0; i < count; ++i)
     if (!deliver(state, i, i + 1 == count, {})) return;
 }

@@ -25,6 +25,7 @@ namespace quire {
 class OutputProcessor {
  public:
   using Fault = decltype(EngineHooks::fault);
+  using Clock = TimePoint::clock;
 
   // tokenizer: may be null, then outputs have no text. stop: told of a sequence that is to end, for a stop
   // string or a failure, on the output thread.
@@ -34,7 +35,11 @@ class OutputProcessor {
   OutputProcessor& operator=(const OutputProcessor&) = delete;
 
   void add(RequestId id, EngineRequest request);
-  void push(std::vector<SequenceUpdate> updates);
+  // Steps of these sequences were planned `at` then that are their first ones, or the first ones after a
+  // preemption.
+  void start(const std::vector<SequenceId>& sequences, TimePoint at);
+  // What a step brought that ended `at` then.
+  void push(std::vector<SequenceUpdate> updates, TimePoint at);
   // A request's beam search has ended.
   void finish(SearchResult result);
   // Ends a sequence from outside, unless it has ended: abort, or an error and what it was.
@@ -45,12 +50,19 @@ class OutputProcessor {
     RequestId id;
     EngineRequest request;
   };
+  struct Start {
+    SequenceId id;
+  };
   struct Ending {
     SequenceId id;
     FinishReason reason;
     std::string error;
   };
-  using Item = std::variant<Addition, SequenceUpdate, SearchResult, Ending>;
+  using Item = std::variant<Addition, Start, SequenceUpdate, SearchResult, Ending>;
+  struct Event {
+    TimePoint at;
+    Item item;
+  };
 
   // How the text of one output comes about.
   struct Text {
@@ -68,14 +80,16 @@ class OutputProcessor {
   using States = std::map<RequestId, State>;
 
   void run();
-  void add(Addition addition);
-  void handle(Item item);
+  void queue(Item item, TimePoint at);
+  void add(Addition addition, TimePoint at);
+  void handle(Event event);
   States::iterator find(SequenceId id);
-  void apply(State& state, std::size_t index, SequenceUpdate& update);
-  void apply_or_fail(State& state, std::size_t index, SequenceUpdate& update);
+  static void begin(State& state, std::size_t index, TimePoint at);
+  void apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at);
+  void apply_or_fail(State& state, std::size_t index, SequenceUpdate& update, TimePoint at);
   void apply_or_fail(State& state, std::size_t index, const SearchResult& result);
   static void apply(State& state, std::size_t index, const SearchResult& result);
-  void deliver(State& state, const SearchResult& result);
+  void deliver(State& state, const SearchResult& result, TimePoint at);
   // The text that is left when no token follows; true, as below.
   static bool end_text(State& state, std::size_t index);
   // True: a stop string was found and cut.
@@ -92,8 +106,8 @@ class OutputProcessor {
   States states_;  // of the output thread alone
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Item> queue_;  // guarded by mutex_
-  bool closing_ = false;     // guarded by mutex_
+  std::vector<Event> queue_;  // guarded by mutex_
+  bool closing_ = false;      // guarded by mutex_
   std::thread thread_;
 };
 

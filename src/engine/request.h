@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,7 +30,13 @@ struct RequestUpdate {
 // So many requests wait that this one was not taken; later it may be. A server's HTTP 429.
 class QueueFullError : public Error {
  public:
-  using Error::Error;
+  enum class Limit : std::uint8_t { kRequests, kPromptTokens };
+
+  QueueFullError(Limit limit, const std::string& message) : Error(message), limit_(limit) {}
+  Limit limit() const { return limit_; }
+
+ private:
+  Limit limit_;
 };
 
 // One prompt to be continued.

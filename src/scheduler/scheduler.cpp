@@ -351,6 +351,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   }
   if (result.token == SequenceResult::kInvalidLogits) {
     update.finish = FinishReason::kError;
+    ++num_invalid_logits_;
   } else if (planned.sample && sequence.is_beam()) {
     sequence.held = true;
     admission_blocked_ = false;  // it could give its blocks to another one of its search
@@ -470,7 +471,8 @@ SchedulerStats Scheduler::stats() const {
           .num_host_blocks = host_pool_.num_blocks(),
           .num_free_host_blocks = host_pool_.num_free(),
           .prefix_cache_queries = prefix_cache_queries_,
-          .prefix_cache_hits = prefix_cache_hits_};
+          .prefix_cache_hits = prefix_cache_hits_,
+          .num_invalid_logits = num_invalid_logits_};
 }
 
 }  // namespace quire

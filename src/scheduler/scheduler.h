@@ -91,6 +91,7 @@ struct SchedulerStats {
   int num_free_host_blocks = 0;
   std::uint64_t prefix_cache_queries = 0;  // prompt tokens of admitted sequences
   std::uint64_t prefix_cache_hits = 0;     // those of them found cached
+  std::uint64_t num_invalid_logits = 0;    // sequences that ended because theirs were not finite
 };
 
 // Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
@@ -246,6 +247,7 @@ class Scheduler {
   std::uint64_t num_restored_blocks_ = 0;
   std::uint64_t prefix_cache_queries_ = 0;
   std::uint64_t prefix_cache_hits_ = 0;
+  std::uint64_t num_invalid_logits_ = 0;
 };
 
 }  // namespace quire

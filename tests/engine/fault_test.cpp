@@ -352,6 +352,7 @@ TEST_P(BrokenLogitsTest, EndTheRequestThatHasThemAndNoOther) {
   const CompletionOutput again = submit(engine, request_of(broken)).get();
   EXPECT_EQ(again.error, "the model's logits are not finite numbers");
   EXPECT_TRUE(again.token_ids.empty());
+  EXPECT_EQ(engine.stats().scheduler.num_invalid_logits, 2U);
   EXPECT_THAT(submit(engine, request_of(good(2))).get().token_ids,
               ElementsAreArray(testing::golden_ids(name, "greedy.2")));
   expect_all_blocks_free(engine);

@@ -1,0 +1,85 @@
+#include "server/access_log.h"
+
+#include <ctime>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire::server {
+namespace {
+
+constexpr std::size_t kMaxText = 200;  // bytes of what a client may make as long as it likes
+
+std::string utc(std::chrono::system_clock::time_point time) {
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const auto seconds = static_cast<std::time_t>(since / 1000);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return format_text("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, since % 1000);
+}
+
+double milliseconds(std::chrono::nanoseconds time) {
+  return static_cast<double>(time.count() / 1000) / 1000;  // whole microseconds
+}
+
+// As it is where nobody could take it for more than one word, otherwise in quotes.
+std::string word(std::string_view text) {
+  const auto is_plain = [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
+  for (const char c : text)
+    if (!is_plain(c)) return in_quotes(text);
+  return text.empty() || text.size() > kMaxText ? in_quotes(text) : std::string(text);
+}
+
+std::string cut(const std::string& text) {
+  return text.size() > kMaxText ? text.substr(0, kMaxText) + "..." : text;
+}
+
+}  // namespace
+
+AccessLogFormat parse_access_log_format(std::string_view name) {
+  if (name == "off") return AccessLogFormat::kOff;
+  if (name == "text") return AccessLogFormat::kText;
+  if (name == "json") return AccessLogFormat::kJson;
+  fail("access-log {} is not known; use text, json or off", in_quotes(name));
+}
+
+std::string text_line(const AccessRecord& record) {
+  std::string line = format_text("{} {} {} {} id={}", utc(record.time), word(record.method),
+                                 word(record.path), record.status, word(record.request_id));
+  if (record.prompt_tokens) line += format_text(" prompt={}", *record.prompt_tokens);
+  if (record.cached_tokens) line += format_text(" cached={}", *record.cached_tokens);
+  if (record.output_tokens) line += format_text(" output={}", *record.output_tokens);
+  if (!record.finish_reason.empty()) line += format_text(" finish={}", word(record.finish_reason));
+  if (record.first_token) line += format_text(" first_token={:.1f}ms", milliseconds(*record.first_token));
+  line += format_text(" total={:.1f}ms", milliseconds(record.total));
+  if (record.client_gone) line += " client gone";
+  return line + "\n";
+}
+
+std::string json_line(const AccessRecord& record) {
+  OrderedJson line;
+  line["time"] = utc(record.time);
+  line["method"] = cut(record.method);
+  line["path"] = cut(record.path);
+  line["status"] = record.status;
+  line["request_id"] = cut(record.request_id);
+  if (record.prompt_tokens) line["prompt_tokens"] = *record.prompt_tokens;
+  if (record.cached_tokens) line["cached_tokens"] = *record.cached_tokens;
+  if (record.output_tokens) line["output_tokens"] = *record.output_tokens;
+  if (!record.finish_reason.empty()) line["finish_reason"] = record.finish_reason;
+  if (record.first_token) line["first_token_ms"] = milliseconds(*record.first_token);
+  line["total_ms"] = milliseconds(record.total);
+  line["client_gone"] = record.client_gone;
+  return line.dump(-1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+void AccessLog::write(const AccessRecord& record) {
+  if (format_ == AccessLogFormat::kOff) return;
+  const std::string line = format_ == AccessLogFormat::kJson ? json_line(record) : text_line(record);
+  const std::lock_guard lock(mutex_);
+  std::fwrite(line.data(), 1, line.size(), file_);
+  std::fflush(file_);
+}
+
+}  // namespace quire::server

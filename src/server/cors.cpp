@@ -1,0 +1,70 @@
+#include "server/cors.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire::server {
+namespace {
+
+char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// SCHEME://HOST or SCHEME://HOST:PORT, as browsers send it.
+bool is_origin(std::string_view text) {
+  const std::size_t end = text.find("://");
+  if (end == 0 || end == std::string_view::npos || end + 3 == text.size()) return false;
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; }) &&
+         text.find_first_of("/?#@*,\"\\", end + 3) == std::string_view::npos;
+}
+
+// Names of headers with commas between.
+bool is_header_list(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 4096;
+  const auto may_be = [](char c) {
+    return (to_lower(c) >= 'a' && to_lower(c) <= 'z') || (c >= '0' && c <= '9') ||
+           std::string_view("!#$%&'*+-.^_`|~, ").find(c) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kMaxBytes && std::all_of(text.begin(), text.end(), may_be);
+}
+
+}  // namespace
+
+Cors::Cors(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {
+  for (std::string& origin : allowed_) {
+    if (origin == "*") all_ = true;
+    if (origin != "*" && !is_origin(origin))
+      fail("allowed-origins has {}; an origin is * or like https://example.com or http://localhost:3000",
+           in_quotes(origin));
+    std::transform(origin.begin(), origin.end(), origin.begin(), to_lower);
+  }
+}
+
+bool Cors::allows(std::string_view origin) const {
+  return std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
+}
+
+Cors::Headers Cors::headers(std::string_view origin) const {
+  if (allowed_.empty()) return {};
+  if (all_) {
+    if (origin.empty()) return {};
+    return {{"Access-Control-Allow-Origin", "*"},
+            {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
+  }
+  Headers headers{{"Vary", "Origin"}};  // whatever is answered: a cache must not give it to another page
+  if (!allows(origin)) return headers;
+  headers.emplace_back("Access-Control-Allow-Origin", origin);
+  headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  return headers;
+}
+
+Cors::Headers Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
+  Headers headers = this->headers(origin);
+  if (origin.empty() || !(all_ || allows(origin))) return headers;
+  headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  if (is_header_list(wanted)) headers.emplace_back("Access-Control-Allow-Headers", wanted);
+  headers.emplace_back("Access-Control-Max-Age", "600");  // seconds
+  return headers;
+}
+
+}  // namespace quire::server

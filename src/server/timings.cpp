@@ -1,0 +1,24 @@
+#include "server/timings.h"
+
+#include <algorithm>
+
+namespace quire::server {
+
+Timings timings_of(const RequestOutput& request) {
+  TimePoint end = request.arrival;
+  for (const CompletionOutput& output : request.outputs)
+    end = std::max(end, output.times.finished.value_or(request.arrival));
+  TimePoint scheduled = end;
+  TimePoint first_token = end;
+  for (const CompletionOutput& output : request.outputs) {
+    scheduled = std::min(scheduled, output.times.scheduled.value_or(end));
+    first_token = std::min(first_token, output.times.first_token.value_or(end));
+  }
+  const auto milliseconds = [](TimePoint::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  return {milliseconds(scheduled - request.arrival), milliseconds(first_token - scheduled),
+          milliseconds(end - first_token)};
+}
+
+}  // namespace quire::server

@@ -1,0 +1,57 @@
+#include "server/timings.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace quire::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+RequestOutput request_of(std::size_t num_outputs) {
+  RequestOutput request;
+  request.arrival = TimePoint(std::chrono::hours(1));
+  request.outputs.resize(num_outputs);
+  return request;
+}
+
+void expect_timings(const RequestOutput& request, double queue, double prefill, double decode) {
+  const Timings timings = timings_of(request);
+  EXPECT_DOUBLE_EQ(timings.queue, queue);
+  EXPECT_DOUBLE_EQ(timings.prefill, prefill);
+  EXPECT_DOUBLE_EQ(timings.decode, decode);
+  EXPECT_DOUBLE_EQ(timings.total(), queue + prefill + decode);
+}
+
+TEST(TimingsTest, AreThePartsOfTheWholeTime) {
+  RequestOutput request = request_of(1);
+  const TimePoint start = request.arrival;
+  request.outputs[0].times = {start + milliseconds(10), start + milliseconds(30), start + milliseconds(90),
+                              start + milliseconds(90)};
+  expect_timings(request, 10, 20, 60);
+}
+
+TEST(TimingsTest, WhatItEndedInTookTheRest) {
+  RequestOutput request = request_of(1);
+  OutputTimes& times = request.outputs[0].times;
+  times.finished = request.arrival + milliseconds(50);
+  expect_timings(request, 50, 0, 0);
+  times.scheduled = request.arrival + milliseconds(20);
+  expect_timings(request, 20, 30, 0);
+  times.first_token = times.last_token = request.arrival + milliseconds(40);
+  expect_timings(request, 20, 20, 10);
+}
+
+TEST(TimingsTest, OfSeveralOutputsTheFirstBeginsAndTheLastEnds) {
+  RequestOutput request = request_of(2);
+  const TimePoint start = request.arrival;
+  request.outputs[0].times = {start + milliseconds(10), start + milliseconds(30), start + milliseconds(40),
+                              start + milliseconds(40)};
+  request.outputs[1].times = {start + milliseconds(30), start + milliseconds(35), start + milliseconds(100),
+                              start + milliseconds(100)};
+  expect_timings(request, 10, 20, 70);
+}
+
+}  // namespace
+}  // namespace quire::server
