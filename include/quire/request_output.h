@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "quire/logprobs.h"
@@ -25,6 +26,8 @@ struct CompletionOutput {
   std::optional<double> cumulative_logprob;  // their sum
   std::optional<double> score;               // what a beam search has ranked it by
   FinishReason finish_reason = FinishReason::kNone;
+  // The stop string or the token of stop_token_ids that finish_reason kStop is for; neither: EOS.
+  std::variant<std::monostate, std::int32_t, std::string> stop_reason;
   std::string error;  // why, when finish_reason is kError or kTimeout
 
   bool finished() const { return finish_reason != FinishReason::kNone; }

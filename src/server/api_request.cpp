@@ -180,6 +180,7 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
   read_stream(fields, request);
   if (request.stream && request.params.prompt_logprobs)
     refuse("prompt_logprobs", "prompt_logprobs is not available with stream: true");
+  request.report_prompt_logprobs = request.params.prompt_logprobs.has_value();
   read_identity(fields, request);
   fields.read("add_special_tokens", request.add_special_tokens);
   fields.read("return_token_ids", request.return_token_ids);

@@ -38,6 +38,7 @@ struct ApiRequest {
   int priority = 0;
   std::string cache_salt;
   bool add_special_tokens = true;  // to a prompt of text
+  bool report_prompt_logprobs = false;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  // where log-probabilities name tokens: "token_id:7"
   bool timings = false;
