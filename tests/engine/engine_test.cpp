@@ -198,6 +198,7 @@ TEST(EngineTest, AStopTokenEndsASequenceAlsoWhereEosIsIgnored) {
   const auto output =
       llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<TokenId>(output.stop_reason), expected[5]);
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), stop + 1));
 }
 
@@ -317,6 +318,7 @@ TEST(EngineTest, StreamedTextIsTheWholeTextAndNoStopString) {
   EXPECT_EQ(streamed, whole.substr(0, whole.find(params.stop[0])));
   EXPECT_EQ(output.text, streamed);
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<std::string>(output.stop_reason), params.stop[0]);
 }
 
 TEST(EngineTest, WhatAUserTypesNeverBecomesASpecialToken) {
