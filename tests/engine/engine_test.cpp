@@ -186,6 +186,7 @@ TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
   params.ignore_eos = false;
   const auto output = llm.generate({prompt}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(output.stop_reason));
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), end));
 }
 
