@@ -104,7 +104,10 @@ void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids) {
 
 std::optional<ApiError> failure_of(const CompletionOutput& output) {
   if (output.finish_reason != FinishReason::kError) return std::nullopt;
-  return ApiError(500, output.error);
+  // What failed inside may name files or addresses, which are not the client's business.
+  const bool is_internal =
+      output.error.find('/') != std::string::npos || output.error.find("0x") != std::string::npos;
+  return ApiError(500, is_internal ? "the request failed; the server's log says more" : output.error);
 }
 
 TokenNames token_names(const ApiRequest& request, const ServedModel& model) {

@@ -236,6 +236,14 @@ TEST(CompletionRequestTest, PromptAndOutputMustFitInTheContext) {
   }
 }
 
+TEST(CompletionRequestTest, APromptMustFitInTheCache) {
+  ServedModel model = test::served_model();
+  model.kv_cache_tokens = 3;
+  EXPECT_EQ(to_engine(parse(R"({"prompt": [1, 2, 3]})", model), model).size(), 1U);
+  EXPECT_EQ(error_of([&] { to_engine(parse(R"({"prompt": [1, 2, 3, 4]})", model), model); }).code,
+            "context_length_exceeded");
+}
+
 TEST(CompletionRequestTest, APromptIsTruncatedBeforeItIsMeasured) {
   const std::string body = R"({"prompt": ")" + std::string(98, 'x') + R"(yz", "truncate_prompt_tokens": )";
   const EngineRequest two = to_engine(parse(body + "2}")).front();

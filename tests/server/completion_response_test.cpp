@@ -60,6 +60,11 @@ TEST(CompletionBodyTest, AFailureIsAnErrorAndNoAnswer) {
   CompletionOutput failed = output(0, "", FinishReason::kError);
   failed.error = "the model's logits are not finite numbers";
   EXPECT_EQ(failure_of(failed)->status, 500);
+  EXPECT_STREQ(failure_of(failed)->what(), "the model's logits are not finite numbers");
+  for (const char* internal : {"launch failed in /src/x.cu", "bad address 0x7f00"}) {
+    failed.error = internal;
+    EXPECT_STREQ(failure_of(failed)->what(), "the request failed; the server's log says more");
+  }
   EXPECT_FALSE(failure_of(output(0, "a", FinishReason::kLength)));
 }
 
