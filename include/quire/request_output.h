@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "quire/logprobs.h"
@@ -36,6 +37,8 @@ struct CompletionOutput {
   std::optional<double> cumulative_logprob;  // their sum
   std::optional<double> score;               // what a beam search has ranked it by
   FinishReason finish_reason = FinishReason::kNone;
+  // The stop string or the token of stop_token_ids that finish_reason kStop is for; neither: EOS.
+  std::variant<std::monostate, std::int32_t, std::string> stop_reason;
   std::string error;  // why, when finish_reason is kError or kTimeout
   OutputTimes times;
   int num_preemptions = 0;  // after which it ran again

@@ -14,6 +14,15 @@ void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& n
   all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
 }
 
+// The last token, if it is one of those that the request has named.
+decltype(CompletionOutput::stop_reason) stop_token(const CompletionOutput& output,
+                                                   const SamplingParams& params) {
+  const auto& named = params.stop_token_ids;
+  const auto& ids = output.token_ids;
+  if (ids.empty() || std::find(named.begin(), named.end(), ids.back()) == named.end()) return {};
+  return ids.back();
+}
+
 }  // namespace
 
 OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
@@ -210,6 +219,7 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
     const bool has_text = update.finish != FinishReason::kStop || params.include_stop_str_in_output;
     if (has_text && detokenizer) stopped = extend_text(state, index, detokenizer->push(*update.token));
   }
+  if (update.finish == FinishReason::kStop) output.stop_reason = stop_token(output, params);
   if (!stopped && update.finish != FinishReason::kNone) stopped = end_text(state, index);
   if (!stopped) return;
   output.finish_reason = FinishReason::kStop;
@@ -257,6 +267,8 @@ void OutputProcessor::apply(State& state, std::size_t index, const SearchResult&
   output.cumulative_logprob = found.logprob;
   output.score = found.score;
   if (!output.finished()) output.finish_reason = found.finish;
+  if (output.finish_reason == FinishReason::kStop)
+    output.stop_reason = stop_token(output, state.request.params);
   auto& detokenizer = state.texts[index].detokenizer;
   if (!detokenizer) return;
   const bool cuts_last =
@@ -278,8 +290,9 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   if (static_cast<int>(output.token_ids.size()) <= state.request.params.min_tokens) return false;
   const std::size_t stop = state.stops.find(output.text, old_size);
   if (stop == std::string::npos) return false;
-  const bool keep = state.request.params.include_stop_str_in_output;
-  output.text.resize(keep ? state.stops.end_at(output.text, stop, old_size) : stop);
+  const std::size_t end = state.stops.end_at(output.text, stop, old_size);
+  output.stop_reason = output.text.substr(stop, end - stop);
+  output.text.resize(state.request.params.include_stop_str_in_output ? end : stop);
   return true;
 }
 

@@ -186,6 +186,7 @@ TEST(EngineTest, EosEndsASequenceUnlessIgnored) {
   params.ignore_eos = false;
   const auto output = llm.generate({prompt}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(output.stop_reason));
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), end));
 }
 
@@ -198,6 +199,7 @@ TEST(EngineTest, AStopTokenEndsASequenceAlsoWhereEosIsIgnored) {
   const auto output =
       llm.generate({testing::golden_ids("qwen3", "prompt.0")}, params).front().outputs.front();
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<TokenId>(output.stop_reason), expected[5]);
   EXPECT_THAT(output.token_ids, ElementsAreArray(expected.begin(), stop + 1));
 }
 
@@ -317,6 +319,7 @@ TEST(EngineTest, StreamedTextIsTheWholeTextAndNoStopString) {
   EXPECT_EQ(streamed, whole.substr(0, whole.find(params.stop[0])));
   EXPECT_EQ(output.text, streamed);
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<std::string>(output.stop_reason), params.stop[0]);
 }
 
 TEST(EngineTest, WhatAUserTypesNeverBecomesASpecialToken) {

@@ -1,0 +1,61 @@
+#include "server/api_error.h"
+
+#include <string_view>
+#include <utility>
+
+#include "base/json.h"
+#include "engine/request.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kRetryAfter = 1;  // seconds
+
+std::string_view type_of(int status) {
+  switch (status) {
+    case 401:
+      return "AuthenticationError";
+    case 403:
+      return "PermissionDeniedError";
+    case 404:
+      return "NotFoundError";
+    case 405:
+      return "MethodNotAllowedError";
+    case 429:
+      return "RateLimitError";
+    case 503:
+      return "unavailable_error";  // llama-server's, while it loads
+    default:
+      return status < 500 ? "BadRequestError" : "InternalServerError";
+  }
+}
+
+}  // namespace
+
+ApiError::ApiError(int http_status, const std::string& message, std::string wrong_param,
+                   std::string error_code)
+    : Error(message),
+      status(http_status),
+      type(type_of(http_status)),
+      param(std::move(wrong_param)),
+      code(std::move(error_code)),
+      retry_after(http_status == 429 || http_status == 503 ? kRetryAfter : 0) {}
+
+ApiError to_api_error(const std::exception& caught) {
+  if (const auto* error = dynamic_cast<const ApiError*>(&caught)) return *error;
+  if (dynamic_cast<const QueueFullError*>(&caught) != nullptr) return {429, caught.what()};
+  if (dynamic_cast<const Error*>(&caught) != nullptr) return {400, caught.what()};
+  return {500, "an internal error; the server's log says more"};
+}
+
+OrderedJson error_body(const ApiError& error) {
+  OrderedJson body;
+  OrderedJson& inner = body["error"];
+  inner["message"] = error.what();
+  inner["type"] = error.type;
+  inner["param"] = error.param.empty() ? OrderedJson() : OrderedJson(error.param);
+  inner["code"] = error.code.empty() ? OrderedJson(error.status) : OrderedJson(error.code);
+  return body;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "base/error.h"
+#include "base/json_fwd.h"
+
+namespace quire::server {
+
+// A request that is answered with an error. The body is OpenAI's, with vLLM's types.
+struct ApiError : Error {
+  // `param`: the field that is wrong, empty: none. `code`: what programs look for, such as
+  // context_length_exceeded; empty: the status, as vLLM has it.
+  ApiError(int http_status, const std::string& message, std::string wrong_param = {},
+           std::string error_code = {});
+
+  int status;
+  std::string type;  // of the status
+  std::string param;
+  std::string code;
+  // Of 429 and 503: seconds until it is worth trying again, for the header retry-after; 0: none.
+  int retry_after = 0;
+};
+
+// 400 and what is wrong with a field.
+template <typename... Args>
+[[noreturn]] void refuse(std::string param, fmt::format_string<Args...> format, Args&&... args) {
+  throw ApiError(400, format_text(format, std::forward<Args>(args)...), std::move(param));
+}
+
+// What was caught, as the client may see it: an ApiError as it is, a full queue as 429, another Error as 400,
+// and of anything else only that it happened.
+ApiError to_api_error(const std::exception& caught);
+
+// {"error": {message, type, param, code}}: of an answer, and of a stream's last event.
+OrderedJson error_body(const ApiError& error);
+
+}  // namespace quire::server

@@ -1,0 +1,228 @@
+#include "server/api_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr std::size_t kMaxRequestIdBytes = 64;
+constexpr std::size_t kMaxSaltBytes = 256;
+
+void read_stop(const JsonFields& fields, SamplingParams& params) {
+  const OrderedJson* stop = fields.find("stop");
+  if (stop == nullptr) return;
+  if (stop->is_string())
+    params.stop = {stop->get<std::string>()};
+  else
+    params.stop = to_texts(*stop, "stop");
+}
+
+void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& params) {
+  const OrderedJson* biases = fields.find("logit_bias");
+  if (biases == nullptr) return;
+  for (const auto& [key, bias] : to_object(*biases, "logit_bias").items()) {
+    std::int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
+      refuse("logit_bias", "logit_bias has the key {}; it must be a token id from 0 to {}", in_quotes(key),
+             vocab_size - 1);
+    }
+    params.logit_bias[id] = to_float(bias, format_text("logit_bias.{}", id));
+  }
+}
+
+void read_beams(const JsonFields& fields, SamplingParams& params) {
+  fields.read("length_penalty", params.length_penalty);
+  if (const OrderedJson* early = fields.find("early_stopping")) {
+    const bool never = early->is_string() && early->get_ref<const std::string&>() == "never";
+    if (!never && !early->is_boolean())
+      refuse("early_stopping", "early_stopping is {}; it must be true, false or \"never\"", shown(*early));
+    params.early_stopping = never                ? EarlyStopping::kNever
+                            : early->get<bool>() ? EarlyStopping::kYes
+                                                 : EarlyStopping::kNo;
+  }
+  if (!fields.boolean("use_beam_search").value_or(false)) return;
+  params.beam_width = params.n;
+  // Nothing is sampled, so the model author's taste in sampling does not stand in the way.
+  if (fields.find("repetition_penalty") == nullptr) params.repetition_penalty = 1;
+}
+
+void read_tokens(const JsonFields& fields, int vocab_size, SamplingParams& params) {
+  read_logit_bias(fields, vocab_size, params);
+  if (const OrderedJson* ids = fields.find("stop_token_ids"))
+    params.stop_token_ids = to_token_ids(*ids, "stop_token_ids", vocab_size);
+  if (const OrderedJson* ids = fields.find("allowed_token_ids"))
+    params.allowed_token_ids = to_token_ids(*ids, "allowed_token_ids", vocab_size);
+  if (const OrderedJson* words = fields.find("bad_words")) params.bad_words = to_texts(*words, "bad_words");
+}
+
+void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingParams& params) {
+  fields.read("n", params.n, 1, model.max_n);
+  if (const auto best_of = fields.integer("best_of", 1, model.max_n)) params.best_of = *best_of;
+  fields.read("temperature", params.temperature);
+  fields.read("top_p", params.top_p);
+  fields.read("top_k", params.top_k, -1, kMaxInt);
+  fields.read("min_p", params.min_p);
+  constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
+  constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
+  if (const auto seed = fields.integer("seed", kMin, kMax)) params.seed = static_cast<std::uint64_t>(*seed);
+  fields.read("presence_penalty", params.presence_penalty);
+  fields.read("frequency_penalty", params.frequency_penalty);
+  fields.read("repetition_penalty", params.repetition_penalty);
+  read_tokens(fields, model.sampling.vocab_size, params);
+  fields.read("min_tokens", params.min_tokens, 0, kMaxInt);
+  fields.read("ignore_eos", params.ignore_eos);
+  read_stop(fields, params);
+  fields.read("include_stop_str_in_output", params.include_stop_str_in_output);
+  fields.read("skip_special_tokens", params.skip_special_tokens);
+  fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
+  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kMaxInt))
+    params.truncate_prompt_tokens = *kept;
+  if (const auto count = fields.integer("prompt_logprobs", 0, model.sampling.max_logprobs))
+    params.prompt_logprobs = *count;
+  read_beams(fields, params);
+}
+
+void read_stream(const JsonFields& fields, ApiRequest& request) {
+  fields.read("stream", request.stream);
+  const auto options = fields.object("stream_options");
+  if (!options) return;
+  if (!request.stream) refuse("stream_options", "stream_options is only allowed with stream: true");
+  options->read("include_usage", request.include_usage);
+  options->read("continuous_usage_stats", request.continuous_usage);
+  request.continuous_usage = request.continuous_usage && request.include_usage;
+}
+
+void read_identity(const JsonFields& fields, ApiRequest& request) {
+  constexpr int kMinInt = std::numeric_limits<int>::min();
+  fields.read("priority", request.priority, kMinInt, kMaxInt);
+  if (const std::string* id = fields.text("request_id")) {
+    const auto allowed = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
+             c == '_' || c == '-';
+    };
+    if (id->empty() || id->size() > kMaxRequestIdBytes || !std::all_of(id->begin(), id->end(), allowed)) {
+      refuse("request_id",
+             "request_id is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
+             in_quotes(*id), kMaxRequestIdBytes);
+    }
+    request.request_id = *id;
+  }
+  if (const std::string* salt = fields.text("cache_salt")) {
+    if (salt->empty() || salt->size() > kMaxSaltBytes)
+      refuse("cache_salt", "cache_salt has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes);
+    request.cache_salt = *salt;
+  }
+}
+
+// What vLLM has and Quire has not.
+void refuse_absent(const JsonFields& fields) {
+  refuse_unsupported(
+      fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+               "structural_tag", "logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
+               "repetition_detection", "thinking_token_budget", "mm_processor_kwargs", "media_io_kwargs"});
+}
+
+void check_response_format(const JsonFields& fields) {
+  const auto format = fields.object("response_format");
+  if (!format) return;
+  const std::string* type = format->text("type");
+  if (type == nullptr || *type == "text") return;
+  refuse("response_format", "response_format of type {} is not supported; it may be \"text\"",
+         in_quotes(*type));
+}
+
+void check_truncation_side(const JsonFields& fields) {
+  const std::string* side = fields.text("truncation_side");
+  if (side != nullptr && *side != "left")
+    refuse("truncation_side", "truncation_side {} is not supported; it may be \"left\"", in_quotes(*side));
+}
+
+}  // namespace
+
+void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names)
+    if (fields.asks(name)) refuse(fields.place_of(name), "{} is not supported", fields.place_of(name));
+}
+
+void check_model_name(const std::string& name, const ServedModel& model) {
+  const bool known = std::find(model.names.begin(), model.names.end(), name) != model.names.end();
+  if (name.empty() || known || model.names.empty()) return;
+  throw ApiError(404, format_text("The model {} does not exist.", in_quotes(name)), "model",
+                 "model_not_found");
+}
+
+void check_sampling(const SamplingParams& params, const ServedModel& model) {
+  try {
+    validate(params, model.sampling);
+  } catch (const Error& e) {
+    const std::string_view message = e.what();  // begins with the parameter's name
+    std::string param(message.substr(0, message.find(' ')));
+    if (param == "beam_width") param = "use_beam_search";
+    throw ApiError(400, e.what(), std::move(param));
+  }
+}
+
+void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
+  if (const std::string* name = fields.text("model")) request.model = *name;
+  check_model_name(request.model, model);
+  if (request.model.empty() && !model.names.empty()) request.model = model.names.front();
+  refuse_absent(fields);
+  check_response_format(fields);
+  check_truncation_side(fields);
+  request.params = model.defaults;
+  read_sampling(fields, model, request.params);
+  read_stream(fields, request);
+  if (request.stream && request.params.prompt_logprobs)
+    refuse("prompt_logprobs", "prompt_logprobs is not available with stream: true");
+  request.report_prompt_logprobs = request.params.prompt_logprobs.has_value();
+  read_identity(fields, request);
+  fields.read("add_special_tokens", request.add_special_tokens);
+  fields.read("return_token_ids", request.return_token_ids);
+  fields.read("return_tokens_as_token_ids", request.return_tokens_as_token_ids);
+  fields.read("timings", request.timings);
+}
+
+EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
+                                  const ServedModel& model) {
+  EngineRequest made;
+  made.params = request.params;
+  SamplingParams& params = made.params;
+  params.max_tokens = request.max_tokens.value_or(1);
+  truncate_prompt(prompt, params, model.max_model_len);
+  params.truncate_prompt_tokens.reset();
+  if (prompt.empty()) throw ApiError(400, "the prompt is empty; at least one token is needed");
+  const std::int64_t room = model.max_model_len - std::ssize(prompt);
+  const std::int64_t wanted = std::max(request.max_tokens.value_or(1), 1);
+  if (wanted > room) {
+    throw ApiError(
+        400,
+        format_text(
+            "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
+            "the prompt, {} for the output). Please reduce the length of the prompt or the output.",
+            model.max_model_len, std::ssize(prompt) + wanted, prompt.size(), wanted),
+        request.max_tokens ? "max_tokens" : "", "context_length_exceeded");
+  }
+  if (model.kv_cache_tokens > 0 && std::ssize(prompt) > model.kv_cache_tokens) {
+    throw ApiError(400,
+                   format_text("The prompt has {} tokens; the whole KV cache holds {}.", prompt.size(),
+                               model.kv_cache_tokens),
+                   "", "context_length_exceeded");
+  }
+  if (!request.max_tokens) {
+    const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kMaxInt));
+    params.max_tokens = static_cast<int>(std::max<std::int64_t>(rest, 1));
+  }
+  check_sampling(params, model);
+  made.prompt = std::move(prompt);
+  made.priority = request.priority;
+  made.cache_salt = request.cache_salt;
+  return made;
+}
+
+}  // namespace quire::server

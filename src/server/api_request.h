@@ -1,0 +1,62 @@
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/sampling_state.h"
+#include "quire/sampling_params.h"
+#include "server/json_fields.h"
+
+namespace quire::server {
+
+// What is served and how much of it a request may have: what decides which requests are right.
+struct ServedModel {
+  std::vector<std::string> names;         // that requests may call it; empty: any
+  SamplingParams defaults;                // the model author's
+  std::optional<int> default_max_tokens;  // theirs too, of a chat; unset: the rest of the context
+  SamplingContext sampling;
+  int max_model_len = 0;
+  std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
+  int max_n = 16;
+  std::size_t max_prompts = 16;             // of one request
+  std::size_t max_total_prompt_tokens = 0;  // of all its prompts; 0: no limit beyond the context of each
+};
+
+// What requests for completions and for chats have in common. As everywhere in this folder, null counts as
+// absent, unknown fields are ignored, and what is wrong throws an ApiError that names the field.
+struct ApiRequest {
+  std::string model;              // as the client called it
+  std::string request_id;         // the client's, or empty
+  SamplingParams params;          // max_tokens is as below
+  std::optional<int> max_tokens;  // unset: the rest of the context
+  bool stream = false;
+  bool include_usage = false;     // in a stream: in a chunk of its own at the end
+  bool continuous_usage = false;  // and in every chunk
+  int priority = 0;
+  std::string cache_salt;
+  bool add_special_tokens = true;  // to a prompt of text
+  bool report_prompt_logprobs = false;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  // where log-probabilities name tokens: "token_id:7"
+  bool timings = false;
+};
+
+// Every field of ApiRequest. ApiError too for what vLLM has and Quire has not, where it is asked for.
+void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request);
+// ApiError when a field asks for something.
+void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names);
+// ApiError (404) unless it is empty or one of the model's.
+void check_model_name(const std::string& name, const ServedModel& model);
+// As the engine's, with the parameter's name.
+void check_sampling(const SamplingParams& params, const ServedModel& model);
+
+// What the engine gets for one prompt, apart from on_update: truncated, with max_tokens decided. ApiError
+// when prompt and output do not fit in the context.
+EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
+                                  const ServedModel& model);
+
+}  // namespace quire::server

@@ -1,0 +1,117 @@
+#include "server/api_response.h"
+
+#include <variant>
+
+namespace quire::server {
+namespace {
+
+constexpr double kMilliseconds = 1e3;
+
+std::string_view finish_reason_of(FinishReason reason) {
+  return reason == FinishReason::kTimeout ? to_string(FinishReason::kAbort) : to_string(reason);
+}
+
+double rate(std::int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+}  // namespace
+
+void Usage::add(const RequestOutput& output) {
+  prompt_tokens += std::ssize(output.prompt_token_ids);
+  cached_tokens += output.num_cached_tokens;
+  for (const CompletionOutput& completion : output.outputs)
+    completion_tokens += std::ssize(completion.token_ids);
+}
+
+Usage& Usage::operator+=(const Usage& other) {
+  prompt_tokens += other.prompt_tokens;
+  completion_tokens += other.completion_tokens;
+  cached_tokens += other.cached_tokens;
+  if (other.reasoning_tokens) reasoning_tokens = reasoning_tokens.value_or(0) + *other.reasoning_tokens;
+  return *this;
+}
+
+Usage usage_of(const RequestUpdate& update) {
+  return {.prompt_tokens = std::ssize(update.request.prompt_token_ids),
+          .completion_tokens = std::ssize(update.output.token_ids),
+          .cached_tokens = update.request.num_cached_tokens,
+          .reasoning_tokens = {}};
+}
+
+OrderedJson usage_json(const Usage& usage) {
+  OrderedJson json;
+  json["prompt_tokens"] = usage.prompt_tokens;
+  json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
+  json["completion_tokens"] = usage.completion_tokens;
+  json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
+  if (usage.reasoning_tokens)
+    json["completion_tokens_details"] = {{"reasoning_tokens", *usage.reasoning_tokens}};
+  return json;
+}
+
+OrderedJson timings_json(const Timings& timings, const Usage& usage) {
+  const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens;
+  OrderedJson json;
+  json["queue_ms"] = timings.queue_seconds * kMilliseconds;
+  json["cache_n"] = usage.cached_tokens;
+  json["prompt_n"] = computed;
+  json["prompt_ms"] = timings.prefill_seconds * kMilliseconds;
+  json["prompt_per_second"] = rate(computed, timings.prefill_seconds);
+  json["predicted_n"] = usage.completion_tokens;
+  json["predicted_ms"] = timings.decode_seconds * kMilliseconds;
+  json["predicted_per_second"] = rate(usage.completion_tokens, timings.decode_seconds);
+  return json;
+}
+
+std::string to_line(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson begin_response(const ResponseHead& head, std::string_view object) {
+  OrderedJson response;
+  response["id"] = head.id;
+  response["object"] = object;
+  response["created"] = head.created;
+  response["model"] = head.model;
+  return response;
+}
+
+void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
+  if (!head.system_fingerprint.empty()) response["system_fingerprint"] = head.system_fingerprint;
+}
+
+std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
+                                      const std::optional<Timings>& timings) {
+  if (!request.include_usage && !timings) return std::nullopt;
+  begun["choices"] = OrderedJson::array();
+  if (request.include_usage) begun["usage"] = usage_json(usage);
+  if (timings) begun["timings"] = timings_json(*timings, usage);
+  return begun;
+}
+
+void add_ending(OrderedJson& choice, const CompletionOutput& output) {
+  choice["finish_reason"] =
+      output.finished() ? OrderedJson(finish_reason_of(output.finish_reason)) : OrderedJson();
+  choice["stop_reason"] = nullptr;
+  if (const auto* id = std::get_if<std::int32_t>(&output.stop_reason)) choice["stop_reason"] = *id;
+  if (const auto* text = std::get_if<std::string>(&output.stop_reason)) choice["stop_reason"] = *text;
+}
+
+void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids) {
+  choice["token_ids"] = std::vector<std::int32_t>(ids.begin(), ids.end());
+}
+
+std::optional<ApiError> failure_of(const CompletionOutput& output) {
+  if (output.finish_reason != FinishReason::kError) return std::nullopt;
+  // What failed inside may name files or addresses, which are not the client's business.
+  const bool is_internal =
+      output.error.find('/') != std::string::npos || output.error.find("0x") != std::string::npos;
+  return ApiError(500, is_internal ? "the request failed; the server's log says more" : output.error);
+}
+
+TokenNames token_names(const ApiRequest& request, const ServedModel& model) {
+  return {model.sampling.tokenizer, request.return_tokens_as_token_ids};
+}
+
+}  // namespace quire::server

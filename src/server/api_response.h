@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/json.h"
+#include "quire/request_output.h"
+#include "server/api_error.h"
+#include "server/api_request.h"
+#include "server/logprobs_json.h"
+
+namespace quire::server {
+
+// What stands in a whole answer, and in every chunk of a stream.
+struct ResponseHead {
+  std::string id;            // cmpl-…, chatcmpl-…
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model;
+  std::string system_fingerprint;  // in whole answers and where a choice ends; empty: none
+};
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;                // of the prompt's, from the prefix cache
+  std::optional<std::int64_t> reasoning_tokens;  // of the completion's
+
+  void add(const RequestOutput& output);
+  Usage& operator+=(const Usage& other);
+};
+Usage usage_of(const RequestUpdate& update);  // of one output, so far
+OrderedJson usage_json(const Usage& usage);
+
+// What a request has waited for. Names are llama-server's where it has them.
+struct Timings {
+  double queue_seconds = 0;    // until its first step
+  double prefill_seconds = 0;  // from there to the first token
+  double decode_seconds = 0;   // from there to the last
+};
+OrderedJson timings_json(const Timings& timings, const Usage& usage);
+
+// One line of UTF-8.
+std::string to_line(const OrderedJson& json);
+
+// The whole answer or a chunk, without choices.
+OrderedJson begin_response(const ResponseHead& head, std::string_view object);
+void add_fingerprint(OrderedJson& response, const ResponseHead& head);
+// A stream's last chunk, which has no choices; nothing where neither usage nor timings are asked for.
+std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
+                                      const std::optional<Timings>& timings);
+
+// finish_reason ("abort" too when the time is up; null before the end) and stop_reason.
+void add_ending(OrderedJson& choice, const CompletionOutput& output);
+// As they stand in a choice where return_token_ids asks for them.
+void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids);
+
+// What an output that failed makes of the answer; nothing: it did not.
+std::optional<ApiError> failure_of(const CompletionOutput& output);
+
+TokenNames token_names(const ApiRequest& request, const ServedModel& model);
+
+}  // namespace quire::server

@@ -1,0 +1,131 @@
+#include "server/chat_messages.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/json_fields.h"
+
+namespace quire::server {
+namespace {
+
+std::string read_role(const JsonFields& message) {
+  constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                      "assistant", "tool",      "function"};
+  const std::string place = message.place_of("role");
+  const std::string* role = message.text("role");
+  if (role == nullptr) refuse(place, "{} is missing", place);
+  if (std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end())
+    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(*role), join_text(kRoles, ", "));
+  return *role == "developer" ? "system" : *role;  // templates know the older name
+}
+
+// The text of one part of a content.
+const std::string& part_text(const OrderedJson& part, const std::string& place) {
+  if (part.is_string()) return part.get_ref<const std::string&>();
+  const JsonFields fields(part, place);
+  const std::string* type = fields.text("type");
+  const bool is_text = type == nullptr || *type == "text" || *type == "input_text" || *type == "output_text";
+  if (!is_text && *type != "refusal") {
+    refuse(fields.place_of("type"), "{} is {}; this model takes text alone", fields.place_of("type"),
+           in_quotes(*type));
+  }
+  const char* name = is_text ? "text" : "refusal";
+  const std::string* text = fields.text(name);
+  if (text == nullptr) refuse(fields.place_of(name), "{} is missing", fields.place_of(name));
+  return *text;
+}
+
+std::vector<std::string> read_texts(const JsonFields& message) {
+  const OrderedJson* content = message.find("content");
+  if (content == nullptr) return {};
+  if (content->is_string()) return {content->get<std::string>()};
+  const std::string place = message.place_of("content");
+  if (!content->is_array())
+    refuse(place, "{} is {}; it must be a string, a list of parts or null", place, shown(*content));
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < content->size(); ++i)
+    texts.push_back(part_text((*content)[i], format_text("{}[{}]", place, i)));
+  return texts;
+}
+
+OrderedJson to_content(const std::vector<std::string>& texts, ContentFormat format) {
+  if (format == ContentFormat::kText) return join_text(texts, "\n");
+  OrderedJson parts = OrderedJson::array();
+  for (const std::string& text : texts) parts.push_back({{"type", "text"}, {"text", text}});
+  return parts;
+}
+
+// What a client sends back as it has got it: a string that holds an object.
+OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place) {
+  if (arguments == nullptr) return OrderedJson::object();
+  if (!arguments->is_string()) return to_object(*arguments, place);
+  const std::string& text = arguments->get_ref<const std::string&>();
+  if (text.empty()) return OrderedJson::object();
+  OrderedJson parsed;
+  try {
+    parsed = parse_ordered_json(text, place);
+  } catch (const Error&) {
+    refuse(place, "{} is {}, which is not valid JSON", place, in_quotes(text));
+  }
+  return to_object(parsed, place);
+}
+
+// As they came, but for the arguments.
+OrderedJson read_tool_calls(const OrderedJson& calls, const std::string& place) {
+  OrderedJson read = to_list(calls, place);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const JsonFields call(calls[i], format_text("{}[{}]", place, i));
+    const std::string where = call.place_of("function");
+    const auto function = call.object("function");
+    if (!function) refuse(where, "{} is missing", where);
+    const std::string* name = function->text("name");
+    if (name == nullptr || name->empty()) refuse(where, "{} has no name", where);
+    read[i]["function"]["arguments"] =
+        read_arguments(function->find("arguments"), function->place_of("arguments"));
+  }
+  return read;
+}
+
+OrderedJson read_message(const OrderedJson& value, const std::string& place, ContentFormat format) {
+  const JsonFields fields(value, place);
+  if (fields.asks("function_call")) {
+    refuse(fields.place_of("function_call"), "{} is not supported; use tool_calls",
+           fields.place_of("function_call"));
+  }
+  OrderedJson message;
+  message["role"] = read_role(fields);
+  message["content"] = to_content(read_texts(fields), format);
+  for (const char* name : {"name", "tool_call_id"})
+    if (const std::string* text = fields.text(name)) message[name] = *text;
+  const std::string* reasoning = fields.text("reasoning");
+  if (reasoning == nullptr) reasoning = fields.text("reasoning_content");
+  if (reasoning != nullptr && !reasoning->empty()) {
+    message["reasoning"] = *reasoning;
+    message["reasoning_content"] = *reasoning;
+  }
+  if (const OrderedJson* calls = fields.find("tool_calls"); calls != nullptr && !calls->empty())
+    message["tool_calls"] = read_tool_calls(*calls, fields.place_of("tool_calls"));
+  return message;
+}
+
+}  // namespace
+
+OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format) {
+  OrderedJson read = OrderedJson::array();
+  if (to_list(messages, "messages").empty())
+    refuse("messages", "messages is empty; at least one message is needed");
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    read.push_back(read_message(messages[i], format_text("messages[{}]", i), format));
+  return read;
+}
+
+std::string text_of(const OrderedJson& template_message) {
+  const OrderedJson& content = template_message["content"];
+  if (content.is_string()) return content.get<std::string>();
+  return content.empty() ? "" : content.back()["text"].get<std::string>();
+}
+
+}  // namespace quire::server

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+
+namespace quire::server {
+
+// How a chat template takes the content of a message.
+enum class ContentFormat {
+  kText,   // a string
+  kParts,  // a list of {type: text, text}
+};
+
+// The messages of a request as chat templates read them: content in one format, "" or [] where there is none;
+// arguments of tool calls as objects; reasoning under both of its names; the developer as system. ApiError
+// for what is no message, and for content that is no text.
+OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format);
+
+// The text of a template message, in either format; of several parts, the last.
+std::string text_of(const OrderedJson& template_message);
+
+}  // namespace quire::server

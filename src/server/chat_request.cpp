@@ -1,0 +1,212 @@
+#include "server/chat_request.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+void check_tool(const OrderedJson& value, const std::string& place) {
+  const JsonFields tool(value, place);
+  const std::string* type = tool.text("type");
+  if (type == nullptr || *type != "function")
+    refuse(tool.place_of("type"), "{} must be \"function\"", tool.place_of("type"));
+  const auto function = tool.object("function");
+  if (!function) refuse(tool.place_of("function"), "{} is missing", tool.place_of("function"));
+  const std::string* name = function->text("name");
+  if (name == nullptr || name->empty())
+    refuse(function->place_of("name"), "{} is missing or empty", function->place_of("name"));
+  function->text("description");
+  function->object("parameters");
+}
+
+// They go to the template as they came.
+void read_tools(const JsonFields& fields, ChatRequest& request) {
+  const OrderedJson* tools = fields.find("tools");
+  const bool has_tools = tools != nullptr && !to_list(*tools, "tools").empty();
+  if (has_tools) {
+    for (std::size_t i = 0; i < tools->size(); ++i) check_tool((*tools)[i], format_text("tools[{}]", i));
+    request.context["tools"] = *tools;
+  }
+  request.one_tool_call = !fields.boolean("parallel_tool_calls").value_or(true);
+  const OrderedJson* choice = fields.find("tool_choice");
+  request.parse_tools = has_tools;
+  if (choice == nullptr) return;
+  if (choice->is_object())
+    refuse("tool_choice", "tool_choice of a named tool is not supported; it may be none or auto");
+  const std::string& name = to_text(*choice, "tool_choice");
+  if (name == "required")
+    refuse("tool_choice", "tool_choice \"required\" is not supported; it may be none or auto");
+  if (name != "none" && name != "auto")
+    refuse("tool_choice", "tool_choice is {}; it may be none or auto", in_quotes(name));
+  request.parse_tools = has_tools && name == "auto";
+}
+
+void read_template_variables(const JsonFields& fields, OrderedJson& context) {
+  if (const OrderedJson* documents = fields.find("documents")) {
+    for (std::size_t i = 0; i < to_list(*documents, "documents").size(); ++i)
+      to_object((*documents)[i], format_text("documents[{}]", i));
+    context["documents"] = *documents;
+  }
+  if (const std::string* effort = fields.text("reasoning_effort")) {
+    constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                          "high", "xhigh",   "max"};
+    if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
+      refuse("reasoning_effort", "reasoning_effort is {}; it must be one of {}", in_quotes(*effort),
+             join_text(kEfforts, ", "));
+    }
+    context["reasoning_effort"] = *effort;
+    if (*effort == "none") context["enable_thinking"] = false;
+  }
+  const OrderedJson* variables = fields.find("chat_template_kwargs");
+  if (variables == nullptr) return;
+  for (const auto& [name, value] : to_object(*variables, "chat_template_kwargs").items()) {
+    // Strings of that name are trusted: what they hold would become special tokens.
+    if (name.ends_with("_token"))
+      refuse("chat_template_kwargs", "chat_template_kwargs has {}; names that end in _token are the model's",
+             in_quotes(name));
+    constexpr std::array<std::string_view, 6> kReserved = {
+        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"};
+    if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end())
+      refuse("chat_template_kwargs", "chat_template_kwargs has {}, which is a field of its own",
+             in_quotes(name));
+    context[name] = value;
+  }
+}
+
+void read_end_of_prompt(const JsonFields& fields, ChatRequest& request) {
+  const auto add_prompt = fields.boolean("add_generation_prompt");
+  const bool continues = fields.boolean("continue_final_message").value_or(false);
+  if (continues && add_prompt.value_or(false))
+    refuse("continue_final_message", "continue_final_message and add_generation_prompt exclude each other");
+  request.context["add_generation_prompt"] = add_prompt.value_or(!continues);
+  if (!continues) return;
+  request.final_text = text_of(request.context["messages"].back());
+  if (request.final_text->find_first_not_of(" \t\n\r\v\f") == std::string::npos)
+    refuse("continue_final_message", "continue_final_message needs a last message with text");
+}
+
+void read_logprobs(const JsonFields& fields, const ServedModel& model, SamplingParams& params) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, model.sampling.max_logprobs);
+  if (!wanted && top.value_or(0) > 0) refuse("top_logprobs", "top_logprobs needs logprobs: true");
+  if (wanted) params.logprobs = static_cast<int>(top.value_or(0));
+}
+
+void read_max_tokens(const JsonFields& fields, const ServedModel& model, ChatRequest& request) {
+  const auto older = fields.integer("max_tokens", 1, kMaxInt);
+  const auto newer = fields.integer("max_completion_tokens", 1, kMaxInt);
+  if (const auto given = newer ? newer : older) request.max_tokens = static_cast<int>(*given);
+  // What it will be at most, where it depends on the prompt.
+  request.params.max_tokens = request.max_tokens.value_or(model.max_model_len);
+}
+
+void refuse_modalities(const JsonFields& fields) {
+  const OrderedJson* modalities = fields.find("modalities");
+  if (modalities == nullptr) return;
+  for (const std::string& modality : to_texts(*modalities, "modalities"))
+    if (modality != "text")
+      refuse("modalities", "modalities has {}; this model answers in text", in_quotes(modality));
+}
+
+// What the template said, without the path of its file.
+std::string without_path(std::string_view message) {
+  const std::size_t line = message.find(", line ");
+  const std::string_view where = message.substr(0, line);
+  const bool has_path =
+      line != std::string_view::npos && (where.find("chat_template") != std::string_view::npos ||
+                                         where.find(".jinja") != std::string_view::npos);
+  return has_path ? format_text("the chat template{}", message.substr(line)) : std::string(message);
+}
+
+std::string_view trim_left(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(" \t\n\r\v\f"), text.size()));
+}
+std::string_view trim(std::string_view text) {
+  return trim_left(text).substr(0, trim_left(text).find_last_not_of(" \t\n\r\v\f") + 1);
+}
+
+// Ends the prompt after the last message's text, as transformers does: with the white space at its end where
+// the template has kept it.
+void cut_after(std::vector<TextPiece>& pieces, std::string_view final_text) {
+  const std::string all = join_pieces(pieces);
+  const std::string_view bare = trim(final_text);
+  const std::size_t begin = all.rfind(bare);
+  if (begin == std::string::npos)
+    refuse("continue_final_message", "continue_final_message: the chat template changes the last message");
+  const std::string_view kept = trim_left(final_text);
+  const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
+  std::size_t left = begin + (keeps_space ? kept : bare).size();
+  for (TextPiece& piece : pieces) {
+    piece.text.resize(std::min(piece.text.size(), left));
+    left -= piece.text.size();
+  }
+}
+
+}  // namespace
+
+ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format) {
+  const JsonFields fields(body);
+  ChatRequest request;
+  request.add_special_tokens = false;  // the template has them
+  read_common(fields, model, request);
+  refuse_unsupported(fields, {"chat_template", "echo", "functions", "function_call", "audio",
+                              "web_search_options", "return_prompt_text"});
+  refuse_modalities(fields);
+  read_max_tokens(fields, model, request);
+  read_logprobs(fields, model, request.params);
+  check_sampling(request.params, model);
+  const OrderedJson* messages = fields.find("messages");
+  if (messages == nullptr) refuse("messages", "messages is missing");
+  read_template_variables(fields, request.context);
+  request.context["messages"] = to_template_messages(*messages, format);
+  read_tools(fields, request);
+  read_end_of_prompt(fields, request);
+  fields.read("include_reasoning", request.include_reasoning);
+  return request;
+}
+
+ContentFormat content_format(const CheckpointChatTemplate& chat_template) {
+  constexpr std::string_view kNeedle = "needle";
+  const auto shows = [&](const OrderedJson& content) {
+    OrderedJson context;
+    context["messages"] = OrderedJson::array({{{"role", "user"}, {"content", content}}});
+    context["add_generation_prompt"] = false;
+    try {
+      return join_pieces(chat_template.render(std::move(context), {})).find(kNeedle) != std::string::npos;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  const OrderedJson part = {{"type", "text"}, {"text", kNeedle}};
+  const bool parts_only = !shows(kNeedle) && shows(OrderedJson::array({part}));
+  return parts_only ? ContentFormat::kParts : ContentFormat::kText;
+}
+
+std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
+                                   const std::tm& now) {
+  std::vector<TextPiece> pieces;
+  try {
+    pieces = chat_template.render(request.context, now);
+  } catch (const Error& e) {
+    throw ApiError(400, without_path(e.what()), "messages");
+  }
+  if (request.final_text) cut_after(pieces, *request.final_text);
+  return pieces;
+}
+
+EngineRequest make_engine_request(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
+                                  const std::tm& now, const ServedModel& model) {
+  QUIRE_CHECK(model.sampling.tokenizer != nullptr, "a model with a chat template has a tokenizer");
+  const std::vector<TextPiece> pieces = render_chat(request, chat_template, now);
+  return make_engine_request(request, model.sampling.tokenizer->encode(pieces, request.add_special_tokens),
+                             model);
+}
+
+}  // namespace quire::server

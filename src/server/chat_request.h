@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ctime>
+#include <optional>
+#include <string>
+
+#include "server/api_request.h"
+#include "server/chat_messages.h"
+#include "tokenizer/chat_template.h"
+
+namespace quire::server {
+
+// POST /v1/chat/completions.
+struct ChatRequest : ApiRequest {
+  OrderedJson context;         // of the chat template
+  bool parse_tools = false;    // look for tool calls in the output
+  bool one_tool_call = false;  // at most
+  bool include_reasoning = true;
+  std::optional<std::string> final_text;  // of the last message, which the output continues
+};
+
+ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format);
+
+// What a model's template wants, found by rendering.
+ContentFormat content_format(const CheckpointChatTemplate& chat_template);
+
+// The conversation as the model's template spells it. ApiError where the template refuses it; `now` is what
+// it takes for the time.
+std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
+                                   const std::tm& now);
+
+// What the engine gets, apart from on_update. What stands in a message never becomes a special token.
+EngineRequest make_engine_request(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
+                                  const std::tm& now, const ServedModel& model);
+
+}  // namespace quire::server

@@ -1,0 +1,96 @@
+#include "server/completion_request.h"
+
+#include <limits>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kDefaultMaxTokens = 16;
+
+void check_count(const OrderedJson& list, const std::string& name, const ServedModel& model) {
+  if (list.size() > model.max_prompts)
+    refuse(name, "{} has {} entries; at most {} are allowed", name, list.size(), model.max_prompts);
+}
+
+void read_logprobs(const JsonFields& fields, const ServedModel& model, CompletionRequest& request) {
+  SamplingParams& params = request.params;
+  if (const auto count = fields.integer("logprobs", 0, model.sampling.max_logprobs)) params.logprobs = *count;
+  if (!request.echo || params.prompt_logprobs) return;
+  params.prompt_logprobs = params.logprobs;
+  // Without an output token the prompt's log-probabilities are what is computed.
+  if (request.max_tokens == 0 && !params.prompt_logprobs) params.prompt_logprobs = 0;
+}
+
+}  // namespace
+
+std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (to_list(value, name).empty()) refuse(name, "{} is empty; at least one token is needed", name);
+  const int vocab_size = model.sampling.vocab_size;
+  if (value.front().is_number()) return {to_token_ids(value, name, vocab_size)};
+  check_count(value, name, model);
+  std::vector<Prompt> prompts;
+  if (value.front().is_string()) {
+    for (std::string& text : to_texts(value, name)) prompts.emplace_back(std::move(text));
+    return prompts;
+  }
+  for (const OrderedJson& ids : value) {
+    const std::string place = format_text("{}[{}]", name, prompts.size());
+    if (!ids.is_array())
+      refuse(name, "{} is {}; {} must be a string, a list of strings, token ids, or lists of token ids",
+             place, shown(ids), name);
+    prompts.emplace_back(to_token_ids(ids, place, vocab_size));
+  }
+  return prompts;
+}
+
+std::vector<std::vector<TokenId>> tokenize_prompts(std::vector<Prompt> prompts, bool add_special_tokens,
+                                                   const ServedModel& model) {
+  std::vector<std::vector<TokenId>> tokens;
+  for (Prompt& prompt : prompts) {
+    if (auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+      tokens.push_back(std::move(*ids));
+    } else {
+      if (model.sampling.tokenizer == nullptr)
+        throw ApiError(400, "this model has no tokenizer; prompts must be token ids");
+      tokens.push_back(model.sampling.tokenizer->encode(std::get<std::string>(prompt), add_special_tokens));
+    }
+  }
+  return tokens;
+}
+
+CompletionRequest parse_completion_request(const OrderedJson& body, const ServedModel& model) {
+  const JsonFields fields(body);
+  CompletionRequest request;
+  read_common(fields, model, request);
+  refuse_unsupported(fields, {"suffix", "prompt_embeds"});
+  fields.read("echo", request.echo);
+  const bool no_output = request.echo || request.params.prompt_logprobs;
+  request.max_tokens =
+      static_cast<int>(fields.integer("max_tokens", no_output ? 0 : 1, std::numeric_limits<int>::max())
+                           .value_or(kDefaultMaxTokens));
+  request.params.max_tokens = *request.max_tokens;
+  read_logprobs(fields, model, request);
+  check_sampling(request.params, model);
+  const OrderedJson* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse("prompt", "prompt is missing");
+  request.prompts = to_prompts(*prompt, "prompt", model);
+  return request;
+}
+
+std::vector<EngineRequest> make_engine_requests(const CompletionRequest& request, const ServedModel& model) {
+  std::vector<EngineRequest> made;
+  std::size_t total = 0;
+  for (std::vector<TokenId>& tokens : tokenize_prompts(request.prompts, request.add_special_tokens, model)) {
+    made.push_back(make_engine_request(request, std::move(tokens), model));
+    total += made.back().prompt.size();
+  }
+  const std::size_t max = model.max_total_prompt_tokens;
+  if (max > 0 && total > max)
+    refuse("prompt", "prompt has {} tokens in {} prompts; at most {} are allowed", total, made.size(), max);
+  return made;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,170 @@
+#include "server/json_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+constexpr std::size_t kMaxBodyBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxValues = std::size_t{1} << 21;  // as many tokens as the body can name, nearly
+constexpr std::size_t kMaxMessageBytes = 300;
+
+[[noreturn]] void wrong(const OrderedJson& value, const std::string& place, const std::string& right) {
+  refuse(place, "{} is {}; it must be {}", place, shown(value), right);
+}
+
+std::string element(const std::string& place, std::size_t index) {
+  return format_text("{}[{}]", place, index);
+}
+
+}  // namespace
+
+OrderedJson parse_body(std::string_view body) {
+  OrderedJson parsed;
+  try {
+    parsed = parse_ordered_json(
+        body, "the body", {.max_depth = kMaxDepth, .max_bytes = kMaxBodyBytes, .max_values = kMaxValues});
+  } catch (const Error& e) {
+    const std::string_view message = e.what();  // the parser's own repeats what it has read last
+    throw ApiError(400, std::string(message.substr(0, kMaxMessageBytes)));
+  }
+  if (!parsed.is_object()) throw ApiError(400, "the body must be a JSON object");
+  return parsed;
+}
+
+std::string shown(const OrderedJson& value) {
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  return value.is_string() ? in_quotes(value.get_ref<const std::string&>()) : value.dump();
+}
+
+std::int64_t to_integer(const OrderedJson& value, const std::string& place, std::int64_t min,
+                        std::int64_t max) {
+  const auto bad = [&] { wrong(value, place, format_text("a whole number from {} to {}", min, max)); };
+  std::int64_t number = 0;
+  if (value.is_number_unsigned()) {
+    if (value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      bad();
+    number = value.get<std::int64_t>();
+  } else if (value.is_number_integer()) {
+    number = value.get<std::int64_t>();
+  } else if (value.is_number_float()) {
+    constexpr double kExact = 9007199254740992.0;  // 2^53
+    const double real = value.get<double>();
+    if (!(std::abs(real) <= kExact) || std::trunc(real) != real) bad();
+    number = static_cast<std::int64_t>(real);
+  } else {
+    bad();
+  }
+  if (number < min || number > max) bad();
+  return number;
+}
+
+float to_float(const OrderedJson& value, const std::string& place) {
+  if (!value.is_number()) wrong(value, place, "a number");
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(value.get<double>(), -kMax, kMax));
+}
+
+bool to_bool(const OrderedJson& value, const std::string& place) {
+  if (!value.is_boolean()) wrong(value, place, "true or false");
+  return value.get<bool>();
+}
+
+const std::string& to_text(const OrderedJson& value, const std::string& place) {
+  if (!value.is_string()) wrong(value, place, "a string");
+  return value.get_ref<const std::string&>();
+}
+
+const OrderedJson& to_object(const OrderedJson& value, const std::string& place) {
+  if (!value.is_object()) wrong(value, place, "an object");
+  return value;
+}
+
+const OrderedJson& to_list(const OrderedJson& value, const std::string& place) {
+  if (!value.is_array()) wrong(value, place, "a list");
+  return value;
+}
+
+std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::string& place, int vocab_size) {
+  std::vector<std::int32_t> ids;
+  ids.reserve(to_list(value, place).size());
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    // The place is spelled out only where it is needed: there may be a million of them.
+    const bool fits = value[i].is_number_unsigned() &&
+                      value[i].get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size);
+    ids.push_back(static_cast<std::int32_t>(
+        fits ? value[i].get<std::int64_t>() : to_integer(value[i], element(place, i), 0, vocab_size - 1)));
+  }
+  return ids;
+}
+
+std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
+    texts.push_back(to_text(value[i], element(place, i)));
+  return texts;
+}
+
+JsonFields::JsonFields(const OrderedJson& object, std::string place)
+    : object_(&object), place_(std::move(place)) {
+  to_object(object, place_);
+}
+
+std::string JsonFields::place_of(std::string_view name) const {
+  return place_.empty() ? std::string(name) : format_text("{}.{}", place_, name);
+}
+
+const OrderedJson* JsonFields::find(std::string_view name) const {
+  const auto found = object_->find(name);
+  return found == object_->end() || found->is_null() ? nullptr : &*found;
+}
+
+bool JsonFields::asks(std::string_view name) const {
+  const OrderedJson* value = find(name);
+  if (value == nullptr) return false;
+  if (value->is_string()) return !value->get_ref<const std::string&>().empty();
+  if (value->is_boolean()) return value->get<bool>();
+  return !value->empty();  // a number is not
+}
+
+std::optional<std::int64_t> JsonFields::integer(std::string_view name, std::int64_t min,
+                                                std::int64_t max) const {
+  const OrderedJson* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return to_integer(*value, place_of(name), min, max);
+}
+
+std::optional<bool> JsonFields::boolean(std::string_view name) const {
+  const OrderedJson* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return to_bool(*value, place_of(name));
+}
+
+const std::string* JsonFields::text(std::string_view name) const {
+  const OrderedJson* value = find(name);
+  return value == nullptr ? nullptr : &to_text(*value, place_of(name));
+}
+
+std::optional<JsonFields> JsonFields::object(std::string_view name) const {
+  const OrderedJson* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return JsonFields(*value, place_of(name));
+}
+
+void JsonFields::read(std::string_view name, float& value) const {
+  if (const OrderedJson* found = find(name)) value = to_float(*found, place_of(name));
+}
+
+void JsonFields::read(std::string_view name, bool& value) const { value = boolean(name).value_or(value); }
+
+void JsonFields::read(std::string_view name, int& value, int min, int max) const {
+  value = static_cast<int>(integer(name, min, max).value_or(value));
+}
+
+}  // namespace quire::server

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace quire::server {
+
+// The body of a request: one JSON object. ApiError (400).
+OrderedJson parse_body(std::string_view body);
+
+// A value of a request as it may stand in a message: one short line.
+std::string shown(const OrderedJson& value);
+
+// A value of a request; ApiError (400) when it is another one. `place` is what messages call it: "n",
+// "messages[2].content".
+std::int64_t to_integer(const OrderedJson& value, const std::string& place, std::int64_t min,
+                        std::int64_t max);
+float to_float(const OrderedJson& value, const std::string& place);  // what float cannot hold: its extremes
+bool to_bool(const OrderedJson& value, const std::string& place);
+const std::string& to_text(const OrderedJson& value, const std::string& place);
+const OrderedJson& to_object(const OrderedJson& value, const std::string& place);
+const OrderedJson& to_list(const OrderedJson& value, const std::string& place);
+std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::string& place, int vocab_size);
+std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place);
+
+// The fields of an object of a request, all of them optional: null counts as absent, and what nobody asks for
+// is ignored. ApiError when a field is of the wrong type or out of range. Lives shorter than the object.
+class JsonFields {
+ public:
+  // `place`: of the object, empty for the body.
+  explicit JsonFields(const OrderedJson& object, std::string place = {});
+
+  std::string place_of(std::string_view name) const;
+  const OrderedJson* find(std::string_view name) const;  // null: absent
+  // Whether it is there and not null, false, "", [] or {}.
+  bool asks(std::string_view name) const;
+
+  std::optional<std::int64_t> integer(std::string_view name, std::int64_t min, std::int64_t max) const;
+  std::optional<bool> boolean(std::string_view name) const;
+  const std::string* text(std::string_view name) const;  // null: absent
+  std::optional<JsonFields> object(std::string_view name) const;
+  // These leave `value` as it is where the field is absent.
+  void read(std::string_view name, float& value) const;
+  void read(std::string_view name, bool& value) const;
+  void read(std::string_view name, int& value, int min, int max) const;
+
+ private:
+  const OrderedJson* object_;
+  std::string place_;
+};
+
+}  // namespace quire::server

@@ -1,0 +1,178 @@
+#include "server/text_requests.h"
+
+#include <bit>
+#include <limits>
+#include <string_view>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+void read_model_name(const JsonFields& fields, const ServedModel& model, std::string& name) {
+  if (const std::string* given = fields.text("model")) name = *given;
+  check_model_name(name, model);
+  if (name.empty() && !model.names.empty()) name = model.names.front();
+}
+
+const Tokenizer& tokenizer_of(const ServedModel& model) {
+  if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
+  return *model.sampling.tokenizer;
+}
+
+std::string to_base64(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t k = 0; k < 3; ++k)
+      group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
+    for (int k = 3; k >= 0; --k) text += kDigits[group >> (6 * k) & 63U];
+  }
+  for (std::size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) text[text.size() - 1 - i] = '=';
+  return text;
+}
+
+std::string little_endian(const std::vector<float>& values) {
+  std::string bytes;
+  bytes.reserve(values.size() * sizeof(float));
+  for (const float value : values) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(bits >> shift & 0xFFU);
+  }
+  return bytes;
+}
+
+OrderedJson model_json(const std::string& id, const ServedModel& model, std::int64_t created) {
+  OrderedJson json;
+  json["id"] = id;
+  json["object"] = "model";
+  json["created"] = created;
+  json["owned_by"] = "quire";
+  json["root"] = id;
+  json["parent"] = nullptr;
+  json["max_model_len"] = model.max_model_len;
+  json["permission"] = OrderedJson::array();
+  return json;
+}
+
+}  // namespace
+
+TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedModel& model,
+                                       ContentFormat format) {
+  const JsonFields fields(body);
+  TokenizeRequest request;
+  std::string name;
+  read_model_name(fields, model, name);
+  fields.read("return_token_strs", request.return_token_strs);
+  if (const std::string* prompt = fields.text("prompt")) {
+    request.prompt = *prompt;
+    fields.read("add_special_tokens", request.add_special_tokens);
+  } else if (fields.find("messages") != nullptr) {
+    request.chat = parse_chat_request(body, model, format);
+    request.add_special_tokens = request.chat->add_special_tokens;
+  } else {
+    refuse("prompt", "prompt or messages is missing");
+  }
+  return request;
+}
+
+OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<TokenId>& tokens,
+                          const ServedModel& model) {
+  OrderedJson body;
+  body["count"] = tokens.size();
+  body["max_model_len"] = model.max_model_len;
+  body["tokens"] = tokens;
+  body["token_strs"] = nullptr;
+  if (!request.return_token_strs) return body;
+  OrderedJson texts = OrderedJson::array();
+  for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
+  body["token_strs"] = std::move(texts);
+  return body;
+}
+
+std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model) {
+  const JsonFields fields(body);
+  std::string name;
+  read_model_name(fields, model, name);
+  const OrderedJson* tokens = fields.find("tokens");
+  if (tokens == nullptr) refuse("tokens", "tokens is missing");
+  return to_token_ids(*tokens, "tokens", model.sampling.vocab_size);
+}
+
+OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model) {
+  return {{"prompt", tokenizer_of(model).decode(tokens, false)}};
+}
+
+EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model) {
+  const JsonFields fields(body);
+  EmbeddingsRequest request;
+  read_model_name(fields, model, request.model);
+  refuse_unsupported(fields, {"dimensions"});
+  if (const std::string* format = fields.text("encoding_format")) {
+    if (*format != "float" && *format != "base64")
+      refuse("encoding_format", "encoding_format is {}; it must be float or base64", in_quotes(*format));
+    request.base64 = *format == "base64";
+  }
+  const OrderedJson* input = fields.find("input");
+  if (input == nullptr) refuse("input", "input is missing");
+  const auto kept = fields.integer("truncate_prompt_tokens", -1, std::numeric_limits<int>::max());
+  const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  request.inputs = tokenize_prompts(to_prompts(*input, "input", model), add_special_tokens, model);
+  const auto max = static_cast<std::int64_t>(model.max_model_len) - 1;  // the engine samples one token
+  for (std::vector<TokenId>& tokens : request.inputs) {
+    if (kept == 0)
+      refuse("truncate_prompt_tokens", "truncate_prompt_tokens is 0; it must be at least 1, or -1");
+    const std::int64_t left = !kept ? std::ssize(tokens) : *kept == -1 ? max : *kept;
+    if (std::ssize(tokens) > left) tokens.erase(tokens.begin(), tokens.end() - left);
+    if (tokens.empty()) refuse("input", "input has an empty text; at least one token is needed");
+    if (std::ssize(tokens) > max) {
+      throw ApiError(
+          400,
+          format_text("This model's maximum context length is {} tokens, of which an input may have "
+                      "{}. However, your input has {}.",
+                      model.max_model_len, max, tokens.size()),
+          "input", "context_length_exceeded");
+    }
+  }
+  return request;
+}
+
+OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,
+                            const std::vector<std::vector<float>>& embeddings) {
+  OrderedJson data = OrderedJson::array();
+  std::size_t num_tokens = 0;
+  for (std::size_t i = 0; i < embeddings.size(); ++i) {
+    OrderedJson entry;
+    entry["index"] = i;
+    entry["object"] = "embedding";
+    if (request.base64)
+      entry["embedding"] = to_base64(little_endian(embeddings[i]));
+    else
+      entry["embedding"] = embeddings[i];
+    data.push_back(std::move(entry));
+    num_tokens += request.inputs[i].size();
+  }
+  OrderedJson body;
+  body["id"] = id;
+  body["object"] = "list";
+  body["created"] = created;
+  body["model"] = request.model;
+  body["data"] = std::move(data);
+  body["usage"] = {{"prompt_tokens", num_tokens}, {"total_tokens", num_tokens}};
+  return body;
+}
+
+OrderedJson models_body(const ServedModel& model, std::int64_t created) {
+  OrderedJson data = OrderedJson::array();
+  for (const std::string& name : model.names) data.push_back(model_json(name, model, created));
+  return {{"object", "list"}, {"data", std::move(data)}};
+}
+
+OrderedJson model_body(const std::string& id, const ServedModel& model, std::int64_t created) {
+  check_model_name(id, model);
+  return model_json(id, model, created);
+}
+
+}  // namespace quire::server

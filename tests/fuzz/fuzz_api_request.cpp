@@ -1,0 +1,77 @@
+// The first byte chooses the endpoint, the rest is the body of a request to it. What is accepted is something
+// that the engine would take.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/sampling_state.h"
+#include "server/api_error.h"
+#include "server/chat_request.h"
+#include "server/text_requests.h"
+#include "tokenizer/tiny_tokenizer.h"
+
+namespace {
+
+using quire::server::ServedModel;
+
+const quire::Tokenizer& tokenizer() {
+  static const quire::Tokenizer loaded = quire::test::load(quire::test::tiny_tokenizer_json());
+  return loaded;
+}
+
+ServedModel served_model() {
+  ServedModel model;
+  model.sampling = {.vocab_size = 256, .max_logprobs = 20, .num_eos_tokens = 1, .tokenizer = &tokenizer()};
+  model.max_model_len = 128;
+  return model;
+}
+
+const quire::CheckpointChatTemplate& chat_template() {
+  static const quire::CheckpointChatTemplate compiled{
+      quire::ChatTemplate::compile(
+          "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools }}", "chat_template",
+          {.max_steps = 20'000, .max_output_bytes = 1 << 16}),
+      {},
+      quire::OrderedJson::object()};
+  return compiled;
+}
+
+void check(const quire::EngineRequest& request, const ServedModel& model) {
+  quire::validate(request.params, model.sampling);
+  const auto length = static_cast<std::int64_t>(request.prompt.size());
+  if (length == 0 || length + request.params.max_tokens > model.max_model_len) std::abort();
+  if (quire::num_sequences(request.params) > model.max_n) std::abort();
+}
+
+void read(std::uint8_t endpoint, std::string_view text) {
+  const ServedModel model = served_model();
+  const quire::OrderedJson body = quire::server::parse_body(text);
+  switch (endpoint % 4) {
+    case 0:
+      for (const auto& request : make_engine_requests(parse_completion_request(body, model), model))
+        check(request, model);
+      return;
+    case 1: {
+      const auto request = parse_chat_request(body, model, quire::server::ContentFormat::kText);
+      return check(make_engine_request(request, chat_template(), {}, model), model);
+    }
+    case 2:
+      parse_tokenize_request(body, model, quire::server::ContentFormat::kParts);
+      return;
+    default:
+      parse_embeddings_request(body, model);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  try {
+    read(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
+  } catch (const quire::server::ApiError& e) {
+    if (e.status < 400 || e.status >= 500) std::abort();
+    if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
+  }
+  return 0;
+}

@@ -1,0 +1,327 @@
+#include "server/chat_request.h"
+
+#include "protocol_fixtures.h"
+
+namespace quire::server {
+namespace {
+
+using test::error_of;
+using test::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr const char* kUser = R"([{"role": "user", "content": "hi"}])";
+constexpr const char* kChatMl =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+constexpr const char* kTool =
+    R"({"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": {"b": 2}}}})";
+
+ChatRequest parse(const std::string& body, ContentFormat format = ContentFormat::kText) {
+  return parse_chat_request(parse_body(body), test::served_model(), format);
+}
+std::string body_with(const std::string& messages, const std::string& fields = "") {
+  return R"({"messages": )" + messages + (fields.empty() ? "" : ", " + fields) + "}";
+}
+ChatRequest with(const std::string& fields) { return parse(body_with(kUser, fields)); }
+ApiError error_with(const std::string& fields) {
+  return error_of([&] { with(fields); });
+}
+ApiError error_of_messages(const std::string& messages) {
+  return error_of([&] { parse(body_with(messages)); });
+}
+// The messages as a template gets them.
+std::string messages(const std::string& given, ContentFormat format = ContentFormat::kText) {
+  return parse(body_with(given), format).context["messages"].dump();
+}
+CheckpointChatTemplate chat_template(const char* source) {
+  return {
+      ChatTemplate::compile(source, "/secret/path/chat_template.jinja"), {}, json(R"({"bos_token": "<s>"})")};
+}
+std::string rendered(const ChatRequest& request, const char* source = kChatMl) {
+  return join_pieces(render_chat(request, chat_template(source), {}));
+}
+
+TEST(ChatMessagesTest, ContentIsATextWhateverItCameAs) {
+  EXPECT_EQ(messages(kUser), R"([{"role":"user","content":"hi"}])");
+  EXPECT_EQ(
+      messages(
+          R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])"),
+      R"([{"role":"user","content":"a\nb"}])");
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": null}])"),
+            R"([{"role":"assistant","content":""}])");
+  EXPECT_EQ(messages(R"([{"role": "assistant"}])"), R"([{"role":"assistant","content":""}])");
+  EXPECT_EQ(messages(R"([{"role": "user", "content": []}])"), R"([{"role":"user","content":""}])");
+  EXPECT_EQ(messages(R"([{"role": "user", "content": ["x", {"type": "input_text", "text": "y"},
+                          {"type": "refusal", "refusal": "z"}]}])"),
+            R"([{"role":"user","content":"x\ny\nz"}])");
+}
+
+TEST(ChatMessagesTest, OrAListOfPartsWhereTheTemplateWantsThat) {
+  EXPECT_EQ(messages(kUser, ContentFormat::kParts),
+            R"([{"role":"user","content":[{"type":"text","text":"hi"}]}])");
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": null}])", ContentFormat::kParts),
+            R"([{"role":"assistant","content":[]}])");
+}
+
+TEST(ChatMessagesTest, WhatIsNoTextIsRefusedByName) {
+  const ApiError image = error_of_messages(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}]}])");
+  EXPECT_EQ(image.status, 400);
+  EXPECT_EQ(image.param, "messages[0].content[1].type");
+  EXPECT_THAT(image.what(), HasSubstr("image_url"));
+  for (const char* content :
+       {"3", "true", "{}", "[3]", "[null]", "[{\"type\": \"text\"}]", "[{\"type\": 3}]",
+        "[{\"type\": \"text\", \"text\": 3}]", "[{\"type\": \"input_audio\"}]", "[[]]"}) {
+    const ApiError error =
+        error_of_messages(R"([{"role": "user", "content": )" + std::string(content) + "}]");
+    EXPECT_EQ(error.status, 400) << content;
+    EXPECT_THAT(error.param, StartsWith("messages[0].content")) << content;
+  }
+}
+
+TEST(ChatMessagesTest, RolesAreKnownOnes) {
+  for (const char* role : {"system", "user", "assistant", "tool", "function"})
+    EXPECT_THAT(messages(R"([{"role": ")" + std::string(role) + R"(", "content": "x"}])"), HasSubstr(role));
+  EXPECT_EQ(messages(R"([{"role": "developer", "content": "x"}])"), R"([{"role":"system","content":"x"}])");
+  for (const char* message :
+       {R"({"role": "robot", "content": "x"})", R"({"role": 3})", R"({"content": "x"})", "3", "null"})
+    EXPECT_THAT(error_of_messages("[" + std::string(message) + "]").param, StartsWith("messages[0]"))
+        << message;
+}
+
+TEST(ChatMessagesTest, ThereIsAtLeastOne) {
+  for (const char* none : {"[]", "null", "{}", "\"hi\"", "3"})
+    EXPECT_EQ(error_of_messages(none).param, "messages") << none;
+  EXPECT_EQ(error_of([] { parse("{}"); }).param, "messages");
+}
+
+TEST(ChatMessagesTest, ToolCallsHaveTheirArgumentsAsObjects) {
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": null, "tool_calls": [
+              {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2]}"}},
+              {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {"b": 1}}},
+              {"id": "c3", "type": "function", "function": {"name": "h", "arguments": ""}},
+              {"id": "c4", "type": "function", "function": {"name": "i"}}]},
+              {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "42"}])"),
+            R"([{"role":"assistant","content":"","tool_calls":[)"
+            R"({"id":"c1","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2]}}},)"
+            R"({"id":"c2","type":"function","function":{"name":"g","arguments":{"b":1}}},)"
+            R"({"id":"c3","type":"function","function":{"name":"h","arguments":{}}},)"
+            R"({"id":"c4","type":"function","function":{"name":"i","arguments":{}}}]},)"
+            R"({"role":"tool","content":"42","name":"f","tool_call_id":"c1"}])");
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "x", "tool_calls": []}])"),
+            R"([{"role":"assistant","content":"x"}])");
+}
+
+TEST(ChatMessagesTest, MalformedToolCallsAreRefused) {
+  const std::string deep = R"({\"a\":)" + std::string(70, '[') + std::string(70, ']') + "}";
+  for (const std::string& call :
+       {std::string("3"), std::string("{}"), std::string(R"({"function": 3})"),
+        std::string(R"({"function": {}})"), std::string(R"({"function": {"name": ""}})"),
+        std::string(R"({"function": {"name": "f", "arguments": "{"}})"),
+        std::string(R"({"function": {"name": "f", "arguments": "3"}})"),
+        std::string(R"({"function": {"name": "f", "arguments": [1]}})"),
+        R"({"function": {"name": "f", "arguments": ")" + deep + R"("}})"}) {
+    const ApiError error = error_of_messages(R"([{"role": "assistant", "tool_calls": [)" + call + "]}]");
+    EXPECT_EQ(error.status, 400) << call;
+    EXPECT_THAT(error.param, StartsWith("messages[0].tool_calls[0]")) << call;
+  }
+  EXPECT_EQ(error_of_messages(R"([{"role": "assistant", "tool_calls": {"a": 1}}])").param,
+            "messages[0].tool_calls");
+  EXPECT_EQ(error_of_messages(R"([{"role": "assistant", "function_call": {"name": "f"}}])").param,
+            "messages[0].function_call");
+}
+
+TEST(ChatMessagesTest, ReasoningHasBothOfItsNames) {
+  const std::string expected =
+      R"([{"role":"assistant","content":"x","reasoning":"why","reasoning_content":"why"}])";
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "x", "reasoning": "why"}])"), expected);
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "x", "reasoning_content": "why"}])"), expected);
+  EXPECT_EQ(messages(R"([{"role": "assistant", "content": "x", "reasoning": null}])"),
+            R"([{"role":"assistant","content":"x"}])");
+}
+
+TEST(ChatRequestTest, DefaultsAreThoseOfVllm) {
+  const ChatRequest request = with("\"x\": 1");
+  EXPECT_FALSE(request.max_tokens);
+  EXPECT_FALSE(request.params.logprobs);
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_FALSE(request.parse_tools);
+  EXPECT_FALSE(request.one_tool_call);
+  EXPECT_TRUE(request.include_reasoning);
+  EXPECT_EQ(request.context["add_generation_prompt"], true);
+  EXPECT_FALSE(request.context.contains("tools"));
+}
+
+TEST(ChatRequestTest, MaxCompletionTokensWins) {
+  EXPECT_EQ(with(R"("max_tokens": 5)").max_tokens, 5);
+  EXPECT_EQ(with(R"("max_tokens": 5, "max_completion_tokens": 7)").max_tokens, 7);
+  EXPECT_EQ(with(R"("max_tokens": null, "max_completion_tokens": null)").max_tokens, std::nullopt);
+}
+
+TEST(ChatRequestTest, TheOutputMayHaveTheRestOfTheContext) {
+  ServedModel model = test::served_model();
+  const auto make = [&](const std::string& fields) {
+    return make_engine_request(with(fields), chat_template("{{ messages[0].content }}"), {}, model);
+  };
+  EXPECT_EQ(make("\"n\": 1").params.max_tokens, 62);
+  EXPECT_EQ(make("\"max_tokens\": 62").params.max_tokens, 62);
+  EXPECT_EQ(error_of([&] { make("\"max_tokens\": 63"); }).code, "context_length_exceeded");
+  EXPECT_EQ(error_of([&] { make("\"min_tokens\": 63"); }).param, "min_tokens");
+  model.default_max_tokens = 10;
+  EXPECT_EQ(make("\"n\": 1").params.max_tokens, 10);
+  EXPECT_EQ(make("\"max_tokens\": 20").params.max_tokens, 20);
+}
+
+TEST(ChatRequestTest, LogprobsAreAFlagAndANumber) {
+  EXPECT_EQ(with(R"("logprobs": true)").params.logprobs, 0);
+  EXPECT_EQ(with(R"("logprobs": true, "top_logprobs": 20)").params.logprobs, 20);
+  EXPECT_FALSE(with(R"("logprobs": false)").params.logprobs);
+  EXPECT_FALSE(with(R"("top_logprobs": 0)").params.logprobs);
+  EXPECT_EQ(error_with(R"("top_logprobs": 2)").param, "top_logprobs");
+  EXPECT_EQ(error_with(R"("logprobs": 2)").param, "logprobs");
+}
+
+TEST(ChatRequestTest, ToolsReachTheTemplateAsTheyCame) {
+  const ChatRequest request = with("\"tools\": [" + std::string(kTool) + "]");
+  EXPECT_EQ(request.context["tools"], json("[" + std::string(kTool) + "]"));
+  EXPECT_EQ(request.context["tools"][0]["function"]["parameters"].dump(), R"({"z":1,"a":{"b":2}})");
+  EXPECT_TRUE(request.parse_tools);
+  EXPECT_TRUE(with("\"parallel_tool_calls\": false, \"tools\": [" + std::string(kTool) + "]").one_tool_call);
+  EXPECT_FALSE(with(R"("tools": [])").context.contains("tools"));
+}
+
+TEST(ChatRequestTest, ToolChoiceIsNoneOrAuto) {
+  const std::string tools = "\"tools\": [" + std::string(kTool) + "], \"tool_choice\": ";
+  EXPECT_TRUE(with(tools + "\"auto\"").parse_tools);
+  const ChatRequest none = with(tools + "\"none\"");
+  EXPECT_FALSE(none.parse_tools);
+  EXPECT_TRUE(none.context.contains("tools"));
+  EXPECT_FALSE(with(R"("tool_choice": "auto")").parse_tools);
+  for (const char* choice :
+       {R"("required")", R"({"type": "function", "function": {"name": "f"}})", R"("any")", "3", "[]"})
+    EXPECT_EQ(error_with(tools + choice).param, "tool_choice") << choice;
+  EXPECT_THAT(error_with(tools + "\"required\"").what(), HasSubstr("not supported"));
+}
+
+TEST(ChatRequestTest, MalformedToolsAreRefused) {
+  for (const char* tool :
+       {"3", "{}", R"({"type": "function"})", R"({"type": "web", "function": {"name": "f"}})",
+        R"({"type": "function", "function": {"name": ""}})",
+        R"({"type": "function", "function": {"name": 3}})",
+        R"({"type": "function", "function": {"name": "f", "parameters": "x"}})",
+        R"({"type": "function", "function": {"name": "f", "description": 3}})"}) {
+    EXPECT_THAT(error_with("\"tools\": [" + std::string(tool) + "]").param, StartsWith("tools[0]")) << tool;
+  }
+  EXPECT_EQ(error_with(R"("tools": {})").param, "tools");
+}
+
+TEST(ChatRequestTest, TheTemplateGetsItsVariables) {
+  const ChatRequest request = with(R"("chat_template_kwargs": {"enable_thinking": false, "x": [1, {"y": 2}]},
+    "documents": [{"title": "t"}], "reasoning_effort": "high")");
+  EXPECT_EQ(request.context["enable_thinking"], false);
+  EXPECT_EQ(request.context["x"], json(R"([1, {"y": 2}])"));
+  EXPECT_EQ(request.context["documents"], json(R"([{"title": "t"}])"));
+  EXPECT_EQ(request.context["reasoning_effort"], "high");
+  EXPECT_EQ(with(R"("reasoning_effort": "none")").context["enable_thinking"], false);
+  EXPECT_EQ(error_with(R"("reasoning_effort": "huge")").param, "reasoning_effort");
+  EXPECT_EQ(error_with(R"("documents": "x")").param, "documents");
+  EXPECT_EQ(error_with(R"("documents": ["x"])").param, "documents[0]");
+}
+
+// A trusted string would let a request write special tokens.
+TEST(ChatRequestTest, NoVariableOfTheTemplateIsTrusted) {
+  for (const char* name : {"bos_token", "eos_token", "x_token", "_token", "messages", "tools",
+                           "chat_template", "add_generation_prompt", "continue_final_message", "documents"}) {
+    EXPECT_EQ(error_with(format_text(R"("chat_template_kwargs": {{"{}": "<|end|>"}})", name)).param,
+              "chat_template_kwargs")
+        << name;
+  }
+  EXPECT_EQ(error_with(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
+  const ChatRequest request = parse(body_with(R"([{"role": "user", "content": "<|end|>"}])",
+                                              R"("chat_template_kwargs": {"x": "<|end|>"})"));
+  const EngineRequest made =
+      make_engine_request(request, chat_template("{{ bos_token }}{{ x }}{{ messages[0].content }}<|end|>"),
+                          {}, test::served_model());
+  EXPECT_EQ(std::count(made.prompt.begin(), made.prompt.end(), 257), 1);
+  EXPECT_EQ(made.prompt.front(), 256);
+  EXPECT_EQ(made.prompt.back(), 257);
+}
+
+TEST(ChatRequestTest, TheGenerationPromptIsAFlag) {
+  EXPECT_EQ(rendered(with("\"n\": 1")), "<|user|>hi<|end|><|assistant|>");
+  EXPECT_EQ(rendered(with(R"("add_generation_prompt": false)")), "<|user|>hi<|end|>");
+}
+
+TEST(ChatRequestTest, TheFinalMessageCanBeContinued) {
+  const auto continued = [](const std::string& content, const char* source = kChatMl) {
+    return rendered(
+        parse(body_with(
+            R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]",
+            R"("continue_final_message": true)")),
+        source);
+  };
+  EXPECT_EQ(continued(R"("b c")"), "<|user|>a<|end|><|assistant|>b c");
+  EXPECT_EQ(continued(R"("b c ")"), "<|user|>a<|end|><|assistant|>b c ");
+  EXPECT_EQ(continued(R"([{"type": "text", "text": "b"}])"), "<|user|>a<|end|><|assistant|>b");
+  EXPECT_EQ(continued(R"("b ")", "{{ messages[1].content | trim }}!"), "b");
+  EXPECT_EQ(error_of([&] { continued(R"("b")", "nothing"); }).param, "continue_final_message");
+  EXPECT_EQ(error_of([&] { continued(R"("  ")"); }).param, "continue_final_message");
+  EXPECT_EQ(error_with(R"("continue_final_message": true, "add_generation_prompt": true)").param,
+            "continue_final_message");
+}
+
+TEST(ChatRequestTest, WhatTheTemplateRefusesIsTheClientsError) {
+  const ApiError raised =
+      error_of([] { rendered(with("\"n\": 1"), "{{ raise_exception('roles must alternate') }}"); });
+  EXPECT_EQ(raised.status, 400);
+  EXPECT_THAT(raised.what(), HasSubstr("roles must alternate"));
+  const ApiError broken = error_of([] { rendered(with("\"n\": 1"), "{{ 1 + 'a' }}"); });
+  EXPECT_EQ(broken.status, 400);
+  EXPECT_THAT(broken.what(), HasSubstr("line 1"));
+  EXPECT_THAT(broken.what(), Not(HasSubstr("/secret")));
+}
+
+TEST(ChatRequestTest, TheFormatOfContentsIsFoundByRendering) {
+  EXPECT_EQ(content_format(chat_template(kChatMl)), ContentFormat::kText);
+  EXPECT_EQ(
+      content_format(chat_template("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}"
+                                   "{% endfor %}")),
+      ContentFormat::kParts);
+  EXPECT_EQ(content_format(chat_template("{% for m in messages %}{% if m.content is string %}{{ m.content }}"
+                                         "{% else %}{{ m.content[0].text }}{% endif %}{% endfor %}")),
+            ContentFormat::kText);
+  EXPECT_EQ(content_format(chat_template("{{ raise_exception('no') }}")), ContentFormat::kText);
+}
+
+TEST(ChatRequestTest, WhatDoesNotExistIsRefusedByName) {
+  for (const auto& [name, value] : {std::pair{"chat_template", R"("{{ x }}")"},
+                                    {"echo", "true"},
+                                    {"functions", R"([{"name": "f"}])"},
+                                    {"function_call", R"("auto")"},
+                                    {"audio", R"({"voice": "x"})"},
+                                    {"modalities", R"(["text", "audio"])"},
+                                    {"response_format", R"({"type": "json_object"})"},
+                                    {"guided_json", R"({"a": 1})"},
+                                    {"mm_processor_kwargs", R"({"a": 1})"}}) {
+    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    EXPECT_EQ(error.status, 400) << name;
+    EXPECT_EQ(error.param, name);
+  }
+  EXPECT_NO_THROW(with(R"("modalities": ["text"], "echo": false, "functions": [], "chat_template": null,
+                          "store": true, "metadata": {"a": "b"}, "service_tier": "auto", "user": "u")"));
+}
+
+// What vLLM's serving benchmark sends.
+TEST(ChatRequestTest, TheBenchmarkIsUnderstood) {
+  const ChatRequest request = parse(R"({"model": "toy", "messages": [{"role": "user", "content":
+    [{"type": "text", "text": "hi"}]}], "max_completion_tokens": 8, "stream": true,
+    "stream_options": {"include_usage": true}, "ignore_eos": true})");
+  EXPECT_EQ(request.max_tokens, 8);
+  EXPECT_TRUE(request.include_usage);
+  EXPECT_EQ(rendered(request), "<|user|>hi<|end|><|assistant|>");
+}
+
+}  // namespace
+}  // namespace quire::server

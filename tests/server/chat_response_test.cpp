@@ -1,0 +1,251 @@
+#include "server/chat_response.h"
+
+#include "response_fixtures.h"
+
+namespace quire::server {
+namespace {
+
+using test::head;
+using test::output;
+using test::request_output;
+
+ChatRequest parse(const std::string& fields = "\"n\": 1") {
+  return parse_chat_request(
+      parse_body(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}"),
+      test::served_model(), ContentFormat::kText);
+}
+
+OrderedJson body_of(const ChatRequest& request, const RequestOutput& whole,
+                    const std::vector<OutputDelta>& messages) {
+  std::vector<ChatOutput> parsed(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) parsed[i].add(messages[i], 1);
+  return chat_body(head("chatcmpl-1"), request, whole, parsed, test::served_model());
+}
+
+// The chunks where all text is content.
+std::vector<OrderedJson> stream(const ChatRequest& request, const RequestOutput& whole) {
+  const ServedModel model = test::served_model();
+  ChatStream stream(head("chatcmpl-1"), request, model);
+  std::vector<OrderedJson> chunks;
+  test::Player(whole).play([&](const RequestUpdate& update) {
+    for (OrderedJson& chunk :
+         stream.chunks(update, {.content = std::string(update.new_text), .reasoning = {}, .tool_calls = {}}))
+      chunks.push_back(std::move(chunk));
+  });
+  if (auto last = stream.last()) chunks.push_back(*std::move(last));
+  return chunks;
+}
+
+// The chunks of one output of as many tokens as there are deltas.
+std::vector<OrderedJson> stream_deltas(const ChatRequest& request, const std::vector<OutputDelta>& deltas) {
+  const ServedModel model = test::served_model();
+  ChatStream stream(head("chatcmpl-1"), request, model);
+  std::vector<OrderedJson> chunks;
+  std::size_t next = 0;
+  const auto whole = request_output("hi", {output(0, std::string(deltas.size(), 'x'), FinishReason::kStop)});
+  test::Player(whole).play([&](const RequestUpdate& update) {
+    for (OrderedJson& chunk : stream.chunks(update, deltas[next++])) chunks.push_back(std::move(chunk));
+  });
+  if (auto last = stream.last()) chunks.push_back(*std::move(last));
+  return chunks;
+}
+
+OutputDelta content(std::string text) {
+  return {.content = std::move(text), .reasoning = {}, .tool_calls = {}};
+}
+OutputDelta reasoning(std::string text) {
+  return {.content = {}, .reasoning = std::move(text), .tool_calls = {}};
+}
+OutputDelta call(int index, std::string id, std::string name, std::string arguments) {
+  return {.content = {},
+          .reasoning = {},
+          .tool_calls = {{index, std::move(id), std::move(name), std::move(arguments)}}};
+}
+
+TEST(ChatBodyTest, IsWhatClientsRead) {
+  EXPECT_EQ(to_line(body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
+                            {content("ok")})),
+            R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"toy","choices":[)"
+            R"({"index":0,"message":{"role":"assistant","content":"ok","refusal":null,"reasoning":null},)"
+            R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
+            R"("usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
+            R"("prompt_tokens_details":{"cached_tokens":0}},"system_fingerprint":"fp"})");
+}
+
+TEST(ChatBodyTest, ToolCallsHaveTheirArgumentsAsText) {
+  const auto body = body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
+                            {call(0, "c1", "f", R"({"a": 1})")});
+  EXPECT_EQ(body["choices"][0]["message"].dump(),
+            R"({"role":"assistant","content":null,"refusal":null,"reasoning":null,"tool_calls":[)"
+            R"({"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]})");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
+}
+
+TEST(ChatBodyTest, ACallThatWasCutShortHasEndedByLength) {
+  const auto body = body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kLength)}),
+                            {call(0, "c1", "f", "{")});
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+}
+
+TEST(ChatBodyTest, ReasoningHasBothNamesAndIsCounted) {
+  const auto whole = request_output("hi", {output(0, "ok", FinishReason::kStop)});
+  OutputDelta message = content("so");
+  message.reasoning = "why";
+  const auto body = body_of(parse(), whole, {message});
+  EXPECT_EQ(
+      body["choices"][0]["message"].dump(),
+      R"({"role":"assistant","content":"so","refusal":null,"reasoning":"why","reasoning_content":"why"})");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  const auto hidden = body_of(parse("\"include_reasoning\": false"), whole, {message});
+  EXPECT_TRUE(hidden["choices"][0]["message"]["reasoning"].is_null());
+  const auto only = body_of(parse(), whole, {reasoning("why")});
+  EXPECT_TRUE(only["choices"][0]["message"]["content"].is_null());
+}
+
+TEST(ChatBodyTest, NothingSaidIsAnEmptyText) {
+  const auto body = body_of(parse(), request_output("hi", {output(0, "x", FinishReason::kStop)}), {{}});
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "");
+}
+
+TEST(ChatBodyTest, ChoicesHaveTheirLogprobsAndTokens) {
+  const auto body = body_of(parse(R"("n": 2, "logprobs": true, "top_logprobs": 1, "return_token_ids": true)"),
+                            request_output("hi", {output(0, "a", FinishReason::kStop, true),
+                                                  output(1, "b", FinishReason::kStop, true)}),
+                            {content("a"), content("b")});
+  ASSERT_EQ(body["choices"].size(), 2U);
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(
+      body["choices"][1]["logprobs"].dump(),
+      R"({"content":[{"token":"b","logprob":-0.5,"bytes":[98],"top_logprobs":[{"token":"b","logprob":-0.5,"bytes":[98]}]}]})");
+  EXPECT_EQ(body["choices"][1]["token_ids"].dump(), "[98]");
+  EXPECT_EQ(body["prompt_token_ids"].dump(), "[104,105]");
+  EXPECT_EQ(body["usage"]["completion_tokens"], 2);
+}
+
+TEST(ChatStreamTest, RoleFirstThenContentThenUsage) {
+  const auto chunks = stream(parse(R"("stream": true, "stream_options": {"include_usage": true})"),
+                             request_output("hi", {output(0, "ok", FinishReason::kStop)}));
+  const std::string begin =
+      R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"toy",)";
+  ASSERT_EQ(chunks.size(), 4U);
+  EXPECT_EQ(to_line(chunks[0]), begin + R"("choices":[{"index":0,"delta":{"role":"assistant","content":""},)"
+                                        R"("logprobs":null,"finish_reason":null}]})");
+  EXPECT_EQ(
+      to_line(chunks[1]),
+      begin + R"("choices":[{"index":0,"delta":{"content":"o"},"logprobs":null,"finish_reason":null}]})");
+  EXPECT_EQ(to_line(chunks[2]),
+            begin + R"("choices":[{"index":0,"delta":{"content":"k"},"logprobs":null,)"
+                    R"("finish_reason":"stop","stop_reason":null}],"system_fingerprint":"fp"})");
+  EXPECT_EQ(to_line(chunks[3]),
+            begin + R"("choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
+                    R"("prompt_tokens_details":{"cached_tokens":0}}})");
+}
+
+TEST(ChatStreamTest, EveryChoiceHasARoleAndAnEnd) {
+  const auto chunks = stream(
+      parse(R"("stream": true, "n": 2)"),
+      request_output("hi", {output(0, "abc", FinishReason::kLength), output(1, "d", FinishReason::kStop)}));
+  std::vector<int> roles(2), ends(2);
+  std::vector<std::string> texts(2);
+  for (const OrderedJson& chunk : chunks) {
+    const OrderedJson& choice = chunk["choices"][0];
+    const auto index = choice["index"].get<std::size_t>();
+    EXPECT_EQ(choice["delta"].contains("role"), roles[index] == 0) << "first, and only then";
+    roles[index] = 1;
+    EXPECT_EQ(ends[index], 0) << "nothing follows the end";
+    if (!choice["finish_reason"].is_null()) ++ends[index];
+    texts[index] += choice["delta"].value("content", "");
+  }
+  EXPECT_EQ(ends, (std::vector{1, 1}));
+  EXPECT_EQ(texts, (std::vector<std::string>{"abc", "d"}));
+}
+
+TEST(ChatStreamTest, ToolCallsBeginWithANameAndGoOnWithArguments) {
+  const auto chunks = stream_deltas(parse("\"stream\": true"), {call(0, "c1", "f", ""),
+                                                                call(0, "", "", "{\"a\""),
+                                                                call(0, "", "", ": 1}"),
+                                                                call(1, "c2", "g", "{}"),
+                                                                {}});
+  std::vector<std::string> deltas;
+  for (const OrderedJson& chunk : chunks) deltas.push_back(chunk["choices"][0]["delta"].dump());
+  EXPECT_THAT(
+      deltas,
+      ::testing::ElementsAre(
+          R"({"role":"assistant","content":""})",
+          R"({"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":""}}]})",
+          R"({"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]})",
+          R"({"tool_calls":[{"index":0,"function":{"arguments":": 1}"}}]})",
+          R"({"tool_calls":[{"index":1,"id":"c2","type":"function","function":{"name":"g","arguments":""}}]})",
+          R"({"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]})", "{}"));
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_TRUE(chunks[chunks.size() - 2]["choices"][0]["finish_reason"].is_null());
+}
+
+TEST(ChatStreamTest, ReasoningComesUnderBothNames) {
+  const std::vector<OutputDelta> deltas = {reasoning("a"), reasoning("b"), content("c")};
+  const auto chunks =
+      stream_deltas(parse(R"("stream": true, "stream_options": {"include_usage": true})"), deltas);
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"].dump(), R"({"reasoning":"a","reasoning_content":"a"})");
+  EXPECT_EQ(chunks[3]["choices"][0]["delta"].dump(), R"({"content":"c"})");
+  EXPECT_EQ(chunks[4]["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+  const auto hidden = stream_deltas(parse(R"("stream": true, "include_reasoning": false)"), deltas);
+  EXPECT_EQ(hidden[1]["choices"][0]["delta"].dump(), "{}");
+}
+
+TEST(ChatStreamTest, LogprobsOfEveryTokenComeOnce) {
+  const auto request = parse(R"("stream": true, "logprobs": true, "return_token_ids": true)");
+  const auto whole = request_output("hi", {output(0, "abc", FinishReason::kStop, true)});
+  std::string tokens;
+  std::size_t ids = 0;
+  for (const OrderedJson& chunk : stream(request, whole)) {
+    const OrderedJson& choice = chunk["choices"][0];
+    if (choice["delta"].contains("role")) {
+      EXPECT_TRUE(choice["logprobs"].is_null());
+      EXPECT_EQ(chunk["prompt_token_ids"].dump(), "[104,105]");
+      continue;
+    }
+    for (const OrderedJson& entry : choice["logprobs"]["content"])
+      tokens += entry["token"].get<std::string>();
+    ids += choice["token_ids"].size();
+  }
+  EXPECT_EQ(tokens, "abc");
+  EXPECT_EQ(ids, 3U);
+}
+
+TEST(ChatStreamTest, ContinuousUsageIsInEveryChunk) {
+  const auto chunks = stream(
+      parse(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
+      request_output("hi", {output(0, "ab", FinishReason::kStop)}));
+  ASSERT_EQ(chunks.size(), 4U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(chunks[static_cast<std::size_t>(i)]["usage"]["completion_tokens"], i);
+  EXPECT_EQ(chunks[3]["usage"]["completion_tokens"], 2);
+}
+
+// The role is not sent before there is a token: clients take it for the first one.
+TEST(ChatStreamTest, NothingIsSentBeforeTheFirstToken) {
+  const ServedModel model = test::served_model();
+  const ChatRequest request = parse("\"stream\": true");
+  ChatStream stream(head("chatcmpl-1"), request, model);
+  const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
+  const RequestUpdate update{.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}};
+  EXPECT_TRUE(stream.chunks(update, {}).empty());
+}
+
+TEST(ChatOutputTest, DeltasJoinedAreTheMessage) {
+  ChatOutput joined;
+  joined.add(reasoning("a"), 2);
+  joined.add(content("b"), 1);
+  joined.add(call(0, "c1", "f", ""), 1);
+  joined.add(call(0, "", "", "{}"), 1);
+  joined.add(call(1, "c2", "g", "[]"), 1);
+  EXPECT_EQ(joined.message.reasoning, "a");
+  EXPECT_EQ(joined.message.content, "b");
+  EXPECT_EQ(joined.reasoning_tokens, 2);
+  ASSERT_EQ(joined.message.tool_calls.size(), 2U);
+  EXPECT_EQ(joined.message.tool_calls[0].id, "c1");
+  EXPECT_EQ(joined.message.tool_calls[0].arguments, "{}");
+  EXPECT_EQ(joined.message.tool_calls[1].name, "g");
+}
+
+}  // namespace
+}  // namespace quire::server

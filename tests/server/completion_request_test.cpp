@@ -1,0 +1,419 @@
+#include "server/completion_request.h"
+
+#include "protocol_fixtures.h"
+
+namespace quire::server {
+namespace {
+
+using test::error_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Ids = std::vector<TokenId>;
+
+CompletionRequest parse(std::string_view body, const ServedModel& model = test::served_model()) {
+  return parse_completion_request(parse_body(body), model);
+}
+// With a prompt beside these fields.
+CompletionRequest with(const std::string& fields) { return parse(R"({"prompt": "x", )" + fields + "}"); }
+ApiError error_with(const std::string& fields) {
+  return error_of([&] { with(fields); });
+}
+std::vector<EngineRequest> to_engine(const CompletionRequest& request,
+                                     const ServedModel& model = test::served_model()) {
+  return make_engine_requests(request, model);
+}
+
+TEST(RequestBodyTest, MustBeOneObject) {
+  for (const char* body : {"", "{", "[]", "3", "null", "\"x\"", "{\"n\": NaN}", "{\"n\": Infinity}",
+                           "{\"n\": 1e999}", "{\"n\":1,\"n\":1}", "{\"x\": \"\xFF\"}"}) {
+    EXPECT_EQ(error_of([&] { parse_body(body); }).status, 400) << body;
+  }
+  EXPECT_NO_THROW(parse_body("{}"));
+}
+
+TEST(RequestBodyTest, IsBounded) {
+  const auto nested = [](std::size_t depth) {
+    return "{\"x\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_NO_THROW(parse_body(nested(63)));
+  EXPECT_THAT(error_of([&] { parse_body(nested(64)); }).what(), HasSubstr("nested"));
+  EXPECT_EQ(error_of([&] { parse_body(nested(1'000'000)); }).status, 400);
+  EXPECT_EQ(error_of([] { parse_body("{\"x\": \"" + std::string(1 << 20, 'y')); }).status, 400);
+  std::string many = "{\"x\":[0";
+  for (int i = 0; i < (1 << 21); ++i) many += ",0";
+  EXPECT_THAT(error_of([&] { parse_body(many + "]}"); }).what(), HasSubstr("values"));
+  EXPECT_EQ(error_of([] { parse_body("{\"x\": \"" + std::string(1 << 24, 'y') + "\"}"); }).status, 400);
+}
+
+TEST(CompletionRequestTest, DefaultsAreTheModelAuthorsAndOpenAis) {
+  ServedModel model = test::served_model();
+  model.defaults.temperature = 0.6F;
+  model.defaults.top_k = 20;
+  const CompletionRequest request = parse(R"({"prompt": "x", "top_k": 7})", model);
+  EXPECT_EQ(request.model, "toy");
+  EXPECT_EQ(request.params.temperature, 0.6F);
+  EXPECT_EQ(request.params.top_k, 7);
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_FALSE(request.stream);
+  EXPECT_FALSE(request.echo);
+  EXPECT_FALSE(request.params.logprobs);
+  EXPECT_TRUE(request.add_special_tokens);
+}
+
+TEST(CompletionRequestTest, NullIsAbsentEverywhereAndUnknownFieldsAreIgnored) {
+  std::string fields;
+  for (const char* name : {"model",
+                           "max_tokens",
+                           "echo",
+                           "frequency_penalty",
+                           "logit_bias",
+                           "logprobs",
+                           "n",
+                           "presence_penalty",
+                           "seed",
+                           "stop",
+                           "stream",
+                           "stream_options",
+                           "suffix",
+                           "temperature",
+                           "top_p",
+                           "user",
+                           "best_of",
+                           "use_beam_search",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "length_penalty",
+                           "early_stopping",
+                           "stop_token_ids",
+                           "include_stop_str_in_output",
+                           "ignore_eos",
+                           "min_tokens",
+                           "skip_special_tokens",
+                           "spaces_between_special_tokens",
+                           "truncate_prompt_tokens",
+                           "truncation_side",
+                           "allowed_token_ids",
+                           "prompt_logprobs",
+                           "logprob_token_ids",
+                           "bad_words",
+                           "prompt_embeds",
+                           "add_special_tokens",
+                           "response_format",
+                           "structured_outputs",
+                           "guided_json",
+                           "priority",
+                           "request_id",
+                           "session_id",
+                           "return_tokens_as_token_ids",
+                           "return_token_ids",
+                           "cache_salt",
+                           "kv_transfer_params",
+                           "vllm_xargs",
+                           "repetition_detection",
+                           "thinking_token_budget",
+                           "stream_interval",
+                           "timings"}) {
+    fields += '"' + std::string(name) + "\": null, ";
+  }
+  const CompletionRequest request = with(fields + R"("what_is_this": {"a": [1]})");
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.params.n, 1);
+}
+
+TEST(CompletionRequestTest, EveryParameterArrives) {
+  const CompletionRequest request =
+      with(R"("model": "alias", "max_tokens": 5, "n": 2, "best_of": 3, "temperature": 0.5,
+    "top_p": 0.25, "top_k": 9, "min_p": 0.125, "seed": -1, "presence_penalty": 1, "frequency_penalty": -1,
+    "repetition_penalty": 1.5, "logit_bias": {"7": -100, "65": 2.5}, "allowed_token_ids": [1, 2],
+    "bad_words": ["no"], "logprobs": 3, "min_tokens": 2, "ignore_eos": true, "stop": ["a", "b"],
+    "stop_token_ids": [10], "include_stop_str_in_output": true, "skip_special_tokens": false,
+    "spaces_between_special_tokens": false, "truncate_prompt_tokens": 4, "priority": -3, "cache_salt": "s",
+    "request_id": "A.b-c_9", "add_special_tokens": false, "return_token_ids": true,
+    "return_tokens_as_token_ids": true, "timings": true, "stream": true,
+    "stream_options": {"include_usage": true, "continuous_usage_stats": true})");
+  const SamplingParams& params = request.params;
+  EXPECT_EQ(request.model, "alias");
+  EXPECT_EQ(params.max_tokens, 5);
+  EXPECT_EQ(params.n, 2);
+  EXPECT_EQ(params.best_of, 3);
+  EXPECT_EQ(params.temperature, 0.5F);
+  EXPECT_EQ(params.top_p, 0.25F);
+  EXPECT_EQ(params.top_k, 9);
+  EXPECT_EQ(params.min_p, 0.125F);
+  EXPECT_EQ(params.seed, ~std::uint64_t{0});
+  EXPECT_EQ(params.presence_penalty, 1);
+  EXPECT_EQ(params.frequency_penalty, -1);
+  EXPECT_EQ(params.repetition_penalty, 1.5F);
+  EXPECT_THAT(params.logit_bias, ElementsAre(std::pair(7, -100.0F), std::pair(65, 2.5F)));
+  EXPECT_THAT(params.allowed_token_ids, ElementsAre(1, 2));
+  EXPECT_THAT(params.bad_words, ElementsAre("no"));
+  EXPECT_EQ(params.logprobs, 3);
+  EXPECT_EQ(params.min_tokens, 2);
+  EXPECT_TRUE(params.ignore_eos);
+  EXPECT_THAT(params.stop, ElementsAre("a", "b"));
+  EXPECT_THAT(params.stop_token_ids, ElementsAre(10));
+  EXPECT_TRUE(params.include_stop_str_in_output);
+  EXPECT_FALSE(params.skip_special_tokens);
+  EXPECT_FALSE(params.spaces_between_special_tokens);
+  EXPECT_EQ(params.truncate_prompt_tokens, 4);
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.request_id, "A.b-c_9");
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_TRUE(request.return_token_ids);
+  EXPECT_TRUE(request.return_tokens_as_token_ids);
+  EXPECT_TRUE(request.timings);
+  EXPECT_TRUE(request.include_usage);
+  EXPECT_TRUE(request.continuous_usage);
+}
+
+TEST(CompletionRequestTest, APromptIsATextOrIdsOrAListOfEither) {
+  EXPECT_THAT(parse(R"({"prompt": "ab"})").prompts, ElementsAre(Prompt("ab")));
+  EXPECT_THAT(parse(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
+  EXPECT_THAT(parse(R"({"prompt": [1, 2]})").prompts, ElementsAre(Prompt(Ids{1, 2})));
+  EXPECT_THAT(parse(R"({"prompt": [[1, 2], [3]]})").prompts, ElementsAre(Prompt(Ids{1, 2}), Prompt(Ids{3})));
+}
+
+TEST(CompletionRequestTest, AnythingElseIsNoPrompt) {
+  for (const char* prompt :
+       {"null", "3", "true", "{}", "[]", "[null]", "[1, \"a\"]", "[\"a\", 1]", "[[1], \"a\"]", "[[1], 2]",
+        "[1, [2]]", "[-1]", "[258]", "[1.5]", "[[\"a\"]]", "[9223372036854775808]", "[true]", "[{}]"}) {
+    const ApiError error = error_of([&] { parse(R"({"prompt": )" + std::string(prompt) + "}"); });
+    EXPECT_EQ(error.status, 400) << prompt;
+    EXPECT_THAT(error.param, StartsWith("prompt")) << prompt;
+  }
+  EXPECT_EQ(error_of([] { parse("{}"); }).param, "prompt");
+}
+
+TEST(CompletionRequestTest, PromptsAreCounted) {
+  ServedModel model = test::served_model();
+  std::string prompt = "\"a\"";
+  for (int i = 1; i < 16; ++i) prompt += ",\"a\"";
+  EXPECT_EQ(parse(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 16U);
+  EXPECT_THAT(error_of([&] { parse(R"({"prompt": [)" + prompt + ",\"a\"]}", model); }).what(),
+              HasSubstr("17 entries; at most 16"));
+  model.max_total_prompt_tokens = 5;
+  EXPECT_EQ(to_engine(parse(R"({"prompt": [[1, 2], [3, 4, 5]]})", model), model).size(), 2U);
+  EXPECT_THAT(
+      error_of([&] { to_engine(parse(R"({"prompt": [[1, 2, 6], [3, 4, 5]]})", model), model); }).what(),
+      HasSubstr("6 tokens in 2 prompts; at most 5"));
+}
+
+TEST(CompletionRequestTest, TextIsTokenizedAndIdsAreLeftAsTheyAre) {
+  EXPECT_EQ(to_engine(parse(R"({"prompt": "ab"})")).front().prompt, (Ids{256, 97, 98}));
+  EXPECT_EQ(to_engine(parse(R"({"prompt": "ab<|end|>", "add_special_tokens": false})")).front().prompt,
+            (Ids{97, 98, 257}));
+  const auto both = to_engine(parse(R"({"prompt": [[97], [98, 99]], "priority": 4, "cache_salt": "z"})"));
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_EQ(both[0].prompt, (Ids{97}));
+  EXPECT_EQ(both[1].prompt, (Ids{98, 99}));
+  EXPECT_EQ(both[1].priority, 4);
+  EXPECT_EQ(both[1].cache_salt, "z");
+  EXPECT_EQ(both[1].params.max_tokens, 16);
+}
+
+TEST(CompletionRequestTest, AnEmptyPromptIsRefused) {
+  EXPECT_EQ(to_engine(parse(R"({"prompt": ""})")).front().prompt, (Ids{256}));
+  for (const char* body : {R"({"prompt": "", "add_special_tokens": false})", R"({"prompt": [[1], []]})"})
+    EXPECT_EQ(error_of([&] { to_engine(parse(body)); }).status, 400) << body;
+}
+
+TEST(CompletionRequestTest, PromptAndOutputMustFitInTheContext) {
+  const auto body = [](int prompt, int max_tokens) {
+    return format_text(R"({{"prompt": "{}", "add_special_tokens": false, "max_tokens": {}}})",
+                       std::string(static_cast<std::size_t>(prompt), 'x'), max_tokens);
+  };
+  EXPECT_EQ(to_engine(parse(body(48, 16))).front().params.max_tokens, 16);
+  EXPECT_EQ(to_engine(parse(body(63, 1))).size(), 1U);
+  for (const auto& [prompt, max_tokens] :
+       {std::pair{49, 16}, {64, 1}, {63, 2}, {1, 2147483647}, {1000, 16}}) {
+    const ApiError error = error_of([&] { to_engine(parse(body(prompt, max_tokens))); });
+    EXPECT_EQ(error.status, 400);
+    EXPECT_EQ(error.code, "context_length_exceeded");
+    EXPECT_THAT(error.what(), HasSubstr("maximum context length is 64 tokens"));
+  }
+}
+
+TEST(CompletionRequestTest, APromptMustFitInTheCache) {
+  ServedModel model = test::served_model();
+  model.kv_cache_tokens = 3;
+  EXPECT_EQ(to_engine(parse(R"({"prompt": [1, 2, 3]})", model), model).size(), 1U);
+  EXPECT_EQ(error_of([&] { to_engine(parse(R"({"prompt": [1, 2, 3, 4]})", model), model); }).code,
+            "context_length_exceeded");
+}
+
+TEST(CompletionRequestTest, APromptIsTruncatedBeforeItIsMeasured) {
+  const std::string body = R"({"prompt": ")" + std::string(98, 'x') + R"(yz", "truncate_prompt_tokens": )";
+  const EngineRequest two = to_engine(parse(body + "2}")).front();
+  EXPECT_EQ(two.prompt, (Ids{'y', 'z'}));
+  EXPECT_FALSE(two.params.truncate_prompt_tokens);
+  EXPECT_EQ(to_engine(parse(body + "-1}")).front().prompt.size(), 48U);
+}
+
+TEST(CompletionRequestTest, MaxTokensMayBeZeroWithEcho) {
+  EXPECT_EQ(error_with(R"("max_tokens": 0)").param, "max_tokens");
+  const CompletionRequest echo = with(R"("max_tokens": 0, "echo": true)");
+  EXPECT_EQ(echo.params.prompt_logprobs, 0);
+  EXPECT_FALSE(echo.params.logprobs);
+  EXPECT_FALSE(echo.report_prompt_logprobs);
+  EXPECT_EQ(to_engine(echo).front().params.max_tokens, 0);
+}
+
+TEST(CompletionRequestTest, EchoWithLogprobsAsksForThePromptsToo) {
+  EXPECT_EQ(with(R"("echo": true, "logprobs": 2)").params.prompt_logprobs, 2);
+  EXPECT_FALSE(with(R"("echo": true)").params.prompt_logprobs);
+  EXPECT_FALSE(with(R"("logprobs": 2)").params.prompt_logprobs);
+  EXPECT_NO_THROW(with(R"("echo": true, "logprobs": 2, "stream": true)"));
+  const CompletionRequest own = with(R"("prompt_logprobs": 3)");
+  EXPECT_EQ(own.params.prompt_logprobs, 3);
+  EXPECT_TRUE(own.report_prompt_logprobs);
+  EXPECT_EQ(error_with(R"("prompt_logprobs": 0, "stream": true)").param, "prompt_logprobs");
+}
+
+TEST(CompletionRequestTest, BeamSearchHasAsManyBeamsAsOutputs) {
+  ServedModel model = test::served_model();
+  model.defaults.repetition_penalty = 1.1F;
+  const auto request = parse(
+      R"({"prompt": "x", "use_beam_search": true, "n": 4, "length_penalty": 0.5, "early_stopping": "never"})",
+      model);
+  EXPECT_EQ(request.params.beam_width, 4);
+  EXPECT_EQ(request.params.n, 4);
+  EXPECT_EQ(request.params.length_penalty, 0.5F);
+  EXPECT_EQ(request.params.early_stopping, EarlyStopping::kNever);
+  EXPECT_EQ(with(R"("use_beam_search": true, "early_stopping": true)").params.early_stopping,
+            EarlyStopping::kYes);
+  EXPECT_FALSE(with(R"("use_beam_search": false, "n": 2)").params.beam_width);
+  EXPECT_EQ(error_with(R"("early_stopping": "soon")").param, "early_stopping");
+  EXPECT_EQ(error_with(R"("use_beam_search": true, "stop": "x")").param, "use_beam_search");
+}
+
+TEST(CompletionRequestTest, StreamOptionsNeedAStream) {
+  EXPECT_EQ(error_with(R"("stream_options": {"include_usage": true})").param, "stream_options");
+  EXPECT_FALSE(
+      with(R"("stream": true, "stream_options": {"continuous_usage_stats": true})").continuous_usage);
+  EXPECT_EQ(error_with(R"("stream": true, "stream_options": {"include_usage": 1})").param,
+            "stream_options.include_usage");
+  EXPECT_EQ(error_with(R"("stream": true, "stream_options": [])").param, "stream_options");
+}
+
+TEST(CompletionRequestTest, StopIsATextOrAListOfThem) {
+  EXPECT_THAT(with(R"("stop": "a")").params.stop, ElementsAre("a"));
+  EXPECT_THAT(with(R"("stop": [])").params.stop, ElementsAre());
+  for (const char* stop : {"3", "[3]", "[null]", "{}", "\"\"", "[\"a\", \"\"]"})
+    EXPECT_THAT(error_with("\"stop\": " + std::string(stop)).param, StartsWith("stop")) << stop;
+  const std::string longest = '"' + std::string(256, 's') + '"';
+  std::string most = longest;
+  for (int i = 1; i < 16; ++i) most += "," + longest;
+  EXPECT_EQ(with("\"stop\": [" + most + "]").params.stop.size(), 16U);
+  EXPECT_EQ(error_with("\"stop\": [" + most + ", \"a\"]").param, "stop");
+  EXPECT_EQ(error_with("\"stop\": \"" + std::string(257, 's') + '"').param, "stop");
+}
+
+TEST(CompletionRequestTest, LogitBiasHasIdsForKeys) {
+  for (const char* biases :
+       {R"({"x": 1})", R"({"": 1})", R"({"1.5": 1})", R"({" 1": 1})", R"({"258": 1})", R"({"-1": 1})",
+        R"({"99999999999": 1})", R"({"1": "1"})", R"({"1": null})", "[1]", "3"}) {
+    EXPECT_THAT(error_with("\"logit_bias\": " + std::string(biases)).param, StartsWith("logit_bias"))
+        << biases;
+  }
+  EXPECT_EQ(with(R"("logit_bias": {"1": 1e308})").params.logit_bias.size(), 1U);
+}
+
+TEST(CompletionRequestTest, ListsOfTokensAreChecked) {
+  for (const char* name : {"stop_token_ids", "allowed_token_ids"}) {
+    for (const char* ids :
+         {"3", "\"3\"", "[-1]", "[258]", "[1.5]", "[null]", "[[1]]", "[9223372036854775808]"}) {
+      EXPECT_THAT(error_with(format_text("\"{}\": {}", name, ids)).param, StartsWith(name)) << ids;
+    }
+  }
+  std::string ids = "1";
+  for (int i = 1; i < 129; ++i) ids += ",1";
+  EXPECT_EQ(error_with("\"stop_token_ids\": [" + ids + "]").param, "stop_token_ids");
+  EXPECT_EQ(error_with(R"("bad_words": ["  "])").param, "bad_words");
+}
+
+TEST(CompletionRequestTest, RequestIdsAreOpaque) {
+  for (const std::string& id : {std::string(), std::string(65, 'x'), std::string("a/b"), std::string("a b"),
+                                std::string("a\\nb"), std::string("\xC3\xA9")}) {
+    EXPECT_EQ(error_with("\"request_id\": \"" + id + '"').param, "request_id") << id;
+  }
+  EXPECT_EQ(with("\"request_id\": \"" + std::string(64, 'x') + '"').request_id.size(), 64U);
+  EXPECT_EQ(error_with(R"("request_id": 7)").param, "request_id");
+}
+
+TEST(CompletionRequestTest, CacheSaltsAreShortTexts) {
+  EXPECT_EQ(error_with(R"("cache_salt": "")").param, "cache_salt");
+  EXPECT_EQ(error_with("\"cache_salt\": \"" + std::string(257, 's') + '"').param, "cache_salt");
+  EXPECT_EQ(error_with(R"("cache_salt": {"a": 1})").param, "cache_salt");
+}
+
+TEST(CompletionRequestTest, AnUnknownModelIsNotFound) {
+  const ApiError error = error_with(R"("model": "gpt-4")");
+  EXPECT_EQ(error.status, 404);
+  EXPECT_EQ(error.type, "NotFoundError");
+  EXPECT_EQ(error.code, "model_not_found");
+  EXPECT_EQ(error.param, "model");
+  EXPECT_EQ(error_with(R"("model": 3)").status, 400);
+  EXPECT_EQ(error_with(R"("model": "../../etc/passwd")").status, 404);
+}
+
+TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
+  for (const auto& [name, value] : {std::pair{"suffix", R"("x")"},
+                                    {"prompt_embeds", R"("AAAA")"},
+                                    {"structured_outputs", R"({"regex": "a"})"},
+                                    {"guided_json", R"({"type": "object"})"},
+                                    {"guided_regex", R"("a+")"},
+                                    {"guided_choice", R"(["a"])"},
+                                    {"guided_grammar", R"("x")"},
+                                    {"response_format", R"({"type": "json_object"})"},
+                                    {"response_format", R"({"type": "json_schema", "json_schema": {}})"},
+                                    {"logprob_token_ids", "[1]"},
+                                    {"kv_transfer_params", R"({"a": 1})"},
+                                    {"truncation_side", R"("right")"},
+                                    {"thinking_token_budget", "5"}}) {
+    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    EXPECT_EQ(error.status, 400) << name;
+    EXPECT_EQ(error.param, name);
+    EXPECT_THAT(error.what(), HasSubstr("not supported"));
+  }
+  EXPECT_NO_THROW(with(R"("suffix": "", "response_format": {"type": "text"}, "truncation_side": "left",
+                          "guided_choice": [], "structured_outputs": {})"));
+}
+
+TEST(CompletionRequestTest, FlagsMustBeFlags) {
+  for (const char* name : {"stream", "echo", "ignore_eos", "use_beam_search", "include_stop_str_in_output",
+                           "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
+                           "return_token_ids", "return_tokens_as_token_ids", "timings"}) {
+    for (const char* value : {"1", "0", "\"true\"", "[]", "{}"})
+      EXPECT_EQ(error_with(format_text("\"{}\": {}", name, value)).param, name) << value;
+  }
+}
+
+TEST(CompletionRequestTest, GreedyOutputsCannotDiffer) {
+  EXPECT_EQ(error_with(R"("n": 2, "temperature": 0)").param, "n");
+  EXPECT_EQ(error_with(R"("n": 3, "best_of": 2)").param, "best_of");
+}
+
+TEST(CompletionRequestTest, WithoutATokenizerOnlyIdsWork) {
+  ServedModel model = test::served_model();
+  model.sampling.tokenizer = nullptr;
+  EXPECT_EQ(to_engine(parse(R"({"prompt": [1]})", model), model).size(), 1U);
+  EXPECT_EQ(error_of([&] { to_engine(parse(R"({"prompt": "x"})", model), model); }).status, 400);
+}
+
+// What the clients of the contract send, field for field.
+TEST(CompletionRequestTest, KnownClientsAreUnderstood) {
+  const auto lm_eval =
+      parse(R"({"model": "toy", "prompt": [[97, 98, 99], [100]], "temperature": 0, "max_tokens": 1,
+    "logprobs": 1, "seed": 1234, "echo": true})");
+  EXPECT_EQ(lm_eval.prompts.size(), 2U);
+  EXPECT_EQ(lm_eval.params.prompt_logprobs, 1);
+  const auto bench = parse(R"({"model": "toy", "prompt": "a b", "repetition_penalty": 1.0, "max_tokens": 4,
+    "logprobs": null, "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true})");
+  EXPECT_TRUE(bench.include_usage);
+}
+
+}  // namespace
+}  // namespace quire::server
