@@ -85,9 +85,7 @@ OutputFormatGuess guess_output_format(std::string_view chat_template) {
     reason += "; reasoning: none";
     return guess;
   }
-  constexpr std::string_view kDeepSeek =
-      "<\xEF\xBD\x9C"
-      "Assistant\xEF\xBD\x9C>";  // <｜Assistant｜>
+  constexpr std::string_view kDeepSeek = "<｜Assistant｜>";
   const bool deepseek = has(kDeepSeek);
   guess.format.reasoning = deepseek ? ReasoningFormat::kDeepSeekR1 : ReasoningFormat::kQwen3;
   reason += format_text("; reasoning: {} (it has {}{}{})", name(*guess.format.reasoning), think,
