@@ -261,7 +261,7 @@ ToolCallFormat parse_tool_call_format(std::string_view name) {
 
 std::string random_tool_call_id(ToolCallFormat format) {
   constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  thread_local std::mt19937_64 random{std::random_device{}()};
+  thread_local std::random_device random;
   std::uniform_int_distribution<std::size_t> letter(0, kLetters.size() - 1);
   const bool mistral = format == ToolCallFormat::kMistral;
   std::string id = mistral ? "" : "call_";
