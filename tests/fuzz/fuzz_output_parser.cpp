@@ -1,0 +1,83 @@
+// Input: a byte that chooses the format, the sizes of pieces, a zero byte, the text of an output. In pieces
+// it parses as it does as a whole, and JSON passes for arguments exactly if the JSON parser takes it.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "server/json_scanner.h"
+#include "server/output_format.h"
+#include "server/parse_pieces.h"
+#include "tokenizer/unicode.h"
+
+namespace {
+
+using namespace quire;
+using namespace quire::server;
+
+test::Parsed parse(unsigned choice, const std::vector<std::string_view>& pieces) {
+  OutputFormat format;
+  if (choice % 4 != 3) format.tool_calls = static_cast<ToolCallFormat>(choice % 4);
+  if (choice / 4 % 3 != 2) format.reasoning = static_cast<ReasoningFormat>(choice / 4 % 3);
+  const ToolParserOptions options{.parallel_tool_calls = choice / 12 % 2 == 0,
+                                  .new_id = [n = 0]() mutable { return std::to_string(++n); }};
+  return test::parse_pieces(*make_output_parser(format, choice / 24 % 2 == 0 ? "" : "<think>", options),
+                            pieces);
+}
+
+void check_arguments(const std::string& text) {
+  bool valid = false;
+  try {
+    valid = parse_json(text, "arguments").is_object();
+  } catch (const Error&) {
+  }
+  const std::size_t begin = text.find_first_not_of(" \t\n\r");
+  if (valid && text[begin] == '{') {  // no byte order mark, which that parser skips
+    const test::Parsed parsed = parse(10, {"[TOOL_CALLS]f[ARGS]", text});
+    const std::size_t end = text.rfind('}');
+    QUIRE_CHECK(parsed.calls.size() == 1 && parsed.content.empty());
+    QUIRE_CHECK(parsed.calls[0].arguments == text.substr(begin, end - begin + 1));
+  }
+
+  JsonScanner scanner;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const JsonStatus status = scanner.push(text[i]);
+    if (status == JsonStatus::kMore) continue;
+    if (status == JsonStatus::kError) return;
+    const std::string value = text.substr(0, status == JsonStatus::kEnd ? i + 1 : i);
+    try {
+      QUIRE_CHECK(!Json::parse(value).is_discarded());
+    } catch (const Json::out_of_range&) {  // 1e999, which other parsers take
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const std::size_t zero = input.find('\0', 1);
+  if (zero == input.npos) return 0;
+  const unsigned choice = data[0];
+  const std::string_view sizes = input.substr(1, zero - 1);
+  const std::string text = to_valid_utf8(input.substr(zero + 1));
+
+  std::vector<std::string_view> pieces, bytes;
+  std::string_view rest = text;
+  for (const char piece : sizes) {
+    pieces.push_back(rest.substr(0, static_cast<unsigned char>(piece)));
+    rest.remove_prefix(pieces.back().size());
+  }
+  pieces.push_back(rest);
+  for (std::size_t i = 0; i < text.size(); ++i) bytes.push_back(std::string_view(text).substr(i, 1));
+
+  const test::Parsed whole = parse(choice, {text});
+  QUIRE_CHECK(parse(choice, pieces) == whole);
+  QUIRE_CHECK(parse(choice, bytes) == whole);
+  check_arguments(text);
+  return 0;
+}

@@ -1,0 +1,134 @@
+#include "server/reasoning_parser.h"
+
+#include "expect_error.h"
+#include "server/output_format.h"
+#include "server/expect_parsed.h"
+
+namespace quire::server {
+namespace {
+
+using test::Parsed;
+
+test::MakeParser parser_of(ReasoningFormat format, std::string prompt = "<|im_start|>assistant\n") {
+  return [=] { return make_reasoning_parser(format, prompt); };
+}
+
+void expect_split(const test::MakeParser& make, std::string_view text, const std::string& reasoning,
+                  const std::string& content) {
+  test::expect_parsed(make, text, {.content = content, .reasoning = reasoning});
+}
+
+TEST(ReasoningParserTest, ReasoningInTags) {
+  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
+    const auto make = parser_of(format);
+    expect_split(make, "<think>\nHm, ünï <b> </thin.\n</think>\n\nAnswer.", "\nHm, ünï <b> </thin.\n",
+                 "\n\nAnswer.");
+    expect_split(make, "\n <think>a</think>b", "a", "b");
+    expect_split(make, "<think>\n\n</think>\n\nb", "\n\n", "\n\nb");
+    expect_split(make, "<think></think>", "", "");
+    expect_split(make, "<think>a<think>b</think>c</think><think>d</think>", "a<think>b",
+                 "c</think><think>d</think>");
+    expect_split(make, "<think>cut off </th", "cut off </th", "");
+    expect_split(make, "<think>a<</think>b", "a<", "b");
+  }
+}
+
+TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
+  const auto make = parser_of(ReasoningFormat::kQwen3);
+  for (const std::string_view text :
+       {"", " \n", "Answer", "\n\nHere: <think>a</think>", "<thin", "<<think>a</think>", "</think>a"}) {
+    expect_split(make, text, "", std::string(text));
+  }
+}
+
+TEST(ReasoningParserTest, DeepSeekBeginsWithin) {
+  const auto make = parser_of(ReasoningFormat::kDeepSeekR1);
+  expect_split(make, "\nHm.\n</think>\n\nAnswer", "\nHm.\n", "\n\nAnswer");
+  expect_split(make, "</think>Answer", "", "Answer");
+  expect_split(make, "<</think>Answer", "<", "Answer");
+  expect_split(make, "Hm.", "Hm.", "");
+  expect_split(make, " <thi", " <thi", "");
+}
+
+// Some templates put the tags into the prompt: <think> itself, or an empty thought that forbids one.
+TEST(ReasoningParserTest, ThePromptMayHoldTheTag) {
+  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
+    const auto within = parser_of(format, "<|im_start|>assistant\n<think>\n");
+    expect_split(within, "Hm.\n</think>\n\nAnswer", "Hm.\n", "\n\nAnswer");
+    expect_split(within, "<think>Hm.</think>Answer", "Hm.", "Answer");
+    expect_split(within, "cut off", "cut off", "");
+    const auto after = parser_of(format, "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    expect_split(after, "Answer</think>", "", "Answer</think>");
+    expect_split(after, "<think>a</think>", "", "<think>a</think>");
+  }
+}
+
+TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
+  const auto parser = parser_of(ReasoningFormat::kQwen3)();
+  EXPECT_TRUE(parser->parse("<think").empty());
+  EXPECT_EQ(parser->parse(">a</").reasoning, "a");
+  EXPECT_EQ(parser->parse("b\n").reasoning, "</b\n");
+  EXPECT_TRUE(parser->parse("</think>").empty());
+  EXPECT_EQ(parser->parse("</").content, "</");
+}
+
+TEST(ReasoningParserTest, Names) {
+  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
+    EXPECT_EQ(parse_reasoning_format(name(format)), format);
+  }
+  EXPECT_EQ(name(ReasoningFormat::kDeepSeekR1), "deepseek_r1");
+  expect_error([] { parse_reasoning_format("granite"); }, {"granite", "qwen3 and deepseek_r1"});
+}
+
+TEST(OutputFormatTest, ReasoningThenCalls) {
+  const OutputFormat format{.reasoning = ReasoningFormat::kQwen3, .tool_calls = ToolCallFormat::kHermes};
+  const test::MakeParser make = [=] {
+    return make_output_parser(format, "assistant\n", {.new_id = test::counting_ids()});
+  };
+  constexpr std::string_view kCall = "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>";
+  test::expect_parsed(
+      make, format_text("<think>\nI call {}\n</think>\n\n{}\n{}", kCall, kCall, kCall),
+      {.reasoning = format_text("\nI call {}\n", kCall), .calls = {{"f", "{\"a\":1}"}, {"f", "{\"a\":1}"}}});
+  test::expect_parsed(make, format_text("<think>a</think>\n\nNow <{}", kCall),
+                      {.content = "\n\nNow <", .reasoning = "a", .calls = {{"f", "{\"a\":1}"}}});
+  test::expect_parsed(make, "<think>a</think>\n<tool_call>", {.content = "\n<tool_call>", .reasoning = "a"});
+  test::expect_parsed(make, kCall, {.calls = {{"f", "{\"a\":1}"}}});
+}
+
+TEST(OutputFormatTest, OneOrNone) {
+  constexpr std::string_view kText = "<think>a</think>[TOOL_CALLS]f[ARGS]{}";
+  const auto parse = [&](const OutputFormat& format) {
+    return test::parse_pieces(*make_output_parser(format, "", {.new_id = test::counting_ids()}), {kText});
+  };
+  EXPECT_EQ(parse({}), (Parsed{.content = std::string(kText)}));
+  EXPECT_EQ(parse({.reasoning = ReasoningFormat::kQwen3, .tool_calls = {}}),
+            (Parsed{.content = "[TOOL_CALLS]f[ARGS]{}", .reasoning = "a"}));
+  EXPECT_EQ(parse({.reasoning = {}, .tool_calls = ToolCallFormat::kMistral}),
+            (Parsed{.content = "<think>a</think>", .calls = {{"f", "{}", "id1"}}}));
+}
+
+TEST(OutputFormatTest, GuessesFromTheTemplate) {
+  const auto expect_guess = [](std::string_view text, std::optional<ToolCallFormat> tools,
+                               std::optional<ReasoningFormat> reasoning, const std::string& reason) {
+    const OutputFormatGuess guess = guess_output_format(text);
+    EXPECT_EQ(guess.format.tool_calls, tools);
+    EXPECT_EQ(guess.format.reasoning, reasoning);
+    EXPECT_EQ(guess.reason, reason);
+  };
+  expect_guess("{{ messages }}", {}, {}, "tool calls: none known to the chat template; reasoning: none");
+  expect_guess("<tool_call>\n{\"name\": <function-name>}</tool_call> {% if '</think>' in content %}",
+               ToolCallFormat::kHermes, ReasoningFormat::kQwen3,
+               "tool calls: hermes (the chat template has <tool_call>); reasoning: qwen3 (it has </think>)");
+  expect_guess("<tool_call>\n<function=example>", {}, {},
+               "tool calls: none (the chat template has <function=); reasoning: none");
+  expect_guess("{{ '<|python_tag|>' }}", ToolCallFormat::kLlama3Json, {},
+               "tool calls: llama3_json (the chat template has <|python_tag|>); reasoning: none");
+  expect_guess("{{ '[TOOL_CALLS] [' }}", ToolCallFormat::kMistral, {},
+               "tool calls: mistral (the chat template has [TOOL_CALLS]); reasoning: none");
+  expect_guess("{{ '<｜Assistant｜><think>\\n' }}", {}, ReasoningFormat::kDeepSeekR1,
+               "tool calls: none known to the chat template; reasoning: deepseek_r1 (it has <think> and "
+               "<｜Assistant｜>)");
+}
+
+}  // namespace
+}  // namespace quire::server
