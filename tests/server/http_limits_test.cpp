@@ -31,7 +31,7 @@ TEST_F(HttpServerTest, RefusesWithAJsonBodyAndCloses) {
     client.send(get("/echo"));
     EXPECT_EQ(client.read_reply().status, 200);
     EXPECT_TRUE(client.send(request)) << expected;
-    const HttpReply reply = client.read_reply();
+    HttpReply reply = client.read_reply();
     EXPECT_EQ(std::to_string(reply.status), expected.substr(0, 3));
     EXPECT_EQ(reply.body, expected);
     EXPECT_EQ(reply.headers["content-type"], "application/json");

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -49,6 +50,8 @@ inline std::string post(std::string_view target, std::string_view body) {
 // test; /throw throws; /drop lets the responder go.
 class HttpServerTest : public ::testing::Test {
  protected:
+  void TearDown() override { server_.reset(); }
+
   HttpServerConfig config() const {
     HttpServerConfig config;
     config.port = 0;
