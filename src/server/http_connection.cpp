@@ -96,7 +96,6 @@ void HttpConnection::start_reading() {
   if (reading_ || input_ended_) return;
   reading_ = true;
   asio::co_spawn(thread_->io, read_loop(), [self = shared_from_this()](std::exception_ptr error) {
-    self->reading_ = false;
     if (!error) return;
     try {
       std::rethrow_exception(error);
@@ -122,7 +121,10 @@ asio::awaitable<void> HttpConnection::read_loop() {
   while (stage_ != Stage::kClosed) {
     if (stage_ == Stage::kClosing) input_.clear();
     const asio::mutable_buffer room = input_.room(limits_.max_header_bytes + kReadAheadBytes);
-    if (room.size() == 0) co_return;
+    if (room.size() == 0) {
+      reading_ = false;
+      co_return;
+    }
     std::size_t n = 0;
     if (tls_) {
       n = co_await tls_->async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
