@@ -90,7 +90,8 @@ void Answer::write(std::string bytes) {
   QUIRE_CHECK(state_ == State::kStreaming, "a write to an answer that is not open");
   if (!form_.body || bytes.empty()) return;  // an empty chunk would end the body
   if (form_.chunked) {
-    connection_->output(format_text("{:x}\r\n", bytes.size()), std::move(bytes), "\r\n", Then::kMore);
+    const std::string size_line = format_text("{:x}\r\n", bytes.size());
+    connection_->output(size_line, std::move(bytes), "\r\n", Then::kMore);
   } else {
     connection_->output({}, std::move(bytes), {}, Then::kMore);
   }
