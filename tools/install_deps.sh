@@ -3,9 +3,13 @@
 # Usage: install_deps.sh [build|dev]   build: what `make demo` and `make test` need; dev: also what .ci/run needs.
 set -euo pipefail
 
+# Boost 1.81 or newer has a package of its own on Debian 12.
+boost=libboost-dev
+! grep -q '^VERSION_CODENAME=bookworm' /etc/os-release || boost=libboost1.81-dev
+
 build=(g++ cmake ninja-build pkg-config
        nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libutf8proc-dev libpcre2-dev
-       libssl-dev
+       "$boost" libssl-dev
        libgtest-dev libgmock-dev)
 dev=(clang-14 libclang-rt-14-dev clang-format-14 git python3)
 

@@ -1,0 +1,147 @@
+#include "server/http_answer.h"
+
+#include <ctime>
+
+#include "base/error.h"
+#include "server/http_connection.h"
+#include "server/request_parser.h"
+
+namespace quire::server {
+
+namespace {
+
+// As RFC 9110, 5.6.7 wants it.
+const std::string& http_date() {
+  thread_local std::time_t second = 0;
+  thread_local std::string text;
+  const std::time_t now = std::time(nullptr);
+  if (now != second) {
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    char buffer[40];  // the program never leaves the C locale
+    text.assign(buffer, std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
+    second = now;
+  }
+  return text;
+}
+
+// A control character would end the line, and let who chose the value write headers.
+void append_value(std::string& head, std::string_view value) {
+  for (const char c : value) head += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+}
+
+bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
+
+}  // namespace
+
+std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
+                        AnswerForm form) {
+  std::string head = format_text("HTTP/1.1 {} {}\r\n", status, status_reason(status));
+  for (const auto& [name, value] : headers) {
+    head += name;
+    head += ": ";
+    append_value(head, value);
+    head += "\r\n";
+  }
+  head += "Date: " + http_date() + "\r\n";
+  if (has_body(status)) {
+    if (length) head += format_text("Content-Length: {}\r\n", *length);
+    if (!length && form.chunked) head += "Transfer-Encoding: chunked\r\n";
+  }
+  if (!form.keep_alive) head += "Connection: close\r\n";
+  return head += "\r\n";
+}
+
+Answer::Answer(std::shared_ptr<HttpConnection> connection, AnswerForm form)
+    : connection_(std::move(connection)), form_(form) {}
+
+Answer::~Answer() { abandon(); }
+
+void Answer::send(int status, HttpHeaders headers, std::string body) {
+  std::function<void()> dropped;  // after the unlocking: it may own this answer
+  const std::lock_guard lock(mutex_);
+  dropped.swap(on_disconnect_);
+  send_locked(status, headers, std::move(body));
+}
+
+void Answer::send_locked(int status, const HttpHeaders& headers, std::string body) {
+  if (state_ == State::kGone) return;
+  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+  form_.keep_alive = form_.keep_alive && connection_->may_stay_open();
+  const std::string head = answer_head(status, headers, body.size(), form_);
+  if (!form_.body || !has_body(status)) body.clear();
+  state_ = State::kEnded;
+  connection_->output(head, std::move(body), {}, form_.keep_alive ? Then::kNextRequest : Then::kClose);
+}
+
+void Answer::begin(int status, HttpHeaders headers) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kGone) return;
+  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+  form_.body = form_.body && has_body(status);
+  form_.keep_alive = form_.keep_alive && form_.chunked && connection_->may_stay_open();
+  state_ = State::kStreaming;
+  connection_->output(answer_head(status, headers, std::nullopt, form_), {}, {}, Then::kMore);
+}
+
+void Answer::write(std::string bytes) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kGone) return;
+  QUIRE_CHECK(state_ == State::kStreaming, "a write to an answer that is not open");
+  if (!form_.body || bytes.empty()) return;  // an empty chunk would end the body
+  if (form_.chunked) {
+    const std::string size_line = format_text("{:x}\r\n", bytes.size());
+    connection_->output(size_line, std::move(bytes), "\r\n", Then::kMore);
+  } else {
+    connection_->output({}, std::move(bytes), {}, Then::kMore);
+  }
+}
+
+void Answer::end() {
+  std::function<void()> dropped;  // as in send()
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kGone) return;
+  QUIRE_CHECK(state_ == State::kStreaming, "the end of an answer that is not open");
+  state_ = State::kEnded;
+  dropped.swap(on_disconnect_);
+  connection_->output(form_.body && form_.chunked ? "0\r\n\r\n" : "", {}, {},
+                      form_.keep_alive ? Then::kNextRequest : Then::kClose);
+}
+
+void Answer::on_disconnect(std::function<void()> gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded) return;
+    if (state_ != State::kGone) {
+      on_disconnect_ = std::move(gone);
+      return;
+    }
+  }
+  gone();
+}
+
+bool Answer::ended() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kEnded;
+}
+
+void Answer::disconnected() {
+  std::function<void()> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || state_ == State::kGone) return;
+    state_ = State::kGone;
+    gone = std::exchange(on_disconnect_, nullptr);
+  }
+  if (gone) gone();
+}
+
+void Answer::abandon() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kStreaming) connection_->abort();
+  if (state_ != State::kWaiting) return;
+  send_locked(500, {{"Content-Type", "application/json"}},
+              connection_->error_body(500, "internal server error"));
+}
+
+}  // namespace quire::server

@@ -1,0 +1,346 @@
+#include "server/http_connection.h"
+
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include "base/log.h"
+#include "server/http_error.h"
+
+namespace quire::server {
+
+namespace {
+
+using ErrorCode = boost::system::error_code;
+
+constexpr std::size_t kFirstReadBytes = 8 << 10;
+constexpr std::size_t kReadAheadBytes = 16 << 10;  // beyond the largest head
+constexpr std::size_t kCopiedBytes = 16 << 10;  // a piece of output up to this size is appended to the last
+constexpr std::size_t kPieceBytes = 64 << 10;   // unless that has this size
+constexpr std::size_t kWriteBytes = 1 << 20;    // offered to the system at once
+// What the system holds of a stream beyond what is on its way. Without it a client that does not read has
+// megabytes waiting for it that count as sent.
+constexpr int kSystemUnsentBytes = 128 << 10;
+
+}  // namespace
+
+asio::mutable_buffer InputBuffer::room(std::size_t max_bytes) {
+  if (begin_ > 0) {
+    std::copy(data_.begin() + static_cast<std::ptrdiff_t>(begin_),
+              data_.begin() + static_cast<std::ptrdiff_t>(end_), data_.begin());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ == data_.size()) data_.resize(std::min(max_bytes, std::max(kFirstReadBytes, 2 * data_.size())));
+  return {data_.data() + end_, data_.size() - end_};
+}
+
+HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread,
+                               tcp::socket socket)
+    : thread_(std::move(thread)),
+      service_(std::move(service)),
+      limits_(service_->config.limits),
+      socket_(std::move(socket)),
+      secured_(!service_->tls),
+      parser_(limits_),
+      timer_(thread_->io) {
+  ErrorCode ignored;
+  const tcp::endpoint remote = socket_.remote_endpoint(ignored);
+  remote_ = format_text("{}:{}", remote.address().to_string(), remote.port());
+  socket_.set_option(tcp::no_delay(true), ignored);
+  using NotSentLowAt = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+  socket_.set_option(NotSentLowAt(kSystemUnsentBytes), ignored);
+  if (service_->tls) tls_.emplace(socket_, *service_->tls);
+}
+
+void HttpConnection::start() {
+  set_deadline(Clock::now() + limits_.header_timeout);
+  start_reading();
+}
+
+void HttpConnection::start_refused() {
+  if (!secured_) return close();  // a handshake costs more than the refusal is worth
+  refuse(503, "too many connections");
+  start_reading();
+}
+
+void HttpConnection::drain() {
+  if (stage_ == Stage::kReading && !parser_.started()) close();
+}
+
+void HttpConnection::cut() {
+  if (stage_ == Stage::kClosed) return;
+  ErrorCode ignored;
+  socket_.set_option(tcp::socket::linger(true, 0), ignored);  // a reset: nothing looks like a regular end
+  close();
+}
+
+void HttpConnection::abort() {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
+}
+
+std::string HttpConnection::error_body(int status, const std::string& message) const {
+  if (service_->config.error_body) return service_->config.error_body(status, message);
+  return R"({"error":{"message":")" + message + R"("}})";
+}
+
+// Reading.
+
+void HttpConnection::start_reading() {
+  if (reading_ || input_ended_) return;
+  reading_ = true;
+  asio::co_spawn(thread_->io, read_loop(), [self = shared_from_this()](std::exception_ptr error) {
+    if (!error) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      log_error("connection of {}: {}", self->remote_, e.what());
+    }
+    self->cut();
+  });
+}
+
+// Ends when the connection does, and when there is no room: then the end of an answer starts it again.
+asio::awaitable<void> HttpConnection::read_loop() {
+  ErrorCode error;
+  if (!secured_) {
+    co_await tls_->async_handshake(asio::ssl::stream_base::server,
+                                   asio::redirect_error(asio::use_awaitable, error));
+    if (error) {
+      close();
+      co_return;
+    }
+    secured_ = true;
+  }
+  while (stage_ != Stage::kClosed) {
+    if (stage_ == Stage::kClosing) input_.clear();
+    const asio::mutable_buffer room = input_.room(limits_.max_header_bytes + kReadAheadBytes);
+    if (room.size() == 0) {
+      reading_ = false;
+      co_return;
+    }
+    std::size_t n = 0;
+    if (tls_) {
+      n = co_await tls_->async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
+    } else {
+      n = co_await socket_.async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
+    }
+    if (error) {
+      on_input_end(error != asio::error::eof && error != asio::ssl::error::stream_truncated);
+      co_return;
+    }
+    input_.commit(n);
+    process_input();
+  }
+}
+
+// An answer that had ended by now is still sent: then the client may have closed only its side.
+void HttpConnection::on_input_end(bool reset) {
+  input_ended_ = true;
+  const std::shared_ptr<Answer> answer = answer_.lock();
+  if (reset || stage_ != Stage::kAnswering || (answer && !answer->ended())) close();
+}
+
+void HttpConnection::process_input() {
+  if (stage_ != Stage::kReading) return;
+  try {
+    input_.consume(parser_.feed(input_.view()));
+  } catch (const HttpError& error) {
+    return refuse(error.status, error.what());
+  }
+  if (parser_.complete()) return dispatch();
+  if (parser_.in_body()) {
+    if (parser_.take_expect_continue()) output("HTTP/1.1 100 Continue\r\n\r\n", {}, {}, Then::kMore);
+    set_deadline(Clock::now() + limits_.body_timeout);
+  } else if (parser_.started() && !head_timed_) {
+    head_timed_ = true;
+    set_deadline(Clock::now() + limits_.header_timeout);
+  }
+}
+
+void HttpConnection::dispatch() {
+  stage_ = Stage::kAnswering;
+  set_deadline(Clock::time_point::max());
+  const bool http11 = parser_.http11();
+  const bool keep_alive = parser_.keep_alive();
+  HttpRequest request = parser_.take();
+  request.remote = remote_;
+  const AnswerForm form{.body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive};
+  const auto answer = std::make_shared<Answer>(shared_from_this(), form);
+  answer_ = answer;
+  try {
+    service_->handler(std::move(request), answer);
+  } catch (const std::exception& error) {
+    log_error("request of {}: {}", remote_, error.what());
+    answer->abandon();
+  }
+}
+
+void HttpConnection::refuse(int status, const std::string& message) {
+  stage_ = Stage::kAnswering;
+  refused_ = true;
+  std::string body = error_body(status, message);
+  const std::string head =
+      answer_head(status, {{"Content-Type", "application/json"}}, body.size(), {.keep_alive = false});
+  output(head, std::move(body), {}, Then::kClose);
+}
+
+// Writing.
+
+void HttpConnection::output(std::string_view before, std::string body, std::string_view after, Then then) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || overflown_) return;
+  if (unsent_bytes_ > limits_.max_unsent_bytes) {
+    overflown_ = true;
+    asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
+    return;
+  }
+  unsent_bytes_ += before.size() + body.size() + after.size();
+  append_locked(before);
+  if (body.size() <= kCopiedBytes) {
+    append_locked(body);
+  } else {
+    pending_.push_back(std::move(body));
+  }
+  append_locked(after);
+  if (then != Then::kMore) then_ = then;
+  if (scheduled_) return;
+  scheduled_ = true;
+  asio::post(thread_->io, [self = shared_from_this()] { self->write_pending(); });
+}
+
+void HttpConnection::append_locked(std::string_view bytes) {
+  if (bytes.empty()) return;
+  if (pending_.empty() || pending_.back().size() >= kPieceBytes) pending_.emplace_back();
+  pending_.back() += bytes;
+}
+
+void HttpConnection::write_pending() {
+  if (stage_ == Stage::kClosed) return;
+  Then then = Then::kMore;
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_.clear();
+    in_flight_.swap(pending_);
+    if (in_flight_.empty()) {
+      scheduled_ = false;
+      then = std::exchange(then_, Then::kMore);
+    }
+  }
+  if (in_flight_.empty()) return on_all_sent(then);
+  in_flight_sent_ = 0;
+  if (tls_) {
+    start_write(*tls_);
+  } else {
+    start_write(socket_);
+  }
+}
+
+template <typename Stream>
+void HttpConnection::start_write(Stream& stream) {
+  std::vector<asio::const_buffer> buffers;
+  for (const std::string& piece : in_flight_) buffers.push_back(asio::buffer(piece));
+  asio::async_write(
+      stream, std::move(buffers),
+      [this](const ErrorCode& error, std::size_t sent) {
+        on_progress(sent);
+        return error ? 0 : kWriteBytes;
+      },
+      [self = shared_from_this()](const ErrorCode& error, std::size_t sent) {
+        self->on_progress(sent);
+        if (error) return self->close();
+        self->write_pending();
+      });
+}
+
+// sent: of what is in flight, so far.
+void HttpConnection::on_progress(std::size_t sent) {
+  if (stage_ == Stage::kClosed) return;
+  if (stage_ == Stage::kAnswering) set_deadline(Clock::now() + limits_.write_timeout);
+  const std::lock_guard lock(mutex_);
+  unsent_bytes_ -= sent - std::exchange(in_flight_sent_, sent);
+}
+
+void HttpConnection::on_all_sent(Then then) {
+  if (stage_ != Stage::kAnswering) return;
+  set_deadline(Clock::time_point::max());
+  if (then == Then::kMore) return;
+  answer_.reset();
+  if (input_ended_) return close();
+  if (then == Then::kClose || service_->draining) {
+    const bool input_left = refused_ || !input_.view().empty();
+    return input_left || tls_ ? begin_close() : close();
+  }
+  stage_ = Stage::kReading;
+  head_timed_ = false;
+  set_deadline(Clock::now() + limits_.idle_timeout);
+  process_input();
+  start_reading();
+}
+
+// Closing.
+
+// First this side alone: a reset, which a client that still sends would get otherwise, could overtake the
+// answer.
+void HttpConnection::begin_close() {
+  stage_ = Stage::kClosing;
+  set_deadline(Clock::now() + limits_.linger_timeout);
+  if (tls_) {
+    tls_->async_shutdown([self = shared_from_this()](const ErrorCode&) { self->close(); });
+    return;
+  }
+  ErrorCode ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  start_reading();
+}
+
+void HttpConnection::close() {
+  if (stage_ == Stage::kClosed) return;
+  stage_ = Stage::kClosed;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    pending_.clear();
+  }
+  timer_.cancel();
+  ErrorCode ignored;
+  socket_.close(ignored);
+  const std::shared_ptr<HttpConnection> self = shared_from_this();
+  thread_->connections.erase(self);
+  if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();
+  const std::lock_guard lock(service_->mutex);
+  --service_->open_connections;
+  service_->closed_one.notify_all();
+}
+
+// Deadlines. They move with almost every event; the timer is touched only to come earlier.
+
+void HttpConnection::set_deadline(Clock::time_point deadline) {
+  deadline_ = deadline;
+  if (deadline_ < timer_at_) wait_for_deadline();
+}
+
+void HttpConnection::wait_for_deadline() {
+  timer_at_ = deadline_;
+  timer_.expires_at(deadline_);
+  timer_.async_wait([self = shared_from_this()](const ErrorCode& error) {
+    if (error || self->stage_ == Stage::kClosed) return;
+    self->timer_at_ = Clock::time_point::max();
+    if (Clock::now() >= self->deadline_) return self->on_deadline();
+    if (self->deadline_ != Clock::time_point::max()) self->wait_for_deadline();
+  });
+}
+
+void HttpConnection::on_deadline() {
+  if (stage_ != Stage::kReading) return cut();
+  if (!parser_.started()) return close();
+  refuse(408, "the request did not arrive in time");
+}
+
+}  // namespace quire::server

@@ -1,0 +1,201 @@
+#include "server/http_server.h"
+
+#include <strings.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/http_connection.h"
+
+namespace quire::server {
+
+namespace {
+
+using ErrorCode = boost::system::error_code;
+
+constexpr std::size_t kMaxRefused = 64;                 // connections over the limit that are told so
+constexpr std::chrono::milliseconds kAcceptPause{100};  // when the system has no descriptor left
+
+tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
+  ErrorCode error;
+  const auto check = [&] {
+    if (error) fail("cannot listen on {}:{}: {}", config.host, config.port, error.message());
+  };
+  const auto endpoints =
+      tcp::resolver(io).resolve(config.host, std::to_string(config.port), tcp::resolver::passive, error);
+  check();
+  const tcp::endpoint endpoint = *endpoints.begin();
+  tcp::acceptor acceptor(io);
+  acceptor.open(endpoint.protocol(), error);
+  check();
+  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  check();
+  acceptor.bind(endpoint, error);
+  check();
+  acceptor.listen(asio::socket_base::max_listen_connections, error);
+  check();
+  return acceptor;
+}
+
+asio::ssl::context tls_context(const HttpServerConfig& config) {
+  asio::ssl::context context(asio::ssl::context::tls_server);
+  context.set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
+  // Where a key is encrypted OpenSSL would ask the terminal.
+  context.set_password_callback(
+      [](std::size_t, asio::ssl::context::password_purpose) { return std::string(); });
+  ErrorCode error;
+  context.use_certificate_chain_file(config.tls_certificate, error);
+  if (error) fail("cannot use the TLS certificate {}: {}", config.tls_certificate, error.message());
+  const std::string& key = config.tls_key.empty() ? config.tls_certificate : config.tls_key;
+  context.use_private_key_file(key, asio::ssl::context::pem, error);
+  if (error) fail("cannot use the TLS key {}: {}", key, error.message());
+  return context;
+}
+
+}  // namespace
+
+std::string_view HttpRequest::path() const { return std::string_view(target).substr(0, target.find('?')); }
+
+std::string_view HttpRequest::query() const {
+  const std::size_t mark = target.find('?');
+  return mark == std::string::npos ? std::string_view() : std::string_view(target).substr(mark + 1);
+}
+
+std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (key.size() == name.size() && strncasecmp(key.data(), name.data(), name.size()) == 0) return value;
+  }
+  return std::nullopt;
+}
+
+struct HttpServer::Impl {
+  using WorkGuard = asio::executor_work_guard<asio::io_context::executor_type>;
+
+  asio::awaitable<void> accept_loop();
+  void take(tcp::socket socket, const std::shared_ptr<IoThread>& thread);
+  // Runs action on every I/O thread, for each of its connections.
+  template <typename Action>
+  void for_connections(const Action& action);
+  void wait_closed(std::chrono::milliseconds limit);
+  void run(IoThread& thread);
+
+  std::shared_ptr<HttpService> service = std::make_shared<HttpService>();
+  std::vector<std::shared_ptr<IoThread>> io_threads;
+  std::vector<WorkGuard> guards;
+  std::vector<std::thread> threads;
+  std::optional<tcp::acceptor> acceptor;  // on the first thread
+  std::uint16_t port = 0;
+};
+
+// It belongs to the first I/O thread. Connections go to the threads in turn.
+asio::awaitable<void> HttpServer::Impl::accept_loop() {
+  asio::steady_timer pause(io_threads[0]->io);
+  ErrorCode error;
+  for (std::size_t turn = 0;; turn = (turn + 1) % io_threads.size()) {
+    tcp::socket socket(io_threads[turn]->io);
+    co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+    if (service->draining) co_return;
+    if (!error) {
+      take(std::move(socket), io_threads[turn]);
+    } else if (error != asio::error::connection_aborted) {
+      log_warning("cannot accept a connection: {}", error.message());
+      pause.expires_after(kAcceptPause);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    }
+  }
+}
+
+void HttpServer::Impl::take(tcp::socket socket, const std::shared_ptr<IoThread>& thread) {
+  std::size_t open;
+  {
+    const std::lock_guard lock(service->mutex);
+    open = service->open_connections;
+    if (open >= service->config.limits.max_connections + kMaxRefused) return;
+    ++service->open_connections;
+  }
+  const bool refused = open >= service->config.limits.max_connections;
+  asio::post(thread->io, [service = service, thread, refused, socket = std::move(socket)]() mutable {
+    const auto connection = std::make_shared<HttpConnection>(service, thread, std::move(socket));
+    thread->connections.insert(connection);
+    refused ? connection->start_refused() : connection->start();
+  });
+}
+
+template <typename Action>
+void HttpServer::Impl::for_connections(const Action& action) {
+  for (const std::shared_ptr<IoThread>& thread : io_threads) {
+    asio::post(thread->io, [thread, action] {
+      const auto connections = thread->connections;  // an action may close one
+      for (const std::shared_ptr<HttpConnection>& connection : connections) action(*connection);
+    });
+  }
+}
+
+void HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
+  std::unique_lock lock(service->mutex);
+  service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
+}
+
+void HttpServer::Impl::run(IoThread& thread) {
+  for (;;) {
+    try {
+      thread.io.run();
+      return;
+    } catch (const std::exception& error) {  // from a responder's on_disconnect
+      log_error("HTTP thread: {}", error.what());
+    }
+  }
+}
+
+HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std::make_unique<Impl>()) {
+  QUIRE_CHECK(config.num_threads >= 1);
+  HttpService& service = *impl_->service;
+  service.config = std::move(config);
+  service.handler = std::move(handler);
+  if (!service.config.tls_certificate.empty()) service.tls.emplace(tls_context(service.config));
+  for (int i = 0; i < service.config.num_threads; ++i) {
+    impl_->io_threads.push_back(std::make_shared<IoThread>());
+    impl_->guards.emplace_back(impl_->io_threads.back()->io.get_executor());
+  }
+  impl_->acceptor.emplace(listen(impl_->io_threads[0]->io, service.config));
+  impl_->port = impl_->acceptor->local_endpoint().port();
+}
+
+HttpServer::~HttpServer() { stop({}); }
+
+std::uint16_t HttpServer::port() const { return impl_->port; }
+
+std::size_t HttpServer::connections() const {
+  const std::lock_guard lock(impl_->service->mutex);
+  return impl_->service->open_connections;
+}
+
+void HttpServer::start() {
+  asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
+  for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
+    impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });
+}
+
+void HttpServer::stop(std::chrono::milliseconds drain) {
+  if (impl_->service->draining.exchange(true)) return;
+  if (!impl_->threads.empty()) {
+    // After this no connection is under way to a thread.
+    asio::post(impl_->io_threads[0]->io, asio::use_future([this] { impl_->acceptor->close(); })).get();
+    impl_->for_connections([](HttpConnection& connection) { connection.drain(); });
+    impl_->wait_closed(drain);
+    impl_->for_connections([](HttpConnection& connection) { connection.cut(); });
+  }
+  impl_->guards.clear();
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->service->handler = nullptr;  // what it owns need not live as long as the last responder
+}
+
+}  // namespace quire::server

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace quire::server {
+
+// HTTP/1.1 over TCP or TLS: requests in, answers out, limits and disconnects. It knows nothing of the API.
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;
+  std::string target;   // path and query, as sent
+  HttpHeaders headers;  // in order, names as sent
+  std::string body;
+  std::string remote;  // "ADDRESS:PORT" of the client
+
+  std::string_view path() const;
+  std::string_view query() const;                                       // without the question mark
+  std::optional<std::string_view> header(std::string_view name) const;  // the first; case is ignored
+};
+
+// The answer to one request: send, or begin, any number of writes, and end. Safe from any thread; no call
+// waits for the client. Once the client is gone every call does nothing. One that is dropped unfinished
+// becomes a 500, or, begun already, cuts the client.
+class HttpResponder {
+ public:
+  virtual ~HttpResponder() = default;
+
+  // A whole answer. Content-Length, Transfer-Encoding, Connection and Date are added. The body of an answer
+  // to HEAD, and of status 204 and 304, is not sent.
+  virtual void send(int status, HttpHeaders headers, std::string body) = 0;
+  // A chunked answer; every write is one chunk and leaves at once, together with others that still wait. For
+  // an HTTP/1.0 client it is plain bytes up to the end of the connection.
+  virtual void begin(int status, HttpHeaders headers) = 0;
+  virtual void write(std::string bytes) = 0;
+  virtual void end() = 0;
+
+  // `gone` is called once if the client goes, or is cut, before send or end; at once if it has already. On an
+  // I/O thread or on the caller's; it must not block. One per answer.
+  virtual void on_disconnect(std::function<void()> gone) = 0;
+};
+
+// On an I/O thread: it must not block. What it throws becomes a 500.
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;
+
+// What a client may do. Whoever exceeds it gets an answer with the status named here, then the connection
+// closes; where there is none it is cut.
+struct HttpLimits {
+  std::size_t max_header_bytes = 32 << 10;  // request line to empty line, both included: 431
+  std::size_t max_headers = 100;            // 431
+  std::size_t max_target_bytes = 8 << 10;   // 414
+  std::size_t max_body_bytes = 16 << 20;    // after chunked coding: 413
+  std::size_t max_connections = 4096;       // 503
+  std::size_t max_unsent_bytes = 1 << 20;   // a write that finds more than this unsent cuts the client
+  std::chrono::milliseconds header_timeout{10'000};  // from its first byte to its last, and to the first of a
+                                                     // new connection: 408, without a byte just closed
+  std::chrono::milliseconds body_timeout{30'000};    // between two pieces of a body: 408
+  std::chrono::milliseconds idle_timeout{75'000};    // between two requests
+  std::chrono::milliseconds write_timeout{60'000};   // without the client taking any of what waits for it
+  std::chrono::milliseconds linger_timeout{2'000};   // for the client to close after a last answer
+};
+
+struct HttpServerConfig {
+  std::string host = "127.0.0.1";  // a name or an address
+  std::uint16_t port = 8000;       // 0: any that is free
+  int num_threads = 2;             // at least 1
+  HttpLimits limits;
+  std::string tls_certificate;  // PEM file with the chain; empty: no TLS
+  std::string tls_key;          // PEM file; empty: the key is in the certificate's file
+  // The JSON body of an answer that is made here. Empty: {"error":{"message":...}}.
+  std::function<std::string(int status, const std::string& message)> error_body;
+};
+
+// A client that sends EOF is gone, whether or not it would still read; answers that had ended by then are
+// still sent. A client that sends so many requests ahead that they fill the read buffer (max_header_bytes and
+// 16 KiB) is noticed to be gone only once there is something to write to it.
+class HttpServer {
+ public:
+  // Listens; nothing is accepted before start(). Error when host, port, certificate or key are not usable.
+  HttpServer(HttpServerConfig config, HttpHandler handler);
+  ~HttpServer();  // stop({})
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  std::uint16_t port() const;
+  std::size_t connections() const;  // open now
+
+  void start();
+  // Accepts no more, closes idle connections, lets requests under way be answered for so long, then cuts
+  // them. Returns when all threads have ended. Not from a handler. Responders may be used, in vain, even
+  // after it.
+  void stop(std::chrono::milliseconds drain);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::server

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "server/chunked_body.h"
+#include "server/http_server.h"
+
+namespace quire::server {
+
+// Reads the requests of one connection, one after another, and holds them to the limits as the bytes arrive.
+class RequestParser {
+ public:
+  explicit RequestParser(const HttpLimits& limits);  // kept by reference
+  ~RequestParser();
+
+  // Returns how many of the bytes are done with; the others must come again, with more behind them. Takes
+  // none once complete. Throws HttpError, then the parser is of no further use.
+  std::size_t feed(std::string_view bytes);
+
+  bool started() const { return started_; }  // some of the request has come
+  bool in_body() const { return stage_ == Stage::kBody; }
+  bool complete() const { return stage_ == Stage::kComplete; }
+  // Whether the client waits for a 100 before it sends the body; says so once.
+  bool take_expect_continue();
+
+  // Of the complete request.
+  bool http11() const;
+  bool keep_alive() const;
+  HttpRequest take();  // then the parser is ready for the next
+
+ private:
+  enum class Stage { kHead, kBody, kComplete };
+  class Head;
+
+  std::size_t feed_head(std::string_view bytes);
+  std::size_t feed_body(std::string_view bytes);
+  void check_head_size(std::string_view unparsed) const;
+  void finish_head();
+
+  const HttpLimits& limits_;
+  Stage stage_ = Stage::kHead;
+  bool started_ = false;
+  bool expect_continue_ = false;
+  std::size_t head_bytes_ = 0;  // done with
+  std::unique_ptr<Head> head_;
+  std::uint64_t body_left_ = 0;         // of a body with a Content-Length
+  std::optional<ChunkedBody> chunked_;  // of one without
+  HttpRequest request_;
+};
+
+// "Not Found" for 404; empty for a status that has no name.
+std::string_view status_reason(int status);
+
+}  // namespace quire::server
