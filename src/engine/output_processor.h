@@ -25,7 +25,6 @@ namespace quire {
 class OutputProcessor {
  public:
   using Fault = decltype(EngineHooks::fault);
-  using Clock = TimePoint::clock;
 
   // tokenizer: may be null, then outputs have no text. stop: told of a sequence that is to end, for a stop
   // string or a failure, on the output thread.
@@ -46,6 +45,7 @@ class OutputProcessor {
   void finish(SequenceId id, FinishReason reason, std::string error = {});
 
  private:
+  using Clock = TimePoint::clock;
   struct Addition {
     RequestId id;
     EngineRequest request;

@@ -343,7 +343,7 @@ TEST(MetricsTest, AnswersAreCountedByRouteMethodAndClassOfStatus) {
 // histograms that agree with themselves.
 TEST(MetricsTest, ManyThreadsMayRecordWhileOneReads) {
   constexpr int kThreads = 8;
-  constexpr int kRequests = 500;
+  constexpr int kRequests = 2000;
   Metrics metrics("model", {}, runtime());
   std::atomic<int> running = kThreads;
   std::vector<std::thread> threads;
