@@ -159,6 +159,7 @@ void expect_that_of_transformers(const RequestOutput& output, const Case& expect
     const auto& stops = expected.request.params.stop_token_ids;
     const bool stopped = std::count(stops.begin(), stops.end(), found.token_ids.back()) > 0;
     EXPECT_EQ(found.finish_reason, stopped ? FinishReason::kStop : FinishReason::kLength);
+    EXPECT_EQ(std::holds_alternative<TokenId>(found.stop_reason), stopped);
   }
 }
 
