@@ -1,8 +1,8 @@
 #include "server/reasoning_parser.h"
 
 #include "expect_error.h"
-#include "server/output_format.h"
 #include "server/expect_parsed.h"
+#include "server/output_format.h"
 
 namespace quire::server {
 namespace {
@@ -35,8 +35,8 @@ TEST(ReasoningParserTest, ReasoningInTags) {
 
 TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
   const auto make = parser_of(ReasoningFormat::kQwen3);
-  for (const std::string_view text :
-       {"", " \n", "Answer", "\n\nHere: <think>a</think>", "<thin", "<<think>a</think>", "</think>a"}) {
+  for (const std::string_view text : {"", " \n", "Answer", "\n\nHere: <think>a</think>", "<thin",
+                                      "<<think>a</think>", "<th <think>a</think>", "</think>a"}) {
     expect_split(make, text, "", std::string(text));
   }
 }

@@ -192,6 +192,10 @@ TEST(ToolParserTest, MistralList) {
       {{"f", "{}"}, {"g", "{\"b\":2}"}}, "Hm. ok");
   expect_calls(kMistral, "[TOOL_CALLS] [{\"name\":\"f\",\"arguments\":" + std::string(kRichArguments) + "}]",
                {{"f", std::string(kRichArguments)}});
+  // The closing bracket left out.
+  expect_calls(kMistral,
+               R"([TOOL_CALLS] [{"name":"f","arguments":{}} [TOOL_CALLS] [{"name":"g","arguments":{}}])",
+               {{"f", "{}"}, {"g", "{}"}});
   // Cut off within the list.
   expect_calls(kMistral, R"([TOOL_CALLS] [{"name":"f","arguments":{}}, )", {{"f", "{}"}});
   expect_calls(kMistral, R"([TOOL_CALLS] [{"name":"f","arguments":{}}, {"na)", {{"f", "{}"}}, " {\"na");
