@@ -133,7 +133,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point timer_at_ =
       Clock::time_point::max();  // what the timer waits for: never after the deadline
 
-  bool writing_ = false;
   std::vector<std::string> in_flight_;
   std::size_t in_flight_sent_ = 0;
 
