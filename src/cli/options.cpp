@@ -86,8 +86,7 @@ void add_engine_options(CLI::App& command, EngineConfig& config) {
   command
       .add_option("--kv-cache-memory", config.kv_cache_memory,
                   "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, on a "
-                  "CPU at most "
-                  "4GiB)")
+                  "CPU at most 4GiB)")
       ->transform(CLI::AsSizeValue(false));
   command
       .add_option("--gpu-memory-utilization", config.gpu_memory_utilization,

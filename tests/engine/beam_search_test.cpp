@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "quire/llm.h"
 
 namespace quire {
@@ -23,6 +24,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::submit;
 
 constexpr TokenId kEnd = 9;
 
@@ -137,16 +139,6 @@ std::vector<Case> golden_cases(const std::string& model) {
     one.scores = entry.at("scores").get<std::vector<double>>();
   }
   return cases;
-}
-
-std::future<RequestOutput> submit(Engine& engine, EngineRequest request) {
-  auto done = std::make_shared<std::promise<RequestOutput>>();
-  request.on_update = [done](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.request);
-  };
-  auto output = done->get_future();
-  engine.submit(std::move(request));
-  return output;
 }
 
 void expect_that_of_transformers(const RequestOutput& output, const Case& expected) {

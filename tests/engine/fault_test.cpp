@@ -20,6 +20,7 @@
 #include "checkpoint/safetensors.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "temp_dir.h"
 
 namespace quire {
@@ -151,12 +152,7 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
       request.params.seed = 3;
       if (i == 0) request.params.beam_width = 3;
       if (i == 1) request.params.n = 3;
-      auto promise = std::make_shared<std::promise<RequestOutput>>();
-      done.push_back(promise->get_future());
-      request.on_update = [promise](const RequestUpdate& update) {
-        if (update.finished) promise->set_value(update.request);
-      };
-      engine.submit(std::move(request));
+      done.push_back(testing::submit(engine, std::move(request)));
     }
     all_there.set_value();
     std::vector<RequestOutput> outputs;
@@ -207,18 +203,14 @@ std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
   };
   const EngineConfig config = testing::golden_config("qwen3");
   Engine engine(config, open_model(config.model), std::move(hooks));
-  auto done = std::make_shared<std::promise<RequestOutput>>();
   EngineRequest request = request_of(golden_prompt(1));
   request.params = params;
   request.params.max_tokens = 24;
   request.params.ignore_eos = true;
-  request.on_update = [done](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.request);
-  };
-  engine.submit(std::move(request));
+  auto done = testing::submit(engine, std::move(request));
   EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
               ElementsAreArray(golden_output(0)));
-  const RequestOutput output = done->get_future().get();
+  const RequestOutput output = done.get();
   expect_all_blocks_free(engine);
   return output.outputs;
 }

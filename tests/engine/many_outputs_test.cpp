@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "quire/llm.h"
 #include "temp_dir.h"
 
@@ -22,6 +23,7 @@ namespace quire {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::submit;
 
 SamplingParams random_params(int n, int max_tokens) {
   SamplingParams params;
@@ -37,16 +39,6 @@ std::vector<TokenId> long_prompt(int num_tokens) {
   std::vector<TokenId> prompt;
   for (int i = 0; i < num_tokens; ++i) prompt.push_back((i * 37 + i * i % 11) % 512);
   return prompt;
-}
-
-std::future<RequestOutput> submit(Engine& engine, EngineRequest request) {
-  auto done = std::make_shared<std::promise<RequestOutput>>();
-  request.on_update = [done](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.request);
-  };
-  auto output = done->get_future();
-  engine.submit(std::move(request));
-  return output;
 }
 
 void expect_those_of_single_requests(LLM& llm, LLM& alone, const std::vector<TokenId>& prompt, int n) {

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "engine/preemption_costs.h"
+#include "engine/submit.h"
 
 namespace quire {
 namespace {
@@ -50,15 +51,10 @@ Result run(const SamplingParams& params, int num_blocks, double swap_space, Engi
       [&](const StepRecord& step) { result.num_computed += static_cast<std::uint64_t>(step.tokens); });
   std::vector<std::future<RequestOutput>> outputs;
   for (int i = 0; i < 3; ++i) {
-    auto done = std::make_shared<std::promise<RequestOutput>>();
     EngineRequest request;
     request.prompt = prompt_of(30 + 5 * i, i);
     request.params = params;
-    request.on_update = [done](const RequestUpdate& update) {
-      if (update.finished) done->set_value(update.request);
-    };
-    outputs.push_back(done->get_future());
-    engine.submit(std::move(request));
+    outputs.push_back(testing::submit(engine, std::move(request)));
   }
   all_there.set_value();
   for (auto& output : outputs) result.outputs.push_back(output.get());
@@ -171,12 +167,8 @@ TEST(PreemptionCostsTest, AreMeasured) {
   EngineRequest request;
   request.prompt = prompt_of(20, 1);
   request.params = greedy();
-  std::promise<CompletionOutput> done;
-  request.on_update = [&](const RequestUpdate& update) {
-    if (update.finished) done.set_value(update.request.outputs[0]);
-  };
-  engine.submit(std::move(request));
-  EXPECT_EQ(done.get_future().get().token_ids.size(), 50U);  // the measurement leaves nothing behind
+  const RequestOutput output = testing::submit(engine, std::move(request)).get();
+  EXPECT_EQ(output.outputs[0].token_ids.size(), 50U);  // the measurement leaves nothing behind
 }
 
 }  // namespace
