@@ -9,6 +9,7 @@ namespace quire::cli {
 using Command = std::function<int()>;
 void add_chat(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
+void add_serve(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);

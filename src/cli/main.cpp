@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
   quire::cli::Command chosen;
   quire::cli::add_chat(app, chosen);
   quire::cli::add_generate(app, chosen);
+  quire::cli::add_serve(app, chosen);
   quire::cli::add_bench(app, chosen);
   quire::cli::add_plan(app, chosen);
   quire::cli::add_doctor(app, chosen);

@@ -154,6 +154,18 @@ void Engine::read_eos_token_ids() {
     fail("{}: more than {} values of eos_token_id", model_.directory.string(), kMaxEos);
 }
 
+SamplingParams Engine::default_sampling_params() const {
+  const GenerationConfig& defaults = model_.generation;
+  SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params.max_tokens = defaults.max_new_tokens.value_or(params.max_tokens);
+  return params;
+}
+
 const Tokenizer& Engine::tokenizer() const {
   if (!model_.tokenizer) fail("{}: no tokenizer.json; give prompts as token ids", model_.directory.string());
   return *model_.tokenizer;
@@ -304,8 +316,10 @@ void Engine::fail_step(const std::string& why) {
 // A device that is lost fails here, too; then every step that follows will.
 void Engine::drop_steps() {
   try {
+    if (hooks_.fault) hooks_.fault(EngineStage::kDrop, 0);
     runner_->drop_in_flight();
   } catch (const std::exception& e) {
+    device_lost_ = true;
     log_error("waiting for steps that are dropped: {}", e.what());
   }
   steps_.clear();

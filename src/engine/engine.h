@@ -77,12 +77,15 @@ class Engine {
   // refuse (a prompt that is empty or can never fit) ends the request with FinishReason::kError.
   RequestId submit(EngineRequest&& request);
   void abort(RequestId id);  // legal in every state, effective at the next step
+  // False: the device is lost; every request will fail.
+  bool healthy() const { return !device_lost_; }
 
   SamplingContext sampling_context() const;
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   const GenerationConfig& generation_config() const { return model_.generation; }
-  const Tokenizer& tokenizer() const;  // Error when the checkpoint has none
+  SamplingParams default_sampling_params() const;  // the model author's
+  const Tokenizer& tokenizer() const;              // Error when the checkpoint has none
   bool has_tokenizer() const { return model_.tokenizer.has_value(); }
   const std::filesystem::path& model_directory() const { return model_.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
@@ -175,6 +178,7 @@ class Engine {
   std::shared_ptr<const StepObserver> step_observer_;  // guarded by stats_mutex_
   std::atomic<int> profile_every_{0};
   std::uint64_t steps_planned_ = 0;
+  std::atomic<bool> device_lost_{false};
   std::thread thread_;
 };
 

@@ -231,15 +231,7 @@ std::string LLM::decode(std::span<const std::int32_t> token_ids) const {
 }
 
 SamplingParams LLM::default_sampling_params() const {
-  const GenerationConfig& defaults = impl_->engine.generation_config();
-  SamplingParams params;
-  params.temperature = defaults.temperature.value_or(params.temperature);
-  params.top_p = defaults.top_p.value_or(params.top_p);
-  params.top_k = defaults.top_k.value_or(params.top_k);
-  params.min_p = defaults.min_p.value_or(params.min_p);
-  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
-  params.max_tokens = defaults.max_new_tokens.value_or(params.max_tokens);
-  return params;
+  return impl_->engine.default_sampling_params();
 }
 
 void LLM::check(const SamplingParams& params) const { validate(params, impl_->engine.sampling_context()); }

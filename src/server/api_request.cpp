@@ -166,6 +166,10 @@ void check_sampling(const SamplingParams& params, const ServedModel& model) {
     if (param == "beam_width") param = "use_beam_search";
     throw ApiError(400, e.what(), std::move(param));
   }
+  const int beams = params.beam_width.value_or(0);
+  if (model.max_num_seqs > 0 && beams > model.max_num_seqs)
+    refuse("use_beam_search", "use_beam_search asks for {} beams; this server computes {} sequences at once",
+           beams, model.max_num_seqs);
 }
 
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {

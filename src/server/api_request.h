@@ -20,6 +20,7 @@ struct ServedModel {
   std::optional<int> default_max_tokens;  // theirs too, of a chat; unset: the rest of the context
   SamplingContext sampling;
   int max_model_len = 0;
+  int max_num_seqs = 0;              // that run at once, a search's beams among them; 0: no limit
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
   int max_n = 16;
   std::size_t max_prompts = 16;             // of one request

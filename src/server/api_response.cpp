@@ -5,14 +5,12 @@
 namespace quire::server {
 namespace {
 
-constexpr double kMilliseconds = 1e3;
-
 std::string_view finish_reason_of(FinishReason reason) {
   return reason == FinishReason::kTimeout ? to_string(FinishReason::kAbort) : to_string(reason);
 }
 
-double rate(std::int64_t tokens, double seconds) {
-  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+double per_second(std::int64_t tokens, double milliseconds) {
+  return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
 
 }  // namespace
@@ -53,14 +51,14 @@ OrderedJson usage_json(const Usage& usage) {
 OrderedJson timings_json(const Timings& timings, const Usage& usage) {
   const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens;
   OrderedJson json;
-  json["queue_ms"] = timings.queue_seconds * kMilliseconds;
+  json["queue_ms"] = timings.queue;
   json["cache_n"] = usage.cached_tokens;
   json["prompt_n"] = computed;
-  json["prompt_ms"] = timings.prefill_seconds * kMilliseconds;
-  json["prompt_per_second"] = rate(computed, timings.prefill_seconds);
+  json["prompt_ms"] = timings.prefill;
+  json["prompt_per_second"] = per_second(computed, timings.prefill);
   json["predicted_n"] = usage.completion_tokens;
-  json["predicted_ms"] = timings.decode_seconds * kMilliseconds;
-  json["predicted_per_second"] = rate(usage.completion_tokens, timings.decode_seconds);
+  json["predicted_ms"] = timings.decode;
+  json["predicted_per_second"] = per_second(usage.completion_tokens, timings.decode);
   return json;
 }
 

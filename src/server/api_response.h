@@ -10,6 +10,7 @@
 #include "server/api_error.h"
 #include "server/api_request.h"
 #include "server/logprobs_json.h"
+#include "server/timings.h"
 
 namespace quire::server {
 
@@ -33,12 +34,7 @@ struct Usage {
 Usage usage_of(const RequestUpdate& update);  // of one output, so far
 OrderedJson usage_json(const Usage& usage);
 
-// What a request has waited for. Names are llama-server's where it has them.
-struct Timings {
-  double queue_seconds = 0;    // until its first step
-  double prefill_seconds = 0;  // from there to the first token
-  double decode_seconds = 0;   // from there to the last
-};
+// Names are llama-server's where it has them.
 OrderedJson timings_json(const Timings& timings, const Usage& usage);
 
 // One line of UTF-8.

@@ -201,12 +201,10 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
   return pieces;
 }
 
-EngineRequest make_engine_request(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
-                                  const std::tm& now, const ServedModel& model) {
+std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
+                                   const ServedModel& model) {
   QUIRE_CHECK(model.sampling.tokenizer != nullptr, "a model with a chat template has a tokenizer");
-  const std::vector<TextPiece> pieces = render_chat(request, chat_template, now);
-  return make_engine_request(request, model.sampling.tokenizer->encode(pieces, request.add_special_tokens),
-                             model);
+  return model.sampling.tokenizer->encode(prompt, request.add_special_tokens);
 }
 
 }  // namespace quire::server

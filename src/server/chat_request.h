@@ -29,8 +29,8 @@ ContentFormat content_format(const CheckpointChatTemplate& chat_template);
 std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
                                    const std::tm& now);
 
-// What the engine gets, apart from on_update. What stands in a message never becomes a special token.
-EngineRequest make_engine_request(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
-                                  const std::tm& now, const ServedModel& model);
+// The tokens of such a prompt. What stands in a message never becomes a special token.
+std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
+                                   const ServedModel& model);
 
 }  // namespace quire::server

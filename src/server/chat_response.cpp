@@ -65,18 +65,8 @@ void end_choice(OrderedJson& choice, const CompletionOutput& output, bool has_ca
 }  // namespace
 
 void ChatOutput::add(const OutputDelta& delta, std::int64_t num_tokens) {
-  message.content += delta.content;
-  message.reasoning += delta.reasoning;
+  append(message, delta);
   if (!delta.reasoning.empty()) reasoning_tokens += num_tokens;
-  for (const ToolCallDelta& call : delta.tool_calls) {
-    const auto index = static_cast<std::size_t>(call.index);
-    if (index >= message.tool_calls.size()) message.tool_calls.resize(index + 1);
-    ToolCallDelta& joined = message.tool_calls[index];
-    joined.index = call.index;
-    joined.id += call.id;
-    joined.name += call.name;
-    joined.arguments += call.arguments;
-  }
 }
 
 OrderedJson chat_body(const ResponseHead& head, const ChatRequest& request, const RequestOutput& output,

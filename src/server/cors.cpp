@@ -41,7 +41,7 @@ Cors::Cors(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {
 }
 
 bool Cors::allows(std::string_view origin) const {
-  return std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
+  return all_ || std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
 }
 
 Cors::Headers Cors::headers(std::string_view origin) const {
@@ -60,7 +60,7 @@ Cors::Headers Cors::headers(std::string_view origin) const {
 
 Cors::Headers Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
   Headers headers = this->headers(origin);
-  if (origin.empty() || !(all_ || allows(origin))) return headers;
+  if (origin.empty() || !allows(origin)) return headers;
   headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
   if (is_header_list(wanted)) headers.emplace_back("Access-Control-Allow-Headers", wanted);
   headers.emplace_back("Access-Control-Max-Age", "600");  // seconds

@@ -21,10 +21,9 @@ class Cors {
   // What the answer to an OPTIONS request gets, which is 204 and needs no key. wanted: the request's
   // Access-Control-Request-Headers, or empty.
   Headers preflight_headers(std::string_view origin, std::string_view wanted) const;
-
- private:
   bool allows(std::string_view origin) const;
 
+ private:
   std::vector<std::string> allowed_;
   bool all_ = false;
 };

@@ -84,7 +84,7 @@ struct HttpServer::Impl {
   // Runs action on every I/O thread, for each of its connections.
   template <typename Action>
   void for_connections(const Action& action);
-  void wait_closed(std::chrono::milliseconds limit);
+  bool wait_closed(std::chrono::milliseconds limit);
   void run(IoThread& thread);
 
   std::shared_ptr<HttpService> service = std::make_shared<HttpService>();
@@ -139,9 +139,9 @@ void HttpServer::Impl::for_connections(const Action& action) {
   }
 }
 
-void HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
+bool HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
   std::unique_lock lock(service->mutex);
-  service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
+  return service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
 }
 
 void HttpServer::Impl::run(IoThread& thread) {
@@ -184,17 +184,22 @@ void HttpServer::start() {
     impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });
 }
 
-void HttpServer::stop(std::chrono::milliseconds drain) {
-  if (impl_->service->draining.exchange(true)) return;
-  if (!impl_->threads.empty()) {
+bool HttpServer::drain(std::chrono::milliseconds limit) {
+  if (impl_->threads.empty()) return true;
+  if (!impl_->service->draining.exchange(true)) {
     // After this no connection is under way to a thread.
     asio::post(impl_->io_threads[0]->io, asio::use_future([this] { impl_->acceptor->close(); })).get();
     impl_->for_connections([](HttpConnection& connection) { connection.drain(); });
-    impl_->wait_closed(drain);
-    impl_->for_connections([](HttpConnection& connection) { connection.cut(); });
   }
+  return impl_->wait_closed(limit);
+}
+
+void HttpServer::stop(std::chrono::milliseconds limit) {
+  drain(limit);
+  impl_->for_connections([](HttpConnection& connection) { connection.cut(); });
   impl_->guards.clear();
   for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
   impl_->service->handler = nullptr;  // what it owns need not live as long as the last responder
 }
 

@@ -96,10 +96,12 @@ class HttpServer {
   std::size_t connections() const;  // open now
 
   void start();
-  // Accepts no more, closes idle connections, lets requests under way be answered for so long, then cuts
-  // them. Returns when all threads have ended. Not from a handler. Responders may be used, in vain, even
-  // after it.
-  void stop(std::chrono::milliseconds drain);
+  // Accepts no more, closes idle connections, lets requests under way be answered for so long. True: all
+  // were. Neither this nor stop may be called from a handler.
+  bool drain(std::chrono::milliseconds limit);
+  // The same, then cuts what is left. Returns when all threads have ended. Responders may be used, in vain,
+  // even after it.
+  void stop(std::chrono::milliseconds limit);
 
  private:
   struct Impl;

@@ -20,6 +20,8 @@ struct OutputDelta {
 
   bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty(); }
 };
+// Joins a delta with the one that follows it.
+void append(OutputDelta& joined, const OutputDelta& next);
 
 // Splits the text of one output into content, reasoning and tool calls while it comes. Every text has an
 // answer: none is an error. How the text is cut into pieces makes no difference to the deltas joined. For one

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <span>
+
 #include "quire/request_output.h"
 
 namespace quire::server {
 
-// What a request waited for, in milliseconds. Of several outputs: until one was scheduled, until one had a
-// token, until all had ended.
+// What an answer waited for, in milliseconds: until the first step of any output, from there until one had a
+// token, from there until all had ended.
 struct Timings {
   double queue = 0;
   double prefill = 0;
@@ -14,7 +16,7 @@ struct Timings {
   double total() const { return queue + prefill + decode; }
 };
 
-// Of a request that has ended. What it did not come to took no time.
-Timings timings_of(const RequestOutput& request);
+// Of the requests that an answer is made of, which have ended. What they did not come to took no time.
+Timings timings_of(std::span<const RequestOutput> requests);
 
 }  // namespace quire::server

@@ -106,6 +106,7 @@ std::string named_template(const Json& list, std::string_view name, const std::s
 ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view where,
                                    const ChatTemplateLimits& limits) {
   ChatTemplate result;
+  result.source_ = source;
   result.template_ = std::make_shared<const jinja::Template>(jinja::parse_template(source, where, limits));
   result.limits_ = limits;
   return result;

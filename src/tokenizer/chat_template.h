@@ -32,10 +32,12 @@ class ChatTemplate {
   // name such a variable. Error where transformers would refuse, or beyond the limits; that of
   // raise_exception is the template's message.
   std::vector<TextPiece> render(const OrderedJson& context, const std::tm& now) const;
+  const std::string& source() const { return source_; }
 
  private:
   ChatTemplate() = default;
 
+  std::string source_;
   std::shared_ptr<const jinja::Template> template_;
   ChatTemplateLimits limits_;
 };

@@ -42,7 +42,7 @@ TEST(ApiErrorTest, WhatWasCaughtBecomesAStatus) {
   EXPECT_EQ(kept.status, 404);
   EXPECT_EQ(kept.param, "id");
   EXPECT_EQ(kept.code, "some_code");
-  EXPECT_EQ(to_api_error(QueueFullError("4096 requests wait")).status, 429);
+  EXPECT_EQ(to_api_error(QueueFullError(QueueFullError::Limit::kRequests, "4096 requests wait")).status, 429);
   const ApiError user = to_api_error(Error("n is 0"));
   EXPECT_EQ(user.status, 400);
   EXPECT_STREQ(user.what(), "n is 0");

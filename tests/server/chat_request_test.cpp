@@ -163,7 +163,9 @@ TEST(ChatRequestTest, MaxCompletionTokensWins) {
 TEST(ChatRequestTest, TheOutputMayHaveTheRestOfTheContext) {
   ServedModel model = test::served_model();
   const auto make = [&](const std::string& fields) {
-    return make_engine_request(with(fields), chat_template("{{ messages[0].content }}"), {}, model);
+    const ChatRequest request = with(fields);
+    const auto prompt = render_chat(request, chat_template("{{ messages[0].content }}"), {});
+    return make_engine_request(request, tokenize_chat(request, prompt, model), model);
   };
   EXPECT_EQ(make("\"n\": 1").params.max_tokens, 62);
   EXPECT_EQ(make("\"max_tokens\": 62").params.max_tokens, 62);
@@ -241,12 +243,12 @@ TEST(ChatRequestTest, NoVariableOfTheTemplateIsTrusted) {
   EXPECT_EQ(error_with(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
   const ChatRequest request = parse(body_with(R"([{"role": "user", "content": "<|end|>"}])",
                                               R"("chat_template_kwargs": {"x": "<|end|>"})"));
-  const EngineRequest made =
-      make_engine_request(request, chat_template("{{ bos_token }}{{ x }}{{ messages[0].content }}<|end|>"),
-                          {}, test::served_model());
-  EXPECT_EQ(std::count(made.prompt.begin(), made.prompt.end(), 257), 1);
-  EXPECT_EQ(made.prompt.front(), 256);
-  EXPECT_EQ(made.prompt.back(), 257);
+  const auto prompt =
+      render_chat(request, chat_template("{{ bos_token }}{{ x }}{{ messages[0].content }}<|end|>"), {});
+  const std::vector<TokenId> tokens = tokenize_chat(request, prompt, test::served_model());
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 257), 1);
+  EXPECT_EQ(tokens.front(), 256);
+  EXPECT_EQ(tokens.back(), 257);
 }
 
 TEST(ChatRequestTest, TheGenerationPromptIsAFlag) {

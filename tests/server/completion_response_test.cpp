@@ -133,7 +133,7 @@ TEST(CompletionBodyTest, VllmsExtrasComeWhereAskedFor) {
 }
 
 TEST(CompletionBodyTest, TimingsComeWhereGiven) {
-  const Timings timings{.queue_seconds = 0.25, .prefill_seconds = 0.5, .decode_seconds = 2};
+  const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
   const auto body =
       completion_body(head("cmpl-1"), parse(R"({"prompt": "x"})"),
                       std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)},

@@ -17,7 +17,7 @@ RequestOutput request_of(std::size_t num_outputs) {
 }
 
 void expect_timings(const RequestOutput& request, double queue, double prefill, double decode) {
-  const Timings timings = timings_of(request);
+  const Timings timings = timings_of({&request, 1});
   EXPECT_DOUBLE_EQ(timings.queue, queue);
   EXPECT_DOUBLE_EQ(timings.prefill, prefill);
   EXPECT_DOUBLE_EQ(timings.decode, decode);
@@ -51,6 +51,20 @@ TEST(TimingsTest, OfSeveralOutputsTheFirstBeginsAndTheLastEnds) {
   request.outputs[1].times = {start + milliseconds(30), start + milliseconds(35), start + milliseconds(100),
                               start + milliseconds(100)};
   expect_timings(request, 10, 20, 70);
+}
+
+TEST(TimingsTest, OfSeveralPromptsTheFirstBeginsAndTheLastEnds) {
+  std::vector<RequestOutput> requests = {request_of(1), request_of(1)};
+  const TimePoint start = requests[0].arrival;
+  requests[1].arrival += milliseconds(5);
+  requests[0].outputs[0].times = {start + milliseconds(10), start + milliseconds(50),
+                                  start + milliseconds(60), start + milliseconds(60)};
+  requests[1].outputs[0].times = {start + milliseconds(20), start + milliseconds(40),
+                                  start + milliseconds(90), start + milliseconds(90)};
+  const Timings timings = timings_of(requests);
+  EXPECT_DOUBLE_EQ(timings.queue, 10);
+  EXPECT_DOUBLE_EQ(timings.prefill, 30);
+  EXPECT_DOUBLE_EQ(timings.decode, 50);
 }
 
 }  // namespace

@@ -1,0 +1,173 @@
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "inspect/shapes.h"
+#include "server/api_server.h"
+
+namespace quire::cli {
+namespace {
+
+struct Serve {
+  EngineConfig engine;
+  std::string shape;
+  server::ApiServerConfig server;
+  server::ServiceOptions service;
+  std::string access_log = "text";
+  double drain_timeout = 30;
+
+  int run();
+
+ private:
+  std::string address(std::uint16_t port) const;
+};
+
+// The first SIGINT or SIGTERM ends wait(), the next one the program. One at a time.
+class StopSignal {
+ public:
+  StopSignal() {
+    event_ = ::eventfd(0, EFD_CLOEXEC);
+    QUIRE_CHECK(event_ >= 0, "no eventfd");
+    raised_ = false;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      if (raised_.exchange(true)) ::_exit(128 + signal);
+      const std::uint64_t one = 1;
+      [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
+    };
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+
+  static void wait() {
+    std::uint64_t count = 0;
+    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  static inline int event_ = -1;
+  static inline std::atomic<bool> raised_{false};
+};
+
+std::string Serve::address(std::uint16_t port) const {
+  const bool is_ipv6 = server.http.host.find(':') != std::string::npos;
+  return format_text("{}://{}{}{}:{}", server.http.tls_certificate.empty() ? "http" : "https",
+                     is_ipv6 ? "[" : "", server.http.host, is_ipv6 ? "]" : "", port);
+}
+
+int Serve::run() {
+  std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
+  server.access_log = server::parse_access_log_format(access_log);
+  server::check_options(service);  // before the model is loaded
+  server::ApiServer http(server);
+  print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
+  auto loaded = std::make_unique<Engine>(
+      engine, shape.empty() ? open_model(engine.model) : random_model(find_shape(shape)));
+  const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
+  const StopSignal stop;
+  http.serve(model);
+  print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
+             address(http.port()));
+  StopSignal::wait();
+  print_text(stderr, "quire: stopping; requests under way have {} s (a second signal: none)\n",
+             drain_timeout);
+  http.stop(std::chrono::milliseconds(static_cast<std::int64_t>(drain_timeout * 1e3)));
+  return 0;
+}
+
+void add_access_options(CLI::App& command, Serve& serve) {
+  server::ApiServerConfig& server = serve.server;
+  command
+      .add_option(
+          "--api-key", server.api_keys,
+          "a key that every request but /health must bring (repeatable; or in QUIRE_API_KEY, where ps "
+          "does not show it)")
+      ->envname("QUIRE_API_KEY");
+  command.add_flag("--public-metrics", server.public_metrics, "/metrics needs no key");
+  command
+      .add_option("--allowed-origins", server.allowed_origins,
+                  "origins of web pages that may use the server, https://example.com; *: all (default: none)")
+      ->delimiter(',');
+  command.add_option("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");
+  command
+      .add_option("--ssl-keyfile", server.http.tls_key, "PEM file with its key (default: in the same file)")
+      ->needs("--ssl-certfile");
+}
+
+void add_model_options(CLI::App& command, Serve& serve) {
+  server::ServiceOptions& service = serve.service;
+  command.add_option("--served-model-name", service.served_model_names,
+                     "names that requests may call the model by; answers have the first (default: the "
+                     "directory's name)");
+  command
+      .add_option("--tool-call-parser", service.tool_call_parser,
+                  "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
+                  "template")
+      ->capture_default_str();
+  command
+      .add_option("--reasoning-parser", service.reasoning_parser,
+                  "how it marks reasoning: qwen3, deepseek_r1, none, or auto")
+      ->capture_default_str();
+}
+
+void add_limit_options(CLI::App& command, Serve& serve) {
+  server::HttpLimits& limits = serve.server.http.limits;
+  command.get_option("--max-num-queued-reqs")
+      ->description("answer 429 while so many requests wait for their first step; 0: never")
+      ->capture_default_str();
+  command.add_option("--request-timeout", serve.service.request_timeout, "seconds a request may take")
+      ->check(CLI::Range(1e-3, 1e9))
+      ->capture_default_str();
+  command
+      .add_option("--drain-timeout", serve.drain_timeout,
+                  "seconds that requests under way have left after SIGTERM or SIGINT")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command.add_option("--max-connections", limits.max_connections, "connections at once")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--max-body-size", limits.max_body_bytes, "bytes of a request, or with a unit: 16MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command.add_option("--max-n", serve.service.max_n, "outputs that a request may have of a prompt")
+      ->check(CLI::Range(1, 16384))
+      ->capture_default_str();
+  command.add_option("--max-prompts", serve.service.max_prompts, "prompts that a request may have")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Command& chosen) {
+  auto serve = std::make_shared<Serve>();
+  serve->engine.max_num_queued_reqs = 4096;
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
+  command->add_option("--host", serve->server.http.host, "address to listen on; 0.0.0.0: all of this machine")
+      ->capture_default_str();
+  command->add_option("--port", serve->server.http.port, "0: any that is free")->capture_default_str();
+  add_engine_options(*command, serve->engine);
+  add_shape_option(*command, serve->shape);
+  add_model_options(*command, *serve);
+  add_access_options(*command, *serve);
+  add_limit_options(*command, *serve);
+  command
+      ->add_option("--access-log", serve->access_log,
+                   "a line a request on standard output, without its text: text, json or off")
+      ->capture_default_str();
+  command->add_option("--http-threads", serve->server.http.num_threads, "threads that read and write")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->callback([serve, &chosen] {
+    chosen = [serve] { return serve->shape == "list" ? list_shapes() : serve->run(); };
+  });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,212 @@
+#include "server/api_server.h"
+
+#include <strings.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <mutex>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "server/auth.h"
+#include "server/cors.h"
+
+namespace quire::server {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::chrono::milliseconds kAbortTime{2000};  // in which clients are told of an abort
+
+struct Route {
+  std::string_view path;  // ends with a slash: whatever follows it
+  std::string_view method;
+  void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
+};
+constexpr std::array<Route, 8> kRoutes = {{
+    {"/v1/completions", "POST", &ApiService::complete},
+    {"/v1/chat/completions", "POST", &ApiService::chat},
+    {"/v1/embeddings", "POST", &ApiService::embed},
+    {"/tokenize", "POST", &ApiService::tokenize},
+    {"/detokenize", "POST", &ApiService::detokenize},
+    {"/v1/models", "GET", &ApiService::list_models},
+    {"/v1/models/", "GET", &ApiService::get_model},
+    {"/metrics", "GET", &ApiService::show_metrics},
+}};
+constexpr const char* kNotReady = "the server loads its model, or stops";
+constexpr std::string_view kHealth = "/health";
+constexpr std::string_view kVersion = "/version";
+
+const Route* find_route(std::string_view path) {
+  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) {
+    return route.path.ends_with('/') ? path.size() > route.path.size() && path.starts_with(route.path)
+                                     : path == route.path;
+  });
+  return found == kRoutes.end() ? nullptr : &*found;
+}
+
+// What metrics call a request's route: nothing that a client makes up.
+std::string_view route_name(std::string_view path) {
+  if (path == kHealth) return kHealth;
+  if (path == kVersion) return kVersion;
+  const Route* route = find_route(path);
+  return route == nullptr ? "none" : route->path;
+}
+
+// False: the method is another one, which was answered.
+bool check_method(Exchange& exchange, std::string_view allowed) {
+  const std::string& method = exchange.request().method;
+  if (method == allowed || (method == "HEAD" && allowed == "GET")) return true;
+  exchange.fail(ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(method))),
+                {{"Allow", std::string(allowed)}});
+  return false;
+}
+
+void check_content_type(const HttpRequest& request) {
+  constexpr std::string_view kJson = "application/json";
+  const auto type = request.header("Content-Type");
+  if (!type || (type->size() >= kJson.size() && strncasecmp(type->data(), kJson.data(), kJson.size()) == 0))
+    return;
+  throw ApiError(415, format_text("Content-Type is {}; it must be application/json", in_quotes(*type)));
+}
+
+}  // namespace
+
+struct ApiServer::Impl {
+  explicit Impl(ApiServerConfig given)
+      : config(std::move(given)),
+        keys(config.api_keys),
+        cors(config.allowed_origins),
+        log(std::make_shared<AccessLog>(config.access_log)),
+        workers(static_cast<std::size_t>(config.num_workers)),
+        http(http_config(), [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          handle(std::move(request), std::move(responder));
+        }) {}
+
+  HttpServerConfig http_config() const {
+    HttpServerConfig made = config.http;
+    made.error_body = [](int status, const std::string& message) {
+      return to_line(error_body(ApiError(status, message)));
+    };
+    return made;
+  }
+
+  std::shared_ptr<ApiService> current_service() {
+    const std::lock_guard lock(mutex);
+    return service;
+  }
+
+  // On an I/O thread, as is answer_at_once.
+  void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  bool answer_at_once(const std::shared_ptr<Exchange>& exchange);
+  void check_access(const HttpRequest& request) const;
+
+  const ApiServerConfig config;
+  const ApiKeys keys;
+  const Cors cors;
+  const std::shared_ptr<AccessLog> log;
+  std::mutex mutex;
+  std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
+  asio::thread_pool workers;
+  HttpServer http;
+};
+
+void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+  const std::string_view origin = request.header("Origin").value_or("");
+  HttpHeaders headers = cors.headers(origin);
+  const std::string route(route_name(request.path()));
+  auto told = [log = log, service = current_service(), route](const AccessRecord& record) {
+    log->write(record);
+    const double seconds = std::chrono::duration<double>(record.total).count();
+    if (service) service->metrics().add_response(route, record.method, record.status, seconds);
+  };
+  const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
+                                                   std::move(headers), std::move(told));
+  try {
+    if (answer_at_once(exchange)) return;
+  } catch (const std::exception& e) {
+    return exchange->fail(to_api_error(e));
+  }
+  asio::post(workers, [exchange, service = current_service()] {
+    try {
+      if (!service) throw ApiError(503, kNotReady);
+      const Route* found = find_route(exchange->request().path());
+      ((*service).*(found->handle))(exchange);
+    } catch (const std::exception& e) {
+      const ApiError error = to_api_error(e);
+      if (error.status == 500) log_error("request {}: {}", exchange->id(), e.what());
+      exchange->fail(error);
+    }
+  });
+}
+
+// What needs no work, or is refused. False: the route is there and the client may use it.
+bool ApiServer::Impl::answer_at_once(const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  const std::string_view path = request.path();
+  if (request.method == "OPTIONS") {
+    const auto wanted = request.header("Access-Control-Request-Headers").value_or("");
+    exchange->send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
+    return true;
+  }
+  if (path == kHealth) {
+    if (!check_method(*exchange, "GET")) return true;
+    const std::shared_ptr<ApiService> model = current_service();
+    if (!model) throw ApiError(503, kNotReady);
+    if (!model->healthy()) throw ApiError(503, "the engine is broken; the server's log says more");
+    exchange->send_json(200, {{"status", "ok"}});
+    return true;
+  }
+  check_access(request);
+  if (path == kVersion) {
+    if (!check_method(*exchange, "GET")) return true;
+    exchange->send_json(200, {{"version", QUIRE_VERSION}});
+    return true;
+  }
+  const Route* route = find_route(path);
+  if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
+  if (!check_method(*exchange, route->method)) return true;
+  if (route->method == "POST") check_content_type(request);
+  return false;
+}
+
+// A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from
+// the page; the work would be done.
+void ApiServer::Impl::check_access(const HttpRequest& request) const {
+  const bool needs_key = !(config.public_metrics && request.path() == "/metrics");
+  if (needs_key && !keys.accept(request.header("Authorization").value_or("")))
+    throw ApiError(401, "the API key is missing or wrong; it is sent as Authorization: Bearer KEY");
+  const auto origin = request.header("Origin");
+  if (origin && !cors.allows(*origin)) {
+    throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
+  }
+}
+
+ApiServer::ApiServer(ApiServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {
+  impl_->http.start();
+}
+
+ApiServer::~ApiServer() { stop({}); }
+
+std::uint16_t ApiServer::port() const { return impl_->http.port(); }
+
+void ApiServer::serve(std::shared_ptr<ApiService> service) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->service = std::move(service);
+}
+
+void ApiServer::stop(std::chrono::milliseconds drain) {
+  const bool all_answered = impl_->http.drain(drain);
+  std::shared_ptr<ApiService> service;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    service.swap(impl_->service);
+  }
+  impl_->workers.join();
+  if (service) service->close();
+  impl_->http.stop(all_answered ? std::chrono::milliseconds(0) : kAbortTime);
+}
+
+}  // namespace quire::server

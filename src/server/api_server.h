@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/access_log.h"
+#include "server/api_service.h"
+#include "server/http_server.h"
+
+namespace quire::server {
+
+struct ApiServerConfig {
+  HttpServerConfig http;
+  std::vector<std::string> api_keys;         // none: everybody may come in
+  bool public_metrics = false;               // /metrics needs no key
+  std::vector<std::string> allowed_origins;  // whose web pages may use it; none: no page
+  AccessLogFormat access_log = AccessLogFormat::kText;
+  int num_workers = 2;  // threads that read requests and turn them into tokens
+};
+
+// The OpenAI API over HTTP: routes, who may come in, and the life of the server. Until it has a service it
+// answers 503.
+class ApiServer {
+ public:
+  explicit ApiServer(ApiServerConfig config);  // listens, and answers; Error when it cannot
+  ~ApiServer();                                // stop({})
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  std::uint16_t port() const;
+  void serve(std::shared_ptr<ApiService> service);
+  // Accepts no more; what is under way may take so long, then it is aborted, which its clients are told.
+  void stop(std::chrono::milliseconds drain);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::server

@@ -1,0 +1,211 @@
+#include "server/api_service.h"
+
+#include <ctime>
+
+#include "base/log.h"
+#include "server/generations.h"
+#include "server/text_requests.h"
+
+namespace quire::server {
+namespace {
+
+ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
+  const RuntimeConfig& runtime = engine.config();
+  ServedModel model;
+  model.names = options.served_model_names;
+  if (model.names.empty()) {
+    const std::filesystem::path directory = std::filesystem::weakly_canonical(engine.model_directory());
+    model.names.push_back(directory.empty() ? "model" : directory.filename().string());
+  }
+  model.defaults = engine.default_sampling_params();
+  model.default_max_tokens = engine.generation_config().max_new_tokens;
+  model.sampling = engine.sampling_context();
+  model.max_model_len = runtime.max_model_len;
+  model.max_num_seqs = runtime.max_num_seqs;
+  model.kv_cache_tokens = std::int64_t{runtime.num_blocks} * runtime.block_size;
+  model.max_n = options.max_n;
+  model.max_prompts = options.max_prompts;
+  return model;
+}
+
+std::int64_t unix_time() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
+std::tm local_time() {
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  return now;
+}
+
+// The id in /v1/models/{id}, which may have slashes.
+std::string model_id(std::string_view path) {
+  constexpr std::string_view kPrefix = "/v1/models/";
+  std::string id;
+  path.remove_prefix(kPrefix.size());
+  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c | 0x20); };
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) < 16 && digit(path[i + 2]) < 16) {
+      id += static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2]));
+      i += 2;
+    } else {
+      id += path[i];
+    }
+  }
+  return id;
+}
+
+// Those of special tokens that the text must show.
+bool marks_are_special_tokens(const OutputFormat& format) {
+  return format.tool_calls == ToolCallFormat::kLlama3Json || format.tool_calls == ToolCallFormat::kMistral;
+}
+
+std::optional<ToolCallFormat> tool_call_format(const ServiceOptions& options) {
+  if (options.tool_call_parser == "none") return std::nullopt;
+  return parse_tool_call_format(options.tool_call_parser);
+}
+
+std::optional<ReasoningFormat> reasoning_format(const ServiceOptions& options) {
+  if (options.reasoning_parser == "none") return std::nullopt;
+  return parse_reasoning_format(options.reasoning_parser);
+}
+
+}  // namespace
+
+void check_options(const ServiceOptions& options) {
+  if (options.tool_call_parser != "auto") tool_call_format(options);
+  if (options.reasoning_parser != "auto") reasoning_format(options);
+  for (const std::string& name : options.served_model_names)
+    if (name.empty()) fail("served-model-name is empty");
+}
+
+ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engine_config,
+                       ServiceOptions options)
+    : options_(std::move(options)),
+      engine_(std::move(engine)),
+      model_(served_model(*engine_, options_)),
+      metrics_(std::make_unique<Metrics>(model_.names.front(), engine_config, engine_->config())),
+      fingerprint_(format_text("quire-" QUIRE_VERSION "-{}", to_string(engine_->config().dtype))),
+      start_time_(unix_time()) {
+  try {
+    chat_template_ = load_chat_template(engine_->model_directory());
+    if (!chat_template_) template_error_ = "this model has no chat template";
+    if (!engine_->has_tokenizer()) template_error_ = "this model has no tokenizer, which a chat needs";
+  } catch (const Error& e) {
+    log_warning("{}; chats are refused", e.what());
+    template_error_ = "this model's chat template is broken";
+  }
+  if (!template_error_.empty()) chat_template_.reset();
+  if (chat_template_) content_format_ = content_format(*chat_template_);
+  choose_formats();
+  engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
+}
+
+void ApiService::choose_formats() {
+  if (chat_template_) {
+    const ChatTemplate& source =
+        chat_template_->tool_use ? *chat_template_->tool_use : chat_template_->standard;
+    const OutputFormatGuess guess = guess_output_format(source.source());
+    output_format_ = guess.format;
+    log_info("{}", guess.reason);
+  }
+  if (options_.tool_call_parser != "auto") output_format_.tool_calls = tool_call_format(options_);
+  if (options_.reasoning_parser != "auto") output_format_.reasoning = reasoning_format(options_);
+}
+
+bool ApiService::healthy() const {
+  const std::shared_lock lock(engine_mutex_);
+  return engine_ && engine_->healthy();
+}
+
+void ApiService::close() {
+  std::unique_ptr<Engine> engine;
+  {
+    const std::unique_lock lock(engine_mutex_);
+    engine.swap(engine_);
+  }
+}
+
+RequestId ApiService::submit(EngineRequest request) {
+  request.timeout = options_.request_timeout;
+  try {
+    return engine_->submit(std::move(request));
+  } catch (const QueueFullError& e) {
+    metrics_->add_rejection(e.limit());
+    throw;
+  }
+}
+
+void ApiService::abort(RequestId id) {
+  const std::shared_lock lock(engine_mutex_);
+  if (engine_) engine_->abort(id);
+}
+
+const CheckpointChatTemplate& ApiService::chat_template() const {
+  if (!chat_template_) throw ApiError(400, template_error_, "messages");
+  return *chat_template_;
+}
+
+ResponseHead ApiService::response_head(const Exchange& exchange, const ApiRequest& request,
+                                       const char* prefix) const {
+  return {.id = prefix + (request.request_id.empty() ? exchange.id() : request.request_id),
+          .created = unix_time(),
+          .model = request.model,
+          .system_fingerprint = fingerprint_};
+}
+
+void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
+  CompletionRequest request = parse_completion_request(parse_body(exchange->request().body), model_);
+  std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
+  ResponseHead head = response_head(*exchange, request, "cmpl-");
+  std::make_shared<CompletionGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+      ->submit(std::move(prompts));
+}
+
+void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
+  const CheckpointChatTemplate& source = chat_template();
+  ChatRequest request = parse_chat_request(parse_body(exchange->request().body), model_, content_format_);
+  const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
+  EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
+  if (request.parse_tools && marks_are_special_tokens(output_format_))
+    prompt.params.skip_special_tokens = false;
+  ResponseHead head = response_head(*exchange, request, "chatcmpl-");
+  std::vector<EngineRequest> prompts;
+  prompts.push_back(std::move(prompt));
+  std::make_shared<ChatGeneration>(shared_from_this(), exchange, std::move(head), std::move(request),
+                                   join_pieces(pieces))
+      ->submit(std::move(prompts));
+}
+
+void ApiService::embed(const std::shared_ptr<Exchange>&) { throw ApiError(404, "not yet"); }
+
+void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
+  const TokenizeRequest request =
+      parse_tokenize_request(parse_body(exchange->request().body), model_, content_format_);
+  std::vector<TokenId> tokens;
+  if (request.chat) {
+    tokens = tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_);
+  } else {
+    tokens = tokenize_prompts({*request.prompt}, request.add_special_tokens, model_).front();
+  }
+  exchange->send_json(200, tokenize_body(request, tokens, model_));
+}
+
+void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
+  const auto tokens = parse_detokenize_request(parse_body(exchange->request().body), model_);
+  exchange->send_json(200, detokenize_body(tokens, model_));
+}
+
+void ApiService::list_models(const std::shared_ptr<Exchange>& exchange) {
+  exchange->send_json(200, models_body(model_, start_time_));
+}
+
+void ApiService::get_model(const std::shared_ptr<Exchange>& exchange) {
+  exchange->send_json(200, model_body(model_id(exchange->request().path()), model_, start_time_));
+}
+
+void ApiService::show_metrics(const std::shared_ptr<Exchange>& exchange) {
+  exchange->send(200, {{"Content-Type", std::string(PrometheusText::kContentType)}},
+                 metrics_->render(engine_->stats()));
+}
+
+}  // namespace quire::server

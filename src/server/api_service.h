@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/api_request.h"
+#include "server/api_response.h"
+#include "server/chat_request.h"
+#include "server/exchange.h"
+#include "server/metrics.h"
+#include "server/output_format.h"
+
+namespace quire::server {
+
+struct ServiceOptions {
+  std::vector<std::string> served_model_names;  // the first is what answers call it; empty: the directory's
+  std::string tool_call_parser = "auto";        // by the chat template; none, or a ToolCallFormat
+  std::string reasoning_parser = "auto";        // by the chat template; none, or a ReasoningFormat
+  double request_timeout = 3600;                // seconds, after which a request ends as it is
+  int max_n = 16;                               // outputs of a prompt
+  std::size_t max_prompts = 16;                 // of a request
+};
+// Error where one of them names nothing.
+void check_options(const ServiceOptions& options);
+
+// A loaded model and its endpoints. Each takes an exchange and answers it, at once or when the engine has.
+// Thread contract: from any thread; the engine is its own.
+class ApiService : public std::enable_shared_from_this<ApiService> {
+ public:
+  // engine_config: what the engine was started with.
+  ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engine_config, ServiceOptions options);
+
+  // What is wrong with a request throws; then it has no answer yet.
+  void complete(const std::shared_ptr<Exchange>& exchange);
+  void chat(const std::shared_ptr<Exchange>& exchange);
+  void embed(const std::shared_ptr<Exchange>& exchange);
+  void tokenize(const std::shared_ptr<Exchange>& exchange);
+  void detokenize(const std::shared_ptr<Exchange>& exchange);
+  void list_models(const std::shared_ptr<Exchange>& exchange);
+  void get_model(const std::shared_ptr<Exchange>& exchange);
+  void show_metrics(const std::shared_ptr<Exchange>& exchange);
+
+  bool healthy() const;
+  // What the engine has not finished ends with "abort". No endpoint may be called any more.
+  void close();
+
+  // For the generations.
+  const ServedModel& model() const { return model_; }
+  const OutputFormat& output_format() const { return output_format_; }
+  Metrics& metrics() { return *metrics_; }
+  RequestId submit(EngineRequest request);
+  void abort(RequestId id);
+
+ private:
+  void choose_formats();
+  const CheckpointChatTemplate& chat_template() const;
+  ResponseHead response_head(const Exchange& exchange, const ApiRequest& request, const char* prefix) const;
+
+  ServiceOptions options_;
+  mutable std::shared_mutex engine_mutex_;  // of the pointer; nobody waits for the engine under it
+  std::unique_ptr<Engine> engine_;          // null: closed
+  ServedModel model_;
+  std::optional<CheckpointChatTemplate> chat_template_;
+  std::string template_error_;  // why there is none
+  ContentFormat content_format_ = ContentFormat::kText;
+  OutputFormat output_format_;
+  std::unique_ptr<Metrics> metrics_;
+  std::string fingerprint_;
+  std::int64_t start_time_;
+};
+
+}  // namespace quire::server

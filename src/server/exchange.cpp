@@ -1,0 +1,108 @@
+#include "server/exchange.h"
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "server/api_response.h"
+
+namespace quire::server {
+namespace {
+
+constexpr std::size_t kMaxIdBytes = 64;
+constexpr int kClientGone = 499;  // in log and metrics, as nginx has it
+
+std::string random_id() {
+  thread_local std::mt19937_64 random(std::random_device{}());
+  return format_text("{:016x}{:016x}", random(), random());
+}
+
+// Ids that mean nothing but themselves, anywhere they are printed.
+bool is_id(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !text.empty() && text.size() <= kMaxIdBytes && std::all_of(text.begin(), text.end(), allowed);
+}
+
+}  // namespace
+
+std::string to_event(const OrderedJson& json) { return "data: " + to_line(json) + "\n\n"; }
+
+Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder, HttpHeaders headers,
+                   OnEnd on_end)
+    : request_(std::move(request)),
+      responder_(std::move(responder)),
+      headers_(std::move(headers)),
+      on_end_(std::move(on_end)) {
+  const std::string_view id = request_.header("X-Request-Id").value_or("");
+  record_.time = std::chrono::system_clock::now();
+  record_.method = request_.method;
+  record_.path = request_.path();
+  record_.request_id = is_id(id) ? std::string(id) : random_id();
+  headers_.emplace_back("X-Request-Id", record_.request_id);
+}
+
+Exchange::~Exchange() {
+  if (!ended_) {
+    record_.client_gone = true;
+    end(kClientGone);
+  }
+  try {
+    on_end_(record_);
+  } catch (const std::exception& e) {
+    log_error("request {}: {}", id(), e.what());
+  }
+}
+
+void Exchange::send(int status, HttpHeaders headers, std::string body) {
+  end(status);
+  responder_->send(status, with_common(std::move(headers)), std::move(body));
+}
+
+void Exchange::send_json(int status, const OrderedJson& body) {
+  send(status, {{"Content-Type", "application/json"}}, to_line(body));
+}
+
+void Exchange::send_events(std::string events) {
+  if (!std::exchange(streaming_, true)) {
+    responder_->begin(200, with_common({{"Content-Type", "text/event-stream; charset=utf-8"},
+                                        {"Cache-Control", "no-cache"},
+                                        {"X-Accel-Buffering", "no"}}));
+  }
+  responder_->write(std::move(events));
+}
+
+void Exchange::end_events() {
+  send_events("data: [DONE]\n\n");
+  end(200);
+  responder_->end();
+}
+
+void Exchange::fail(const ApiError& error, HttpHeaders headers) {
+  if (streaming_) {
+    send_events(to_event(error_body(error)));
+    return end_events();
+  }
+  headers.emplace_back("Content-Type", "application/json");
+  if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.retry_after > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after));
+  send(error.status, std::move(headers), to_line(error_body(error)));
+}
+
+HttpHeaders Exchange::with_common(HttpHeaders headers) const {
+  headers.insert(headers.end(), headers_.begin(), headers_.end());
+  return headers;
+}
+
+void Exchange::end(int status) {
+  ended_ = true;
+  record_.status = status;
+  record_.total = std::chrono::steady_clock::now() - start_;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "server/access_log.h"
+#include "server/api_error.h"
+#include "server/http_server.h"
+
+namespace quire::server {
+
+// One request of a client and its answer: one JSON body, or a stream of events. Adds what all answers have,
+// and tells of itself when it is over. Thread contract: one thread at a time.
+class Exchange {
+ public:
+  using OnEnd = std::function<void(const AccessRecord&)>;
+
+  // headers: of the answer, whatever it will be. on_end: called by the destructor.
+  Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder, HttpHeaders headers, OnEnd on_end);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  const HttpRequest& request() const { return request_; }
+  const std::string& id() const { return record_.request_id; }  // the client's X-Request-Id, or a random one
+  AccessRecord& record() { return record_; }
+
+  void send(int status, HttpHeaders headers, std::string body);
+  void send_json(int status, const OrderedJson& body);
+  // Each is "data: JSON" and an empty line. The first ones begin the answer: until then it may be an error.
+  void send_events(std::string events);
+  void end_events();  // with "data: [DONE]"
+  // An answer, or the last event of those that have begun.
+  void fail(const ApiError& error, HttpHeaders headers = {});
+  // As HttpResponder's.
+  void on_disconnect(std::function<void()> gone) { responder_->on_disconnect(std::move(gone)); }
+
+ private:
+  HttpHeaders with_common(HttpHeaders headers) const;
+  void end(int status);
+
+  HttpRequest request_;
+  std::shared_ptr<HttpResponder> responder_;
+  HttpHeaders headers_;
+  OnEnd on_end_;
+  AccessRecord record_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool streaming_ = false;
+  bool ended_ = false;
+};
+
+// An event of a stream.
+std::string to_event(const OrderedJson& json);
+
+}  // namespace quire::server

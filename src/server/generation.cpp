@@ -1,0 +1,104 @@
+#include "server/generation.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace quire::server {
+
+void Generation::submit(std::vector<EngineRequest> requests) {
+  const std::shared_ptr<Generation> self = shared_from_this();
+  {
+    const std::lock_guard lock(mutex_);
+    num_unfinished_ = requests.size();
+    outputs_.resize(requests.size());
+    for (std::size_t prompt = 0; prompt < requests.size(); ++prompt) {
+      metrics_.emplace_back(service_->metrics(), requests[prompt].params);
+      requests[prompt].on_update = [self, prompt](const RequestUpdate& update) {
+        self->update(prompt, update);
+      };
+    }
+    try {
+      for (EngineRequest& request : requests) ids_.push_back(service_->submit(std::move(request)));
+    } catch (...) {
+      done_ = refused_ = true;
+      abort_all();
+      throw;
+    }
+  }
+  exchange_->on_disconnect([weak = weak_from_this()] {
+    if (const std::shared_ptr<Generation> generation = weak.lock()) generation->abort();
+  });
+}
+
+void Generation::abort() {
+  const std::lock_guard lock(mutex_);
+  done_ = true;
+  abort_all();
+}
+
+void Generation::abort_all() {
+  for (const RequestId id : ids_) service_->abort(id);
+}
+
+void Generation::update(std::size_t prompt, const RequestUpdate& update) {
+  const std::lock_guard lock(mutex_);
+  metrics_[prompt].update(update);
+  if (update.finished && !refused_) record(update.request);
+  if (done_) return;
+  try {
+    answer(prompt, update);
+  } catch (const std::exception& e) {
+    log_error("request {}: its answer failed: {}", exchange_->id(), e.what());
+    fail(to_api_error(e));
+  }
+}
+
+void Generation::record(const RequestOutput& request) {
+  AccessRecord& record = exchange_->record();
+  const auto add = [](std::optional<std::size_t>& sum, std::size_t count) { sum = sum.value_or(0) + count; };
+  add(record.prompt_tokens, request.prompt_token_ids.size());
+  add(record.cached_tokens, static_cast<std::size_t>(request.num_cached_tokens));
+  for (const CompletionOutput& output : request.outputs) {
+    add(record.output_tokens, output.token_ids.size());
+    record.finish_reason = to_string(output.finish_reason);
+    if (!output.times.first_token) continue;
+    const auto first_token = *output.times.first_token - request.arrival;
+    record.first_token =
+        std::min<std::chrono::nanoseconds>(record.first_token.value_or(first_token), first_token);
+  }
+}
+
+void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
+  if (const std::optional<ApiError> error = failure_of(update.output)) {
+    log_error("request {}: {}", exchange_->id(), update.output.error);
+    return fail(*error);
+  }
+  if (form_.stream) {
+    std::string events;
+    for (const OrderedJson& chunk : chunks(prompt, update)) events += to_event(chunk);
+    if (!events.empty()) exchange_->send_events(std::move(events));
+  } else {
+    take(update);
+  }
+  if (!update.finished) return;
+  if (!form_.stream || form_.timings) outputs_[prompt] = update.request;
+  if (--num_unfinished_ == 0) finish();
+}
+
+void Generation::finish() {
+  done_ = true;
+  std::optional<Timings> timings;
+  if (form_.timings) timings = timings_of(outputs_);
+  if (!form_.stream) return exchange_->send_json(200, body(outputs_, timings));
+  if (const std::optional<OrderedJson> last = last_chunk(timings)) exchange_->send_events(to_event(*last));
+  exchange_->end_events();
+}
+
+void Generation::fail(const ApiError& error) {
+  done_ = true;
+  abort_all();
+  exchange_->fail(error);
+}
+
+}  // namespace quire::server
