@@ -192,6 +192,8 @@ ApiServer::~ApiServer() { stop({}); }
 
 std::uint16_t ApiServer::port() const { return impl_->http.port(); }
 
+std::size_t ApiServer::connections() const { return impl_->http.connections(); }
+
 void ApiServer::serve(std::shared_ptr<ApiService> service) {
   const std::lock_guard lock(impl_->mutex);
   impl_->service = std::move(service);

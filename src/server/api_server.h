@@ -31,6 +31,7 @@ class ApiServer {
   ApiServer& operator=(const ApiServer&) = delete;
 
   std::uint16_t port() const;
+  std::size_t connections() const;  // open now
   void serve(std::shared_ptr<ApiService> service);
   // Accepts no more; what is under way may take so long, then it is aborted, which its clients are told.
   void stop(std::chrono::milliseconds drain);

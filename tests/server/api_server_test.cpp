@@ -1,0 +1,283 @@
+// Who may come in, what there is, and the life of the server.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <thread>
+
+#include "server/api_server_fixture.h"
+
+namespace quire::server {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kCompletion = R"({"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0})";
+constexpr const char* kLong =
+    R"({"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "stream": true})";
+
+struct KnownRoute {
+  const char* path;
+  const char* body;  // null: GET
+};
+constexpr std::array<KnownRoute, 9> kRoutes = {{
+    {"/version", nullptr},
+    {"/metrics", nullptr},
+    {"/v1/models", nullptr},
+    {"/v1/models/toy", nullptr},
+    {"/v1/completions", kCompletion},
+    {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2})"},
+    {"/v1/embeddings", R"({"input": "hi"})"},
+    {"/tokenize", R"({"prompt": "hi"})"},
+    {"/detokenize", R"({"tokens": [1, 2]})"},
+}};
+
+TEST_F(ApiServerTest, IsUnavailableWhileItLoads) {
+  listen();
+  const HttpReply health = ask(get("/health"));
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.headers.at("retry-after"), "1");
+  EXPECT_EQ(json_of(health)["error"]["type"], "unavailable_error");
+  EXPECT_EQ(ask("/v1/completions", kCompletion).status, 503);
+  load();
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  EXPECT_EQ(ask("/v1/completions", kCompletion).status, 200);
+}
+
+TEST_F(ApiServerTest, IsUnhealthyWhenTheDeviceIsLost) {
+  EngineHooks hooks;
+  hooks.fault = [](EngineStage stage, SequenceId) {
+    if (stage == EngineStage::kCollect || stage == EngineStage::kDrop)
+      throw std::runtime_error("lost at 0x7f");
+  };
+  start(small(), hooks);
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  const HttpReply failed = ask("/v1/completions", kCompletion);
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_THAT(failed.body, Not(HasSubstr("0x")));
+  EXPECT_EQ(ask(get("/health")).status, 503);
+}
+
+TEST_F(ApiServerTest, EveryRouteButHealthNeedsTheKey) {
+  ApiServerConfig config = quiet();
+  config.api_keys = {"first", "second"};
+  listen(config);
+  load();
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  for (const KnownRoute& route : kRoutes) {
+    const auto with = [&](const std::string& header) {
+      return ask(route.body == nullptr ? get(route.path, header) : post_json(route.path, route.body, header));
+    };
+    const HttpReply refused = with("");
+    EXPECT_EQ(refused.status, 401) << route.path;
+    EXPECT_EQ(json_of(refused)["error"]["type"], "AuthenticationError");
+    EXPECT_EQ(refused.headers.at("www-authenticate"), "Bearer");
+    EXPECT_EQ(with("Authorization: Bearer third\r\n").status, 401) << route.path;
+    EXPECT_EQ(with("Authorization: bearer second\r\n").status, 200) << route.path;
+  }
+  EXPECT_EQ(ask(get("/nothing")).status, 401);
+}
+
+TEST_F(ApiServerTest, MetricsMayBePublic) {
+  ApiServerConfig config = quiet();
+  config.api_keys = {"key"};
+  config.public_metrics = true;
+  listen(config);
+  load();
+  EXPECT_EQ(ask(get("/metrics")).status, 200);
+  EXPECT_EQ(ask(get("/v1/models")).status, 401);
+}
+
+TEST_F(ApiServerTest, RefusesWhatItDoesNotHave) {
+  start();
+  EXPECT_EQ(ask(get("/nothing")).status, 404);
+  EXPECT_EQ(json_of(ask(get("/v1/models/other")))["error"]["code"], "model_not_found");
+  EXPECT_EQ(ask(get("/v1/models/")).status, 404);
+  const HttpReply method = ask(get("/v1/completions"));
+  EXPECT_EQ(method.status, 405);
+  EXPECT_EQ(method.headers.at("allow"), "POST");
+  EXPECT_EQ(ask("/v1/models", "{}").headers.at("allow"), "GET");
+  EXPECT_EQ(ask("HEAD /health HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+  const std::string form =
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n"
+      "Content-Length: 2\r\n\r\n{}";
+  EXPECT_EQ(ask(form).status, 415);
+}
+
+TEST_F(ApiServerTest, ModelIdsMayHaveSlashes) {
+  listen();
+  ServiceOptions options;
+  options.served_model_names = {"org/model", "alias"};
+  load(small(), {}, options);
+  EXPECT_EQ(json_of(ask(get("/v1/models/org/model")))["id"], "org/model");
+  EXPECT_EQ(json_of(ask(get("/v1/models/org%2Fmodel")))["id"], "org/model");
+  EXPECT_EQ(json_of(ask(get("/v1/models")))["data"].size(), 2U);
+  EXPECT_EQ(json_of(ask("/v1/completions", R"({"model": "alias", "prompt": "a"})"))["model"], "alias");
+}
+
+TEST_F(ApiServerTest, WebPagesNeedToBeAllowed) {
+  ApiServerConfig config = quiet();
+  config.allowed_origins = {"https://good.example"};
+  listen(config);
+  load();
+  const auto from = [&](const std::string& origin) {
+    return ask(post_json("/v1/completions", kCompletion, "Origin: " + origin + "\r\n"));
+  };
+  EXPECT_EQ(from("https://bad.example").status, 403);
+  const HttpReply good = from("https://good.example");
+  EXPECT_EQ(good.status, 200);
+  EXPECT_EQ(good.headers.at("access-control-allow-origin"), "https://good.example");
+  const HttpReply preflight =
+      ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: a\r\nOrigin: https://good.example\r\n"
+          "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n");
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"), "authorization");
+}
+
+TEST_F(ApiServerTest, RequestIdsComeBack) {
+  start();
+  const HttpReply named = ask(post_json("/v1/completions", kCompletion, "X-Request-Id: my.id-1\r\n"));
+  EXPECT_EQ(named.headers.at("x-request-id"), "my.id-1");
+  EXPECT_EQ(json_of(named)["id"], "cmpl-my.id-1");
+  const HttpReply other = ask(post_json("/v1/completions", kCompletion, "X-Request-Id: a b;c\r\n"));
+  EXPECT_EQ(other.headers.at("x-request-id").size(), 32U);
+}
+
+TEST_F(ApiServerTest, AFullQueueIsToldSo) {
+  EngineConfig config = small();
+  config.max_num_seqs = 1;
+  config.max_num_queued_reqs = 1;
+  StepGate gate(1);
+  start(config, gate.hooks());
+  HttpClient running = connect();
+  running.send(post_json("/v1/completions", kLong));
+  gate.wait_reached();
+  HttpClient waiting = connect();
+  waiting.send(post_json("/v1/completions", kLong));
+  HttpReply refused;
+  // Until the second one waits there may be room.
+  ASSERT_TRUE(becomes_true([&] {
+    refused = ask("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 1, "n": 2})");
+    return refused.status == 429;
+  }));
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_EQ(json_of(refused)["error"]["type"], "RateLimitError");
+  EXPECT_THAT(ask(get("/metrics")).body, HasSubstr("vllm:admission_rejections_total{"));
+  running.close();
+  waiting.close();
+  gate.open();
+  EXPECT_TRUE(becomes_true([&] { return all_blocks_free(); }));
+}
+
+TEST_F(ApiServerTest, ErrorsTellNothingOfTheInside) {
+  start();
+  const std::array<const char*, 8> bodies = {
+      "",
+      "{",
+      "[]",
+      R"({"prompt": []})",
+      R"({"prompt": [[]]})",
+      R"({"prompt": "a", "stop": [1]})",
+      R"({"prompt": [99999999]})",
+      R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"};
+  for (const KnownRoute& route : kRoutes) {
+    if (route.body == nullptr) continue;
+    for (const char* body : bodies) {
+      const HttpReply reply = ask(route.path, body);
+      EXPECT_EQ(reply.status, 400) << route.path << " " << body;
+      for (const char* secret : {"0x", "/src", "/usr", "models/", ".cpp", "nlohmann"})
+        EXPECT_THAT(error_of(reply), Not(HasSubstr(secret))) << route.path << " " << body;
+    }
+  }
+}
+
+TEST_F(ApiServerTest, TheLogHasNoText) {
+  ApiServerConfig config = quiet();
+  config.access_log = AccessLogFormat::kJson;
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  listen(config);
+  load();
+  ask("/v1/completions", R"({"prompt": "canary bird", "max_tokens": 5, "user": "canary"})");
+  ask("/v1/completions", R"({"prompt": "canary", "temperature": "canary"})");
+  ask(get("/canary?key=canary"));
+  server_.reset();
+  const std::string log = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("canary")));
+  EXPECT_THAT(log, HasSubstr(R"("path":"/v1/completions","status":200)"));
+  EXPECT_THAT(log, HasSubstr(R"("output_tokens":5)"));
+  EXPECT_THAT(log, HasSubstr(R"("status":400)"));
+  EXPECT_THAT(log, HasSubstr(R"("path":"/canary","status":404)"));  // the path alone
+  EXPECT_THAT(log.substr(0, log.find("/canary")), Not(HasSubstr("canary")));
+}
+
+TEST_F(ApiServerTest, StoppingLetsRequestsFinish) {
+  StepGate gate(2);
+  start(small(), gate.hooks());
+  HttpClient client = connect();
+  client.send(post_json("/v1/completions",
+                        R"({"prompt": "a", "max_tokens": 20, "stream": true, "ignore_eos": true})"));
+  gate.wait_reached();
+  std::thread stopper([&] { server_->stop(std::chrono::seconds(10)); });
+  gate.open();
+  const HttpReply reply = client.read_reply();
+  stopper.join();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_THAT(reply.body, HasSubstr(R"("finish_reason":"length")"));
+  EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ApiServerTest, StoppingAbortsWhatDoesNotFinishInTime) {
+  StepGate gate(5);
+  start(small(), gate.hooks());
+  HttpClient streamed = connect();
+  streamed.send(post_json("/v1/completions", kLong));
+  gate.wait_reached();
+  HttpClient whole = connect();
+  whole.send(post_json("/v1/completions", R"({"prompt": "b", "max_tokens": 1500, "ignore_eos": true})"));
+  std::thread opener([&] {
+    becomes_true([&] { return server_->connections() == 2; });
+    gate.open();
+  });
+  server_->stop(std::chrono::milliseconds(1));
+  opener.join();
+  const HttpReply events = streamed.read_reply();
+  EXPECT_TRUE(events.whole);
+  EXPECT_THAT(events.body, HasSubstr(R"("finish_reason":"abort")"));
+  EXPECT_TRUE(events.body.ends_with("data: [DONE]\n\n"));
+  const HttpReply reply = whole.read_reply();
+  // It may have come too late to be taken.
+  EXPECT_THAT(reply.status, AnyOf(200, 503, 0));
+  if (reply.status == 200) {
+    EXPECT_THAT(reply.body, HasSubstr(R"("finish_reason":"abort")"));
+  }
+}
+
+TEST_F(ApiServerTest, MayStopWhileEveryRouteIsAsked) {
+  start();
+  std::atomic<bool> stopped = false;
+  std::vector<std::thread> clients;
+  for (std::size_t i = 0; i < kRoutes.size(); ++i) {
+    clients.emplace_back([&, i] {
+      const KnownRoute& route = kRoutes[i];
+      const std::string bytes = route.body == nullptr ? get(route.path) : post_json(route.path, route.body);
+      try {
+        while (!stopped) {
+          HttpClient client = connect();
+          if (!client.send(bytes)) continue;
+          const HttpReply reply = client.read_reply();
+          EXPECT_THAT(reply.status, AnyOf(200, 503, 0)) << route.path << " " << reply.body;
+        }
+      } catch (const std::runtime_error&) {  // nobody listens any more
+      }
+    });
+  }
+  EXPECT_TRUE(becomes_true([&] { return engine_->stats().decode_tokens > 50; }));
+  server_->stop(std::chrono::milliseconds(5));
+  stopped = true;
+  for (std::thread& client : clients) client.join();
+}
+
+}  // namespace
+}  // namespace quire::server
