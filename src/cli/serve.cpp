@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <map>
 #include <memory>
 
 #include "base/error.h"
@@ -111,6 +112,13 @@ void add_model_options(CLI::App& command, Serve& serve) {
                   "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
                   "template")
       ->capture_default_str();
+  command
+      .add_option(
+          "--pooling-type", service.pooling,
+          "what an embedding is made of: the last token's hidden state, or the mean of all (default: last)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Pooling>{{"last", Pooling::kLast}, {"mean", Pooling::kMean}},
+          CLI::ignore_case));
   command
       .add_option("--reasoning-parser", service.reasoning_parser,
                   "how it marks reasoning: qwen3, deepseek_r1, none, or auto")

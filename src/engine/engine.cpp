@@ -5,6 +5,7 @@
 #include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "engine/preemption_costs.h"
 #include "ops/philox.h"
 #include "parallel/single_rank.h"
@@ -270,6 +271,7 @@ void Engine::post(Message message) {
 
 // The loop. A step is submitted while fewer than depth are in flight; otherwise the oldest is collected.
 void Engine::run() {
+  name_thread("quire-engine");
   const int depth = backend_->asynchronous() ? ModelRunner::kMaxInFlight : 1;
   while (take_messages()) {
     try {

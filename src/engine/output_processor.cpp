@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace quire {
 namespace {
@@ -74,6 +75,7 @@ void OutputProcessor::queue(Item item, TimePoint at) {
 }
 
 void OutputProcessor::run() {
+  name_thread("quire-output");
   std::vector<Event> events;
   while (true) {
     {

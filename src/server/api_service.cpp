@@ -59,6 +59,10 @@ bool marks_are_special_tokens(const OutputFormat& format) {
   return format.tool_calls == ToolCallFormat::kLlama3Json || format.tool_calls == ToolCallFormat::kMistral;
 }
 
+const std::string& answer_id(const Exchange& exchange, const ApiRequest& request) {
+  return request.request_id.empty() ? exchange.id() : request.request_id;
+}
+
 std::optional<ToolCallFormat> tool_call_format(const ServiceOptions& options) {
   if (options.tool_call_parser == "none") return std::nullopt;
   return parse_tool_call_format(options.tool_call_parser);
@@ -145,18 +149,15 @@ const CheckpointChatTemplate& ApiService::chat_template() const {
   return *chat_template_;
 }
 
-ResponseHead ApiService::response_head(const Exchange& exchange, const ApiRequest& request,
-                                       const char* prefix) const {
-  return {.id = prefix + (request.request_id.empty() ? exchange.id() : request.request_id),
-          .created = unix_time(),
-          .model = request.model,
-          .system_fingerprint = fingerprint_};
+ResponseHead ApiService::response_head(const char* prefix, const std::string& id,
+                                       const std::string& model) const {
+  return {.id = prefix + id, .created = unix_time(), .model = model, .system_fingerprint = fingerprint_};
 }
 
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(parse_body(exchange->request().body), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
-  ResponseHead head = response_head(*exchange, request, "cmpl-");
+  ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
   std::make_shared<CompletionGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
       ->submit(std::move(prompts));
 }
@@ -168,7 +169,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
   if (request.parse_tools && marks_are_special_tokens(output_format_))
     prompt.params.skip_special_tokens = false;
-  ResponseHead head = response_head(*exchange, request, "chatcmpl-");
+  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   std::vector<EngineRequest> prompts;
   prompts.push_back(std::move(prompt));
   std::make_shared<ChatGeneration>(shared_from_this(), exchange, std::move(head), std::move(request),
@@ -176,7 +177,17 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
       ->submit(std::move(prompts));
 }
 
-void ApiService::embed(const std::shared_ptr<Exchange>&) { throw ApiError(404, "not yet"); }
+void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
+  EmbeddingsRequest request = parse_embeddings_request(parse_body(exchange->request().body), model_);
+  std::vector<EngineRequest> inputs(request.inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].prompt = request.inputs[i];
+    inputs[i].pooling = options_.pooling;
+  }
+  ResponseHead head = response_head("embd-", exchange->id(), request.model);
+  std::make_shared<EmbeddingGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+      ->submit(std::move(inputs));
+}
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
   const TokenizeRequest request =

@@ -21,6 +21,7 @@ struct ServiceOptions {
   std::vector<std::string> served_model_names;  // the first is what answers call it; empty: the directory's
   std::string tool_call_parser = "auto";        // by the chat template; none, or a ToolCallFormat
   std::string reasoning_parser = "auto";        // by the chat template; none, or a ReasoningFormat
+  Pooling pooling = Pooling::kLast;             // of embeddings
   double request_timeout = 3600;                // seconds, after which a request ends as it is
   int max_n = 16;                               // outputs of a prompt
   std::size_t max_prompts = 16;                 // of a request
@@ -59,7 +60,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
  private:
   void choose_formats();
   const CheckpointChatTemplate& chat_template() const;
-  ResponseHead response_head(const Exchange& exchange, const ApiRequest& request, const char* prefix) const;
+  ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
 
   ServiceOptions options_;
   mutable std::shared_mutex engine_mutex_;  // of the pointer; nobody waits for the engine under it

@@ -67,4 +67,17 @@ OrderedJson ChatGeneration::body(std::span<const RequestOutput> outputs,
   return chat_body(head_, request_, outputs.front(), parsed_, service().model(), timings);
 }
 
+EmbeddingGeneration::EmbeddingGeneration(std::shared_ptr<ApiService> service,
+                                         std::shared_ptr<Exchange> exchange, ResponseHead head,
+                                         EmbeddingsRequest request)
+    : Generation(std::move(service), std::move(exchange), {}),
+      head_(std::move(head)),
+      request_(std::move(request)) {}
+
+OrderedJson EmbeddingGeneration::body(std::span<const RequestOutput> outputs, const std::optional<Timings>&) {
+  std::vector<std::vector<float>> embeddings;
+  for (const RequestOutput& output : outputs) embeddings.push_back(output.embedding);
+  return embeddings_body(head_.id, head_.created, request_, embeddings);
+}
+
 }  // namespace quire::server

@@ -4,6 +4,7 @@
 #include "server/completion_response.h"
 #include "server/generation.h"
 #include "server/output_format.h"
+#include "server/text_requests.h"
 
 namespace quire::server {
 
@@ -46,6 +47,21 @@ class ChatGeneration final : public Generation {
   ChatStream stream_;
   std::vector<Output> outputs_;
   std::vector<ChatOutput> parsed_;  // of a whole answer, by output
+};
+
+class EmbeddingGeneration final : public Generation {
+ public:
+  EmbeddingGeneration(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange,
+                      ResponseHead head, EmbeddingsRequest request);
+
+ private:
+  std::vector<OrderedJson> chunks(std::size_t, const RequestUpdate&) override { return {}; }
+  std::optional<OrderedJson> last_chunk(const std::optional<Timings>&) override { return std::nullopt; }
+  void take(const RequestUpdate&) override {}
+  OrderedJson body(std::span<const RequestOutput> outputs, const std::optional<Timings>& timings) override;
+
+  const ResponseHead head_;
+  const EmbeddingsRequest request_;
 };
 
 }  // namespace quire::server

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "server/http_connection.h"
 
 namespace quire::server {
@@ -145,6 +146,7 @@ bool HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
 }
 
 void HttpServer::Impl::run(IoThread& thread) {
+  name_thread("quire-http");
   for (;;) {
     try {
       thread.io.run();

@@ -1,0 +1,158 @@
+// Requests that want to break the engine behind the server: each is answered, and the next one is served.
+#include <gmock/gmock.h>
+
+#include <array>
+
+#include "server/api_server_fixture.h"
+
+namespace quire::server {
+namespace {
+
+using ::testing::AnyOf;
+
+constexpr std::array<const char*, 46> kFields = {"n",
+                                                 "best_of",
+                                                 "max_tokens",
+                                                 "max_completion_tokens",
+                                                 "min_tokens",
+                                                 "temperature",
+                                                 "top_p",
+                                                 "top_k",
+                                                 "min_p",
+                                                 "seed",
+                                                 "presence_penalty",
+                                                 "frequency_penalty",
+                                                 "repetition_penalty",
+                                                 "length_penalty",
+                                                 "logprobs",
+                                                 "top_logprobs",
+                                                 "prompt_logprobs",
+                                                 "priority",
+                                                 "truncate_prompt_tokens",
+                                                 "stop",
+                                                 "stop_token_ids",
+                                                 "allowed_token_ids",
+                                                 "bad_words",
+                                                 "logit_bias",
+                                                 "stream",
+                                                 "stream_options",
+                                                 "echo",
+                                                 "ignore_eos",
+                                                 "use_beam_search",
+                                                 "early_stopping",
+                                                 "skip_special_tokens",
+                                                 "include_stop_str_in_output",
+                                                 "add_special_tokens",
+                                                 "cache_salt",
+                                                 "request_id",
+                                                 "model",
+                                                 "user",
+                                                 "return_token_ids",
+                                                 "timings",
+                                                 "tools",
+                                                 "tool_choice",
+                                                 "response_format",
+                                                 "chat_template_kwargs",
+                                                 "continue_final_message",
+                                                 "add_generation_prompt",
+                                                 "include_reasoning"};
+constexpr std::array<const char*, 18> kValues = {
+    "-1",    "0",      "1",     "2",      "17",         "-0.0",
+    "0.5",   "1e-300", "1e308", "-1e308", "2147483648", "9223372036854775808",
+    "\"x\"", "null",   "true",  "[]",     "[0, -1]",    "{\"x\": 1e308}"};
+
+class HostileRequestTest : public ApiServerTest {
+ protected:
+  void SetUp() override {
+    start();
+    expected_ = canary();
+  }
+  void TearDown() override {
+    EXPECT_EQ(canary(), expected_);
+    EXPECT_TRUE(becomes_true([&] { return all_blocks_free(); }));
+    server_.reset();
+  }
+  std::string canary() {
+    const HttpReply reply = ask(
+        "/v1/chat/completions",
+        R"({"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 20})");
+    return json_of(reply).at("choices")[0]["message"]["content"].get<std::string>();
+  }
+  // One connection for all: none of them may cost it.
+  void sweep(const char* path, const std::string& fields) {
+    HttpClient client = connect();
+    for (const char* field : kFields) {
+      for (const char* value : kValues) {
+        const std::string body = "{\"" + std::string(field) + "\": " + value + ", " + fields + "}";
+        ASSERT_TRUE(client.send(post_json(path, body)));
+        const HttpReply reply = client.read_reply();
+        EXPECT_THAT(reply.status, AnyOf(200, 400, 404)) << body << "\n" << reply.body;
+        EXPECT_EQ(reply.status == 404, std::string_view(field) == "model" && reply.status != 200 &&
+                                           std::string_view(value) == "\"x\"")
+            << body << "\n"
+            << reply.body;
+        if (reply.status == 400) {
+          EXPECT_EQ(json_of(reply)["error"]["param"].is_null(), false) << body << "\n" << reply.body;
+        }
+      }
+    }
+  }
+
+  std::string expected_;
+};
+
+TEST_F(HostileRequestTest, EveryFieldOfCompletionsTakesEveryValue) {
+  sweep("/v1/completions", R"("prompt": "a b c")");
+}
+
+TEST_F(HostileRequestTest, EveryFieldOfChatsTakesEveryValue) {
+  sweep("/v1/chat/completions", R"("messages": [{"role": "user", "content": "hi"}])");
+}
+
+std::string repeated(const std::string& piece, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += piece;
+  return text;
+}
+
+TEST_F(HostileRequestTest, BombsAreRefused) {
+  const std::vector<std::string> bombs = {
+      R"({"prompt": )" + repeated("[", 100'000),
+      R"({"prompt": )" + repeated("[", 100'000) + repeated("]", 100'000) + "}",
+      R"({"prompt": [)" + repeated("\"a\",", 100'000) + R"("a"]})",
+      R"({"prompt": [)" + repeated("[1],", 100'000) + R"([1]]})",
+      R"({"prompt": [)" + repeated("1,", 1'000'000) + "1]}",
+      R"({"prompt": ")" + repeated("bomb ", 1'000'000) + "\"}",
+      R"({"prompt": "a", "n": 1000000000})",
+      R"({"prompt": "a", "best_of": 1000000000})",
+      R"({"prompt": "a", "logprobs": 1000000000})",
+      R"({"prompt": "a", "stop": [)" + repeated("\"b\",", 100'000) + R"("b"]})",
+      R"({"prompt": "a", "stop": ")" + repeated("b", 1'000'000) + "\"}",
+      R"({"prompt": "a", "bad_words": [)" + repeated("\"b\",", 100'000) + R"("b"]})",
+      R"({"prompt": "a", "stop_token_ids": [)" + repeated("1,", 100'000) + "1]}",
+      R"({"prompt": "a", "allowed_token_ids": [99999999999]})",
+      R"({"prompt": "a", "max_tokens": 2147483647})",
+      R"({"prompt": "a", "cache_salt": ")" + repeated("s", 100'000) + "\"}",
+      R"({"prompt": "\ud800"})",
+      "{\"prompt\": \"\xff\xfe\"}",
+  };
+  for (const std::string& bomb : bombs) {
+    const HttpReply reply = ask("/v1/completions", bomb);
+    EXPECT_EQ(reply.status, 400) << bomb.substr(0, 100);
+    EXPECT_LT(reply.body.size(), 1000U) << bomb.substr(0, 100);
+  }
+}
+
+TEST_F(HostileRequestTest, ABodyOverTheLimitIsRefusedWhileItComes) {
+  HttpClient client = connect();
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "100000\r\n" + std::string(1 << 20, ' ') + "\r\n";
+  int sent = 0;
+  while (sent < 64 && client.send(chunk)) ++sent;
+  EXPECT_EQ(client.read_reply().status, 413);
+}
+
+}  // namespace
+}  // namespace quire::server
