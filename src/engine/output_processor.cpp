@@ -197,7 +197,7 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpd
     apply(state, index, update, at);
   } catch (const std::exception& e) {
     CompletionOutput& output = state.output.outputs[index];
-    log_error("sequence {}: its text failed ({})", update.id, e.what());
+    log_error("sequence {}: its output failed ({})", update.id, e.what());
     output.finish_reason = FinishReason::kError;
     output.error = e.what();
     if (update.finish == FinishReason::kNone) stop_(update.id);

@@ -199,6 +199,17 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
+// What the next span yields, which ends with the sequence's last token or before.
+OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
+  const OutputKind wanted = sequence.request.prompt_output;
+  if (adds_up(wanted) && !ends_text) return OutputKind::kHiddenSum;
+  const bool of_prompt =
+      sequence.num_planned >= sequence.num_prompt_logits && sequence.num_planned < sequence.num_prompt;
+  if (of_every_position(wanted) && of_prompt) return wanted;
+  if (!ends_text) return OutputKind::kNone;
+  return sequence.is_pooled() ? wanted : OutputKind::kLast;
+}
+
 // What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
 void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   if (config_.on_plan) config_.on_plan(sequence.request.id);
@@ -220,16 +231,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   const bool ends_text = last == sequence.length();
   plan.sample = ends_text && !sequence.is_pooled();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
-  const OutputKind prompt_output = sequence.request.prompt_output;
-  const bool outputs_prompt = of_every_position(prompt_output) &&
-                              sequence.num_planned >= sequence.num_prompt_logits &&
-                              sequence.num_planned < sequence.num_prompt;
-  if (outputs_prompt || (sequence.is_pooled() && ends_text))
-    plan.output = prompt_output;
-  else if (adds_up(prompt_output))
-    plan.output = OutputKind::kHiddenSum;
-  else if (plan.sample)
-    plan.output = OutputKind::kLast;
+  plan.output = output_of(sequence, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
   prepare_write(sequence, plan, draft);

@@ -202,6 +202,7 @@ class Scheduler {
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
+  static OutputKind output_of(const Sequence& sequence, bool ends_text);
   void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
   void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
   void release_replaced(PlannedStep& step);

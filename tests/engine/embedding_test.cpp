@@ -169,7 +169,7 @@ TEST_P(EmbeddingTest, IsTheSameAfterAPreemption) {
   for (const double swap_space : {0.0, 1.0 / 64}) {
     EngineConfig config = embedding_config();
     config.max_num_batched_tokens = 10;
-    config.kv_cache_memory = 25 * kBlockBytes;
+    config.kv_cache_memory = 28 * kBlockBytes;
     config.enable_prefix_caching = false;
     config.swap_space = swap_space;
     config.preemption_mode = swap_space > 0 ? "swap" : "recompute";
