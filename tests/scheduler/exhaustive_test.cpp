@@ -45,10 +45,13 @@ Case with_host_blocks(Case result) {
   return result;
 }
 
-// The second request takes two steps for its prompt, and may be preempted between them.
+// The first request takes two steps for its prompt, and may be preempted between them.
 Case with_pooling(Case result) {
   result.name += "_pooling";
-  result.requests[1].prompt_output = OutputKind::kHiddenMean;
+  const int priority = result.requests[0].priority;
+  result.requests[0] = Engine::request_of(16, 1);
+  result.requests[0].priority = priority;
+  result.requests[0].prompt_output = OutputKind::kHiddenMean;
   result.requests[2].prompt_output = OutputKind::kLastHidden;
   return result;
 }
