@@ -14,17 +14,6 @@ namespace {
 
 double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-const char* excluded_by_pooling(const EngineRequest& request) {
-  if (request.prompt_logits) return "the prompt's logits";
-  const SamplingParams& params = request.params;
-  if (params.n > 1) return "n";
-  if (params.best_of) return "best_of";
-  if (params.beam_width) return "beam_width";
-  if (params.logprobs) return "logprobs";
-  if (params.prompt_logprobs) return "prompt_logprobs";
-  return nullptr;
-}
-
 OutputKind prompt_output(const EngineRequest& request) {
   if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
   if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
@@ -184,21 +173,7 @@ SamplingContext Engine::sampling_context() const {
           .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 
-void Engine::validate(const EngineRequest& request) const {
-  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
-  quire::validate(request.params, sampling_context());
-  if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
-    fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
-  if (request.params.beam_width && request.prompt_logits)
-    fail("beam_width and the prompt's logits exclude each other");
-  const char* excluded = request.pooling == Pooling::kNone ? nullptr : excluded_by_pooling(request);
-  if (excluded != nullptr) fail("pooling and {} exclude each other", excluded);
-  for (const TokenId id : request.prompt) {
-    if (id < 0 || id >= config_.spec.vocab_size) {
-      fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
-    }
-  }
-}
+void Engine::validate(const EngineRequest& request) const { quire::validate(request, sampling_context()); }
 
 RequestId Engine::submit(EngineRequest&& request) {
   validate(request);

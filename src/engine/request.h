@@ -63,4 +63,8 @@ struct EngineRequest {
   std::function<void(const RequestUpdate&)> on_update;
 };
 
+struct SamplingContext;
+// Error that names what is wrong with the request, its parameters included, and what would be right.
+void validate(const EngineRequest& request, const SamplingContext& context);
+
 }  // namespace quire
