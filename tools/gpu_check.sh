@@ -17,7 +17,7 @@ run_tests() {
   title "golden models, invariance, graphs"
   "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*'
   title "engine on the GPU"
-  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*:*Swap*:*Beam*:*Outputs*:*Wishes*'
+  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*:*Swap*:*Beam*:*Embedding*:*Outputs*:*Wishes*'
   title "memory held and planned"
   "$build/bin/inspect_tests" --gtest_brief=1 --gtest_filter='CapacityTest*'
 }

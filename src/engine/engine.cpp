@@ -15,6 +15,13 @@ namespace {
 
 double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+OutputKind prompt_output(const EngineRequest& request) {
+  if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
+  if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
+  if (request.prompt_logits) return OutputKind::kAll;
+  return request.params.prompt_logprobs ? OutputKind::kLogprobs : OutputKind::kLast;
+}
+
 // The seed of a request that brings none: a function of the engine's seed and the request's number.
 std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   const auto bits =
@@ -179,19 +186,7 @@ SamplingContext Engine::sampling_context() const {
           .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 
-void Engine::validate(const EngineRequest& request) const {
-  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
-  quire::validate(request.params, sampling_context());
-  if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
-    fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
-  if (request.params.beam_width && request.prompt_logits)
-    fail("beam_width and the prompt's logits exclude each other");
-  for (const TokenId id : request.prompt) {
-    if (id < 0 || id >= config_.spec.vocab_size) {
-      fail("the prompt has token id {}; this model's are from 0 to {}", id, config_.spec.vocab_size - 1);
-    }
-  }
-}
+void Engine::validate(const EngineRequest& request) const { quire::validate(request, sampling_context()); }
 
 RequestId Engine::submit(EngineRequest&& request) {
   validate(request);
@@ -206,9 +201,7 @@ RequestId Engine::submit(EngineRequest&& request) {
       make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
   sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   sequence.min_tokens = request.params.min_tokens;
-  sequence.prompt_output = request.prompt_logits            ? OutputKind::kAll
-                           : request.params.prompt_logprobs ? OutputKind::kLogprobs
-                                                            : OutputKind::kLast;
+  sequence.prompt_output = prompt_output(request);
   sequence.priority = request.priority;
   sequence.cache_salt = request.cache_salt;
   std::optional<BeamSearch::Rules> search;

@@ -1,9 +1,11 @@
 #include "engine/output_processor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
+#include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -13,6 +15,16 @@ namespace {
 
 void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
   all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
+}
+
+// Scaled to length 1. Error where there is no direction.
+std::vector<float> normalised(std::vector<float> vector) {
+  double square = 0;
+  for (const float value : vector) square += static_cast<double>(value) * static_cast<double>(value);
+  if (square == 0) fail("the pooled hidden state is zero: it cannot be scaled to length 1");
+  const double length = std::sqrt(square);
+  for (float& value : vector) value = static_cast<float>(static_cast<double>(value) / length);
+  return vector;
 }
 
 // The last token, if it is one of those that the request has named.
@@ -187,7 +199,7 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpd
     apply(state, index, update, at);
   } catch (const std::exception& e) {
     CompletionOutput& output = state.output.outputs[index];
-    log_error("sequence {}: its text failed ({})", update.id, e.what());
+    log_error("sequence {}: its output failed ({})", update.id, e.what());
     output.finish_reason = FinishReason::kError;
     output.error = e.what();
     if (update.finish == FinishReason::kNone) stop_(update.id);
@@ -198,7 +210,13 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   CompletionOutput& output = state.output.outputs[index];
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
-  if (update.finish == FinishReason::kError) output.error = "the model's logits are not finite numbers";
+  const bool pooled = state.request.pooling != Pooling::kNone;
+  if (update.finish == FinishReason::kError)
+    output.error = format_text("the model's {} are not finite numbers", pooled ? "hidden states" : "logits");
+  if (pooled) {
+    if (update.finish == FinishReason::kStop) state.output.embedding = normalised(std::move(update.hidden));
+    return;
+  }
   if (update.token) {
     output.times.last_token = at;
     if (!output.times.first_token) output.times.first_token = at;

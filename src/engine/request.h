@@ -39,7 +39,14 @@ class QueueFullError : public Error {
   Limit limit_;
 };
 
-// One prompt to be continued.
+// What becomes of a prompt's hidden states, those after the final norm.
+enum class Pooling : std::uint8_t {
+  kNone,
+  kLast,  // that of the last token
+  kMean,  // the mean over all tokens
+};
+
+// One prompt to be continued, or pooled.
 struct EngineRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
@@ -47,10 +54,17 @@ struct EngineRequest {
   std::string cache_salt;         // only requests of equal salt share cached prefixes
   std::optional<double> timeout;  // seconds from submission, over 0, at most 1e9; unset: none
   bool prompt_logits = false;     // deliver the logits of every prompt position
+  // Not kNone: nothing is generated; the request ends with its prompt and RequestOutput::embedding. It has
+  // one output, without tokens.
+  Pooling pooling = Pooling::kNone;
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
   // It must not wait for another request. What it throws ends the request, without another call. While the
   // engine closes, it must not submit.
   std::function<void(const RequestUpdate&)> on_update;
 };
+
+struct SamplingContext;
+// Error that names what is wrong with the request, its parameters included, and what would be right.
+void validate(const EngineRequest& request, const SamplingContext& context);
 
 }  // namespace quire

@@ -35,6 +35,15 @@ PositionLogprobs read_row(const LogprobRows& rows, std::int64_t i, int num_top) 
   return position;
 }
 
+// What is not finite is no answer.
+void answer_with(std::vector<float> hidden, SequenceResult& result) {
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  if (std::all_of(hidden.begin(), hidden.end(), is_finite))
+    result.hidden = std::move(hidden);
+  else
+    result.token = SequenceResult::kInvalidLogits;
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config,
@@ -42,7 +51,8 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
     : backend_(backend),
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
-      batch_builder_(backend, config_) {
+      batch_builder_(backend, config_),
+      hidden_sums_(backend, config_) {
   const LoadContext context{
       backend, comm, weights, workspace_, config.dtype, config.max_output_rows(), config.max_model_len};
   model_ = find_model_family(model.architecture()).load(model, context);
@@ -59,9 +69,11 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   const std::size_t token_bytes = static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId);
   const std::size_t logprob_bytes = LogprobRows::bytes(config.max_output_rows(), config.max_logprobs);
   logprobs_ = backend.allocate(logprob_bytes, MemoryKind::kDevice);
+  const std::size_t hidden_bytes = output_rows_.bytes();
   for (int i = 0; i < kMaxInFlight; ++i) {
     stages_.push_back({batch_builder_.make_staging(), backend.allocate(token_bytes, MemoryKind::kHost),
-                       backend.allocate(logprob_bytes, MemoryKind::kHost)});
+                       backend.allocate(logprob_bytes, MemoryKind::kHost),
+                       backend.allocate(hidden_bytes, MemoryKind::kHost)});
   }
 }
 
@@ -150,6 +162,7 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
       sample(step.sampling, picked, model_->compute_logits(picked), stage, pending);
     }
     read_prompts(plan, step, hidden, pending.result);
+    pool(plan, hidden, stage, pending);
   }
   pending.done = backend_.record();
   pending_.push_back(std::move(pending));
@@ -255,6 +268,29 @@ void ModelRunner::read_prompt_logprobs(const Tensor& hidden, const Tensor& targe
   }
 }
 
+// Last positions are copied behind the step, and there when it is collected; a sum waits for its rows.
+void ModelRunner::pool(const StepPlan& plan, const Tensor& hidden, const Stage& stage, Pending& pending) {
+  std::int64_t row = 0;
+  for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
+    const SequencePlan& sequence = plan.sequences[s];
+    const std::int64_t first = std::exchange(row, row + sequence.num_tokens);
+    if (sequence.output == OutputKind::kLastHidden) {
+      backend_.copy(last_hidden_row(stage, pending.last_hidden.size()), hidden.rows(row - 1, 1));
+      pending.last_hidden.push_back(s);
+    } else if (adds_up(sequence.output)) {
+      hidden_sums_.add(sequence, hidden.rows(first, sequence.num_tokens));
+      if (sequence.output == OutputKind::kHiddenMean)
+        answer_with(hidden_sums_.take_mean(sequence.slot), pending.result.sequences[s]);
+    }
+  }
+}
+
+Tensor ModelRunner::last_hidden_row(const Stage& stage, std::size_t row) const {
+  const std::int64_t rows = config_.max_output_rows();
+  return Tensor(stage.hidden.data(), config_.dtype, {rows, config_.spec.hidden_size})
+      .rows(static_cast<std::int64_t>(row), 1);
+}
+
 StepResult ModelRunner::collect() {
   QUIRE_CHECK(!pending_.empty());
   Pending pending = std::move(pending_.front());
@@ -262,6 +298,12 @@ StepResult ModelRunner::collect() {
   backend_.wait(pending.done);
   const std::size_t stage = (next_stage_ + stages_.size() - pending_.size() - 1) % stages_.size();
   const auto* tokens = static_cast<const TokenId*>(stages_[stage].tokens.data());
+  for (std::size_t row = 0; row < pending.last_hidden.size(); ++row) {
+    std::vector<float> hidden(static_cast<std::size_t>(config_.spec.hidden_size));
+    convert(config_.dtype, last_hidden_row(stages_[stage], row).data(), DType::kF32, hidden.data(),
+            hidden.size());
+    answer_with(std::move(hidden), pending.result.sequences[pending.last_hidden[row]]);
+  }
   std::int64_t reported = 0;
   for (std::size_t row = 0; row < pending.sampled.size(); ++row) {
     const Pending::Sample& sample = pending.sampled[row];

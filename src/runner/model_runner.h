@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "runner/batch_builder.h"
+#include "runner/hidden_sums.h"
 
 namespace quire {
 
@@ -42,8 +43,9 @@ class ModelRunner {
       int num_logprobs;  // SamplingState::kNoLogprobs: none are reported
     };
     StepResult result;
-    std::vector<Sample> sampled;  // those that get a token, in the order of the rows
-    LogprobRows logprobs;         // on the host, of those of them that report some
+    std::vector<Sample> sampled;           // those that get a token, in the order of the rows
+    LogprobRows logprobs;                  // on the host, of those of them that report some
+    std::vector<std::size_t> last_hidden;  // entries of the result that get one, in the order of the rows
     Event done = 0;
   };
   // What one plan in flight needs to itself.
@@ -51,6 +53,7 @@ class ModelRunner {
     StagingArea inputs;
     Buffer tokens;    // i32 [max_num_seqs] on the host
     Buffer logprobs;  // of the sampled tokens, on the host
+    Buffer hidden;    // [max_output_rows, hidden_size] on the host: of last positions
   };
 
   // A step of one token a sequence, for `rows` sequences or fewer.
@@ -75,6 +78,8 @@ class ModelRunner {
   void read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden, StepResult& result);
   void read_logits(const Tensor& hidden, SequenceResult& result);
   void read_prompt_logprobs(const Tensor& hidden, const Tensor& targets, int num_top, SequenceResult& result);
+  void pool(const StepPlan& plan, const Tensor& hidden, const Stage& stage, Pending& pending);
+  Tensor last_hidden_row(const Stage& stage, std::size_t row) const;
 
   Backend& backend_;
   RuntimeConfig config_;
@@ -85,6 +90,7 @@ class ModelRunner {
   Buffer host_cache_buffer_;
   std::vector<KvCacheLayer> host_cache_;  // swap space; none: no layers
   BatchBuilder batch_builder_;
+  HiddenSums hidden_sums_;
   Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
   Tensor tokens_;                    // i32 [max_num_seqs]: this step's samples
   Tensor output_rows_;               // [max_output_rows, hidden_size]: hidden states that are sampled from

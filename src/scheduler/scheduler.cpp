@@ -50,9 +50,12 @@ int Scheduler::add(SequenceRequest request) {
   const std::int64_t capacity = std::int64_t{config_.num_blocks} * config_.block_size;
   if (num_prompt == 0) fail("the prompt is empty; at least one token is needed");
   if (request.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", request.max_tokens);
-  if (num_prompt >= config_.max_model_len)
+  // Where the prompt is all, the token behind it is none.
+  const bool pooled = is_pooled(request.prompt_output);
+  const int max_length = config_.max_model_len + (pooled ? 1 : 0);
+  if (num_prompt >= max_length)
     fail("the prompt has {} tokens; with a context of {} tokens it may have at most {}", num_prompt,
-         config_.max_model_len, config_.max_model_len - 1);
+         config_.max_model_len, max_length - 1);
   if (num_prompt > capacity)
     fail("the prompt has {} tokens; the whole KV cache holds {}", num_prompt, capacity);
   if (request.beam_width > config_.max_num_seqs)
@@ -69,7 +72,7 @@ int Scheduler::add(SequenceRequest request) {
   sequence.num_prompt = static_cast<int>(num_prompt);
   // The last token is never computed, so it needs no place in the cache.
   sequence.max_length = static_cast<int>(std::min(
-      {num_prompt + sequence.request.max_tokens, std::int64_t{config_.max_model_len}, capacity + 1}));
+      {num_prompt + (pooled ? 1 : sequence.request.max_tokens), std::int64_t{max_length}, capacity + 1}));
   if (config_.policy == SchedulingPolicy::kFcfs) sequence.request.priority = 0;
   sequence.salt = prefix_cache_.salt_of(sequence.request.cache_salt);
   if (sequence.request.deadline) deadlines_.emplace(*sequence.request.deadline, id);
@@ -196,6 +199,17 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   return last - sequence.num_planned;
 }
 
+// What the next span yields, which ends with the sequence's last token or before.
+OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
+  const OutputKind wanted = sequence.request.prompt_output;
+  if (adds_up(wanted) && !ends_text) return OutputKind::kHiddenSum;
+  const bool of_prompt =
+      sequence.num_planned >= sequence.num_prompt_logits && sequence.num_planned < sequence.num_prompt;
+  if (of_every_position(wanted) && of_prompt) return wanted;
+  if (!ends_text) return OutputKind::kNone;
+  return sequence.is_pooled() ? wanted : OutputKind::kLast;
+}
+
 // What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
 void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   if (config_.on_plan) config_.on_plan(sequence.request.id);
@@ -214,13 +228,10 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   const int last = sequence.num_planned + num_tokens;
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
     plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
-  plan.sample = last == sequence.length();
+  const bool ends_text = last == sequence.length();
+  plan.sample = ends_text && !sequence.is_pooled();
   plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
-  const OutputKind prompt_output = sequence.request.prompt_output;
-  const bool outputs_prompt = of_every_position(prompt_output) &&
-                              sequence.num_planned >= sequence.num_prompt_logits &&
-                              sequence.num_planned < sequence.num_prompt;
-  plan.output = outputs_prompt ? prompt_output : plan.sample ? OutputKind::kLast : OutputKind::kNone;
+  plan.output = output_of(sequence, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
   prepare_write(sequence, plan, draft);
@@ -231,10 +242,10 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
     sequence.prompt_step = last_plan_ + 1;
   sequence.num_planned = last;
   ++sequence.num_in_flight;
-  sequence.num_pending += plan.sample ? 1 : 0;
+  sequence.num_pending += ends_text ? 1 : 0;
   sequence.has_sampled |= plan.sample;
   draft.budget -= num_tokens;
-  drafted_.sequences.push_back({&sequence, num_tokens, plan.output, plan.sample});
+  drafted_.sequences.push_back({&sequence, num_tokens, plan.output, ends_text});
   draft.plan.sequences.push_back(std::move(plan));
 }
 
@@ -311,10 +322,8 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
   QUIRE_CHECK(result.sequences.size() == in_flight_.front().sequences.size());
   for (std::size_t i = 0; i < result.sequences.size(); ++i) {
     const PlannedSequence& planned = in_flight_.front().sequences[i];
-    const TokenId token = result.sequences[i].token;
     QUIRE_CHECK(result.sequences[i].sequence == planned.sequence->request.id);
-    QUIRE_CHECK(planned.sample ? token >= 0 || token == SequenceResult::kInvalidLogits
-                               : token == SequenceResult::kNoToken);
+    QUIRE_CHECK(is_answer(planned, result.sequences[i].token));
   }
   PlannedStep step = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -326,12 +335,18 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
   return updates;
 }
 
+// Whether the token is what the plan has asked for.
+bool Scheduler::is_answer(const PlannedSequence& planned, TokenId token) {
+  if (planned.ends_text && token == SequenceResult::kInvalidLogits) return true;
+  return planned.ends_text && !is_pooled(planned.output) ? token >= 0 : token == SequenceResult::kNoToken;
+}
+
 void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
                      std::vector<SequenceUpdate>& updates) {
   Sequence& sequence = *planned.sequence;
   --sequence.num_in_flight;
-  sequence.num_pending -= planned.sample ? 1 : 0;
-  sequence.suspect &= !planned.sample;
+  sequence.num_pending -= planned.ends_text ? 1 : 0;
+  sequence.suspect &= !planned.ends_text;
   if (result.token == SequenceResult::kInvalidLogits) {
     // Its keys and values may be as broken as its logits.
     for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
@@ -352,17 +367,20 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (result.token == SequenceResult::kInvalidLogits) {
     update.finish = FinishReason::kError;
     ++num_invalid_logits_;
-  } else if (planned.sample && sequence.is_beam()) {
+  } else if (planned.ends_text && sequence.is_pooled()) {
+    update.hidden = std::move(result.hidden);
+    update.finish = FinishReason::kStop;
+  } else if (planned.ends_text && sequence.is_beam()) {
     sequence.held = true;
     admission_blocked_ = false;  // it could give its blocks to another one of its search
-  } else if (planned.sample) {
+  } else if (planned.ends_text) {
     update.token = result.token;
     sequence.tokens.push_back(result.token);
     index_full_blocks(sequence);
     update.finish = finish_reason(sequence);
   }
   const bool ended = update.finish != FinishReason::kNone;
-  if (planned.sample || of_every_position(planned.output)) updates.push_back(std::move(update));
+  if (planned.ends_text || of_every_position(planned.output)) updates.push_back(std::move(update));
   if (ended)
     end(sequence);
   else if (sequence.yielding && sequence.num_in_flight == 0)

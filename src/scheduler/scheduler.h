@@ -57,12 +57,14 @@ struct SchedulerConfig {
 struct SequenceUpdate {
   SequenceId id = 0;
   std::optional<TokenId> token;  // a beam has none
-  // kStop: token is one of the stop ids (and is its last token). kError: the logits were not finite.
+  // kStop: token is one of the stop ids (and is its last token), or there is `hidden`. kError: the logits or
+  // hidden states were not finite.
   FinishReason finish = FinishReason::kNone;
   int num_cached_tokens = 0;
   std::vector<float> logits;                 // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs;  // of token, or of what could follow a beam, where asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // of the next prompt tokens, where asked for
+  std::vector<float> hidden;  // [hidden_size], pooled: of a sequence that ends with its prompt
 };
 
 // A sequence that could not be planned, and ended with kError.
@@ -108,8 +110,8 @@ class Scheduler {
   // Error on impossible values.
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Returns the tokens it may generate: max_tokens, or what the context and the KV cache leave. Error when
-  // the sequence could never run; then nothing has changed.
+  // Returns the tokens it may generate: max_tokens, or what the context and the KV cache leave; 1 for what is
+  // pooled. Error when the sequence could never run; then nothing has changed.
   int add(SequenceRequest request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
@@ -161,7 +163,7 @@ class Scheduler {
     Sequence* sequence;
     int num_tokens;
     OutputKind output;
-    bool sample;
+    bool ends_text;  // its last position is the sequence's: there is a sample, or what is pooled
   };
   struct PlannedStep {
     std::uint64_t id = 0;
@@ -200,6 +202,7 @@ class Scheduler {
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
+  static OutputKind output_of(const Sequence& sequence, bool ends_text);
   void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
   void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
   void release_replaced(PlannedStep& step);
@@ -215,6 +218,7 @@ class Scheduler {
   int blocks_ahead(const Sequence& sequence) const;
   void index_full_blocks(Sequence& sequence);
   void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);
+  static bool is_answer(const PlannedSequence& planned, TokenId token);
   FinishReason finish_reason(const Sequence& sequence) const;
   void end(Sequence& sequence);
   static SequenceUpdate error_update(const Sequence& sequence);

@@ -86,7 +86,7 @@ int Scheduler::num_held_from(std::size_t place) const {
 // planned: where possible, one whose prompt is.
 const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   const SequenceRequest& request = sequence.request;
-  if (request.family == 0 || of_every_position(request.prompt_output)) return nullptr;
+  if (request.family == 0 || needs_every_position(request.prompt_output)) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
     if (other->request.family != request.family || is_stripped(*other) || !other->saved.blocks.empty())
@@ -114,7 +114,7 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
   Head head;
   const SequenceRequest& request = sequence.request;
   const std::size_t most = sequence.tokens.size() - 1;
-  if (config_.enable_prefix_caching && !of_every_position(request.prompt_output))
+  if (config_.enable_prefix_caching && !needs_every_position(request.prompt_output))
     head.blocks = prefix_cache_.match(std::span(sequence.tokens).first(most), sequence.salt);
   head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
@@ -159,7 +159,7 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
   count_queued(sequence, -1);
   sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
   const bool looked_up =
-      config_.enable_prefix_caching && !of_every_position(sequence.request.prompt_output) && !head.forked;
+      config_.enable_prefix_caching && !needs_every_position(sequence.request.prompt_output) && !head.forked;
   if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
   prefix_cache_hits_ += sequence.num_cached_tokens;
 }

@@ -87,7 +87,7 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
       if (planned.sequence != &sequence) continue;
       ++num_in_flight;
       num_tokens_in_flight += planned.num_tokens;
-      num_pending += planned.sample ? 1 : 0;
+      num_pending += planned.ends_text ? 1 : 0;
     }
   }
   QUIRE_CHECK(sequence.num_in_flight == num_in_flight && sequence.num_pending == num_pending,

@@ -11,8 +11,8 @@ void Scheduler::preempt_last() {
   QUIRE_CHECK(sequence.num_in_flight == 0);
   running_.pop_back();
   // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
-  // use.
-  if (sequence.started && !sequence.held) save_blocks(sequence);
+  // use. A sum of hidden states is begun anew with its sequence.
+  if (sequence.started && !sequence.held && !adds_up(sequence.request.prompt_output)) save_blocks(sequence);
   give_back(sequence);
   sequence.state = sequence.held ? SequenceState::kParked : SequenceState::kWaiting;
   if (!sequence.held) enqueue(sequence);

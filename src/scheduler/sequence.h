@@ -30,6 +30,7 @@ struct SequenceRequest {
   int max_tokens = 16;
   int min_tokens = 0;
   // kAll, kLogprobs: these are wanted of every prompt position; then no prefix of it is taken from the cache.
+  // Nor is it for kHiddenMean. With that or kLastHidden the sequence ends with its prompt, and has no family.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it
@@ -61,7 +62,8 @@ struct Sequence {
   int num_prompt = 0;
   int max_length = 0;   // tokens it ends at
   int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
-  int num_pending = 0;  // samples in flight: tokens that exist but are not known
+  // Samples in flight: tokens that exist but are not known. What is pooled counts as one.
+  int num_pending = 0;
   int num_in_flight = 0;
   SequenceState state = SequenceState::kWaiting;
   int slot = -1;
@@ -84,6 +86,7 @@ struct Sequence {
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
   int num_output() const { return length() - num_prompt; }
   bool is_beam() const { return request.beam_width > 0; }
+  bool is_pooled() const { return quire::is_pooled(request.prompt_output); }
 };
 
 }  // namespace quire

@@ -11,10 +11,23 @@ namespace quire {
 
 // What crosses from the scheduler to the runner and back. Plans are executed in the order of their ids.
 
-// What a sequence's span yields beside a sample: logits of every position, or of every position the
-// log-probability of the prompt token that follows.
-enum class OutputKind : std::uint8_t { kNone, kLast, kAll, kLogprobs };
+// What a sequence's span yields. The hidden states are those after the final norm.
+enum class OutputKind : std::uint8_t {
+  kNone,
+  kLast,        // a sample
+  kLastHidden,  // the last position's hidden state, and no sample
+  kHiddenSum,   // nothing yet: its hidden states are added up, with those of the spans before it
+  kHiddenMean,  // the same, then the mean over all positions, and no sample
+  kAll,         // beside a sample, logits of every position
+  kLogprobs,    // beside a sample, of every position the log-probability of the prompt token that follows
+};
 constexpr bool of_every_position(OutputKind kind) { return kind >= OutputKind::kAll; }
+constexpr bool adds_up(OutputKind kind) {
+  return kind == OutputKind::kHiddenSum || kind == OutputKind::kHiddenMean;
+}
+constexpr bool is_pooled(OutputKind kind) { return kind == OutputKind::kLastHidden || adds_up(kind); }
+// Whether it wants of a prompt what no cached block holds.
+constexpr bool needs_every_position(OutputKind kind) { return of_every_position(kind) || adds_up(kind); }
 
 // What sampling needs to know of a sequence, fixed for its life.
 struct SamplingState {
@@ -84,13 +97,14 @@ struct StepPlan {
 
 struct SequenceResult {
   SequenceId sequence = 0;
-  // The sampled token; kNoToken where the plan asked for none, kInvalidLogits where no logit was a finite
-  // number.
+  // The sampled token; kNoToken where the plan asked for none, kInvalidLogits where no logit, or not all of
+  // `hidden`, was a finite number.
   TokenId token = -1;
   std::vector<float> logits = {};                 // [num_tokens, vocab] for OutputKind::kAll
   std::optional<PositionLogprobs> logprobs = {};  // of the sampled token, where wanted
   // For OutputKind::kLogprobs: of the tokens after each position, as far as they are known.
   std::vector<PositionLogprobs> prompt_logprobs = {};
+  std::vector<float> hidden = {};  // [hidden_size] for OutputKind::kLastHidden and kHiddenMean
 
   static constexpr TokenId kNoToken = -1;
   static constexpr TokenId kInvalidLogits = -2;

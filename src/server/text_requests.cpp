@@ -120,7 +120,7 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   const auto kept = fields.integer("truncate_prompt_tokens", -1, std::numeric_limits<int>::max());
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   request.inputs = tokenize_prompts(to_prompts(*input, "input", model), add_special_tokens, model);
-  const auto max = static_cast<std::int64_t>(model.max_model_len) - 1;  // the engine samples one token
+  const std::int64_t max = model.max_model_len;
   for (std::vector<TokenId>& tokens : request.inputs) {
     if (kept == 0)
       refuse("truncate_prompt_tokens", "truncate_prompt_tokens is 0; it must be at least 1, or -1");
@@ -130,9 +130,8 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
     if (std::ssize(tokens) > max) {
       throw ApiError(
           400,
-          format_text("This model's maximum context length is {} tokens, of which an input may have "
-                      "{}. However, your input has {}.",
-                      model.max_model_len, max, tokens.size()),
+          format_text("This model's maximum context length is {} tokens. However, your input has {}.", max,
+                      tokens.size()),
           "input", "context_length_exceeded");
     }
   }

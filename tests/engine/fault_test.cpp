@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <future>
 #include <limits>
 #include <memory>
@@ -17,11 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "engine/changed_model.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "engine/submit.h"
-#include "temp_dir.h"
 
 namespace quire {
 namespace {
@@ -316,20 +314,10 @@ class BrokenLogitsTest : public ::testing::TestWithParam<float> {};
 TEST_P(BrokenLogitsTest, EndTheRequestThatHasThemAndNoOther) {
   constexpr TokenId kBroken = 639;
   const std::string name = "qwen3-untied";
-  const TempDir temporary;
-  const auto directory = temporary.path() / "model";
-  std::filesystem::copy(testing::golden_directory(name), directory);
-  const SafetensorsEntry embedding =
-      SafetensorsFile(directory / "model.safetensors").tensor("model.embed_tokens.weight");
-  const std::vector<float> row(128, GetParam());
-  {
-    std::fstream file(directory / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(embedding.offset + kBroken * row.size() * sizeof(float)));
-    file.write(reinterpret_cast<const char*>(row.data()),
-               static_cast<std::streamsize>(row.size() * sizeof(float)));
-  }
+  const testing::ChangedModel model(name);
+  model.set_row("model.embed_tokens.weight", kBroken, std::vector<float>(128, GetParam()));
   EngineConfig config = testing::golden_config(name);
-  config.model = directory.string();
+  config.model = model.directory();
   Engine engine(config);
   const auto good = [&](int i) { return testing::golden_ids(name, "prompt." + std::to_string(i)); };
   std::vector<TokenId> broken = good(2);

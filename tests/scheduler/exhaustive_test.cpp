@@ -45,6 +45,17 @@ Case with_host_blocks(Case result) {
   return result;
 }
 
+// The first request takes two steps for its prompt, and may be preempted between them.
+Case with_pooling(Case result) {
+  result.name += "_pooling";
+  const int priority = result.requests[0].priority;
+  result.requests[0] = Engine::request_of(16, 1);
+  result.requests[0].priority = priority;
+  result.requests[0].prompt_output = OutputKind::kHiddenMean;
+  result.requests[2].prompt_output = OutputKind::kLastHidden;
+  return result;
+}
+
 class ExhaustiveTest : public ::testing::TestWithParam<Case> {
  protected:
   enum Kind { kAdd, kSchedule, kApply, kAbort, kLose };
@@ -139,6 +150,8 @@ INSTANTIATE_TEST_SUITE_P(
                       make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
                       make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
                       make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
+                      with_pooling(with_host_blocks(make_case("priorities", 2, true,
+                                                              SchedulingPolicy::kPriority, 1))),
                       with_host_blocks(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
                       with_host_blocks(make_case("family", 2, false, SchedulingPolicy::kPriority, 2)),
                       make_case("family_with_priorities", 2, false, SchedulingPolicy::kPriority, 2)),

@@ -116,6 +116,7 @@ class FakeRunner {
     SequenceId sequence = 0;
     std::vector<BlockId> table;
     TokenId last_sample = SequenceResult::kNoToken;
+    int num_summed = 0;  // positions
   };
 
   StepResult execute(const StepPlan& plan) {
@@ -146,7 +147,7 @@ class FakeRunner {
 
   void update_slot(const SequencePlan& plan) {
     Slot& slot = slots_.at(static_cast<std::size_t>(plan.slot));
-    if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken};
+    if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken, 0};
     require(slot.sequence == plan.sequence, "the slot is another's", plan.sequence);
     require(plan.first_new_block <= static_cast<int>(slot.table.size()), "the table has a hole",
             plan.sequence);
@@ -188,6 +189,7 @@ class FakeRunner {
     if (plan.output == OutputKind::kAll)  // a position stands for its logits
       for (int i = 0; i < plan.num_tokens; ++i)
         result.logits.push_back(static_cast<float>(plan.first_position + i));
+    if (is_pooled(plan.output)) return pool(plan);
     if (!plan.sample) return result;
     History& history = histories.at(plan.sequence);
     const int position = plan.first_position + plan.num_tokens;
@@ -196,6 +198,25 @@ class FakeRunner {
     slots_[static_cast<std::size_t>(plan.slot)].last_sample = history.token(position);
     result.token =
         std::exchange(poison_next_, false) ? SequenceResult::kInvalidLogits : history.token(position);
+    return result;
+  }
+
+  // The number of positions stands for what is pooled.
+  SequenceResult pool(const SequencePlan& plan) {
+    SequenceResult result;
+    result.sequence = plan.sequence;
+    require(!plan.sample, "a sample of what is pooled", plan.sequence);
+    const int num_positions = plan.first_position + plan.num_tokens;
+    int& num_summed = slots_[static_cast<std::size_t>(plan.slot)].num_summed;
+    if (adds_up(plan.output)) {
+      require(num_summed == plan.first_position, "a sum has a hole", plan.sequence);
+      num_summed = num_positions;
+    }
+    if (plan.output == OutputKind::kHiddenSum) return result;
+    if (std::exchange(poison_next_, false))
+      result.token = SequenceResult::kInvalidLogits;
+    else
+      result.hidden = {static_cast<float>(num_positions)};
     return result;
   }
 

@@ -116,7 +116,8 @@ class Harness {
   // Sequences with ids that follow; all of one family, if there are several. Refused if they can never run.
   void add(SequenceRequest request, int num_outputs) {
     const auto num_prompt = static_cast<int>(request.prompt.size());
-    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt < config_.max_model_len &&
+    const int longest = config_.max_model_len - (is_pooled(request.prompt_output) ? 0 : 1);
+    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest &&
                           num_prompt <= config_.num_blocks * config_.block_size;
     if (num_outputs > 1) request.family = last_id_ + 1;
     for (int i = 0; i < num_outputs; ++i) {
@@ -165,7 +166,8 @@ class Harness {
       require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
               "10: planned past its end", sequence.sequence);
       num_tokens += sequence.num_tokens;
-      step.sequences.emplace_back(sequence.sequence, sequence.sample);
+      const bool pools = is_pooled(sequence.output) && sequence.output != OutputKind::kHiddenSum;
+      step.sequences.emplace_back(sequence.sequence, sequence.sample || pools);
       record_blocks(sequence, step);
     }
     check_writes(*plan);
@@ -182,7 +184,7 @@ class Harness {
     const StepResult result = runner_.collect();
     const Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    std::map<SequenceId, bool> expected;  // whoever sampled and is alive has an update
+    std::map<SequenceId, bool> expected;  // whoever has an outcome and is alive has an update
     for (const auto& [id, samples] : step.sequences) {
       if (samples && alive_.contains(id)) expected[id] = true;
       if (samples) suspects_.erase(id);
@@ -242,7 +244,7 @@ class Harness {
   };
   struct Step {
     std::uint64_t id;
-    std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples
+    std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples or pools
     std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
   };
 
@@ -285,6 +287,8 @@ class Harness {
     if (operation.c % 4 == 1) request.sampling.stop_ids = {0};
     if (operation.c % 5 == 0) request.sampling.stop_ids.push_back(7);
     if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
+    if (operation.c % 16 == 11) request.prompt_output = OutputKind::kHiddenMean;
+    if (operation.c % 16 == 13) request.prompt_output = OutputKind::kLastHidden;
     request.sampling.seed = operation.c;
     request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
     request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
@@ -304,7 +308,8 @@ class Harness {
 
   void add(const Operation& operation) {
     SequenceRequest request = make_request(operation);
-    add(std::move(request), operation.a % 5 == 4 ? 2 + operation.a % 7 : 1);
+    const bool several = operation.a % 5 == 4 && !is_pooled(request.prompt_output);
+    add(std::move(request), several ? 2 + operation.a % 7 : 1);
   }
 
   void abort(const Operation& operation) {
@@ -393,7 +398,7 @@ class Harness {
     const bool kept = request.num_cached < 0 || request.num_cached == update.num_cached_tokens;
     require(kept && update.num_cached_tokens < num_prompt, "cached tokens", update.id);
     request.num_cached = update.num_cached_tokens;
-    const bool may_hit = config_.enable_prefix_caching && request.asked.prompt_output != OutputKind::kAll;
+    const bool may_hit = config_.enable_prefix_caching && !needs_every_position(request.asked.prompt_output);
     require(may_hit || request.num_cached == 0, "a hit that was not wanted", update.id);
 
     FinishReason finish = FinishReason::kNone;
@@ -408,6 +413,10 @@ class Harness {
         finish = FinishReason::kStop;
       else if (request.num_tokens == max_length(update.id))
         finish = FinishReason::kLength;
+    } else if (is_pooled(request.asked.prompt_output)) {
+      finish = FinishReason::kStop;
+      require(!update.token && update.hidden == std::vector<float>{static_cast<float>(num_prompt)},
+              "what is pooled is amiss", update.id);
     }
     require(update.finish == finish, "9: a wrong end", update.id);
     if (finish == FinishReason::kNone) return;
@@ -430,6 +439,7 @@ class Harness {
 
   int max_length(SequenceId id) const {
     const SequenceRequest& asked = requests_.at(id).asked;
+    if (is_pooled(asked.prompt_output)) return static_cast<int>(asked.prompt.size()) + 1;
     return std::min({static_cast<int>(asked.prompt.size()) + asked.max_tokens, config_.max_model_len,
                      config_.num_blocks * config_.block_size + 1});
   }

@@ -69,9 +69,9 @@ TEST(EmbeddingsTest, InputsMustFit) {
   const auto body = [](std::size_t length, const std::string& fields) {
     return R"({"add_special_tokens": false, "input": ")" + std::string(length, 'x') + "\"" + fields + "}";
   };
-  EXPECT_EQ(embed(body(63, "")).inputs[0].size(), 63U);
-  EXPECT_EQ(error_of([&] { embed(body(64, "")); }).code, "context_length_exceeded");
-  EXPECT_EQ(embed(body(100, R"(, "truncate_prompt_tokens": -1)")).inputs[0].size(), 63U);
+  EXPECT_EQ(embed(body(64, "")).inputs[0].size(), 64U);
+  EXPECT_EQ(error_of([&] { embed(body(65, "")); }).code, "context_length_exceeded");
+  EXPECT_EQ(embed(body(100, R"(, "truncate_prompt_tokens": -1)")).inputs[0].size(), 64U);
   EXPECT_EQ(error_of([&] { embed(body(1, R"(, "truncate_prompt_tokens": 0)")); }).param,
             "truncate_prompt_tokens");
 }
