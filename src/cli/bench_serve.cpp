@@ -244,19 +244,24 @@ OrderedJson BenchServe::run_json(const Run& run) const {
 }
 
 void BenchServe::write_plot(const std::vector<Run>& runs) const {
+  const bool by_rate = request_rates.size() > 1;
   std::vector<LatencyPanel> panels;
   for (const Latency& latency : kLatencies) {
+    if (latency.values == &LoadFigures::tpot_ms) continue;  // much the same as ITL
     LatencyPanel panel{latency.name, {}};
     for (const Run& run : runs) {
       const std::vector<double>& values = run.figures.*latency.values;
       if (values.empty()) continue;
-      panel.points.push_back(
-          {run.label, run.figures.output_tokens_per_s(), percentile(values, 0.5), percentile(values, 0.99)});
+      panel.points.push_back({by_rate ? format_text("{}", run.load.requests_per_s)
+                                      : format_text("{}", run.figures.peak_concurrency),
+                              run.figures.output_tokens_per_s(), percentile(values, 0.5),
+                              percentile(values, 0.99)});
     }
     if (!panel.points.empty()) panels.push_back(std::move(panel));
   }
   std::ofstream file(plot);
-  file << latency_plot(format_text("{} at {}", form.model, url), panels);
+  file << latency_plot(
+      format_text("{} at {}, by requests {}", form.model, url, by_rate ? "a second" : "at once"), panels);
   if (!file.flush()) fail("--plot: cannot write {}", plot);
 }
 

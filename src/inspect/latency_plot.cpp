@@ -19,6 +19,8 @@ std::string escape(std::string_view text) {
   for (const char c : text) {
     if (c == '<') {
       escaped += "&lt;";
+    } else if (c == '>') {
+      escaped += "&gt;";
     } else if (c == '&') {
       escaped += "&amp;";
     } else if (static_cast<unsigned char>(c) >= ' ') {
@@ -66,7 +68,8 @@ class Panel {
 
   std::string axes() const {
     constexpr double kBase = kTop + kHeight;
-    std::string svg = text(left_ + kWidth / 2, kTop - 12, "middle", panel_.latency, " font-weight=\"bold\"");
+    std::string svg =
+        text(left_ + kWidth / 2, kTop - 12, "middle", panel_.latency + " (ms)", " font-weight=\"bold\"");
     for (const double tick : x_ticks_) {
       svg += line(x(tick), kTop, x(tick), kBase, "#dddddd");
       svg += text(x(tick), kBase + 18, "middle", format_text("{:g}", tick));
@@ -77,7 +80,6 @@ class Panel {
     }
     svg += line(left_, kBase, left_ + kWidth, kBase, "black") + line(left_, kTop, left_, kBase, "black");
     svg += text(left_ + kWidth / 2, kBase + 40, "middle", "output tokens/s");
-    svg += text(left_ - 8, kTop - 12, "end", "ms");
     svg += text(left_, kBase + 40, "start", "median", format_text(" fill=\"{}\"", kMedianColor));
     svg += text(left_ + kWidth, kBase + 40, "end", "99th percentile", format_text(" fill=\"{}\"", kP99Color));
     return svg;

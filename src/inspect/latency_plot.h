@@ -9,7 +9,7 @@ namespace quire {
 
 // A load of a sweep. What is not finite is not drawn.
 struct LoadPoint {
-  std::string label;  // what the load was
+  std::string label;  // what the load was, in a word
   double tokens_per_s = 0;
   double median_ms = 0;
   double p99_ms = 0;
