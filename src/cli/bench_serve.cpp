@@ -213,8 +213,8 @@ void BenchServe::print_table(const Run& run) const {
     if (values.empty()) continue;
     std::string note = "ms mean";
     for (const double p : percentiles)
-      note += format_text(", {} p{}", figure(percentile(values, p / 100), 1), p);
-    print_figure(latency.name, figure(mean(values), 1), note);
+      note += format_text(", {} p{}", figure(percentile(values, p / 100), 2), p);
+    print_figure(latency.name, figure(mean(values), 2), note);
   }
 }
 
