@@ -42,7 +42,7 @@ function(quire_product)
   target_include_directories(quire INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} quire::xxhash quire::pcre2
-                        quire::utf8proc OpenSSL::SSL)
+                        quire::utf8proc OpenSSL::SSL CURL::libcurl)
   # What these archives bring is ours alone. (Not all archives: the C++ library may come as one.)
   target_link_options(quire PRIVATE -Wl,--exclude-libs,libxxhash.a:libpcre2-8.a:libutf8proc.a)
 

@@ -41,6 +41,7 @@ OUTSIDE = {
     r"(pcre2|utf8proc)\.h": ["tokenizer"],
     r"boost/": ["server"],
     r"openssl/": ["server"],
+    r"curl/": ["inspect"],
     r"mpi\.h": ["parallel"],
     r"(cuda|cublas|cudnn|nccl|cub/|cutlass/)": ["backends/cuda"],
     r"(cassert|assert\.h)": [],

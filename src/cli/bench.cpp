@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/bench_output.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "inspect/shapes.h"
@@ -51,19 +51,6 @@ std::vector<RequestSize> Throughput::requests() const {
   return sizes;
 }
 
-void show_progress(std::size_t done, std::size_t total) {
-  constexpr std::size_t kWidth = 40;
-  const std::size_t filled = kWidth * done / total;
-  // Drawn when the bar grows, and now and then between.
-  if (done < total && (done - 1) * kWidth / total == filled && done % 16 != 0) return;
-  print_text(stderr, "\r[{}{}] {}/{} tokens\033[K{}", std::string(filled, '#'),
-             std::string(kWidth - filled, ' '), done, total, done == total ? "\n" : "");
-}
-
-std::string number(double value, int digits) {
-  return std::isnan(value) ? "-" : format_text("{:.{}f}", value, digits);
-}
-
 double op_ms(const DecodeBreakdown& decode, OpKind kind) { return decode.ms[static_cast<std::size_t>(kind)]; }
 
 void print_breakdown(const DecodeBreakdown& d) {
@@ -76,25 +63,23 @@ void print_breakdown(const DecodeBreakdown& d) {
 }
 
 void print_table(const BenchResult& r) {
-  const auto line = [](const char* what, const std::string& value, const std::string& note) {
-    print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
-  };
-  line("prefill", number(r.prefill_tokens_per_s, 1),
-       format_text("tokens/s   {} % of the {} GFLOP/s of this machine", number(100 * r.matrix_share, 1),
-                   number(r.ceiling.matrix_gflop_per_s, 0)));
-  line("decode", number(r.decode_tokens_per_s, 1),
-       format_text("tokens/s   {} % of the {} GB/s of this machine", number(100 * r.read_share, 1),
-                   number(r.ceiling.read_gb_per_s, 1)));
-  line("output", number(r.output_tokens_per_s, 1), "tokens/s   end to end");
-  line("TTFT", number(r.ttft_ms.p50, 1), format_text("ms median, {} ms p99", number(r.ttft_ms.p99, 1)));
-  line("ITL", number(r.itl_ms.p50, 1), format_text("ms median, {} ms p99", number(r.itl_ms.p99, 1)));
+  print_figure("prefill", figure(r.prefill_tokens_per_s, 1),
+               format_text("tokens/s   {} % of the {} GFLOP/s of this machine",
+                           figure(100 * r.matrix_share, 1), figure(r.ceiling.matrix_gflop_per_s, 0)));
+  print_figure("decode", figure(r.decode_tokens_per_s, 1),
+               format_text("tokens/s   {} % of the {} GB/s of this machine", figure(100 * r.read_share, 1),
+                           figure(r.ceiling.read_gb_per_s, 1)));
+  print_figure("output", figure(r.output_tokens_per_s, 1), "tokens/s   end to end");
+  print_figure("TTFT", figure(r.ttft_ms.p50, 1),
+               format_text("ms median, {} ms p99", figure(r.ttft_ms.p99, 1)));
+  print_figure("ITL", figure(r.itl_ms.p50, 1), format_text("ms median, {} ms p99", figure(r.itl_ms.p99, 1)));
   if (r.decode) print_breakdown(*r.decode);
   double start = 0;
   for (const StartupPhase& phase : r.startup) start += phase.seconds;
   std::string phases;
   for (const StartupPhase& phase : r.startup)
     phases += format_text("{}{} {:.2f}", phases.empty() ? "" : ", ", phase.name, phase.seconds);
-  line("start", number(start, 2), format_text("s          {}", phases));
+  print_figure("start", figure(start, 2), format_text("s          {}", phases));
 }
 
 OrderedJson breakdown_json(const DecodeBreakdown& d) {
@@ -125,7 +110,9 @@ void print_json(const BenchResult& r) {
 }
 
 int Bench::run() {
-  if (isatty(STDERR_FILENO) != 0) options.on_progress = show_progress;
+  if (isatty(STDERR_FILENO) != 0) {
+    options.on_progress = [](std::size_t done, std::size_t total) { show_progress(done, total, "tokens"); };
+  }
   const BenchResult result =
       run_bench(options, shape.empty() ? open_model(options.engine.model) : random_model(find_shape(shape)));
   (json ? print_json : print_table)(result);
@@ -206,6 +193,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->require_subcommand(1);
   add_throughput(*command, chosen);
   add_latency(*command, chosen);
+  add_bench_serve(*command, chosen);
 }
 
 }  // namespace quire::cli

@@ -11,6 +11,7 @@ void add_chat(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
 void add_serve(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
+void add_bench_serve(CLI::App& bench, Command& chosen);  // a subcommand of bench
 void add_plan(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);

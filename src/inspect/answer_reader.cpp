@@ -1,0 +1,87 @@
+#include "inspect/answer_reader.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
+constexpr int kOk = 200;
+
+}  // namespace
+
+void AnswerReader::read(int status, std::string_view bytes, double now) {
+  if (!timeline_.error.empty()) return;
+  if (!stream_ || status != kOk) {
+    body_ += bytes.substr(0, kMaxBodyBytes - body_.size());
+    return;
+  }
+  try {
+    events_.read(bytes, [&](std::string_view data) { take_event(data, now); });
+  } catch (const Error& e) {
+    timeline_.error = e.what();
+  }
+}
+
+void AnswerReader::take_event(std::string_view data, double now) {
+  if (data.starts_with("[DONE]")) {
+    done_ = true;
+    return;
+  }
+  const Json chunk = parse_json(data, "an event of the stream");
+  if (!chunk.is_object()) fail("an event of the stream is {}; expected an object", describe(chunk));
+  if (chunk.contains("error")) fail("in the stream: {}", error_text(data));
+  const auto choices = chunk.find("choices");
+  if (choices != chunk.end() && choices->is_array() && !choices->empty()) timeline_.chunks.push_back(now);
+  take_usage(chunk);
+}
+
+void AnswerReader::take_usage(const Json& answer) {
+  const auto usage = answer.find("usage");
+  if (usage == answer.end() || !usage->is_object()) return;
+  const auto take = [&](const char* key, int& tokens) {
+    const auto value = usage->find(key);
+    if (value != usage->end() && value->is_number_unsigned()) tokens = value->get<int>();
+  };
+  take("prompt_tokens", timeline_.prompt_tokens);
+  take("completion_tokens", timeline_.output_tokens);
+  timeline_.has_usage = true;
+}
+
+void AnswerReader::take_answer(double now) {
+  const Json answer = parse_json(body_, "the answer");
+  if (!answer.is_object() || !answer.contains("choices"))
+    fail("the answer is no completion: {}", in_quotes(body_));
+  take_usage(answer);
+  timeline_.end = now;
+}
+
+std::string AnswerReader::find_error(const HttpOutcome& outcome) const {
+  if (!timeline_.error.empty()) return timeline_.error;
+  if (outcome.status != 0 && outcome.status != kOk)
+    return format_text("HTTP {}: {}", outcome.status, error_text(body_));
+  if (!outcome.error.empty()) return outcome.error;
+  if (stream_ && !done_) return "the stream ended before [DONE]";
+  if (stream_ && timeline_.chunks.empty()) return "the stream had no chunk with choices";
+  return {};
+}
+
+void AnswerReader::end(const HttpOutcome& outcome, double now) {
+  timeline_.error = find_error(outcome);
+  if (timeline_.error.empty() && stream_) {
+    timeline_.end = timeline_.chunks.back();
+    if (!timeline_.has_usage) timeline_.output_tokens = static_cast<int>(timeline_.chunks.size());
+  } else if (timeline_.error.empty()) {
+    try {
+      take_answer(now);
+    } catch (const Error& e) {
+      timeline_.error = e.what();
+    }
+  }
+  const bool failed = !timeline_.error.empty();
+  if (failed) timeline_.end = now;
+  timeline_.state = failed ? RequestTimeline::State::kFailed : RequestTimeline::State::kDone;
+}
+
+}  // namespace quire

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "inspect/http_client.h"
+#include "inspect/sse_reader.h"
+
+namespace quire {
+
+// What happened to one request, in seconds since the load began.
+struct RequestTimeline {
+  enum class State { kUnsent, kUnderWay, kDone, kFailed };
+
+  State state = State::kUnsent;
+  double sent = 0;
+  double end = 0;              // of a stream its last chunk, as in vLLM's benchmark
+  std::vector<double> chunks;  // of a stream, those with `choices`
+  int prompt_tokens = 0;       // as planned, until the server says
+  int output_tokens = 0;       // where the server does not say, the chunks
+  bool has_usage = false;
+  std::string error;
+};
+
+// Reads a server's answer to a completion into a timeline. Nothing throws: what is wrong with the answer is
+// the timeline's error.
+class AnswerReader {
+ public:
+  AnswerReader(RequestTimeline& timeline, bool stream) : timeline_(timeline), stream_(stream) {}
+
+  void read(int status, std::string_view bytes, double now);
+  void end(const HttpOutcome& outcome, double now);
+
+ private:
+  void take_event(std::string_view data, double now);
+  void take_usage(const Json& answer);
+  void take_answer(double now);
+  std::string find_error(const HttpOutcome& outcome) const;
+
+  RequestTimeline& timeline_;
+  bool stream_;
+  SseReader events_;
+  std::string body_;   // of what is no stream
+  bool done_ = false;  // [DONE] has come
+};
+
+}  // namespace quire

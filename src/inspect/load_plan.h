@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inspect/workload.h"
+#include "tokenizer/token_id.h"
+
+namespace quire {
+
+// What a load generator sends to a server, and when.
+
+struct LoadRequest {
+  RequestSize size;  // prompt_tokens 0: as many as the text has
+  std::string text;  // of the prompt, unless it has token ids
+  std::vector<TokenId> token_ids;
+};
+
+// Lengths are drawn evenly from [length * (1 - range_ratio), length * (1 + range_ratio)].
+struct RandomSizes {
+  int count = 100;
+  int input_len = 512;
+  int output_len = 128;
+  double range_ratio = 0;
+};
+std::vector<LoadRequest> random_requests(const RandomSizes& sizes, std::uint64_t seed);
+
+// A file of lines {"prompt": TEXT, "output_len": TOKENS} or {"input_len": TOKENS, "output_len": TOKENS}.
+std::vector<LoadRequest> read_dataset(const std::filesystem::path& file);
+
+// Gives the requests that have a length alone a prompt: token ids from 256, below which some vocabularies
+// keep special tokens, up to vocab_size; or, where the server takes text alone, about as many common words.
+void fill_prompts(std::vector<LoadRequest>& requests, bool as_text, int vocab_size, std::uint64_t seed);
+
+// Seconds from the start, at random (a Poisson process), the last one at count / rate, as vLLM's benchmark
+// does; all 0 where the rate is infinite.
+std::vector<double> arrival_times(std::size_t count, double requests_per_s, std::uint64_t seed);
+
+struct RequestForm {
+  std::string model;
+  bool chat = false;  // or a completion
+  bool stream = true;
+  bool ignore_eos = false;
+  std::optional<double> temperature;  // unset: the server's default
+};
+std::string request_body(const LoadRequest& request, const RequestForm& form);
+
+}  // namespace quire
