@@ -178,7 +178,7 @@ TEST_F(ApiServerTest, ErrorsTellNothingOfTheInside) {
       "[]",
       R"({"prompt": []})",
       R"({"prompt": [[]]})",
-      R"({"prompt": "a", "stop": [1]})",
+      R"({"prompt": {"a": 1}, "messages": 3, "input": {}, "tokens": "a"})",
       R"({"prompt": [99999999]})",
       R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"};
   for (const KnownRoute& route : kRoutes) {
