@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""What serving costs beside the engine: time added to a request and to a token at one stream, and the processor time
+of the server's threads at 256 streams.
+
+Usage: serve_cost.py QUIRE [FLAGS...]    FLAGS: the model and how the engine runs, such as --shape qwen3-0.6b.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+INPUT, OUTPUT = 128, 512
+SERVER_THREADS = ("quire-http", "quire-output", "quire")  # the last: the workers
+
+
+def run_json(command):
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def thread_seconds(pid):
+    """Processor time by name of thread."""
+    seconds = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm") as comm, open(f"/proc/{pid}/task/{task}/schedstat") as times:
+            name = comm.read().strip()
+            seconds[name] = seconds.get(name, 0) + int(times.read().split()[0]) / 1e9
+    return seconds
+
+
+def load(quire, url, prompts, streams):
+    return run_json(
+        [quire, "bench", "serve", "--url", url, "--num-prompts", str(prompts), "--max-concurrency", str(streams)]
+        + ["--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT), "--ignore-eos"]
+        + ["--temperature", "0", "--json"]
+    )["runs"][0]
+
+
+def main(quire, *flags):
+    library = run_json(
+        [quire, "bench", "latency", *flags, "--input-len", str(INPUT), "--output-len", str(OUTPUT), "--repeat", "8"]
+        + ["--temperature", "0", "--json"]
+    )
+    command = [quire, "serve", *flags, "--port", "0", "--access-log", "off"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        url = None
+        while url is None:
+            line = server.stderr.readline()
+            if not line:
+                sys.exit("serve_cost.py: the server did not start")
+            found = re.search(r"serving .* on (\S+)", line)
+            url = found and found.group(1)
+        load(quire, url, 2, 1)
+        one = load(quire, url, 8, 1)
+        print(f"one stream: TTFT {library['ttft_ms']['p50']:.3f} ms in the library, {one['ttft_ms']['p50']:.3f} ms served")
+        print(f"one stream: ITL {library['itl_ms']['p50']:.4f} ms in the library, {one['itl_ms']['p50']:.4f} ms served")
+        before = thread_seconds(server.pid)
+        many = load(quire, url, 1024, 256)
+        after = thread_seconds(server.pid)
+        tokens = many["output_tokens"]
+        print(f"256 streams: {many['output_tokens_per_s']:.0f} tokens/s")
+        total = 0
+        for name in SERVER_THREADS:
+            micros = (after[name] - before[name]) / tokens * 1e6
+            total += micros
+            print(f"  {name}: {micros:.2f} us of processor time a token")
+        print(f"  together {total:.2f} us: {total / 100:.3f} cores at 10,000 tokens/s")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
