@@ -1,6 +1,7 @@
 #include "server/http_connection.h"
 
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -211,6 +212,8 @@ void HttpConnection::output(std::string_view before, std::string body, std::stri
   append_locked(after);
   if (then != Then::kMore) then_ = then;
   if (scheduled_) return;
+  send_now_locked();
+  if (pending_.empty() && then_ == Then::kMore) return;
   scheduled_ = true;
   asio::post(thread_->io, [self = shared_from_this()] { self->write_pending(); });
 }
@@ -219,6 +222,19 @@ void HttpConnection::append_locked(std::string_view bytes) {
   if (bytes.empty()) return;
   if (pending_.empty() || pending_.back().size() >= kPieceBytes) pending_.emplace_back();
   pending_.back() += bytes;
+}
+
+// Nothing is under way. What is small, such as an event of a stream, goes to the system on the thread that
+// wrote it: to wake the I/O thread costs several times as much. An error is left for that thread to meet.
+void HttpConnection::send_now_locked() {
+  if (tls_ || pending_.size() != 1 || pending_[0].size() > kPieceBytes) return;
+  std::string& bytes = pending_[0];
+  const ssize_t sent =
+      ::send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent <= 0) return;
+  unsent_bytes_ -= static_cast<std::size_t>(sent);
+  bytes.erase(0, static_cast<std::size_t>(sent));
+  if (bytes.empty()) pending_.clear();
 }
 
 void HttpConnection::write_pending() {
@@ -304,13 +320,13 @@ void HttpConnection::close() {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kClosed;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);  // a send on another thread must not meet the descriptor's next owner
     closed_ = true;
     pending_.clear();
+    ErrorCode ignored;
+    socket_.close(ignored);
   }
   timer_.cancel();
-  ErrorCode ignored;
-  socket_.close(ignored);
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();

@@ -64,7 +64,8 @@ enum class Then { kMore, kNextRequest, kClose };
 // A client: reads requests, hands them to the handler one at a time, sends what their answers put out. A read
 // is always pending, so that a client that goes is noticed at once.
 //
-// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body.
+// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body. output
+// also sends, so the socket is closed under the mutex.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket);
@@ -99,6 +100,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Writing.
   void append_locked(std::string_view bytes);
+  void send_now_locked();
   void write_pending();
   template <typename Stream>
   void start_write(Stream& stream);

@@ -219,6 +219,26 @@ TEST_F(HttpServerTest, TheEndOfAStreamAndADisconnectMayRace) {
   }
 }
 
+// The next client's socket may have the same descriptor.
+TEST_F(HttpServerTest, WritesToAClientThatGoesDoNotReachTheNext) {
+  start();
+  for (int i = 0; i < 200; ++i) {
+    HttpClient client = connect();
+    client.send(get("/hold"));
+    const HeldRequest held = wait_held();
+    held.responder->begin(200, {});
+    std::thread writer([&] {
+      while (*held.disconnects == 0) held.responder->write("stray");
+    });
+    client.reset();
+    HttpClient next = connect();
+    next.send(get("/echo", "Connection: close\r\n"));
+    EXPECT_EQ(next.read_reply().body, "GET /echo\n");
+    EXPECT_EQ(next.read_to_end(), "");
+    writer.join();
+  }
+}
+
 TEST_F(HttpServerTest, AnAnswerThatHasEndedReachesAHalfClosedClient) {
   start();
   for (int i = 0; i < 20; ++i) {

@@ -173,6 +173,33 @@ TEST_F(HttpServerTest, EveryWriteArrivesBeforeTheNext) {
   EXPECT_EQ(*held.disconnects, 0);
 }
 
+// The system takes some of it at once, some in part, and some waits until the client has read.
+TEST_F(HttpServerTest, WritesOfAnySizeArriveInOrder) {
+  HttpServerConfig config = this->config();
+  config.limits.max_unsent_bytes = 64 << 20;
+  start(config);
+  HttpClient client = connect(4096);
+  client.send(get("/hold"));
+  const HeldRequest held = wait_held();
+  held.responder->begin(200, {});
+  std::string sent;
+  const auto write = [&](std::size_t size) {
+    std::string piece = std::to_string(sent.size()) + ";";
+    piece.resize(std::max(piece.size(), size), static_cast<char>('a' + sent.size() % 26));
+    sent += piece;
+    held.responder->write(std::move(piece));
+  };
+  while (sent.size() < (4u << 20)) write(sent.size() * 7919 % 30'000);
+  std::thread writer([&] {
+    while (sent.size() < (8u << 20)) write(sent.size() * 7919 % 30'000);
+    held.responder->end();
+  });
+  const HttpReply reply = client.read_reply();
+  writer.join();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_TRUE(reply.body == sent);
+}
+
 TEST_F(HttpServerTest, Serves256StreamsAtOnce) {
   start();
   constexpr int kStreams = 256, kWrites = 40;
