@@ -155,6 +155,7 @@ void HttpConnection::process_input() {
   } catch (const HttpError& error) {
     return refuse(error.status, error.what());
   }
+  if (!count_body()) return refuse(503, "too many request bodies are arriving; try again later");
   if (parser_.complete()) return dispatch();
   if (parser_.in_body()) {
     if (parser_.take_expect_continue()) output("HTTP/1.1 100 Continue\r\n\r\n", {}, {}, Then::kMore);
@@ -165,12 +166,21 @@ void HttpConnection::process_input() {
   }
 }
 
+bool HttpConnection::count_body() {
+  const std::size_t more = parser_.body_bytes() - counted_body_;
+  counted_body_ += more;
+  return service_->body_bytes.fetch_add(more) + more <= limits_.max_total_body_bytes;
+}
+
+void HttpConnection::release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
+
 void HttpConnection::dispatch() {
   stage_ = Stage::kAnswering;
   set_deadline(Clock::time_point::max());
   const bool http11 = parser_.http11();
   const bool keep_alive = parser_.keep_alive();
   HttpRequest request = parser_.take();
+  release_body();
   request.remote = remote_;
   const AnswerForm form{.body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive};
   const auto answer = std::make_shared<Answer>(shared_from_this(), form);
@@ -186,9 +196,12 @@ void HttpConnection::dispatch() {
 void HttpConnection::refuse(int status, const std::string& message) {
   stage_ = Stage::kAnswering;
   refused_ = true;
+  parser_.take();  // what has come of the request is of no use while the connection closes
+  release_body();
   std::string body = error_body(status, message);
-  const std::string head =
-      answer_head(status, {{"Content-Type", "application/json"}}, body.size(), {.keep_alive = false});
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  const std::string head = answer_head(status, headers, body.size(), {.keep_alive = false});
   output(head, std::move(body), {}, Then::kClose);
 }
 
@@ -326,6 +339,7 @@ void HttpConnection::close() {
     ErrorCode ignored;
     socket_.close(ignored);
   }
+  release_body();
   timer_.cancel();
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);

@@ -30,6 +30,7 @@ struct HttpService {
   HttpHandler handler;
   std::optional<asio::ssl::context> tls;
   std::atomic<bool> draining{false};
+  std::atomic<std::size_t> body_bytes{0};  // of the requests that are being read
 
   std::mutex mutex;  // of what follows
   std::size_t open_connections = 0;
@@ -95,6 +96,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::awaitable<void> read_loop();
   void on_input_end(bool reset);
   void process_input();
+  bool count_body();  // false: together with the others' it is too large
+  void release_body();
   void dispatch();
   void refuse(int status, const std::string& message);
 
@@ -128,6 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool head_timed_ = false;  // the deadline is that of the head
   InputBuffer input_;
   RequestParser parser_;
+  std::size_t counted_body_ = 0;  // in the service's body_bytes
   std::weak_ptr<Answer> answer_;
 
   asio::steady_timer timer_;

@@ -141,6 +141,42 @@ TEST_F(HttpServerTest, OneConnectionTooManyIsA503) {
   EXPECT_EQ(fourth.read_reply().status, 200);
 }
 
+TEST_F(HttpServerTest, BodiesThatAreTooLargeTogetherAreA503) {
+  HttpServerConfig config = this->config();
+  config.num_threads = 1;  // it reads in the order in which was sent
+  config.limits.max_total_body_bytes = 1000;
+  start(config);
+  const auto status_of = [&](const std::string& request) {
+    HttpClient client = connect();
+    client.send(request);
+    const HttpReply reply = client.read_reply();
+    if (reply.status == 503) {
+      EXPECT_EQ(reply.headers.at("retry-after"), "1");
+      EXPECT_EQ(client.read_to_end(), "");
+    }
+    return reply.status;
+  };
+  const std::string most_of_one =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n" + std::string(500, 'x');
+  HttpClient slow = connect();
+  slow.send(most_of_one);
+  EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);
+  EXPECT_EQ(status_of(post("/echo", std::string(501, 'x'))), 503);
+  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1f5\r\n" +
+                      std::string(501, 'x')),
+            503);
+  EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);  // what was refused does not count
+  slow.send(std::string(100, 'x'));
+  EXPECT_EQ(slow.read_reply().status, 200);
+  EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what was handed over
+  EXPECT_EQ(status_of(post("/echo", std::string(1001, 'x'))), 503);
+  slow.send(most_of_one);
+  EXPECT_EQ(status_of(post("/echo", std::string(501, 'x'))), 503);
+  slow.reset();
+  EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
+  EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what will not come
+}
+
 TEST_F(HttpServerTest, ADisconnectIsToldOnceInEveryStage) {
   start();
   using Leave = void (HttpClient::*)();
