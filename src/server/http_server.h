@@ -96,6 +96,8 @@ class HttpServer {
   std::uint16_t port() const;
   std::size_t connections() const;  // open now
 
+  // Where the process may open too few files for max_connections, and may not raise that limit, there are
+  // fewer, and the log says so.
   void start();
   // Accepts no more, closes idle connections, lets requests under way be answered for so long, then cuts
   // them. Returns when all threads have ended. Not from a handler. Responders may be used, in vain, even

@@ -1,4 +1,10 @@
 // Clients that ask for too much, take too long, or go: the limits and disconnects of HttpServer.
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
 #include <vector>
 
 #include "server/http_server_fixture.h"
@@ -175,6 +181,71 @@ TEST_F(HttpServerTest, BodiesThatAreTooLargeTogetherAreA503) {
   slow.reset();
   EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
   EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what will not come
+}
+
+rlimit file_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit;
+}
+void allow_files(rlim_t soft, rlim_t hard) {
+  const rlimit limit{.rlim_cur = soft, .rlim_max = hard};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+// Puts the limit back that a test has changed.
+class FileLimitTest : public HttpServerTest {
+ protected:
+  void TearDown() override {
+    HttpServerTest::TearDown();
+    allow_files(before_.rlim_cur, before_.rlim_max);
+  }
+
+  const rlimit before_ = file_limit();
+};
+
+TEST_F(FileLimitTest, IsRaisedToWhatTheConnectionsNeed) {
+  allow_files(100, before_.rlim_max);
+  HttpServerConfig config = this->config();
+  config.limits.max_connections = 200;
+  start(config);
+  EXPECT_GT(file_limit().rlim_cur, 200u);
+  EXPECT_EQ(file_limit().rlim_max, before_.rlim_max);
+}
+
+TEST_F(FileLimitTest, AHardLimitThatIsTooLowIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        allow_files(100, 300);
+        start();
+        server_.reset();
+        std::exit(file_limit().rlim_cur == 300 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "108 connections at most, not 4096: .* is 300");
+}
+
+TEST_F(FileLimitTest, WithoutADescriptorClientsWaitAndStreamsGoOn) {
+  start();
+  HttpClient streaming = connect();
+  streaming.send(get("/hold"));
+  const HeldRequest held = wait_held();
+  held.responder->begin(200, {});
+  const int next = ::dup(streaming.fd());
+  ::close(next);
+  allow_files(static_cast<rlim_t>(next) + 1, before_.rlim_max);  // one more, which is the client's
+  HttpClient waiting = connect();
+  waiting.send(get("/echo"));
+  const std::clock_t cpu = std::clock();
+  pollfd poll{.fd = waiting.fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&poll, 1, 300), 0);
+  EXPECT_LT(std::clock() - cpu, CLOCKS_PER_SEC / 5);  // the server does not spin
+  held.responder->write("x");
+  held.responder->end();
+  EXPECT_EQ(streaming.read_reply().body, "x");
+  EXPECT_EQ(server_->connections(), 1u);
+  streaming.close();
+  EXPECT_EQ(waiting.read_reply().body, "GET /echo\n");
 }
 
 TEST_F(HttpServerTest, ADisconnectIsToldOnceInEveryStage) {
