@@ -333,14 +333,14 @@ void HttpConnection::close() {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kClosed;
   {
-    const std::lock_guard lock(mutex_);  // a send on another thread must not meet the descriptor's next owner
+    const std::lock_guard lock(mutex_);
     closed_ = true;
     pending_.clear();
-    ErrorCode ignored;
-    socket_.close(ignored);
   }
   release_body();
   timer_.cancel();
+  ErrorCode ignored;
+  socket_.close(ignored);
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();

@@ -66,7 +66,7 @@ enum class Then { kMore, kNextRequest, kClose };
 // is always pending, so that a client that goes is noticed at once.
 //
 // Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body. output
-// also sends, so the socket is closed under the mutex.
+// also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket);

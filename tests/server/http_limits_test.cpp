@@ -163,7 +163,7 @@ TEST_F(HttpServerTest, BodiesThatAreTooLargeTogetherAreA503) {
     return reply.status;
   };
   const std::string most_of_one =
-      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n" + std::string(500, 'x');
+      "POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n" + std::string(500, 'x');
   HttpClient slow = connect();
   slow.send(most_of_one);
   EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);
@@ -171,11 +171,17 @@ TEST_F(HttpServerTest, BodiesThatAreTooLargeTogetherAreA503) {
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1f5\r\n" +
                       std::string(501, 'x')),
             503);
+  HttpClient refused = connect();
+  refused.send(post("/echo", std::string(501, 'x')));
+  EXPECT_EQ(refused.read_reply().status, 503);
   EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);  // what was refused does not count
+  refused.close();
   slow.send(std::string(100, 'x'));
-  EXPECT_EQ(slow.read_reply().status, 200);
+  const HeldRequest held = wait_held();
   EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what was handed over
   EXPECT_EQ(status_of(post("/echo", std::string(1001, 'x'))), 503);
+  held.responder->send(200, {}, "");
+  EXPECT_EQ(slow.read_reply().status, 200);
   slow.send(most_of_one);
   EXPECT_EQ(status_of(post("/echo", std::string(501, 'x'))), 503);
   slow.reset();
