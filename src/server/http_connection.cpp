@@ -19,6 +19,8 @@ namespace {
 
 using ErrorCode = boost::system::error_code;
 
+// The end of TCP's stream within TLS's.
+constexpr asio::ssl::error::stream_errors kCutOff = asio::ssl::error::stream_truncated;
 constexpr std::size_t kFirstReadBytes = 8 << 10;
 constexpr std::size_t kReadAheadBytes = 16 << 10;  // beyond the largest head
 constexpr std::size_t kCopiedBytes = 16 << 10;  // a piece of output up to this size is appended to the last
@@ -119,6 +121,7 @@ asio::awaitable<void> HttpConnection::read_loop() {
     }
     secured_ = true;
   }
+  bool through_tls = tls_.has_value();
   while (stage_ != Stage::kClosed) {
     if (stage_ == Stage::kClosing) input_.clear();
     const asio::mutable_buffer room = input_.room(limits_.max_header_bytes + kReadAheadBytes);
@@ -127,13 +130,17 @@ asio::awaitable<void> HttpConnection::read_loop() {
       co_return;
     }
     std::size_t n = 0;
-    if (tls_) {
+    if (through_tls) {
       n = co_await tls_->async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
     } else {
       n = co_await socket_.async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
     }
+    if (error && error != kCutOff && through_tls && stage_ == Stage::kClosing) {
+      through_tls = false;  // it takes no more once it is shut down, but the client may still send
+      continue;
+    }
     if (error) {
-      on_input_end(error != asio::error::eof && error != asio::ssl::error::stream_truncated);
+      on_input_end(error != asio::error::eof && error != kCutOff);
       co_return;
     }
     input_.commit(n);
@@ -320,12 +327,16 @@ void HttpConnection::on_all_sent(Then then) {
 void HttpConnection::begin_close() {
   stage_ = Stage::kClosing;
   set_deadline(Clock::now() + limits_.linger_timeout);
+  const auto end_output = [self = shared_from_this()](const ErrorCode& error) {
+    if (error == kCutOff) return self->close();
+    ErrorCode ignored;
+    self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  };
   if (tls_) {
-    tls_->async_shutdown([self = shared_from_this()](const ErrorCode&) { self->close(); });
-    return;
+    tls_->async_shutdown(end_output);
+  } else {
+    end_output({});
   }
-  ErrorCode ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
   start_reading();
 }
 
