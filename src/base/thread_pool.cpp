@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/thread_name.h"
 
 namespace quire {
 namespace {
@@ -86,6 +87,7 @@ void ThreadPool::take_parts(int thread) {
 }
 
 void ThreadPool::work(int thread) {
+  name_thread("quire-compute");
   std::uint32_t seen = 0;
   while (true) {
     wait_while(job_, seen);

@@ -1,6 +1,7 @@
 #include "server/http_connection.h"
 
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -18,6 +19,8 @@ namespace {
 
 using ErrorCode = boost::system::error_code;
 
+// The end of TCP's stream within TLS's.
+constexpr asio::ssl::error::stream_errors kCutOff = asio::ssl::error::stream_truncated;
 constexpr std::size_t kFirstReadBytes = 8 << 10;
 constexpr std::size_t kReadAheadBytes = 16 << 10;  // beyond the largest head
 constexpr std::size_t kCopiedBytes = 16 << 10;  // a piece of output up to this size is appended to the last
@@ -118,6 +121,7 @@ asio::awaitable<void> HttpConnection::read_loop() {
     }
     secured_ = true;
   }
+  bool through_tls = tls_.has_value();
   while (stage_ != Stage::kClosed) {
     if (stage_ == Stage::kClosing) input_.clear();
     const asio::mutable_buffer room = input_.room(limits_.max_header_bytes + kReadAheadBytes);
@@ -126,13 +130,17 @@ asio::awaitable<void> HttpConnection::read_loop() {
       co_return;
     }
     std::size_t n = 0;
-    if (tls_) {
+    if (through_tls) {
       n = co_await tls_->async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
     } else {
       n = co_await socket_.async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
     }
+    if (error && error != kCutOff && through_tls && stage_ == Stage::kClosing) {
+      through_tls = false;  // it takes no more once it is shut down, but the client may still send
+      continue;
+    }
     if (error) {
-      on_input_end(error != asio::error::eof && error != asio::ssl::error::stream_truncated);
+      on_input_end(error != asio::error::eof && error != kCutOff);
       co_return;
     }
     input_.commit(n);
@@ -154,6 +162,7 @@ void HttpConnection::process_input() {
   } catch (const HttpError& error) {
     return refuse(error.status, error.what());
   }
+  if (!count_body()) return refuse(503, "too many request bodies are arriving; try again later");
   if (parser_.complete()) return dispatch();
   if (parser_.in_body()) {
     if (parser_.take_expect_continue()) output("HTTP/1.1 100 Continue\r\n\r\n", {}, {}, Then::kMore);
@@ -164,12 +173,21 @@ void HttpConnection::process_input() {
   }
 }
 
+bool HttpConnection::count_body() {
+  const std::size_t more = parser_.body_bytes() - counted_body_;
+  counted_body_ += more;
+  return service_->body_bytes.fetch_add(more) + more <= limits_.max_total_body_bytes;
+}
+
+void HttpConnection::release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
+
 void HttpConnection::dispatch() {
   stage_ = Stage::kAnswering;
   set_deadline(Clock::time_point::max());
   const bool http11 = parser_.http11();
   const bool keep_alive = parser_.keep_alive();
   HttpRequest request = parser_.take();
+  release_body();
   request.remote = remote_;
   const AnswerForm form{.body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive};
   const auto answer = std::make_shared<Answer>(shared_from_this(), form);
@@ -185,9 +203,12 @@ void HttpConnection::dispatch() {
 void HttpConnection::refuse(int status, const std::string& message) {
   stage_ = Stage::kAnswering;
   refused_ = true;
+  parser_.take();  // what has come of the request is of no use while the connection closes
+  release_body();
   std::string body = error_body(status, message);
-  const std::string head =
-      answer_head(status, {{"Content-Type", "application/json"}}, body.size(), {.keep_alive = false});
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  const std::string head = answer_head(status, headers, body.size(), {.keep_alive = false});
   output(head, std::move(body), {}, Then::kClose);
 }
 
@@ -211,6 +232,8 @@ void HttpConnection::output(std::string_view before, std::string body, std::stri
   append_locked(after);
   if (then != Then::kMore) then_ = then;
   if (scheduled_) return;
+  send_now_locked();
+  if (pending_.empty() && then_ == Then::kMore) return;
   scheduled_ = true;
   asio::post(thread_->io, [self = shared_from_this()] { self->write_pending(); });
 }
@@ -219,6 +242,19 @@ void HttpConnection::append_locked(std::string_view bytes) {
   if (bytes.empty()) return;
   if (pending_.empty() || pending_.back().size() >= kPieceBytes) pending_.emplace_back();
   pending_.back() += bytes;
+}
+
+// Nothing is under way. What is small, such as an event of a stream, goes to the system on the thread that
+// wrote it: to wake the I/O thread costs several times as much. An error is left for that thread to meet.
+void HttpConnection::send_now_locked() {
+  if (tls_ || pending_.size() != 1 || pending_[0].size() > kPieceBytes) return;
+  std::string& bytes = pending_[0];
+  const ssize_t sent =
+      ::send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent <= 0) return;
+  unsent_bytes_ -= static_cast<std::size_t>(sent);
+  bytes.erase(0, static_cast<std::size_t>(sent));
+  if (bytes.empty()) pending_.clear();
 }
 
 void HttpConnection::write_pending() {
@@ -291,12 +327,16 @@ void HttpConnection::on_all_sent(Then then) {
 void HttpConnection::begin_close() {
   stage_ = Stage::kClosing;
   set_deadline(Clock::now() + limits_.linger_timeout);
+  const auto end_output = [self = shared_from_this()](const ErrorCode& error) {
+    if (error == kCutOff) return self->close();
+    ErrorCode ignored;
+    self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  };
   if (tls_) {
-    tls_->async_shutdown([self = shared_from_this()](const ErrorCode&) { self->close(); });
-    return;
+    tls_->async_shutdown(end_output);
+  } else {
+    end_output({});
   }
-  ErrorCode ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
   start_reading();
 }
 
@@ -308,6 +348,7 @@ void HttpConnection::close() {
     closed_ = true;
     pending_.clear();
   }
+  release_body();
   timer_.cancel();
   ErrorCode ignored;
   socket_.close(ignored);

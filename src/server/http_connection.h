@@ -30,6 +30,7 @@ struct HttpService {
   HttpHandler handler;
   std::optional<asio::ssl::context> tls;
   std::atomic<bool> draining{false};
+  std::atomic<std::size_t> body_bytes{0};  // of the requests that are being read
 
   std::mutex mutex;  // of what follows
   std::size_t open_connections = 0;
@@ -64,7 +65,8 @@ enum class Then { kMore, kNextRequest, kClose };
 // A client: reads requests, hands them to the handler one at a time, sends what their answers put out. A read
 // is always pending, so that a client that goes is noticed at once.
 //
-// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body.
+// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body. output
+// also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket);
@@ -94,11 +96,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::awaitable<void> read_loop();
   void on_input_end(bool reset);
   void process_input();
+  bool count_body();  // false: together with the others' it is too large
+  void release_body();
   void dispatch();
   void refuse(int status, const std::string& message);
 
   // Writing.
   void append_locked(std::string_view bytes);
+  void send_now_locked();
   void write_pending();
   template <typename Stream>
   void start_write(Stream& stream);
@@ -126,6 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool head_timed_ = false;  // the deadline is that of the head
   InputBuffer input_;
   RequestParser parser_;
+  std::size_t counted_body_ = 0;  // in the service's body_bytes
   std::weak_ptr<Answer> answer_;
 
   asio::steady_timer timer_;

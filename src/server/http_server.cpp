@@ -1,6 +1,7 @@
 #include "server/http_server.h"
 
 #include <strings.h>
+#include <sys/resource.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -24,6 +25,7 @@ using ErrorCode = boost::system::error_code;
 
 constexpr std::size_t kMaxRefused = 64;                 // connections over the limit that are told so
 constexpr std::chrono::milliseconds kAcceptPause{100};  // when the system has no descriptor left
+constexpr std::size_t kOtherDescriptors = 128;          // of the process, beside those of connections
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
   ErrorCode error;
@@ -44,6 +46,22 @@ tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
   acceptor.listen(asio::socket_base::max_listen_connections, error);
   check();
   return acceptor;
+}
+
+// Raises the process's limit of open files where it must. Returns how many connections then have room.
+std::size_t make_room(std::size_t max_connections) {
+  rlimit limit{};
+  const rlim_t needed = max_connections + kMaxRefused + kOtherDescriptors;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return max_connections;
+  const rlimit raised{.rlim_cur = std::min(needed, limit.rlim_max), .rlim_max = limit.rlim_max};
+  if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  if (limit.rlim_cur >= needed) return max_connections;
+  const rlim_t left = limit.rlim_cur - std::min(limit.rlim_cur, needed - max_connections);
+  const std::size_t connections = std::max<std::size_t>(1, left);
+  log_warning(
+      "{} connections at most, not {}: they need {} open files, and the hard limit (ulimit -Hn) is {}",
+      connections, max_connections, needed, limit.rlim_max);
+  return connections;
 }
 
 asio::ssl::context tls_context(const HttpServerConfig& config) {
@@ -100,14 +118,16 @@ struct HttpServer::Impl {
 asio::awaitable<void> HttpServer::Impl::accept_loop() {
   asio::steady_timer pause(io_threads[0]->io);
   ErrorCode error;
+  bool told = false;
   for (std::size_t turn = 0;; turn = (turn + 1) % io_threads.size()) {
     tcp::socket socket(io_threads[turn]->io);
     co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
     if (service->draining) co_return;
     if (!error) {
       take(std::move(socket), io_threads[turn]);
+      told = false;
     } else if (error != asio::error::connection_aborted) {
-      log_warning("cannot accept a connection: {}", error.message());
+      if (!std::exchange(told, true)) log_warning("cannot accept connections: {}", error.message());
       pause.expires_after(kAcceptPause);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
     }
@@ -181,6 +201,8 @@ std::size_t HttpServer::connections() const {
 }
 
 void HttpServer::start() {
+  HttpLimits& limits = impl_->service->config.limits;
+  limits.max_connections = make_room(limits.max_connections);
   asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
   for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
     impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });

@@ -56,12 +56,13 @@ using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponde
 // What a client may do. Whoever exceeds it gets an answer with the status named here, then the connection
 // closes; where there is none it is cut.
 struct HttpLimits {
-  std::size_t max_header_bytes = 32 << 10;  // request line to empty line, both included: 431
-  std::size_t max_headers = 100;            // 431
-  std::size_t max_target_bytes = 8 << 10;   // 414
-  std::size_t max_body_bytes = 16 << 20;    // after chunked coding: 413
-  std::size_t max_connections = 4096;       // 503
-  std::size_t max_unsent_bytes = 1 << 20;   // a write that finds more than this unsent cuts the client
+  std::size_t max_header_bytes = 32 << 10;       // request line to empty line, both included: 431
+  std::size_t max_headers = 100;                 // 431
+  std::size_t max_target_bytes = 8 << 10;        // 414
+  std::size_t max_body_bytes = 16 << 20;         // after chunked coding: 413
+  std::size_t max_total_body_bytes = 256 << 20;  // of all requests that are being read: 503
+  std::size_t max_connections = 4096;            // 503
+  std::size_t max_unsent_bytes = 1 << 20;        // a write that finds more than this unsent cuts the client
   std::chrono::milliseconds header_timeout{10'000};  // from its first byte to its last, and to the first of a
                                                      // new connection: 408, without a byte just closed
   std::chrono::milliseconds body_timeout{30'000};    // between two pieces of a body: 408
@@ -95,6 +96,8 @@ class HttpServer {
   std::uint16_t port() const;
   std::size_t connections() const;  // open now
 
+  // Where the process may open too few files for max_connections, and may not raise that limit, there are
+  // fewer, and the log says so.
   void start();
   // Accepts no more, closes idle connections, lets requests under way be answered for so long. True: all
   // were. Neither this nor stop may be called from a handler.

@@ -1,4 +1,10 @@
 // Clients that ask for too much, take too long, or go: the limits and disconnects of HttpServer.
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
 #include <vector>
 
 #include "server/http_server_fixture.h"
@@ -141,6 +147,113 @@ TEST_F(HttpServerTest, OneConnectionTooManyIsA503) {
   EXPECT_EQ(fourth.read_reply().status, 200);
 }
 
+TEST_F(HttpServerTest, BodiesThatAreTooLargeTogetherAreA503) {
+  HttpServerConfig config = this->config();
+  config.num_threads = 1;  // it reads in the order in which was sent
+  config.limits.max_total_body_bytes = 1000;
+  start(config);
+  const auto status_of = [&](const std::string& request) {
+    HttpClient client = connect();
+    client.send(request);
+    const HttpReply reply = client.read_reply();
+    if (reply.status == 503) {
+      EXPECT_EQ(reply.headers.at("retry-after"), "1");
+      EXPECT_EQ(client.read_to_end(), "");
+    }
+    return reply.status;
+  };
+  const std::string most_of_one =
+      "POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n" + std::string(500, 'x');
+  HttpClient slow = connect();
+  slow.send(most_of_one);
+  EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);
+  EXPECT_EQ(status_of(post("/echo", std::string(501, 'x'))), 503);
+  EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1f5\r\n" +
+                      std::string(501, 'x')),
+            503);
+  HttpClient refused = connect();
+  refused.send(post("/echo", std::string(501, 'x')));
+  EXPECT_EQ(refused.read_reply().status, 503);
+  EXPECT_EQ(status_of(post("/echo", std::string(500, 'x'))), 200);  // what was refused does not count
+  refused.close();
+  slow.send(std::string(100, 'x'));
+  const HeldRequest held = wait_held();
+  EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what was handed over
+  EXPECT_EQ(status_of(post("/echo", std::string(1001, 'x'))), 503);
+  held.responder->send(200, {}, "");
+  EXPECT_EQ(slow.read_reply().status, 200);
+  slow.send(most_of_one);
+  EXPECT_EQ(status_of(post("/echo", std::string(501, 'x'))), 503);
+  slow.reset();
+  EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
+  EXPECT_EQ(status_of(post("/echo", std::string(1000, 'x'))), 200);  // nor what will not come
+}
+
+rlimit file_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit;
+}
+void allow_files(rlim_t soft, rlim_t hard) {
+  const rlimit limit{.rlim_cur = soft, .rlim_max = hard};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+// Puts the limit back that a test has changed.
+class FileLimitTest : public HttpServerTest {
+ protected:
+  void TearDown() override {
+    HttpServerTest::TearDown();
+    allow_files(before_.rlim_cur, before_.rlim_max);
+  }
+
+  const rlimit before_ = file_limit();
+};
+
+TEST_F(FileLimitTest, IsRaisedToWhatTheConnectionsNeed) {
+  allow_files(100, before_.rlim_max);
+  HttpServerConfig config = this->config();
+  config.limits.max_connections = 200;
+  start(config);
+  EXPECT_GT(file_limit().rlim_cur, 200u);
+  EXPECT_EQ(file_limit().rlim_max, before_.rlim_max);
+}
+
+TEST_F(FileLimitTest, AHardLimitThatIsTooLowIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        allow_files(100, 300);
+        start();
+        server_.reset();
+        std::exit(file_limit().rlim_cur == 300 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "108 connections at most, not 4096: .* is 300");
+}
+
+TEST_F(FileLimitTest, WithoutADescriptorClientsWaitAndStreamsGoOn) {
+  start();
+  HttpClient streaming = connect();
+  streaming.send(get("/hold"));
+  const HeldRequest held = wait_held();
+  held.responder->begin(200, {});
+  const int next = ::dup(streaming.fd());
+  ::close(next);
+  allow_files(static_cast<rlim_t>(next) + 1, before_.rlim_max);  // one more, which is the client's
+  HttpClient waiting = connect();
+  waiting.send(get("/echo"));
+  const std::clock_t cpu = std::clock();
+  pollfd poll{.fd = waiting.fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&poll, 1, 300), 0);
+  EXPECT_LT(std::clock() - cpu, CLOCKS_PER_SEC / 5);  // the server does not spin
+  held.responder->write("x");
+  held.responder->end();
+  EXPECT_EQ(streaming.read_reply().body, "x");
+  EXPECT_EQ(server_->connections(), 1u);
+  streaming.close();
+  EXPECT_EQ(waiting.read_reply().body, "GET /echo\n");
+}
+
 TEST_F(HttpServerTest, ADisconnectIsToldOnceInEveryStage) {
   start();
   using Leave = void (HttpClient::*)();
@@ -216,6 +329,26 @@ TEST_F(HttpServerTest, TheEndOfAStreamAndADisconnectMayRace) {
     leaver.join();
     EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
     EXPECT_LE(*held.disconnects, 1);
+  }
+}
+
+// The next client's socket may have the same descriptor.
+TEST_F(HttpServerTest, WritesToAClientThatGoesDoNotReachTheNext) {
+  start();
+  for (int i = 0; i < 200; ++i) {
+    HttpClient client = connect();
+    client.send(get("/hold"));
+    const HeldRequest held = wait_held();
+    held.responder->begin(200, {});
+    std::thread writer([&] {
+      while (*held.disconnects == 0) held.responder->write("stray");
+    });
+    client.reset();
+    HttpClient next = connect();
+    next.send(get("/echo", "Connection: close\r\n"));
+    EXPECT_EQ(next.read_reply().body, "GET /echo\n");
+    EXPECT_EQ(next.read_to_end(), "");
+    writer.join();
   }
 }
 

@@ -156,7 +156,9 @@ TEST_F(HttpServerTest, AnswersHttp10WithoutChunksAndCloses) {
 }
 
 TEST_F(HttpServerTest, EveryWriteArrivesBeforeTheNext) {
-  start();
+  HttpServerConfig config = this->config();
+  config.limits.max_unsent_bytes = 100;  // less than all of it
+  start(config);
   HttpClient client = connect();
   client.send(get("/hold"));
   const HeldRequest held = wait_held();
@@ -171,6 +173,39 @@ TEST_F(HttpServerTest, EveryWriteArrivesBeforeTheNext) {
   held.responder->end();
   EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
   EXPECT_EQ(*held.disconnects, 0);
+}
+
+// The system takes them at once, in part, or not until the client has read.
+TEST_F(HttpServerTest, SmallWritesArriveInOrder) {
+  HttpServerConfig config = this->config();
+  config.limits.max_unsent_bytes = 64 << 20;
+  start(config);
+  HttpClient client = connect(4096);
+  client.send("GET /hold HTTP/1.0\r\n\r\n");
+  const HeldRequest held = wait_held();
+  held.responder->begin(200, {});
+  client.read_until("\r\n\r\n");
+  std::size_t sent = 0, read = 0;
+  const auto digit = [](std::size_t at) { return static_cast<char>('0' + at * 2654435761u % 1000003 % 10); };
+  const auto write = [&] {
+    std::string piece(1 + sent * 7919 % 10'000, ' ');
+    for (char& c : piece) c = digit(sent++);
+    held.responder->write(std::move(piece));
+  };
+  const auto read_some = [&] {
+    char buffer[8192];
+    const ssize_t n = ::recv(client.fd(), buffer, sizeof buffer, 0);
+    ASSERT_GT(n, 0);
+    for (ssize_t i = 0; i < n; ++i) ASSERT_EQ(buffer[i], digit(read++)) << read;
+  };
+  for (int round = 0; round < 10; ++round) {
+    for (const std::size_t end = sent + 500'000; sent < end;) write();
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_NO_FATAL_FAILURE(read_some());
+      write();
+    }
+    while (read < sent) ASSERT_NO_FATAL_FAILURE(read_some());
+  }
 }
 
 TEST_F(HttpServerTest, Serves256StreamsAtOnce) {

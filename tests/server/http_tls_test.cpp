@@ -145,7 +145,7 @@ TEST_F(HttpTlsTest, RefusesALargeBodyAndEndsProperly) {
   config.limits.max_body_bytes = 1000;
   start(config);
   TlsClient client(connect(), certificate_);
-  client.send(post("/echo", std::string(300'000, 'x')));
+  client.send(post("/echo", std::string(4 << 20, 'x')));
   EXPECT_EQ(client.read_to_end().rfind("HTTP/1.1 413 ", 0), 0u);
   EXPECT_TRUE(client.ended_properly());
 }
