@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <mutex>
+#include <shared_mutex>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -18,6 +19,9 @@ namespace {
 
 namespace asio = boost::asio;
 
+// A body up to this size is read and tokenized on its I/O thread, which costs less than waking another
+// thread.
+constexpr std::size_t kSmallBody = 8 << 10;
 constexpr std::chrono::milliseconds kAbortTime{2000};  // in which clients are told of an abort
 
 struct Route {
@@ -72,6 +76,18 @@ void check_content_type(const HttpRequest& request) {
   throw ApiError(415, format_text("Content-Type is {}; it must be application/json", in_quotes(*type)));
 }
 
+// What the work throws becomes the answer.
+template <typename Work>
+void answering(Exchange& exchange, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& e) {
+    const ApiError error = to_api_error(e);
+    if (error.status == 500) log_error("request {}: {}", exchange.id(), e.what());
+    exchange.fail(error);
+  }
+}
+
 }  // namespace
 
 struct ApiServer::Impl {
@@ -93,83 +109,69 @@ struct ApiServer::Impl {
     return made;
   }
 
-  std::shared_ptr<ApiService> current_service() {
-    const std::lock_guard lock(mutex);
-    return service;
-  }
-
-  // On an I/O thread, as is answer_at_once.
+  // On an I/O thread, as is find_work.
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
-  bool answer_at_once(const std::shared_ptr<Exchange>& exchange);
+  const Route* find_work(Exchange& exchange) const;
   void check_access(const HttpRequest& request) const;
 
   const ApiServerConfig config;
   const ApiKeys keys;
   const Cors cors;
   const std::shared_ptr<AccessLog> log;
-  std::mutex mutex;
+  std::shared_mutex mutex;              // held, shared, while an I/O thread handles a request
   std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
   asio::thread_pool workers;
   HttpServer http;
 };
 
 void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  const std::string_view origin = request.header("Origin").value_or("");
-  HttpHeaders headers = cors.headers(origin);
-  const std::string route(route_name(request.path()));
-  auto told = [log = log, service = current_service(), route](const AccessRecord& record) {
+  const std::shared_lock lock(mutex);
+  HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
+  const std::string name(route_name(request.path()));
+  auto told = [log = log, service = service, name](const AccessRecord& record) {
     log->write(record);
     const double seconds = std::chrono::duration<double>(record.total).count();
-    if (service) service->metrics().add_response(route, record.method, record.status, seconds);
+    if (service) service->metrics().add_response(name, record.method, record.status, seconds);
   };
   const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
                                                    std::move(headers), std::move(told));
-  try {
-    if (answer_at_once(exchange)) return;
-  } catch (const std::exception& e) {
-    return exchange->fail(to_api_error(e));
-  }
-  asio::post(workers, [exchange, service = current_service()] {
-    try {
-      if (!service) throw ApiError(503, kNotReady);
-      const Route* found = find_route(exchange->request().path());
-      ((*service).*(found->handle))(exchange);
-    } catch (const std::exception& e) {
-      const ApiError error = to_api_error(e);
-      if (error.status == 500) log_error("request {}: {}", exchange->id(), e.what());
-      exchange->fail(error);
-    }
+  answering(*exchange, [&] {
+    const Route* route = find_work(*exchange);
+    if (route == nullptr) return;
+    if (!service) throw ApiError(503, kNotReady);
+    if (exchange->request().body.size() <= kSmallBody) return ((*service).*(route->handle))(exchange);
+    asio::post(workers, [exchange, route, service = service] {
+      answering(*exchange, [&] { ((*service).*(route->handle))(exchange); });
+    });
   });
 }
 
-// What needs no work, or is refused. False: the route is there and the client may use it.
-bool ApiServer::Impl::answer_at_once(const std::shared_ptr<Exchange>& exchange) {
-  const HttpRequest& request = exchange->request();
+// The route of a request that the client may make; null: it has its answer.
+const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
+  const HttpRequest& request = exchange.request();
   const std::string_view path = request.path();
   if (request.method == "OPTIONS") {
     const auto wanted = request.header("Access-Control-Request-Headers").value_or("");
-    exchange->send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
-    return true;
+    exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
+    return nullptr;
   }
   if (path == kHealth) {
-    if (!check_method(*exchange, "GET")) return true;
-    const std::shared_ptr<ApiService> model = current_service();
-    if (!model) throw ApiError(503, kNotReady);
-    if (!model->healthy()) throw ApiError(503, "the engine is broken; the server's log says more");
-    exchange->send_json(200, {{"status", "ok"}});
-    return true;
+    if (!check_method(exchange, "GET")) return nullptr;
+    if (!service) throw ApiError(503, kNotReady);
+    if (!service->healthy()) throw ApiError(503, "the engine is broken; the server's log says more");
+    exchange.send_json(200, {{"status", "ok"}});
+    return nullptr;
   }
   check_access(request);
   if (path == kVersion) {
-    if (!check_method(*exchange, "GET")) return true;
-    exchange->send_json(200, {{"version", QUIRE_VERSION}});
-    return true;
+    if (check_method(exchange, "GET")) exchange.send_json(200, {{"version", QUIRE_VERSION}});
+    return nullptr;
   }
   const Route* route = find_route(path);
   if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
-  if (!check_method(*exchange, route->method)) return true;
+  if (!check_method(exchange, route->method)) return nullptr;
   if (route->method == "POST") check_content_type(request);
-  return false;
+  return route;
 }
 
 // A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from

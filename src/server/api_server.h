@@ -18,7 +18,7 @@ struct ApiServerConfig {
   bool public_metrics = false;               // /metrics needs no key
   std::vector<std::string> allowed_origins;  // whose web pages may use it; none: no page
   AccessLogFormat access_log = AccessLogFormat::kText;
-  int num_workers = 2;  // threads that read requests and turn them into tokens
+  int num_workers = 2;  // threads that read large requests and turn them into tokens
 };
 
 // The OpenAI API over HTTP: routes, who may come in, and the life of the server. Until it has a service it

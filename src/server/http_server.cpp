@@ -219,6 +219,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
 }
 
 void HttpServer::stop(std::chrono::milliseconds limit) {
+  if (impl_->threads.empty()) return;  // never started, or stopped
   drain(limit);
   impl_->for_connections([](HttpConnection& connection) { connection.cut(); });
   impl_->guards.clear();

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <vector>
 
 #include "expect_error.h"
@@ -366,6 +367,18 @@ TEST_F(HttpServerTest, RespondersMayOutliveTheServer) {
   int calls = 0;
   held.responder->on_disconnect([&] { ++calls; });
   EXPECT_EQ(calls, 1);
+}
+
+TEST_F(HttpServerTest, NothingIsLeftOpenOfOneThatHasStopped) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_files();
+  start();
+  EXPECT_EQ(connect().send(get("/echo")), true);
+  server_->stop(100ms);
+  server_.reset();  // which stops it again
+  EXPECT_EQ(open_files(), before);
 }
 
 TEST_F(HttpServerTest, OneThatWasNeverStartedStops) {
