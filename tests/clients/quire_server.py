@@ -1,0 +1,109 @@
+"""A `quire serve` that runs for some tests, and plain HTTP to it."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import threading
+
+START_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class QuireServer:
+    """Runs until stop(), which checks that SIGTERM ends it in good order."""
+
+    def __init__(self, binary, *arguments, env=None):
+        command = [str(binary), "serve", *map(str, arguments), "--port", "0", "--access-log", "off"]
+        self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+        self.stderr = ""
+        self.port = None
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read_stderr, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(START_SECONDS) or self.port is None:
+            self.process.kill()
+            raise RuntimeError(f"{' '.join(command)} does not serve:\n{self.stderr}")
+
+    def _read_stderr(self):
+        for line in self.process.stderr:
+            self.stderr += line
+            if serving := re.search(r"serving .* on https?://\S+:(\d+)", line):
+                self.port = int(serving[1])
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"SIGTERM did not end the server in {STOP_SECONDS} s:\n{self.stderr}")
+        self._reader.join()
+        assert code == 0, f"the server ended with {code}:\n{self.stderr}"
+
+    def request(self, method, path, body=None, headers=None, timeout=60):
+        """Status, headers and body, without a client's interpretation."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def get(self, path, headers=None):
+        status, _, body = self.request("GET", path, headers=headers)
+        assert status == 200, body
+        return json.loads(body)
+
+    def post(self, path, expect=200, headers=None, **fields):
+        """The answer to a JSON body of these fields."""
+        headers = {"Content-Type": "application/json"} | (headers or {})
+        status, _, body = self.request("POST", path, json.dumps(fields), headers)
+        assert status == expect, body
+        return json.loads(body)
+
+    def events(self, path, **fields):
+        """The chunks of a stream. Checks its framing to the byte."""
+        headers = {"Content-Type": "application/json"}
+        status, headers, body = self.request("POST", path, json.dumps(fields | {"stream": True}), headers)
+        assert status == 200, body
+        assert headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert headers["Cache-Control"] == "no-cache"
+        return parse_events(body)
+
+    def metrics(self):
+        """Name -> sum over its labels, of every sample of /metrics."""
+        status, _, body = self.request("GET", "/metrics")
+        assert status == 200, body
+        return parse_metrics(body.decode())
+
+
+def parse_events(body):
+    events = body.split(b"\n\n")
+    assert events.pop() == b"", "a stream ends with two line feeds"
+    assert events.pop() == b"data: [DONE]"
+    assert all(event.startswith(b"data: {") and b"\n" not in event and b"\r" not in event for event in events)
+    return [json.loads(event.removeprefix(b"data: ")) for event in events]
+
+
+def parse_metrics(text):
+    values = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, value = re.fullmatch(r"([\w:]+)(?:\{.*\})? (\S+)", line).groups()
+        values[name] = values.get(name, 0.0) + float(value)
+    return values
