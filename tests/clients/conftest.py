@@ -28,7 +28,8 @@ SCRIPTS = {
 @pytest.fixture(scope="session")
 def binary():
     path = pathlib.Path(os.environ.get("QUIRE", ROOT / "build" / "release" / "bin" / "quire"))
-    assert path.is_file(), f"{path} is missing; tools/test_clients.sh builds nothing"
+    if not path.is_file():
+        pytest.exit(f"{path} is missing; build it, or name another one in QUIRE", returncode=2)
     return path
 
 
@@ -65,8 +66,8 @@ def locked(start):
 
 @pytest.fixture(scope="session")
 def narrow(start):
-    """One sequence at a time, one more may wait."""
-    return start("--max-num-seqs", 1, "--max-num-queued-reqs", 1)
+    """One sequence at a time, one more may wait, and bodies are small."""
+    return start("--max-num-seqs", 1, "--max-num-queued-reqs", 1, "--max-body-size", "256KiB")
 
 
 def make_client(server, **options):

@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import signal
 import subprocess
 import threading
 
@@ -19,6 +18,7 @@ class QuireServer:
         self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         self.stderr = ""
         self.port = None
+        self._terminated = False
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()
@@ -42,9 +42,14 @@ class QuireServer:
     def pid(self):
         return self.process.pid
 
+    def terminate(self):
+        """SIGTERM, once: the second one would end the server at once."""
+        if not self._terminated and self.process.poll() is None:
+            self.process.terminate()
+        self._terminated = True
+
     def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.terminate()
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
