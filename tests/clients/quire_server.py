@@ -89,11 +89,21 @@ class QuireServer:
         assert headers["Cache-Control"] == "no-cache"
         return parse_events(body)
 
-    def metrics(self):
-        """Name -> sum over its labels, of every sample of /metrics."""
+    def metrics_text(self):
         status, _, body = self.request("GET", "/metrics")
         assert status == 200, body
-        return parse_metrics(body.decode())
+        return body.decode()
+
+    def metrics(self):
+        """Name -> sum over its labels, of every sample of /metrics."""
+        return parse_metrics(self.metrics_text())
+
+    def responses(self):
+        """Class of status, such as 2xx -> number of answers."""
+        counts = {}
+        for status, count in re.findall(r'^http_requests_total\{.*status="(\w+)".*\} (\S+)', self.metrics_text(), re.M):
+            counts[status] = counts.get(status, 0) + float(count)
+        return counts
 
 
 def parse_events(body):

@@ -2,13 +2,11 @@
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 JSON = "Content-Type: application/json"
 CHAT = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 8}
 GOOD = "https://good.example"

@@ -1,0 +1,274 @@
+"""Holds 256 streams on the bundled model, with clients that leave, err and read slowly, and watches the server.
+
+Usage: soak.py QUIRE [SECONDS [SEED]]. Exit code 1 and a list of what went wrong if anything did. It reads sockets in
+large, late pieces, since it shares the cores with the server.
+"""
+
+import asyncio
+import collections
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import time
+
+from quire_server import QuireServer
+
+STREAMS = 256
+SLOW_READERS = 16  # of them
+LEAVE, ERR = 0.05, 0.05  # shares of requests
+WARM_UP = 0.2  # share of the time
+MAX_RSS_GROWTH = 0.01
+CANARY_SECONDS = 10
+DRAIN_SECONDS = 30
+READ_DELAY = 0.1  # seconds between the reads of a stream
+FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS]
+
+QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
+PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
+CANARY = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 48}
+
+
+def http(path, body, method="POST", headers="Content-Type: application/json\r\n"):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+INVALID = [
+    (http("/v1/completions", b"{"), 400),
+    (http("/v1/completions", b"[" * 1000), 400),
+    (http("/v1/completions", {"prompt": []}), 400),
+    (http("/v1/completions", {"prompt": [99999]}), 400),
+    (http("/v1/completions", {"prompt": "a", "n": 0}), 400),
+    (http("/v1/completions", {"prompt": "a", "max_tokens": 1 << 40}), 400),
+    (http("/v1/completions", {"prompt": "a", "temperature": -1, "stream": True}), 400),
+    (http("/v1/completions", {"prompt": "a " * 5000, "stream": True}), 400),
+    (http("/v1/completions", {"prompt": "a", "model": "another"}), 404),
+    (http("/v1/completions", {"prompt": "a"}, headers="Content-Type: text/plain\r\n"), 415),
+    (http("/v1/completions", {"prompt": "a"}, headers="Content-Type: application/json\r\nOrigin: http://x.y\r\n"), 403),
+    (http("/v1/chat/completions", {"messages": []}), 400),
+    (http("/v1/chat/completions", {"messages": [{"role": "user", "content": 1}]}), 400),
+    (http("/v1/chat/completions", {"messages": [{"role": "robot", "content": "a"}]}), 400),
+    (http("/v1/chat/completions", b"", "GET"), 405),
+    (http("/nowhere", {}), 404),
+    (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n", 413),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40000 + b"\r\n\r\n", 431),
+    (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+]
+
+
+class Soak:
+    def __init__(self, server, seconds, seed):
+        self.server = server
+        self.seconds = seconds
+        self.random = random.Random(seed)
+        self.begin = time.monotonic()
+        self.counts = collections.Counter()
+        self.errors = []
+        self.samples = []  # (seconds since the beginning, bytes of RSS)
+        self.expected = None
+
+    def over(self):
+        return time.monotonic() - self.begin > self.seconds
+
+    def error(self, text):
+        self.errors.append(f"{time.monotonic() - self.begin:.1f} s: {text}")
+
+    async def connect(self):
+        # A buffer of a byte: bytes that are not read yet stay with the kernel, and there with the server.
+        return await asyncio.open_connection("127.0.0.1", self.server.port, limit=1)
+
+    def stream_request(self):
+        fields = {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": self.random.randint(8, 160),
+            "temperature": self.random.choice([0, 0.7, 1.5]),
+            "seed": self.random.randrange(1 << 30),
+            "ignore_eos": self.random.random() < 0.5,
+        }
+        if self.random.random() < 0.1:
+            fields["stop"] = [" the", "."]
+        if self.random.random() < 0.5:
+            return http("/v1/completions", fields | {"prompt": self.random.choice(PROMPTS)})
+        return http("/v1/chat/completions", fields | {"messages": [{"role": "user", "content": self.random.choice(QUESTIONS)}]})
+
+    async def read_stream(self, reader, delay, piece):
+        """What a stream had, to its end."""
+        data = b""
+        while not data.endswith(b"\r\n0\r\n\r\n"):
+            part = await asyncio.wait_for(reader.read(piece), 120)
+            if not part:
+                break
+            data += part
+            await asyncio.sleep(delay)
+        return data
+
+    def check_stream(self, data):
+        complete = data.startswith(b"HTTP/1.1 200 ") and b"data: [DONE]\n\n\r\n0\r\n\r\n" in data[-40:]
+        usage = data.rfind(b'"completion_tokens":')
+        if not complete or usage < 0 or b'"error"' in data:
+            return self.error(f"a stream began {data[:300]!r} and ended {data[-200:]!r}")
+        self.counts["tokens"] += int(data[usage + 20 : usage + 30].split(b",")[0].split(b"}")[0])
+        self.counts["streams"] += 1
+
+    async def err(self):
+        request, status = self.random.choice(INVALID)
+        reader, writer = await self.connect()
+        writer.write(request)
+        line = await asyncio.wait_for(reader.read(300), 60)
+        if not line.startswith(b"HTTP/1.1 %d " % status):
+            self.error(f"{request[:80]!r} got {line!r}, not {status}")
+        writer.close()
+        self.counts["invalid"] += 1
+
+    async def leave(self):
+        reader, writer = await self.connect()
+        writer.write(self.stream_request())
+        for _ in range(self.random.randrange(6)):
+            await reader.read(2000)
+            await asyncio.sleep(self.random.random() * 0.2)
+        if self.random.random() < 0.5:
+            writer.transport.abort()
+        writer.close()
+        self.counts["disconnects"] += 1
+
+    async def hold_streams(self, is_slow):
+        """One stream after the other, on one connection as long as it lasts."""
+        connection = None
+        while not self.over():
+            dice = self.random.random()
+            try:
+                if dice < LEAVE:
+                    await self.leave()
+                elif dice < LEAVE + ERR:
+                    await self.err()
+                else:
+                    connection = connection or await self.connect()
+                    connection[1].write(self.stream_request())
+                    delay, piece = (READ_DELAY * 2, 700) if is_slow else (READ_DELAY, 1 << 16)
+                    self.check_stream(await self.read_stream(connection[0], delay, piece))
+            except (OSError, asyncio.TimeoutError) as caught:
+                self.error(f"a client failed: {caught!r}")
+                connection = None
+        if connection:
+            connection[1].close()
+
+    async def ask_canary(self):
+        reader, writer = await self.connect()
+        writer.write(http("/v1/chat/completions", CANARY, headers="Content-Type: application/json\r\nConnection: close\r\n"))
+        answer = b""
+        while part := await reader.read(1 << 16):
+            answer += part
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            return answer
+        return json.dumps(json.loads(body)["choices"]).encode()
+
+    async def watch_canary(self):
+        while not self.over():
+            answer = await self.ask_canary()
+            self.counts["canaries"] += 1
+            if answer != self.expected:
+                self.error(f"the canary said {answer!r}, not {self.expected!r}")
+            await asyncio.sleep(CANARY_SECONDS)
+
+    async def watch_memory(self):
+        while not self.over():
+            self.samples.append((time.monotonic() - self.begin, rss(self.server.pid)))
+            await asyncio.sleep(1)
+
+    async def run(self):
+        self.expected = await self.ask_canary()
+        self.begin = time.monotonic()
+        clients = [self.hold_streams(is_slow=i < SLOW_READERS) for i in range(STREAMS)]
+        await asyncio.gather(self.watch_canary(), self.watch_memory(), *clients)
+
+    async def stop_under_load(self):
+        """SIGTERM while streams run: they end well, and so does the server. Returns how long that took."""
+        connections = [await self.connect() for _ in range(32)]
+        for _, writer in connections:
+            writer.write(self.stream_request())
+        await asyncio.gather(*(reader.readexactly(12) for reader, _ in connections))
+        begin = time.monotonic()
+        self.server.terminate()
+        for data in await asyncio.gather(*(self.read_stream(reader, 0, 1 << 16) for reader, _ in connections)):
+            self.check_stream(b"HTTP/1.1 200" + data)
+        for _, writer in connections:
+            writer.close()
+        return begin
+
+    def rss_growth(self):
+        """Of the last tenth of the time over the first tenth after warm-up, and both in MiB."""
+
+        def median(begin, end):
+            inside = [size for at, size in self.samples if begin <= at / self.seconds <= end]
+            return statistics.median(inside) / 2**20
+
+        first, last = median(WARM_UP, WARM_UP + 0.1), median(0.9, 1.0)
+        return last / first - 1, first, last
+
+
+def rss(pid):
+    pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def handles(pid):
+    """Open files and threads."""
+    return tuple(len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("fd", "task"))
+
+
+def wait_for_idle(server, baseline):
+    """What is left of requests and handles once every client has gone, or None."""
+    for _ in range(200):
+        metrics = server.metrics()
+        left = {name: metrics[f"vllm:{name}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")}
+        if not any(left.values()) and handles(server.pid) == baseline:
+            return None
+        time.sleep(0.05)
+    return f"{left}, (files, threads) {handles(server.pid)} where {baseline} were before"
+
+
+def main(binary, seconds=600, seed=1):
+    server = QuireServer(binary, *FLAGS)
+    server.post("/v1/chat/completions", **CANARY)
+    soak = Soak(server, float(seconds), int(seed))
+    baseline = handles(server.pid)
+    asyncio.run(soak.run())
+    if left := wait_for_idle(server, baseline):
+        soak.error(f"left behind: {left}")
+    failures = {code: n for code, n in server.responses().items() if code.startswith("5")}
+    if failures:
+        soak.error(f"answers of the server: {failures}")
+    preemptions = server.metrics()["vllm:num_preemptions_total"]
+    stopped_at = asyncio.run(soak.stop_under_load())
+    server.stop()
+    stop_seconds = time.monotonic() - stopped_at
+    if stop_seconds > DRAIN_SECONDS:
+        soak.error(f"the server took {stop_seconds:.1f} s to stop")
+    growth, first, last = soak.rss_growth()
+    if growth >= MAX_RSS_GROWTH:
+        soak.error(f"RSS grew by {growth:.2%}")
+
+    counts = soak.counts
+    requests = counts["streams"] + counts["invalid"] + counts["disconnects"]
+    print(
+        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests ({counts['disconnects']} left, {counts['invalid']} "
+        f"invalid), {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), {preemptions:.0f} preemptions, "
+        f"{counts['canaries']} canaries, {len(soak.errors)} errors; RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); "
+        f"files and threads {baseline}; SIGTERM took {stop_seconds:.1f} s"
+    )
+    for error in soak.errors[:20]:
+        print(f"soak: {error}", file=sys.stderr)
+    return 1 if soak.errors else 0
+
+
+if __name__ == "__main__":
+    if not 2 <= len(sys.argv) <= 4:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
