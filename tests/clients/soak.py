@@ -24,6 +24,7 @@ MAX_RSS_GROWTH = 0.01
 CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
 READ_DELAY = 0.1  # seconds between the reads of a stream
+STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
 FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
@@ -99,7 +100,7 @@ class Soak:
     async def read_stream(self, reader, delay, piece):
         """What a stream had, to its end."""
         data = b""
-        while not data.endswith(b"\r\n0\r\n\r\n"):
+        while not data.endswith(STREAM_END):
             part = await asyncio.wait_for(reader.read(piece), 120)
             if not part:
                 break
@@ -108,7 +109,7 @@ class Soak:
         return data
 
     def check_stream(self, data):
-        complete = data.startswith(b"HTTP/1.1 200 ") and b"data: [DONE]\n\n\r\n0\r\n\r\n" in data[-40:]
+        complete = data.startswith(b"HTTP/1.1 200 ") and data.endswith(b"data: [DONE]\n\n" + STREAM_END)
         usage = data.rfind(b'"completion_tokens":')
         if not complete or usage < 0 or b'"error"' in data:
             return self.error(f"a stream began {data[:300]!r} and ended {data[-200:]!r}")
@@ -129,7 +130,8 @@ class Soak:
         reader, writer = await self.connect()
         writer.write(self.stream_request())
         for _ in range(self.random.randrange(6)):
-            await reader.read(2000)
+            if (await reader.read(2000)).endswith(STREAM_END):
+                break
             await asyncio.sleep(self.random.random() * 0.2)
         if self.random.random() < 0.5:
             writer.transport.abort()
