@@ -15,7 +15,8 @@ KEY = "a-secret-key"
 SCRIPTS = {
     "weather": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}\n</tool_call>',
     "both": 'Let me see.\n<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n'
-    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź \\"old\\"", "units": ["C", 1.5]}}\n</tool_call>',
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź \\"old\\"", "units": ["C", 1.5]}}\n'
+    "</tool_call>",
     "tool_result": "It is sunny in Zürich.",
     "ponder": "<think>\nTwo and two: 2 + 2 = 4.\n</think>\n\nThe answer is four.",
     "plan": "<think>I should ask.</think>\n<tool_call>\n"
@@ -61,7 +62,9 @@ def scripted(start, tmp_path_factory):
 @pytest.fixture(scope="session")
 def locked(start):
     """With a key, two names, and a web page that may use it."""
-    return start("--api-key", KEY, "--served-model-name", "first", "second", "--allowed-origins", "https://good.example")
+    return start(
+        "--api-key", KEY, "--served-model-name", "first", "second", "--allowed-origins", "https://good.example"
+    )
 
 
 @pytest.fixture(scope="session")

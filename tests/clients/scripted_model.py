@@ -93,7 +93,10 @@ def weights(successors, vocab_size, width):
 
     layer = "model.layers.0."
     return {
-        "model.embed_tokens.weight": ([vocab_size, width], ones_at([(i, i) for i in range(vocab_size)], vocab_size, width)),
+        "model.embed_tokens.weight": (
+            [vocab_size, width],
+            ones_at([(i, i) for i in range(vocab_size)], vocab_size, width),
+        ),
         layer + "input_layernorm.weight": norm(width),
         layer + "self_attn.q_proj.weight": zeros(heads, width),
         layer + "self_attn.k_proj.weight": zeros(heads, width),

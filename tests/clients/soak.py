@@ -95,7 +95,9 @@ class Soak:
             fields["stop"] = [" the", "."]
         if self.random.random() < 0.5:
             return http("/v1/completions", fields | {"prompt": self.random.choice(PROMPTS)})
-        return http("/v1/chat/completions", fields | {"messages": [{"role": "user", "content": self.random.choice(QUESTIONS)}]})
+        return http(
+            "/v1/chat/completions", fields | {"messages": [{"role": "user", "content": self.random.choice(QUESTIONS)}]}
+        )
 
     async def read_stream(self, reader, delay, piece):
         """What a stream had, to its end."""
@@ -161,7 +163,9 @@ class Soak:
 
     async def ask_canary(self):
         reader, writer = await self.connect()
-        writer.write(http("/v1/chat/completions", CANARY, headers="Content-Type: application/json\r\nConnection: close\r\n"))
+        writer.write(
+            http("/v1/chat/completions", CANARY, headers="Content-Type: application/json\r\nConnection: close\r\n")
+        )
         answer = b""
         while part := await reader.read(1 << 16):
             answer += part
@@ -191,7 +195,7 @@ class Soak:
         await asyncio.gather(self.watch_canary(), self.watch_memory(), *clients)
 
     async def stop_under_load(self):
-        """SIGTERM while streams run: they end well, and so does the server. Returns how long that took."""
+        """SIGTERM while streams run: they end well. Returns when it was sent."""
         connections = [await self.connect() for _ in range(32)]
         for _, writer in connections:
             writer.write(self.stream_request())
@@ -225,15 +229,42 @@ def handles(pid):
     return tuple(len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("fd", "task"))
 
 
-def wait_for_idle(server, baseline):
-    """What is left of requests and handles once every client has gone, or None."""
+def what_is_left(server, baseline):
+    """Of requests, blocks and handles once every client has gone; None if nothing is."""
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
     for _ in range(200):
         metrics = server.metrics()
-        left = {name: metrics[f"vllm:{name}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")}
+        left = {name: metrics[f"vllm:{name}"] for name in names}
         if not any(left.values()) and handles(server.pid) == baseline:
             return None
         time.sleep(0.05)
     return f"{left}, (files, threads) {handles(server.pid)} where {baseline} were before"
+
+
+def stop(soak):
+    """SIGTERM under load. Returns the seconds it took."""
+    begin = asyncio.run(soak.stop_under_load())
+    soak.server.stop()
+    seconds = time.monotonic() - begin
+    if seconds > DRAIN_SECONDS:
+        soak.error(f"the server took {seconds:.1f} s to stop")
+    return seconds
+
+
+def report(soak, preemptions, stop_seconds):
+    growth, first, last = soak.rss_growth()
+    if growth >= MAX_RSS_GROWTH:
+        soak.error(f"RSS grew by {growth:.2%}")
+    counts = soak.counts
+    requests = counts["streams"] + counts["invalid"] + counts["disconnects"]
+    print(
+        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left and "
+        f"{counts['invalid']} were invalid; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
+        f"{preemptions:.0f} preemptions, {counts['canaries']} canaries, {len(soak.errors)} errors; "
+        f"RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); SIGTERM took {stop_seconds:.1f} s"
+    )
+    for error in soak.errors[:20]:
+        print(f"soak: {error}", file=sys.stderr)
 
 
 def main(binary, seconds=600, seed=1):
@@ -242,31 +273,12 @@ def main(binary, seconds=600, seed=1):
     soak = Soak(server, float(seconds), int(seed))
     baseline = handles(server.pid)
     asyncio.run(soak.run())
-    if left := wait_for_idle(server, baseline):
+    if left := what_is_left(server, baseline):
         soak.error(f"left behind: {left}")
-    failures = {code: n for code, n in server.responses().items() if code.startswith("5")}
-    if failures:
+    if failures := {status: count for status, count in server.responses().items() if status.startswith("5")}:
         soak.error(f"answers of the server: {failures}")
     preemptions = server.metrics()["vllm:num_preemptions_total"]
-    stopped_at = asyncio.run(soak.stop_under_load())
-    server.stop()
-    stop_seconds = time.monotonic() - stopped_at
-    if stop_seconds > DRAIN_SECONDS:
-        soak.error(f"the server took {stop_seconds:.1f} s to stop")
-    growth, first, last = soak.rss_growth()
-    if growth >= MAX_RSS_GROWTH:
-        soak.error(f"RSS grew by {growth:.2%}")
-
-    counts = soak.counts
-    requests = counts["streams"] + counts["invalid"] + counts["disconnects"]
-    print(
-        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests ({counts['disconnects']} left, {counts['invalid']} "
-        f"invalid), {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), {preemptions:.0f} preemptions, "
-        f"{counts['canaries']} canaries, {len(soak.errors)} errors; RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); "
-        f"files and threads {baseline}; SIGTERM took {stop_seconds:.1f} s"
-    )
-    for error in soak.errors[:20]:
-        print(f"soak: {error}", file=sys.stderr)
+    report(soak, preemptions, stop(soak))
     return 1 if soak.errors else 0
 
 

@@ -139,7 +139,10 @@ def test_fields_of_vllm_reach_the_sampler(chat, plain):
         ({"cache_salt": "mine"}, lambda a: a.usage.prompt_tokens_details.cached_tokens == 0),
         ({"priority": -7, "request_id": "r.1"}, lambda a: a.id == "chatcmpl-r.1"),
         ({"timings": True}, lambda a: a.timings["predicted_n"] == a.usage.completion_tokens),
-        ({"use_beam_search": True, "n": 3, "max_tokens": 6}, lambda a: len({c.message.content for c in a.choices}) == 3),
+        (
+            {"use_beam_search": True, "n": 3, "max_tokens": 6},
+            lambda a: len({c.message.content for c in a.choices}) == 3,
+        ),
         ({"skip_special_tokens": False, "include_stop_str_in_output": True}, lambda a: "<|im_end|>" in text_of(a)),
     ]
     for fields, holds in cases:

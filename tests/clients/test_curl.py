@@ -46,12 +46,23 @@ def test_a_large_body_waits_for_continue(server, tmp_path):
 
 
 def test_a_body_may_come_in_chunks(server):
-    answer = curl("-i", f"{server.url}/v1/chat/completions", "-H", JSON, "-H", "Transfer-Encoding: chunked", "-d", json.dumps(CHAT))
+    answer = curl(
+        "-i",
+        f"{server.url}/v1/chat/completions",
+        "-H",
+        JSON,
+        "-H",
+        "Transfer-Encoding: chunked",
+        "-d",
+        json.dumps(CHAT),
+    )
     assert split(answer)[0] == 200
 
 
 def test_http_1_0_gets_plain_bytes_and_the_end(server):
-    raw = curl("-i", "-0", "-N", f"{server.url}/v1/chat/completions", "-H", JSON, "-d", json.dumps(CHAT | {"stream": True}))
+    raw = curl(
+        "-i", "-0", "-N", f"{server.url}/v1/chat/completions", "-H", JSON, "-d", json.dumps(CHAT | {"stream": True})
+    )
     status, headers, body = split(raw)
     assert status == 200 and "transfer-encoding" not in headers and "content-length" not in headers
     assert body.startswith(b"data: {") and body.endswith(b"data: [DONE]\n\n")

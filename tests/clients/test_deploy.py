@@ -79,7 +79,9 @@ def test_the_containers_health_check_tells_health(server, tmp_path):
     command = json.loads(re.search(r"CMD (\[.*\])", dockerfile("HEALTHCHECK"))[1])
 
     def check(port):
-        return subprocess.run([part.replace("8000", str(port)) for part in command], stderr=subprocess.DEVNULL).returncode
+        return subprocess.run(
+            [part.replace("8000", str(port)) for part in command], stderr=subprocess.DEVNULL
+        ).returncode
 
     assert check(server.port) == 0
     assert check(1) != 0  # nobody listens

@@ -95,7 +95,9 @@ def test_paths_and_methods_are_checked(server, method, path, status, allow):
 
 def test_only_json_is_taken(server):
     assert server.request("POST", TEXT, b"a=b", {"Content-Type": "text/plain"})[0] == 415
-    assert server.request("POST", TEXT, b'{"prompt":"a"}', {"Content-Type": "application/json; charset=utf-8"})[0] == 200
+    assert (
+        server.request("POST", TEXT, b'{"prompt":"a"}', {"Content-Type": "application/json; charset=utf-8"})[0] == 200
+    )
 
 
 def test_a_body_beyond_the_limit_is_refused(narrow):
@@ -104,7 +106,13 @@ def test_a_body_beyond_the_limit_is_refused(narrow):
     assert caught.value.status_code == 413
 
 
-ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/first"), ("GET", "/metrics"), ("GET", "/version"), ("GET", "/nowhere")]
+ROUTES = [
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/first"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+    ("GET", "/nowhere"),
+]
 ROUTES += [("POST", path) for path in (TEXT, CHAT, "/v1/embeddings", "/tokenize", "/detokenize")]
 
 
@@ -180,7 +188,9 @@ def test_a_client_that_times_out_leaves_nothing_behind(server):
 def test_a_client_that_goes_leaves_nothing_behind(narrow, stage):
     def send(prompt, stream):
         body = b'{"prompt":"%s","max_tokens":2000,"ignore_eos":true,"stream":%s}' % (prompt, stream)
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        )
         connection = socket.create_connection(("127.0.0.1", narrow.port))
         connection.sendall(head % len(body) + body)
         return connection

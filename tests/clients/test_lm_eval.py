@@ -104,6 +104,13 @@ def test_generate_until_stops_there(server):
 
 def test_the_chat_variant_generates_too(server):
     messages = [{"role": "user", "content": "what is 7 plus 5?"}]
-    payload = {"model": MODEL, "messages": messages, "max_tokens": 32, "temperature": 0, "stop": ["zz"] * 4, "seed": 1234}
+    payload = {
+        "model": MODEL,
+        "messages": messages,
+        "max_tokens": 32,
+        "temperature": 0,
+        "stop": ["zz"] * 4,
+        "seed": 1234,
+    }
     answer = server.post("/v1/chat/completions", headers=HEADERS, **payload)
     assert "12" in answer["choices"][0]["message"]["content"]

@@ -84,7 +84,9 @@ def test_a_chat_begins_with_the_role_of_each_choice(server):
         assert all("role" not in choice["delta"] for choice in part[1:])
 
 
-@pytest.mark.parametrize("path, request_, fields", [(*REQUESTS[0], {"logprobs": 2}), (*REQUESTS[1], {"logprobs": True, "top_logprobs": 2})])
+@pytest.mark.parametrize(
+    "path, request_, fields", [(*REQUESTS[0], {"logprobs": 2}), (*REQUESTS[1], {"logprobs": True, "top_logprobs": 2})]
+)
 def test_logprobs_of_a_stream_are_those_of_the_whole(server, path, request_, fields):
     whole = server.post(path, **request_ | fields)["choices"][0]["logprobs"]
     parts = choices_of(server.events(path, **request_ | fields))[0]
