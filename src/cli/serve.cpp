@@ -29,13 +29,14 @@ struct Serve {
   std::string address(std::uint16_t port) const;
 };
 
-// The first SIGINT or SIGTERM ends wait(), the next one the program. One at a time.
+// SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container. After
+// arm() the first one ends wait(), the next one the program. One at a time.
 class StopSignal {
  public:
   StopSignal() {
     event_ = ::eventfd(0, EFD_CLOEXEC);
     QUIRE_CHECK(event_ >= 0, "no eventfd");
-    raised_ = false;
+    raised_ = true;
     struct sigaction action {};
     action.sa_handler = [](int signal) {
       if (raised_.exchange(true)) ::_exit(128 + signal);
@@ -46,6 +47,7 @@ class StopSignal {
     sigaction(SIGTERM, &action, nullptr);
   }
 
+  static void arm() { raised_ = false; }
   static void wait() {
     std::uint64_t count = 0;
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
@@ -54,7 +56,7 @@ class StopSignal {
 
  private:
   static inline int event_ = -1;
-  static inline std::atomic<bool> raised_{false};
+  static inline std::atomic<bool> raised_{true};
 };
 
 std::string Serve::address(std::uint16_t port) const {
@@ -65,6 +67,7 @@ std::string Serve::address(std::uint16_t port) const {
 
 int Serve::run() {
   std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
+  const StopSignal stop;
   server.access_log = server::parse_access_log_format(access_log);
   server::check_options(service);  // before the model is loaded
   server::ApiServer http(server);
@@ -72,7 +75,7 @@ int Serve::run() {
   auto loaded = std::make_unique<Engine>(
       engine, shape.empty() ? open_model(engine.model) : random_model(find_shape(shape)));
   const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
-  const StopSignal stop;
+  StopSignal::arm();
   http.serve(model);
   print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
              address(http.port()));
@@ -90,11 +93,13 @@ void add_access_options(CLI::App& command, Serve& serve) {
           "--api-key", server.api_keys,
           "a key that every request but /health must bring (repeatable; or in QUIRE_API_KEY, where ps "
           "does not show it)")
+      ->allow_extra_args(false)
       ->envname("QUIRE_API_KEY");
   command.add_flag("--public-metrics", server.public_metrics, "/metrics needs no key");
   command
       .add_option("--allowed-origins", server.allowed_origins,
                   "origins of web pages that may use the server, https://example.com; *: all (default: none)")
+      ->allow_extra_args(false)
       ->delimiter(',');
   command.add_option("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");
   command
