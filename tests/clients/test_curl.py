@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 
@@ -106,6 +107,21 @@ def test_a_page_of_another_origin_may_not(locked, server):
         assert status == 403 and "access-control-allow-origin" not in headers
         preflight = split(curl("-i", "-X", "OPTIONS", f"{url}/v1/chat/completions", *asks))[1]
         assert "access-control-allow-origin" not in preflight
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls_needs_no_more_than_a_certificate(start, tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-out", certificate, "-keyout", key]
+    subprocess.run(made, check=True, stderr=subprocess.DEVNULL)
+    server = start("--ssl-certfile", certificate, "--ssl-keyfile", key)
+    url = f"https://localhost:{server.port}"
+    assert json.loads(curl("--cacert", certificate, f"{url}/health")) == {"status": "ok"}
+    raw = curl("--cacert", certificate, f"{url}/v1/completions", "-H", JSON, "-d", '{"prompt":"a","stream":true}')
+    assert raw.endswith(b"data: [DONE]\n\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        curl(f"http://localhost:{server.port}/health")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import socket
+import subprocess
 import threading
 import time
 
@@ -241,3 +242,9 @@ def test_after_the_drain_timeout_streams_end_as_aborted(start):
         *_, last = chunks
         assert last.choices[0].finish_reason == "abort"
     server.stop()
+
+
+def test_a_key_does_not_swallow_the_model(binary, tmp_path):
+    command = [binary, "serve", "--port", "0", "--api-key", "one", "--api-key", "two", tmp_path / "no-model"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "no-model" in ended.stderr
