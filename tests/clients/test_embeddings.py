@@ -5,7 +5,7 @@ import struct
 import openai
 import pytest
 
-from conftest import MODEL
+from conftest import MODEL, make_client
 
 TEXTS = ["What is a KV cache?", "Once there was a fox.", "What is a KV cache?"]
 
@@ -57,7 +57,7 @@ def test_token_ids_are_inputs_too(client, server):
 @pytest.mark.parametrize(
     "fields, param",
     [({"input": ""}, "input"), ({"input": []}, "input"), ({"input": "a", "dimensions": 8}, "dimensions"),
-     ({"input": "a", "encoding_format": "int8"}, "encoding_format"), ({"input": [5000]}, "input")],
+     ({"input": "a", "encoding_format": "int8"}, "encoding_format"), ({"input": [5000]}, "input[0]")],
 )  # fmt: skip
 def test_what_is_wrong_is_named(client, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:
@@ -70,3 +70,11 @@ def test_an_input_beyond_the_context_is_refused_or_cut(client):
         embed(client, "word " * 3000)
     assert caught.value.code == "context_length_exceeded"
     assert embed(client, "word " * 3000, extra_body={"truncate_prompt_tokens": 100}).usage.prompt_tokens == 100
+
+
+def test_the_mean_of_a_token_is_the_token(client, start):
+    with make_client(start("--pooling-type", "mean")) as of_means:
+        assert embed(of_means, [7]).data[0].embedding == embed(client, [7]).data[0].embedding
+        mean, last = embed(of_means, TEXTS[0]).data[0].embedding, embed(client, TEXTS[0]).data[0].embedding
+    assert cosine(mean, mean) == pytest.approx(1, abs=1e-5)
+    assert cosine(mean, last) < 0.99
