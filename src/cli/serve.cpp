@@ -29,8 +29,8 @@ struct Serve {
   std::string address(std::uint16_t port) const;
 };
 
-// SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container. After
-// arm() the first one ends wait(), the next one the program. One at a time.
+// SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container.
+// After arm() the first one ends wait(), the next one the program. One at a time.
 class StopSignal {
  public:
   StopSignal() {

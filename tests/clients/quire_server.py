@@ -11,14 +11,15 @@ STOP_SECONDS = 30
 
 
 class QuireServer:
-    """Runs until stop(), which checks that SIGTERM ends it in good order."""
+    """Runs until stop(), which checks that SIGTERM ends it in good order. It is there once it has said `until`."""
 
-    def __init__(self, binary, *arguments, env=None):
+    def __init__(self, binary, *arguments, env=None, until="serving"):
         command = [str(binary), "serve", *map(str, arguments), "--port", "0", "--access-log", "off"]
         self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         self.stderr = ""
         self.port = None
         self._terminated = False
+        self._until = until
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()
@@ -29,8 +30,8 @@ class QuireServer:
     def _read_stderr(self):
         for line in self.process.stderr:
             self.stderr += line
-            if serving := re.search(r"serving .* on https?://\S+:(\d+)", line):
-                self.port = int(serving[1])
+            if said := re.search(rf"{self._until} .*https?://\S+:(\d+)", line):
+                self.port = int(said[1])
                 self._ready.set()
         self._ready.set()
 
@@ -48,7 +49,7 @@ class QuireServer:
             self.process.terminate()
         self._terminated = True
 
-    def stop(self):
+    def stop(self, expected_code=0):
         self.terminate()
         try:
             code = self.process.wait(STOP_SECONDS)
@@ -56,7 +57,7 @@ class QuireServer:
             self.process.kill()
             raise AssertionError(f"SIGTERM did not end the server in {STOP_SECONDS} s:\n{self.stderr}")
         self._reader.join()
-        assert code == 0, f"the server ended with {code}:\n{self.stderr}"
+        assert code == expected_code, f"the server ended with {code}:\n{self.stderr}"
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """Status, headers and body, without a client's interpretation."""

@@ -1,3 +1,5 @@
+import json
+import signal
 import socket
 import subprocess
 import threading
@@ -7,6 +9,7 @@ import openai
 import pytest
 
 from conftest import KEY, MODEL, is_idle, make_client, wait_until
+from quire_server import QuireServer
 
 LONG = {"prompt": "Once", "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
 CHAT = "/v1/chat/completions"
@@ -177,6 +180,25 @@ def test_a_full_queue_is_told_and_the_client_comes_again(narrow):
         leaver.join()
         queued.join()
     wait_until(lambda: is_idle(narrow))
+
+
+SLOW_TO_LOAD = ["--shape", "qwen3-0.6b", "--kv-cache-memory", "64MiB"]
+
+
+def test_a_server_that_loads_is_waited_for(start):
+    server = start(*SLOW_TO_LOAD, until="loading")
+    status, headers, body = server.request("GET", "/health")
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    assert json.loads(body)["error"]["type"] == "unavailable_error"
+    with make_client(server, max_retries=60) as client:
+        models = client.models.with_raw_response.list()
+    assert models.retries_taken >= 1 and len(models.parse().data) == 1
+    server.stop()
+
+
+def test_a_server_that_loads_can_be_ended(binary):
+    server = QuireServer(binary, *SLOW_TO_LOAD, until="loading")
+    server.stop(expected_code=128 + signal.SIGTERM)
 
 
 def test_a_client_that_times_out_leaves_nothing_behind(server):
