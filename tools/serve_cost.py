@@ -39,7 +39,7 @@ def load(quire, url, prompts, streams):
 
 def main(quire, *flags):
     library = run_json(
-        [quire, "bench", "latency", *flags, "--input-len", str(INPUT), "--output-len", str(OUTPUT), "--repeat", "8"]
+        [quire, "bench", "latency", *flags, "--input-len", str(INPUT), "--output-len", str(OUTPUT), "--repeat", "32"]
         + ["--temperature", "0", "--json"]
     )
     command = [quire, "serve", *flags, "--port", "0", "--access-log", "off"]
@@ -53,7 +53,7 @@ def main(quire, *flags):
             found = re.search(r"serving .* on (\S+)", line)
             url = found and found.group(1)
         load(quire, url, 2, 1)
-        one = load(quire, url, 8, 1)
+        one = load(quire, url, 32, 1)
         print(f"one stream: TTFT {library['ttft_ms']['p50']:.3f} ms in the library, {one['ttft_ms']['p50']:.3f} ms served")
         print(f"one stream: ITL {library['itl_ms']['p50']:.4f} ms in the library, {one['itl_ms']['p50']:.4f} ms served")
         before = thread_seconds(server.pid)
