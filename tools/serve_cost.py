@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What serving costs beside the engine: time added to a request and to a token at one stream, and the processor time
-of the server's threads at 256 streams.
+"""What serving costs beside the engine: time added to a request of one token and to each further token, and the
+processor time of the server's threads at 256 streams.
 
 Usage: serve_cost.py QUIRE [FLAGS...]    FLAGS: the model and how the engine runs, such as --shape qwen3-0.6b.
 """
@@ -8,8 +8,11 @@ Usage: serve_cost.py QUIRE [FLAGS...]    FLAGS: the model and how the engine run
 import json
 import os
 import re
+import socket
+import statistics
 import subprocess
 import sys
+import time
 
 INPUT, OUTPUT = 128, 512
 SERVER_THREADS = ("quire-http", "quire-output", "quire")  # the last: the workers
@@ -37,6 +40,40 @@ def load(quire, url, prompts, streams):
     )["runs"][0]
 
 
+class Connection:
+    """A client that costs as little as one can."""
+
+    def __init__(self, url):
+        self.socket = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request):
+        """Milliseconds until the whole answer is there, and its body."""
+        begin = time.perf_counter()
+        self.socket.sendall(request)
+        answer = b""
+        while True:
+            answer += self.socket.recv(1 << 16)
+            head, end, body = answer.partition(b"\r\n\r\n")
+            if end and len(body) == int(re.search(rb"Content-Length: (\d+)", head).group(1)):
+                return (time.perf_counter() - begin) * 1e3, body
+
+
+def measure_request(url):
+    """Medians of what a request takes beyond the engine's part of it, and of one that has none."""
+    connection = Connection(url)
+    body = json.dumps({"prompt": list(range(300, 300 + INPUT)), "max_tokens": 1, "timings": True}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    added = []
+    health = []
+    for _ in range(300):
+        taken, answer = connection.ask((head % len(body)).encode() + body)
+        timings = json.loads(answer)["timings"]
+        added.append(taken - timings["queue_ms"] - timings["prompt_ms"] - timings["predicted_ms"])
+        health.append(connection.ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")[0])
+    return statistics.median(added), statistics.median(health)
+
+
 def main(quire, *flags):
     library = run_json(
         [quire, "bench", "latency", *flags, "--input-len", str(INPUT), "--output-len", str(OUTPUT), "--repeat", "32"]
@@ -54,6 +91,8 @@ def main(quire, *flags):
             url = found and found.group(1)
         load(quire, url, 2, 1)
         one = load(quire, url, 32, 1)
+        added, health = measure_request(url)
+        print(f"a request: {added:.3f} ms beside the engine's part; /health {health:.3f} ms")
         print(f"one stream: TTFT {library['ttft_ms']['p50']:.3f} ms in the library, {one['ttft_ms']['p50']:.3f} ms served")
         print(f"one stream: ITL {library['itl_ms']['p50']:.4f} ms in the library, {one['itl_ms']['p50']:.4f} ms served")
         before = thread_seconds(server.pid)

@@ -230,9 +230,7 @@ std::string LLM::decode(std::span<const std::int32_t> token_ids) const {
   return impl_->engine.tokenizer().decode(token_ids, true);
 }
 
-SamplingParams LLM::default_sampling_params() const {
-  return impl_->engine.default_sampling_params();
-}
+SamplingParams LLM::default_sampling_params() const { return impl_->engine.default_sampling_params(); }
 
 void LLM::check(const SamplingParams& params) const { validate(params, impl_->engine.sampling_context()); }
 
