@@ -75,7 +75,7 @@ def test_systemd_takes_the_unit(binary, tmp_path):
     assert verified.returncode == 0 and not about_it, verified.stderr
 
 
-def test_the_containers_health_check_tells_health(server, tmp_path):
+def test_the_containers_health_check_tells_health(server):
     command = json.loads(re.search(r"CMD (\[.*\])", dockerfile("HEALTHCHECK"))[1])
 
     def check(port):
@@ -87,7 +87,7 @@ def test_the_containers_health_check_tells_health(server, tmp_path):
     assert check(1) != 0  # nobody listens
 
 
-def test_the_container_starts_the_server_itself(known_flags):
+def test_the_container_starts_the_server_itself():
     assert json.loads(dockerfile("ENTRYPOINT"))[:2] == ["/opt/quire/bin/quire", "serve"]
     assert dockerfile("EXPOSE") == "8000"
     assert dockerfile("USER").split(":")[0] not in ("0", "root")
@@ -109,7 +109,7 @@ def test_kubernetes_objects_fit_together(kubernetes, server):
     assert {mount["name"] for mount in it["volumeMounts"]} <= volumes
 
 
-def test_the_key_comes_from_the_environment(start, kubernetes, tmp_path):
+def test_the_key_comes_from_the_environment(start, kubernetes):
     [variable] = container(kubernetes)["env"]
     assert variable["name"] == "QUIRE_API_KEY" and "QUIRE_API_KEY" in ini((DEPLOY / "quire.env").read_text())
     server = start("--public-metrics", env={"QUIRE_API_KEY": "from-the-environment"})
