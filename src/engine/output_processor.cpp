@@ -56,11 +56,7 @@ void OutputProcessor::add(RequestId id, EngineRequest request) {
 }
 
 void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (const SequenceId id : sequences) queue_.push_back({at, Start{id}});
-  }
-  wake_.notify_one();
+  for (const SequenceId id : sequences) queue(Start{id}, at);
 }
 
 void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
