@@ -5,6 +5,15 @@
 #include "base/log.h"
 
 namespace quire::server {
+namespace {
+
+constexpr const char* kCutShort = "the request has timed out or was aborted before there was any output";
+
+bool was_cut_short(const CompletionOutput& output) {
+  return output.finish_reason == FinishReason::kAbort || output.finish_reason == FinishReason::kTimeout;
+}
+
+}  // namespace
 
 void Generation::submit(std::vector<EngineRequest> requests) {
   const std::shared_ptr<Generation> self = shared_from_this();
@@ -74,6 +83,8 @@ void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
     log_error("request {}: {}", exchange_->id(), update.output.error);
     return fail(*error);
   }
+  has_output_ = has_output_ || !update.output.token_ids.empty();
+  if (!has_output_ && was_cut_short(update.output)) return fail(ApiError(503, kCutShort));
   if (form_.stream) {
     std::string events;
     for (const OrderedJson& chunk : chunks(prompt, update)) events += to_event(chunk);

@@ -61,8 +61,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<RequestMetrics> metrics_;
   std::vector<RequestOutput> outputs_;  // by prompt, once it has ended, where the answer needs them
   std::size_t num_unfinished_ = 0;
-  bool done_ = false;     // nothing more is to be said to the client
-  bool refused_ = false;  // by the engine: then the exchange is the caller's
+  bool has_output_ = false;  // a token, of any prompt
+  bool done_ = false;        // nothing more is to be said to the client
+  bool refused_ = false;     // by the engine: then the exchange is the caller's
 };
 
 }  // namespace quire::server

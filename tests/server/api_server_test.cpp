@@ -254,6 +254,35 @@ TEST_F(ApiServerTest, StoppingAbortsWhatDoesNotFinishInTime) {
   }
 }
 
+TEST_F(ApiServerTest, WhatIsAbortedBeforeItsFirstTokenIsAnError) {
+  EngineConfig config = small();
+  config.max_num_seqs = 1;
+  StepGate gate(1);
+  ApiServerConfig in_order = quiet();
+  in_order.http.num_threads = 1;
+  listen(in_order);
+  load(config, gate.hooks());
+  HttpClient running = connect();
+  running.send(post_json("/v1/completions", kLong));
+  gate.wait_reached();
+  std::vector<HttpClient> waiting;
+  for (const auto& [path, body] :
+       {std::pair("/v1/completions", kLong), std::pair("/v1/completions", kCompletion),
+        std::pair("/v1/embeddings", R"({"input": ["a", "b"]})")}) {
+    waiting.push_back(connect());
+    waiting.back().send(post_json(path, body));
+  }
+  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has them
+  gate.open();
+  server_->stop(std::chrono::milliseconds(1));
+  for (HttpClient& client : waiting) {
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    EXPECT_EQ(json_of(reply)["error"]["type"], "unavailable_error");
+  }
+}
+
 TEST_F(ApiServerTest, MayStopWhileEveryRouteIsAsked) {
   start();
   std::atomic<bool> stopped = false;
