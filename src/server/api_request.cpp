@@ -192,6 +192,14 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
   fields.read("timings", request.timings);
 }
 
+void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
+  if (model.kv_cache_tokens == 0 || tokens <= model.kv_cache_tokens) return;
+  throw ApiError(
+      400,
+      format_text("The prompt has {} tokens; the whole KV cache holds {}.", tokens, model.kv_cache_tokens),
+      "", "context_length_exceeded");
+}
+
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
                                   const ServedModel& model) {
   EngineRequest made;
@@ -212,12 +220,7 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
             model.max_model_len, std::ssize(prompt) + wanted, prompt.size(), wanted),
         request.max_tokens ? "max_tokens" : "", "context_length_exceeded");
   }
-  if (model.kv_cache_tokens > 0 && std::ssize(prompt) > model.kv_cache_tokens) {
-    throw ApiError(400,
-                   format_text("The prompt has {} tokens; the whole KV cache holds {}.", prompt.size(),
-                               model.kv_cache_tokens),
-                   "", "context_length_exceeded");
-  }
+  check_cache_holds(std::ssize(prompt), model);
   if (!request.max_tokens) {
     const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kMaxInt));
     params.max_tokens = static_cast<int>(std::max<std::int64_t>(rest, 1));

@@ -55,6 +55,9 @@ void check_model_name(const std::string& name, const ServedModel& model);
 // As the engine's, with the parameter's name.
 void check_sampling(const SamplingParams& params, const ServedModel& model);
 
+// ApiError unless the KV cache can hold a prompt of so many tokens.
+void check_cache_holds(std::int64_t tokens, const ServedModel& model);
+
 // What the engine gets for one prompt, apart from on_update: truncated, with max_tokens decided. ApiError
 // when prompt and output do not fit in the context.
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,

@@ -134,6 +134,7 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
                       tokens.size()),
           "input", "context_length_exceeded");
     }
+    check_cache_holds(std::ssize(tokens), model);
   }
   return request;
 }

@@ -74,6 +74,11 @@ TEST(EmbeddingsTest, InputsMustFit) {
   EXPECT_EQ(embed(body(100, R"(, "truncate_prompt_tokens": -1)")).inputs[0].size(), 64U);
   EXPECT_EQ(error_of([&] { embed(body(1, R"(, "truncate_prompt_tokens": 0)")); }).param,
             "truncate_prompt_tokens");
+  ServedModel model = served_model();
+  model.kv_cache_tokens = 2;
+  const auto parsed = [&](const char* text) { return parse_embeddings_request(parse_body(text), model); };
+  EXPECT_NO_THROW(parsed(R"({"input": [[1, 2], [3]]})"));
+  EXPECT_EQ(error_of([&] { parsed(R"({"input": [[1], [1, 2, 3]]})"); }).code, "context_length_exceeded");
 }
 
 TEST(EmbeddingsTest, OptionsAreChecked) {
