@@ -9,7 +9,6 @@
 namespace quire::server {
 namespace {
 
-constexpr std::size_t kMaxBodyBytes = std::size_t{16} << 20;
 constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxValues = std::size_t{1} << 21;  // as many tokens as the body can name, nearly
 constexpr std::size_t kMaxMessageBytes = 300;
@@ -27,8 +26,8 @@ std::string element(const std::string& place, std::size_t index) {
 OrderedJson parse_body(std::string_view body) {
   OrderedJson parsed;
   try {
-    parsed = parse_ordered_json(
-        body, "the body", {.max_depth = kMaxDepth, .max_bytes = kMaxBodyBytes, .max_values = kMaxValues});
+    // Its size is the HTTP server's to limit.
+    parsed = parse_ordered_json(body, "the body", {.max_depth = kMaxDepth, .max_values = kMaxValues});
   } catch (const Error& e) {
     const std::string_view message = e.what();  // the parser's own repeats what it has read last
     throw ApiError(400, std::string(message.substr(0, kMaxMessageBytes)));
