@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <mutex>
@@ -109,8 +110,9 @@ struct ApiServer::Impl {
     return made;
   }
 
-  // On an I/O thread, as is find_work.
+  // On an I/O thread, as are hand_over and find_work.
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
   const Route* find_work(Exchange& exchange) const;
   void check_access(const HttpRequest& request) const;
 
@@ -120,6 +122,7 @@ struct ApiServer::Impl {
   const std::shared_ptr<AccessLog> log;
   std::shared_mutex mutex;              // held, shared, while an I/O thread handles a request
   std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
+  std::atomic<std::size_t> waiting_body_bytes{0};
   asio::thread_pool workers;
   HttpServer http;
 };
@@ -140,9 +143,20 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
     if (route == nullptr) return;
     if (!service) throw ApiError(503, kNotReady);
     if (exchange->request().body.size() <= kSmallBody) return ((*service).*(route->handle))(exchange);
-    asio::post(workers, [exchange, route, service = service] {
-      answering(*exchange, [&] { ((*service).*(route->handle))(exchange); });
-    });
+    hand_over(*route, exchange);
+  });
+}
+
+// To a worker.
+void ApiServer::Impl::hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange) {
+  const std::size_t bytes = exchange->request().body.size();
+  if (waiting_body_bytes.fetch_add(bytes) + bytes > config.max_waiting_body_bytes) {
+    waiting_body_bytes -= bytes;
+    throw ApiError(503, "too many large requests wait to be read; try again later");
+  }
+  asio::post(workers, [this, exchange, &route, bytes, service = service] {
+    waiting_body_bytes -= bytes;
+    answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
   });
 }
 

@@ -19,6 +19,7 @@ struct ApiServerConfig {
   std::vector<std::string> allowed_origins;  // whose web pages may use it; none: no page
   AccessLogFormat access_log = AccessLogFormat::kText;
   int num_workers = 2;  // threads that read large requests and turn them into tokens
+  std::size_t max_waiting_body_bytes = 256 << 20;  // of the requests that wait for one: beyond it 503
 };
 
 // The OpenAI API over HTTP: routes, who may come in, and the life of the server. Until it has a service it

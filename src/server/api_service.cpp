@@ -155,7 +155,7 @@ ResponseHead ApiService::response_head(const char* prefix, const std::string& id
 }
 
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
-  CompletionRequest request = parse_completion_request(parse_body(exchange->request().body), model_);
+  CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
   std::make_shared<CompletionGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
@@ -164,7 +164,7 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& source = chat_template();
-  ChatRequest request = parse_chat_request(parse_body(exchange->request().body), model_, content_format_);
+  ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
   EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
   if (request.parse_tools && marks_are_special_tokens(output_format_))
@@ -178,7 +178,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
-  EmbeddingsRequest request = parse_embeddings_request(parse_body(exchange->request().body), model_);
+  EmbeddingsRequest request = parse_embeddings_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> inputs(request.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     inputs[i].prompt = request.inputs[i];
@@ -191,7 +191,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
   const TokenizeRequest request =
-      parse_tokenize_request(parse_body(exchange->request().body), model_, content_format_);
+      parse_tokenize_request(parse_body(exchange->take_body()), model_, content_format_);
   std::vector<TokenId> tokens;
   if (request.chat) {
     tokens = tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_);
@@ -202,7 +202,7 @@ void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
-  const auto tokens = parse_detokenize_request(parse_body(exchange->request().body), model_);
+  const auto tokens = parse_detokenize_request(parse_body(exchange->take_body()), model_);
   exchange->send_json(200, detokenize_body(tokens, model_));
 }
 

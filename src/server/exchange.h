@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/json_fwd.h"
 #include "server/access_log.h"
@@ -25,6 +26,8 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   const HttpRequest& request() const { return request_; }
+  // Its body, which it then no longer holds: the answer may take long.
+  std::string take_body() { return std::exchange(request_.body, {}); }
   const std::string& id() const { return record_.request_id; }  // the client's X-Request-Id, or a random one
   AccessRecord& record() { return record_; }
 

@@ -170,6 +170,22 @@ TEST_F(ApiServerTest, AFullQueueIsToldSo) {
   EXPECT_TRUE(becomes_true([&] { return all_blocks_free(); }));
 }
 
+TEST_F(ApiServerTest, LargeRequestsThatWaitForAWorkerAreBounded) {
+  ApiServerConfig config = quiet();
+  config.max_waiting_body_bytes = 30'000;
+  listen(config);
+  load();
+  const auto completion = [](std::size_t bytes) {
+    return R"({"prompt": "a", "max_tokens": 1, "user": ")" + std::string(bytes, 'x') + "\"}";
+  };
+  for (int i = 0; i < 3; ++i)  // what has been read no longer counts
+    EXPECT_EQ(ask("/v1/completions", completion(20'000)).status, 200);
+  const HttpReply refused = ask("/v1/completions", completion(30'000));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
+  EXPECT_THAT(error_of(refused), HasSubstr("too many large requests"));
+}
+
 TEST_F(ApiServerTest, ErrorsTellNothingOfTheInside) {
   start();
   const std::array<const char*, 8> bodies = {
