@@ -59,9 +59,8 @@ Cors::Headers Cors::headers(std::string_view origin) const {
 }
 
 Cors::Headers Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
-  Headers headers = this->headers(origin);
-  if (origin.empty() || !allows(origin)) return headers;
-  headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  if (origin.empty() || !allows(origin)) return {};
+  Headers headers{{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"}};
   if (is_header_list(wanted)) headers.emplace_back("Access-Control-Allow-Headers", wanted);
   headers.emplace_back("Access-Control-Max-Age", "600");  // seconds
   return headers;

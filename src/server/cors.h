@@ -18,8 +18,8 @@ class Cors {
 
   // What an answer gets. origin: the request's header, or empty.
   Headers headers(std::string_view origin) const;
-  // What the answer to an OPTIONS request gets, which is 204 and needs no key. wanted: the request's
-  // Access-Control-Request-Headers, or empty.
+  // What the answer to an OPTIONS request, which is 204 and needs no key, gets beside them: a browser refuses
+  // an answer that allows its origin twice. wanted: the request's Access-Control-Request-Headers, or empty.
   Headers preflight_headers(std::string_view origin, std::string_view wanted) const;
   bool allows(std::string_view origin) const;
 
