@@ -35,6 +35,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
  public:
   // engine_config: what the engine was started with.
   ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engine_config, ServiceOptions options);
+  ~ApiService() { close(); }  // before the metrics go, which the engine tells of its steps
 
   // What is wrong with a request throws; then it has no answer yet.
   void complete(const std::shared_ptr<Exchange>& exchange);
