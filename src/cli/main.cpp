@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +13,15 @@
 #include "cli/commands.h"
 
 namespace {
+
+// Where standard input, output or error is closed, the next file or client would take its place, and be
+// written to. What stands there instead cannot be written to either, so that errors are still noticed.
+void occupy_standard_descriptors() {
+  int fd = -1;
+  do fd = ::open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Quire: an LLM inference and serving engine", "quire");
@@ -48,6 +60,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
   try {
     const int code = run(argc, argv);
     if (std::fflush(stdout) != 0 || !std::cout.flush()) quire::fail("cannot write to standard output");

@@ -219,6 +219,15 @@ TEST(CliTest, AFullDiskIsReported) {
   EXPECT_THAT(result.err, HasSubstr("cannot write"));
 }
 
+TEST(CliTest, AClosedOutputIsNoOtherFile) {
+  const ProgramResult result =
+      run_shell(QUIRE_PROGRAM
+                " serve --port 0 >&- & "
+                "until ls -l /proc/$!/fd | grep -q socket: || ! kill -0 $!; do :; done; "
+                "readlink /proc/$!/fd/1; kill $!");
+  EXPECT_EQ(result.out, "/dev/null\n") << result.err;
+}
+
 TEST(CliTest, ChatAnswersKeepsHistoryAndObeys) {
   const ProgramResult result =
       run_quire("chat --temperature 0",
