@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -69,6 +70,8 @@ int Serve::run() {
   std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
   const StopSignal stop;
   server.access_log = server::parse_access_log_format(access_log);
+  if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
+  if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
   server::check_options(service);  // before the model is loaded
   server::ApiServer http(server);
   print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
