@@ -1,5 +1,7 @@
 #include "server/access_log.h"
 
+#include <poll.h>
+
 #include <ctime>
 
 #include "base/error.h"
@@ -78,6 +80,10 @@ void AccessLog::write(const AccessRecord& record) {
   if (format_ == AccessLogFormat::kOff) return;
   const std::string line = format_ == AccessLogFormat::kJson ? json_line(record) : text_line(record);
   const std::lock_guard lock(mutex_);
+  // Who reads the log may stall, the server may not. A pipe that is ready takes PIPE_BUF bytes, more than a
+  // line has, without waiting.
+  pollfd output{.fd = ::fileno(file_), .events = POLLOUT, .revents = 0};
+  if (::poll(&output, 1, 0) != 1 || (output.revents & POLLOUT) == 0) return;
   std::fwrite(line.data(), 1, line.size(), file_);
   std::fflush(file_);
 }

@@ -35,7 +35,8 @@ AccessLogFormat parse_access_log_format(std::string_view name);
 std::string text_line(const AccessRecord& record);
 std::string json_line(const AccessRecord& record);
 
-// Writes one line a request. Thread contract: from any thread. What cannot be written is lost.
+// Writes one line a request. Thread contract: from any thread. What cannot be written, or not at once, is
+// lost.
 class AccessLog {
  public:
   explicit AccessLog(AccessLogFormat format, std::FILE* file = stdout) : format_(format), file_(file) {}

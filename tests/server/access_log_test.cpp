@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -127,6 +128,23 @@ TEST(AccessLogTest, CanBeOffAndOtherNamesAreRefused) {
   EXPECT_EQ(parse_access_log_format("json"), AccessLogFormat::kJson);
   EXPECT_THAT([] { parse_access_log_format("xml"); },
               ThrowsMessage<Error>(HasSubstr("access-log \"xml\" is not known; use text, json or off")));
+}
+
+TEST(AccessLogTest, DoesNotWaitForAReaderThatStalls) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::FILE* file = ::fdopen(ends[1], "w");
+  AccessLog log(AccessLogFormat::kJson, file);
+  for (int i = 0; i < 2000; ++i) log.write(full_record());  // several times what a pipe holds
+  std::fclose(file);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, n);
+  ::close(ends[0]);
+  const std::string line = json_line(full_record());
+  EXPECT_GT(text.size(), 10 * line.size());
+  EXPECT_EQ(text.size() % line.size(), 0U);  // whole lines
+  EXPECT_LT(text.size(), 2000 * line.size());
 }
 
 }  // namespace
