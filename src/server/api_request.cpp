@@ -102,11 +102,7 @@ void read_identity(const JsonFields& fields, ApiRequest& request) {
   constexpr int kMinInt = std::numeric_limits<int>::min();
   fields.read("priority", request.priority, kMinInt, kMaxInt);
   if (const std::string* id = fields.text("request_id")) {
-    const auto allowed = [](char c) {
-      return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
-             c == '_' || c == '-';
-    };
-    if (id->empty() || id->size() > kMaxRequestIdBytes || !std::all_of(id->begin(), id->end(), allowed)) {
+    if (!is_request_id(*id)) {
       refuse("request_id",
              "request_id is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
              in_quotes(*id), kMaxRequestIdBytes);
@@ -144,6 +140,14 @@ void check_truncation_side(const JsonFields& fields) {
 }
 
 }  // namespace
+
+bool is_request_id(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !text.empty() && text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), allowed);
+}
 
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names)

@@ -23,8 +23,7 @@ struct ServedModel {
   int max_num_seqs = 0;              // that run at once, a search's beams among them; 0: no limit
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
   int max_n = 16;
-  std::size_t max_prompts = 16;             // of one request
-  std::size_t max_total_prompt_tokens = 0;  // of all its prompts; 0: no limit beyond the context of each
+  std::size_t max_prompts = 16;  // of one request
 };
 
 // What requests for completions and for chats have in common. As everywhere in this folder, null counts as
@@ -45,6 +44,9 @@ struct ApiRequest {
   bool return_tokens_as_token_ids = false;  // where log-probabilities name tokens: "token_id:7"
   bool timings = false;
 };
+
+// 1 to 64 letters, digits, dots, dashes or underscores: nothing that a log or a header could misread.
+bool is_request_id(std::string_view text);
 
 // Every field of ApiRequest. ApiError too for what vLLM has and Quire has not, where it is asked for.
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request);

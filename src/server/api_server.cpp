@@ -85,8 +85,19 @@ void answering(Exchange& exchange, const Work& work) {
   } catch (const std::exception& e) {
     const ApiError error = to_api_error(e);
     if (error.status == 500) log_error("request {}: {}", exchange.id(), e.what());
-    exchange.fail(error);
+    try {
+      exchange.fail(error);
+    } catch (
+        const std::exception& again) {  // no memory, say; the exchange ends without an answer, which is a 500
+      log_error("request {}: {}", exchange.id(), again.what());
+    }
   }
+}
+
+void tell(const AccessRecord& record, const std::string& route, AccessLog& log, ApiService* service) {
+  log.write(record);
+  const double seconds = std::chrono::duration<double>(record.total).count();
+  if (service != nullptr) service->metrics().add_response(route, record.method, record.status, seconds);
 }
 
 }  // namespace
@@ -102,10 +113,18 @@ struct ApiServer::Impl {
           handle(std::move(request), std::move(responder));
         }) {}
 
-  HttpServerConfig http_config() const {
+  HttpServerConfig http_config() {
     HttpServerConfig made = config.http;
     made.error_body = [](int status, const std::string& message) {
       return to_line(error_body(ApiError(status, message)));
+    };
+    made.on_refused = [this](int status) {
+      AccessRecord record;
+      record.time = std::chrono::system_clock::now();
+      record.method = record.path = record.request_id = "-";  // it was not read so far
+      record.status = status;
+      const std::shared_lock lock(mutex);
+      tell(record, "none", *log, service.get());
     };
     return made;
   }
@@ -132,9 +151,7 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
   HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
   const std::string name(route_name(request.path()));
   auto told = [log = log, service = service, name](const AccessRecord& record) {
-    log->write(record);
-    const double seconds = std::chrono::duration<double>(record.total).count();
-    if (service) service->metrics().add_response(name, record.method, record.status, seconds);
+    tell(record, name, *log, service.get());
   };
   const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
                                                    std::move(headers), std::move(told));

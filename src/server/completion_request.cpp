@@ -82,14 +82,8 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
 
 std::vector<EngineRequest> make_engine_requests(const CompletionRequest& request, const ServedModel& model) {
   std::vector<EngineRequest> made;
-  std::size_t total = 0;
-  for (std::vector<TokenId>& tokens : tokenize_prompts(request.prompts, request.add_special_tokens, model)) {
+  for (std::vector<TokenId>& tokens : tokenize_prompts(request.prompts, request.add_special_tokens, model))
     made.push_back(make_engine_request(request, std::move(tokens), model));
-    total += made.back().prompt.size();
-  }
-  const std::size_t max = model.max_total_prompt_tokens;
-  if (max > 0 && total > max)
-    refuse("prompt", "prompt has {} tokens in {} prompts; at most {} are allowed", total, made.size(), max);
   return made;
 }
 

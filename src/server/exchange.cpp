@@ -1,32 +1,22 @@
 #include "server/exchange.h"
 
-#include <algorithm>
 #include <iterator>
 #include <random>
 #include <utility>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "server/api_request.h"
 #include "server/api_response.h"
 
 namespace quire::server {
 namespace {
 
-constexpr std::size_t kMaxIdBytes = 64;
 constexpr int kClientGone = 499;  // in log and metrics, as nginx has it
 
 std::string random_id() {
   thread_local std::mt19937_64 random(std::random_device{}());
   return format_text("{:016x}{:016x}", random(), random());
-}
-
-// Ids that mean nothing but themselves, anywhere they are printed.
-bool is_id(std::string_view text) {
-  const auto allowed = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  return !text.empty() && text.size() <= kMaxIdBytes && std::all_of(text.begin(), text.end(), allowed);
 }
 
 }  // namespace
@@ -43,7 +33,7 @@ Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder
   record_.time = std::chrono::system_clock::now();
   record_.method = request_.method;
   record_.path = request_.path();
-  record_.request_id = is_id(id) ? std::string(id) : random_id();
+  record_.request_id = is_request_id(id) ? std::string(id) : random_id();
   headers_.emplace_back("X-Request-Id", record_.request_id);
 }
 

@@ -37,12 +37,12 @@ ChatGeneration::ChatGeneration(std::shared_ptr<ApiService> service, std::shared_
   if (!request_.parse_tools) format.tool_calls.reset();
   const ToolParserOptions options{.parallel_tool_calls = !request_.one_tool_call, .new_id = {}};
   const auto n = static_cast<std::size_t>(request_.params.n);
-  for (std::size_t i = 0; i < n; ++i) outputs_.push_back({make_output_parser(format, prompt, options), 0});
+  for (std::size_t i = 0; i < n; ++i) parsing_.push_back({make_output_parser(format, prompt, options), 0});
   parsed_.resize(n);
 }
 
 OutputDelta ChatGeneration::parse(const RequestUpdate& update) {
-  OutputParser& parser = *outputs_[static_cast<std::size_t>(update.output.index)].parser;
+  OutputParser& parser = *parsing_[static_cast<std::size_t>(update.output.index)].parser;
   OutputDelta delta = parser.parse(update.new_text);
   if (update.output.finished()) append(delta, parser.finish());
   return delta;
@@ -58,8 +58,8 @@ std::optional<OrderedJson> ChatGeneration::last_chunk(const std::optional<Timing
 
 void ChatGeneration::take(const RequestUpdate& update) {
   const auto index = static_cast<std::size_t>(update.output.index);
-  const std::size_t before = std::exchange(outputs_[index].num_tokens, update.output.token_ids.size());
-  parsed_[index].add(parse(update), static_cast<std::int64_t>(outputs_[index].num_tokens - before));
+  const std::size_t before = std::exchange(parsing_[index].num_tokens, update.output.token_ids.size());
+  parsed_[index].add(parse(update), static_cast<std::int64_t>(parsing_[index].num_tokens - before));
 }
 
 OrderedJson ChatGeneration::body(std::span<const RequestOutput> outputs,

@@ -36,7 +36,7 @@ class ChatGeneration final : public Generation {
   void take(const RequestUpdate& update) override;
   OrderedJson body(std::span<const RequestOutput> outputs, const std::optional<Timings>& timings) override;
 
-  struct Output {
+  struct Parsing {
     std::unique_ptr<OutputParser> parser;
     std::size_t num_tokens = 0;  // that were parsed
   };
@@ -45,7 +45,7 @@ class ChatGeneration final : public Generation {
   const ResponseHead head_;
   const ChatRequest request_;
   ChatStream stream_;
-  std::vector<Output> outputs_;
+  std::vector<Parsing> parsing_;
   std::vector<ChatOutput> parsed_;  // of a whole answer, by output
 };
 

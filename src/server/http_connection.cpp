@@ -56,6 +56,7 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared
   const tcp::endpoint remote = socket_.remote_endpoint(ignored);
   remote_ = format_text("{}:{}", remote.address().to_string(), remote.port());
   socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.set_option(tcp::socket::keep_alive(true), ignored);  // of a client that is lost without a word
   using NotSentLowAt = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
   socket_.set_option(NotSentLowAt(kSystemUnsentBytes), ignored);
   if (service_->tls) tls_.emplace(socket_, *service_->tls);
@@ -203,6 +204,7 @@ void HttpConnection::dispatch() {
 void HttpConnection::refuse(int status, const std::string& message) {
   stage_ = Stage::kAnswering;
   refused_ = true;
+  if (service_->config.on_refused) service_->config.on_refused(status);
   parser_.take();  // what has come of the request is of no use while the connection closes
   release_body();
   std::string body = error_body(status, message);

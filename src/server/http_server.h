@@ -80,6 +80,8 @@ struct HttpServerConfig {
   std::string tls_key;          // PEM file; empty: the key is in the certificate's file
   // The JSON body of an answer that is made here. Empty: {"error":{"message":...}}.
   std::function<std::string(int status, const std::string& message)> error_body;
+  // Told of a client that got such an answer to what was no request. On an I/O thread.
+  std::function<void(int status)> on_refused;
 };
 
 // A client that sends EOF is gone, whether or not it would still read; answers that had ended by then are

@@ -224,12 +224,16 @@ TEST_F(ApiServerTest, TheLogHasNoText) {
   ask("/v1/completions", R"({"prompt": "canary bird", "max_tokens": 5, "user": "canary"})");
   ask("/v1/completions", R"({"prompt": "canary", "temperature": "canary"})");
   ask(get("/canary?key=canary"));
+  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(40'000, 'x') + "\r\n\r\n").status, 431);
+  EXPECT_THAT(ask(get("/metrics")).body,
+              HasSubstr(R"(http_requests_total{handler="none",method="other",status="4xx"} 1)"));
   server_.reset();
   const std::string log = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("canary")));
   EXPECT_THAT(log, HasSubstr(R"("path":"/v1/completions","status":200)"));
   EXPECT_THAT(log, HasSubstr(R"("output_tokens":5)"));
   EXPECT_THAT(log, HasSubstr(R"("status":400)"));
+  EXPECT_THAT(log, HasSubstr(R"("status":431)"));                   // which never became a request
   EXPECT_THAT(log, HasSubstr(R"("path":"/canary","status":404)"));  // the path alone
   EXPECT_THAT(log.substr(0, log.find("/canary")), Not(HasSubstr("canary")));
 }

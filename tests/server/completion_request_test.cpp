@@ -189,17 +189,12 @@ TEST(CompletionRequestTest, AnythingElseIsNoPrompt) {
 }
 
 TEST(CompletionRequestTest, PromptsAreCounted) {
-  ServedModel model = test::served_model();
+  const ServedModel model = test::served_model();
   std::string prompt = "\"a\"";
   for (int i = 1; i < 16; ++i) prompt += ",\"a\"";
   EXPECT_EQ(parse(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 16U);
   EXPECT_THAT(error_of([&] { parse(R"({"prompt": [)" + prompt + ",\"a\"]}", model); }).what(),
               HasSubstr("17 entries; at most 16"));
-  model.max_total_prompt_tokens = 5;
-  EXPECT_EQ(to_engine(parse(R"({"prompt": [[1, 2], [3, 4, 5]]})", model), model).size(), 2U);
-  EXPECT_THAT(
-      error_of([&] { to_engine(parse(R"({"prompt": [[1, 2, 6], [3, 4, 5]]})", model), model); }).what(),
-      HasSubstr("6 tokens in 2 prompts; at most 5"));
 }
 
 TEST(CompletionRequestTest, TextIsTokenizedAndIdsAreLeftAsTheyAre) {
