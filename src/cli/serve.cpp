@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
-#include <map>
 #include <memory>
 
 #include "base/error.h"
@@ -21,13 +20,15 @@ struct Serve {
   std::string shape;
   server::ApiServerConfig server;
   server::ServiceOptions service;
+  int port = 8000;
   std::string access_log = "text";
+  std::string pooling = "last";
   double drain_timeout = 30;
 
   int run();
 
  private:
-  std::string address(std::uint16_t port) const;
+  std::string address(std::uint16_t bound_port) const;
 };
 
 // SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container.
@@ -60,16 +61,18 @@ class StopSignal {
   static inline std::atomic<bool> raised_{true};
 };
 
-std::string Serve::address(std::uint16_t port) const {
+std::string Serve::address(std::uint16_t bound_port) const {
   const bool is_ipv6 = server.http.host.find(':') != std::string::npos;
   return format_text("{}://{}{}{}:{}", server.http.tls_certificate.empty() ? "http" : "https",
-                     is_ipv6 ? "[" : "", server.http.host, is_ipv6 ? "]" : "", port);
+                     is_ipv6 ? "[" : "", server.http.host, is_ipv6 ? "]" : "", bound_port);
 }
 
 int Serve::run() {
   std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
   const StopSignal stop;
+  server.http.port = static_cast<std::uint16_t>(port);
   server.access_log = server::parse_access_log_format(access_log);
+  service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
   if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
   server::check_options(service);  // before the model is loaded
@@ -121,12 +124,10 @@ void add_model_options(CLI::App& command, Serve& serve) {
                   "template")
       ->capture_default_str();
   command
-      .add_option(
-          "--pooling-type", service.pooling,
-          "what an embedding is made of: the last token's hidden state, or the mean of all (default: last)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Pooling>{{"last", Pooling::kLast}, {"mean", Pooling::kMean}},
-          CLI::ignore_case));
+      .add_option("--pooling-type", serve.pooling,
+                  "what an embedding is made of: the last token's hidden state, or the mean of all")
+      ->check(CLI::IsMember({"last", "mean"}))
+      ->capture_default_str();
   command
       .add_option("--reasoning-parser", service.reasoning_parser,
                   "how it marks reasoning: qwen3, deepseek_r1, none, or auto")
@@ -168,7 +169,9 @@ void add_serve(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
   command->add_option("--host", serve->server.http.host, "address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();
-  command->add_option("--port", serve->server.http.port, "0: any that is free")->capture_default_str();
+  command->add_option("--port", serve->port, "0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   add_engine_options(*command, serve->engine);
   add_shape_option(*command, serve->shape);
   add_model_options(*command, *serve);
