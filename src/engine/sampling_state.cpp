@@ -136,8 +136,7 @@ void validate_tokens(const SamplingParams& params, const SamplingContext& contex
   }
 }
 
-// The tokens of each word, as it stands at the beginning of a text and after a space: the latter where it
-// only begins with another token. As vLLM has it.
+// The tokens of each word, as it stands at the beginning of a text and after a space.
 std::vector<std::vector<TokenId>> encode_bad_words(const std::vector<std::string>& words,
                                                    const Tokenizer* tokenizer) {
   std::vector<std::vector<TokenId>> encoded;
@@ -145,8 +144,7 @@ std::vector<std::vector<TokenId>> encode_bad_words(const std::vector<std::string
     const std::string bare = word.substr(word.find_first_not_of(kSpaces));
     encoded.push_back(tokenizer->encode(bare, false));
     std::vector<TokenId> spaced = tokenizer->encode(" " + bare, false);
-    if (spaced.front() != encoded.back().front() && spaced.size() == encoded.back().size())
-      encoded.push_back(std::move(spaced));
+    if (spaced != encoded.back()) encoded.push_back(std::move(spaced));
   }
   return encoded;
 }
