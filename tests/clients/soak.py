@@ -141,7 +141,7 @@ class Soak:
         self.counts["disconnects"] += 1
 
     async def hold_streams(self, is_slow):
-        """One stream after the other, on one connection as long as it lasts."""
+        """One stream after the other; who is not slow keeps the connection as long as it lasts."""
         connection = None
         while not self.over():
             dice = self.random.random()
@@ -155,6 +155,8 @@ class Soak:
                     connection[1].write(self.stream_request())
                     delay, piece = (READ_DELAY * 2, 700) if is_slow else (READ_DELAY, 1 << 16)
                     self.check_stream(await self.read_stream(connection[0], delay, piece))
+                    if is_slow:  # for the server it has been idle since the last byte was sent
+                        connection = connection[1].close()
             except (OSError, asyncio.TimeoutError) as caught:
                 self.error(f"a client failed: {caught!r}")
                 connection = None
