@@ -26,7 +26,7 @@ struct HttpReply {
   bool whole = false;                          // false: it ended in the body
 };
 
-// A plain socket to 127.0.0.1. Waits at most 10 s for anything.
+// A plain socket to 127.0.0.1. Waits at most 60 s for anything.
 class HttpClient {
  public:
   // receive_buffer: bytes the system keeps for it; 0: as the system likes.
@@ -152,7 +152,7 @@ class HttpClient {
     return ::poll(&poll, 1, static_cast<int>(limit.count())) == 1;
   }
   bool read_more() {
-    if (!readable(std::chrono::seconds(10))) throw std::runtime_error("nothing came for 10 s");
+    if (!readable(std::chrono::seconds(60))) throw std::runtime_error("nothing came for 60 s");
     return receive();
   }
   bool receive() {

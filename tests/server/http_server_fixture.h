@@ -28,7 +28,7 @@ struct HeldRequest {
 };
 
 template <typename Condition>
-bool becomes_true(const Condition& condition, std::chrono::milliseconds limit = 5s) {
+bool becomes_true(const Condition& condition, std::chrono::milliseconds limit = 60s) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
@@ -70,7 +70,7 @@ class HttpServerTest : public ::testing::Test {
 
   HeldRequest wait_held() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, 10s, [&] { return !held_.empty(); })) throw std::runtime_error("no request");
+    if (!changed_.wait_for(lock, 60s, [&] { return !held_.empty(); })) throw std::runtime_error("no request");
     HeldRequest held = std::move(held_.front());
     held_.pop_front();
     return held;
