@@ -3,36 +3,48 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <regex>
+#include <string>
+#include <vector>
 
 namespace quire {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Tags are closed in order, attributes quoted, and nothing else holds an angle bracket or a bare ampersand.
+// Tags are closed in order, quotes in them are even, and nothing else holds an angle bracket or a bare
+// ampersand.
 void expect_well_formed(const std::string& svg) {
-  static const std::regex kTag(R"(<(/?)([a-z]+)((?: [A-Za-z0-9-]+="[^"<&]*")*)(/?)>)");
   std::vector<std::string> open;
-  auto at = svg.begin();
-  for (std::sregex_iterator tag(svg.begin(), svg.end(), kTag); tag != std::sregex_iterator(); ++tag) {
-    const std::string between(at, (*tag)[0].first);
-    EXPECT_FALSE(std::regex_search(between, std::regex("[<>]|&(?!lt;|gt;|amp;)"))) << between;
-    at = (*tag)[0].second;
-    if ((*tag)[1].length() > 0) {
+  std::size_t at = 0;
+  for (std::size_t begin = svg.find('<'); begin != std::string::npos; begin = svg.find('<', at)) {
+    const std::string between = svg.substr(at, begin - at);
+    EXPECT_EQ(between.find('>'), std::string::npos) << between;
+    for (std::size_t i = between.find('&'); i != std::string::npos; i = between.find('&', i + 1)) {
+      const std::string entity = between.substr(i, between.find(';', i) - i);
+      EXPECT_THAT(entity, AnyOf("&lt", "&gt", "&amp")) << between;
+    }
+    const std::size_t end = svg.find('>', begin);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = svg.substr(begin + 1, end - begin - 1);
+    EXPECT_EQ(tag.find('<'), std::string::npos) << tag;
+    EXPECT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
+    at = end + 1;
+    if (tag.starts_with('/')) {
       ASSERT_FALSE(open.empty());
-      EXPECT_EQ(open.back(), (*tag)[2].str());
+      EXPECT_EQ("/" + open.back(), tag);
       open.pop_back();
-    } else if ((*tag)[4].length() == 0) {
-      open.push_back((*tag)[2].str());
+    } else if (!tag.ends_with('/')) {
+      open.push_back(tag.substr(0, tag.find(' ')));
     }
   }
   EXPECT_TRUE(open.empty());
-  EXPECT_EQ(std::string(at, svg.end()), "\n");
+  EXPECT_EQ(svg.substr(at), "\n");
 }
 
 int count(const std::string& text, const std::string& part) {
