@@ -232,6 +232,9 @@ TEST_F(FileLimitTest, AHardLimitThatIsTooLowIsNamed) {
 }
 
 TEST_F(FileLimitTest, WithoutADescriptorClientsWaitAndStreamsGoOn) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the check of virtual tables, built with ASan's, opens a pipe and fails without";
+#endif
   start();
   HttpClient streaming = connect();
   streaming.send(get("/hold"));
