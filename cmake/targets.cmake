@@ -28,6 +28,12 @@ function(quire_tests folder)
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  # Tests take longer to be optimised than to run.
+  if(QUIRE_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  else()
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
   target_link_libraries(${name} PRIVATE ${ARGN} quire_options GTest::gtest GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX ${folder}: DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 600)
