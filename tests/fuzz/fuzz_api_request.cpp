@@ -53,7 +53,8 @@ void read(std::uint8_t endpoint, std::string_view text) {
       return;
     case 1: {
       const auto request = parse_chat_request(body, model, quire::server::ContentFormat::kText);
-      return check(make_engine_request(request, chat_template(), {}, model), model);
+      const auto pieces = render_chat(request, chat_template(), {});
+      return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
     }
     case 2:
       parse_tokenize_request(body, model, quire::server::ContentFormat::kParts);
