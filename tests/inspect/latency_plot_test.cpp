@@ -7,44 +7,74 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace quire {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Tags are closed in order, quotes in them are even, and nothing else holds an angle bracket or a bare
+// Takes `what` off the front of `text` as far as it goes; true where it took something.
+bool skip(std::string_view& text, const char* what) {
+  const std::size_t length = std::min(text.find_first_not_of(what), text.size());
+  text.remove_prefix(length);
+  return length > 0;
+}
+
+// Of a tag's inside behind its name: attributes with quoted values that hold no quote, angle bracket or
 // ampersand.
+bool are_attributes(std::string_view text) {
+  constexpr char kNames[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-";
+  while (!text.empty()) {
+    if (!text.starts_with(' ')) return false;
+    text.remove_prefix(1);
+    if (!skip(text, kNames) || !text.starts_with("=\"")) return false;
+    text.remove_prefix(2);
+    const std::size_t end = text.find_first_of("\"<&");
+    if (end == text.npos || text[end] != '"') return false;
+    text.remove_prefix(end + 1);
+  }
+  return true;
+}
+
+bool is_text(std::string_view text) {
+  for (std::size_t i = text.find_first_of("<>&"); i != text.npos; i = text.find_first_of("<>&", i + 1)) {
+    const std::string_view rest = text.substr(i);
+    if (!rest.starts_with("&lt;") && !rest.starts_with("&gt;") && !rest.starts_with("&amp;")) return false;
+  }
+  return true;
+}
+
+// Tags are closed in order, attributes quoted, and nothing else holds an angle bracket or a bare ampersand.
 void expect_well_formed(const std::string& svg) {
-  std::vector<std::string> open;
-  std::size_t at = 0;
-  for (std::size_t begin = svg.find('<'); begin != std::string::npos; begin = svg.find('<', at)) {
-    const std::string between = svg.substr(at, begin - at);
-    EXPECT_EQ(between.find('>'), std::string::npos) << between;
-    for (std::size_t i = between.find('&'); i != std::string::npos; i = between.find('&', i + 1)) {
-      const std::string entity = between.substr(i, between.find(';', i) - i);
-      EXPECT_THAT(entity, AnyOf("&lt", "&gt", "&amp")) << between;
-    }
-    const std::size_t end = svg.find('>', begin);
-    ASSERT_NE(end, std::string::npos);
-    const std::string tag = svg.substr(begin + 1, end - begin - 1);
-    EXPECT_EQ(tag.find('<'), std::string::npos) << tag;
-    EXPECT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
-    at = end + 1;
-    if (tag.starts_with('/')) {
+  std::vector<std::string_view> open;
+  std::string_view rest = svg;
+  while (rest.find('<') != rest.npos) {
+    const std::string_view between = rest.substr(0, rest.find('<'));
+    EXPECT_TRUE(is_text(between)) << between;
+    rest.remove_prefix(between.size() + 1);
+    ASSERT_NE(rest.find('>'), rest.npos) << rest;
+    const std::string_view tag = rest.substr(0, rest.find('>'));
+    rest.remove_prefix(tag.size() + 1);
+    const bool closes = tag.starts_with('/'), is_empty = tag.ends_with('/');
+    const std::string_view inside = tag.substr(closes ? 1 : 0, tag.size() - (closes || is_empty ? 1 : 0));
+    std::string_view attributes = inside;
+    EXPECT_TRUE(skip(attributes, "abcdefghijklmnopqrstuvwxyz")) << tag;
+    const std::string_view name = inside.substr(0, inside.size() - attributes.size());
+    EXPECT_TRUE(are_attributes(attributes)) << tag;
+    if (closes) {
       ASSERT_FALSE(open.empty());
-      EXPECT_EQ("/" + open.back(), tag);
+      EXPECT_EQ(open.back(), name);
       open.pop_back();
-    } else if (!tag.ends_with('/')) {
-      open.push_back(tag.substr(0, tag.find(' ')));
+    } else if (!is_empty) {
+      open.push_back(name);
     }
   }
   EXPECT_TRUE(open.empty());
-  EXPECT_EQ(svg.substr(at), "\n");
+  EXPECT_EQ(rest, "\n");
 }
 
 int count(const std::string& text, const std::string& part) {
