@@ -54,7 +54,8 @@ std::vector<AddedToken> added_tokens_from_json(const JsonView& list) {
                      .lstrip = item.at("lstrip").as_bool(),
                      .rstrip = item.at("rstrip").as_bool(),
                      .normalized = item.at("normalized").as_bool(),
-                     .special = item.at("special").as_bool()};
+                     .special = item.at("special").as_bool(),
+                     .form = ""};
     if (token.content.empty() || token.content.size() > kMaxContentBytes) {
       fail("{}.content: must have from 1 to {} bytes, has {}", item.where(), kMaxContentBytes,
            token.content.size());
@@ -92,11 +93,11 @@ TrustRuns TrustRuns::slice(const TextRange& range) const {
   return part;
 }
 
-void AddedTokenMatcher::add(const AddedToken& token, std::string_view text) {
-  if (text.empty()) return;
-  first_bytes_[static_cast<unsigned char>(text.front())] = true;
+void AddedTokenMatcher::add(const AddedToken& token) {
+  if (token.form.empty()) return;
+  first_bytes_[static_cast<unsigned char>(token.form.front())] = true;
   std::uint32_t node = kRoot;
-  for (const char byte : text) {
+  for (const char byte : token.form) {
     const std::uint64_t edge = std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
     const auto [entry, added] = edges_.try_emplace(edge, static_cast<std::uint32_t>(found_at_.size()));
     if (added) found_at_.push_back(kNone);

@@ -23,6 +23,7 @@ struct AddedToken {
   bool rstrip;       // and after it
   bool normalized;   // looked for in normalised text, otherwise in the text as given
   bool special;      // a control token: looked for in trusted text only, left out of decoded text on demand
+  std::string form;  // what is looked for, and decoded: the content, normalised if that is so
 };
 
 std::vector<AddedToken> added_tokens_from_json(const JsonView& list);
@@ -56,9 +57,9 @@ struct Segment {
 // from any thread.
 class AddedTokenMatcher {
  public:
-  // `text` is what to look for: the token's content, or its normalised form. An empty text is never found; of
-  // several tokens with one text the first counts.
-  void add(const AddedToken& token, std::string_view text);
+  // Looks for the token's form from now on. An empty one is never found; of several tokens with one form the
+  // first counts.
+  void add(const AddedToken& token);
   bool empty() const { return found_.empty(); }
 
   // The parts of `text`, which is valid UTF-8, in order. A special token that trust does not cover whole is

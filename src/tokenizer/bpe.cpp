@@ -6,62 +6,53 @@
 #include <functional>
 
 #include "tokenizer/byte_level.h"
+#include "tokenizer/unicode.h"
 
 namespace quire {
 namespace {
 
 constexpr std::size_t kMinCacheSlots = 16, kMaxCacheSlots = 16384;
 
-void refuse_if_set(const JsonView& model, const std::string& key) {
-  const auto text = model.find(key);
-  if (text && !text->as_string().empty())
-    fail("{}: {} is not supported; it must be null", text->where(), text->as_string());
-}
-
 }  // namespace
 
-Bpe::Bpe(const JsonView& model, Vocabulary vocabulary, const MergeTexts& merges,
-         std::unordered_set<TokenId> reserved)
-    : vocabulary_(std::move(vocabulary)), reserved_(std::move(reserved)) {
-  if (const auto dropout = model.find("dropout"); dropout && dropout->as_number() != 0) {
+Bpe::Bpe(const JsonView& config, Vocabulary vocabulary, const MergeTexts& merges,
+         std::unordered_set<TokenId> reserved, bool byte_level)
+    : TokenizerModel(std::move(vocabulary), std::move(reserved)),
+      alphabet_(config, *this, byte_level),
+      whole_pieces_(config.flag("ignore_merges", false)) {
+  if (const auto dropout = config.find("dropout"); dropout && dropout->as_number() != 0) {
     fail("{}: is not supported; it must be null", dropout->where());
   }
-  if (model.flag("byte_fallback", false))
-    fail("{}: byte_fallback is not supported; only byte-level BPE is", model.where());
-  refuse_if_set(model, "continuing_subword_prefix");
-  refuse_if_set(model, "end_of_word_suffix");
-  fuse_unknown_ = model.flag("fuse_unk", false);
-  whole_pieces_ = model.flag("ignore_merges", false);
-  set_byte_tokens(model);
-  add_merges(merges, model.where() + ".merges");
-}
-
-void Bpe::set_byte_tokens(const JsonView& model) {
-  const auto unk = model.find("unk_token");
-  for (std::size_t byte = 0; byte < byte_tokens_.size(); ++byte) {
-    const char c = static_cast<char>(byte);
-    const auto token = vocabulary_.find(to_byte_characters({&c, 1}));
-    unknown_[byte] = !token && unk;
-    byte_tokens_[byte] = token.value_or(kDropped);
-    if (!unknown_[byte]) continue;
-    const auto id = vocabulary_.find(unk->as_string());
-    if (!id) fail("{}: {} is no token of the vocabulary", unk->where(), in_quotes(unk->as_string()));
-    byte_tokens_[byte] = *id;
-  }
+  add_merges(merges, config.where() + ".merges");
+  if (!takes_bytes() && !alphabet_.has_affixes() && !whole_pieces_) make_cutter();
 }
 
 void Bpe::add_merges(const MergeTexts& merges, const std::string& where) {
   merges_.resize(std::bit_ceil(2 * merges.size() + 1));
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto find = [&](const std::string& text) {
-      if (const auto id = vocabulary_.find(text)) return *id;
+    const auto find = [&](std::string_view text) {
+      if (const auto id = vocabulary().find(text)) return *id;
       fail("{}[{}]: {} is no token of the vocabulary", where, rank, in_quotes(text));
     };
     const auto& [left_text, right_text] = merges[rank];
-    const TokenId left = find(left_text), right = find(right_text), result = find(left_text + right_text);
-    if (!reserved_.contains(result)) {
+    const TokenId left = find(left_text), right = find(right_text);
+    const std::size_t prefix = std::min(alphabet_.continuing_prefix().size(), right_text.size());
+    const TokenId result = find(left_text + right_text.substr(prefix));
+    if (!is_reserved(result)) {
       merges_[slot_of(left, right)] = {left, right, static_cast<std::uint32_t>(rank), result};
     }
+  }
+}
+
+void Bpe::make_cutter() {
+  cutter_.emplace();
+  for (TokenId id = 0; id < vocabulary().size(); ++id) {
+    const auto text = vocabulary().text(id);
+    if (!text || text->empty() || is_reserved(id)) continue;
+    if (read_utf8(*text, 0).length == text->size()) cutter_->add_character(*text);
+  }
+  for (const Merge& merge : merges_) {
+    if (merge.left != -1) cutter_->add_token(*vocabulary().text(merge.result));
   }
 }
 
@@ -79,33 +70,45 @@ const Bpe::Merge* Bpe::find_merge(TokenId left, TokenId right) const {
   return merge.left == -1 ? nullptr : &merge;
 }
 
+std::unique_ptr<PieceEncoder> Bpe::encoder(std::size_t text_bytes) const {
+  return std::make_unique<BpeEncoder>(*this, text_bytes);
+}
+
 BpeEncoder::BpeEncoder(const Bpe& bpe, std::size_t text_bytes)
     : bpe_(bpe), cache_(std::clamp(std::bit_ceil(text_bytes / 8), kMinCacheSlots, kMaxCacheSlots)) {}
 
 void BpeEncoder::encode(std::string_view piece, std::vector<TokenId>& out) {
-  if (piece.empty()) return;
-  if (piece.size() > CacheSlot::kMaxBytes) return merge(piece, out);
-  CacheSlot& slot = cache_[std::hash<std::string_view>{}(piece) & (cache_.size() - 1)];
-  if (slot.bytes == piece.size() && std::memcmp(slot.key.data(), piece.data(), piece.size()) == 0) {
+  while (bpe_.cutter_ && !piece.empty()) {
+    const std::size_t bytes = bpe_.cutter_->first_part(piece);
+    encode_part(piece.substr(0, bytes), out);
+    piece.remove_prefix(bytes);
+  }
+  if (!piece.empty()) encode_part(piece, out);
+}
+
+void BpeEncoder::encode_part(std::string_view part, std::vector<TokenId>& out) {
+  if (part.size() > CacheSlot::kMaxBytes) return merge(part, out);
+  CacheSlot& slot = cache_[std::hash<std::string_view>{}(part) & (cache_.size() - 1)];
+  if (slot.bytes == part.size() && std::memcmp(slot.key.data(), part.data(), part.size()) == 0) {
     out.insert(out.end(), slot.value.begin(), slot.value.begin() + slot.tokens);
     return;
   }
   const std::size_t begin = out.size();
-  merge(piece, out);
+  merge(part, out);
   const std::size_t count = out.size() - begin;
   if (count > CacheSlot::kMaxTokens) return;
-  slot.bytes = static_cast<std::uint8_t>(piece.size());
+  slot.bytes = static_cast<std::uint8_t>(part.size());
   slot.tokens = static_cast<std::uint8_t>(count);
-  std::copy(piece.begin(), piece.end(), slot.key.begin());
+  std::copy(part.begin(), part.end(), slot.key.begin());
   std::copy(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), slot.value.begin());
 }
 
-void BpeEncoder::merge(std::string_view piece, std::vector<TokenId>& out) {
+void BpeEncoder::merge(std::string_view part, std::vector<TokenId>& out) {
   if (bpe_.whole_pieces_) {
-    const auto token = bpe_.vocabulary_.find(to_byte_characters(piece));
-    if (token && !bpe_.reserved_.contains(*token)) return out.push_back(*token);
+    const std::string spelling = bpe_.takes_bytes() ? to_byte_characters(part) : std::string(part);
+    if (const auto token = bpe_.find_free(spelling)) return out.push_back(*token);
   }
-  add_bytes(piece);
+  start(part);
   heap_.clear();
   for (std::int32_t i = 0; i + 1 < std::ssize(symbols_); ++i) add_candidate(i);
   const auto later = [](const Candidate& a, const Candidate& b) { return a.order > b.order; };
@@ -131,15 +134,11 @@ void BpeEncoder::merge(std::string_view piece, std::vector<TokenId>& out) {
     out.push_back(symbols_[i].token);
 }
 
-void BpeEncoder::add_bytes(std::string_view piece) {
+void BpeEncoder::start(std::string_view part) {
+  first_tokens_.clear();
+  bpe_.alphabet_.append_tokens(part, first_tokens_);
   symbols_.clear();
-  bool last_unknown = false;
-  for (const char c : piece) {
-    const auto byte = static_cast<unsigned char>(c);
-    const TokenId token = bpe_.byte_tokens_[byte];
-    const bool unknown = bpe_.unknown_[byte];
-    if (token == Bpe::kDropped || (unknown && last_unknown && bpe_.fuse_unknown_)) continue;
-    last_unknown = unknown;
+  for (const TokenId token : first_tokens_) {
     const auto index = static_cast<std::int32_t>(symbols_.size());
     symbols_.push_back({token, index - 1, index + 1});
   }

@@ -2,30 +2,34 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "tokenizer/bpe_alphabet.h"
 #include "tokenizer/json_view.h"
+#include "tokenizer/piece_cutter.h"
 #include "tokenizer/token_id.h"
-#include "tokenizer/vocabulary.h"
+#include "tokenizer/tokenizer_model.h"
 
 namespace quire {
 
-// Byte-pair encoding over bytes: a piece begins as one token a byte, and the neighbours of the lowest rank,
-// leftmost first, are merged until no pair has a merge. Immutable, usable from any thread.
-class Bpe {
+// Byte-pair encoding: a piece begins as the tokens of its bytes or characters, and the neighbours of the
+// lowest rank, leftmost first, are merged until no pair has a merge.
+class Bpe final : public TokenizerModel {
  public:
   using MergeTexts = std::vector<std::pair<std::string, std::string>>;  // by rank
 
-  // `model` is the "model" object without its tables. `reserved` are ids that no text may merge into: special
-  // tokens come from the text of a template alone.
-  Bpe(const JsonView& model, Vocabulary vocabulary, const MergeTexts& merges,
-      std::unordered_set<TokenId> reserved);
+  // `config` is the "model" object without its tables; the rest as for make_tokenizer_model.
+  Bpe(const JsonView& config, Vocabulary vocabulary, const MergeTexts& merges,
+      std::unordered_set<TokenId> reserved, bool byte_level);
 
-  const Vocabulary& vocabulary() const { return vocabulary_; }
+  bool takes_bytes() const override { return alphabet_.takes_bytes(); }
+  std::unique_ptr<PieceEncoder> encoder(std::size_t text_bytes) const override;
 
  private:
   friend class BpeEncoder;
@@ -36,29 +40,24 @@ class Bpe {
     std::uint32_t rank = 0;  // lower merges first
     TokenId result = -1;
   };
-  static constexpr TokenId kDropped = -1;  // a byte without a token, and no unk_token to stand for it
 
-  void set_byte_tokens(const JsonView& model);
   void add_merges(const MergeTexts& merges, const std::string& where);
+  void make_cutter();
   std::size_t slot_of(TokenId left, TokenId right) const;
   const Merge* find_merge(TokenId left, TokenId right) const;
 
-  Vocabulary vocabulary_;
-  std::array<TokenId, 256> byte_tokens_;
-  std::array<bool, 256> unknown_{};  // bytes that unk_token stands for
-  bool fuse_unknown_ = false;        // one unk_token for a run of them
-  bool whole_pieces_ = false;        // ignore_merges: a piece that is a token is that token
-  std::unordered_set<TokenId> reserved_;
-  std::vector<Merge> merges_;  // open addressing, a power of two, at most half full
+  BpeAlphabet alphabet_;
+  bool whole_pieces_;                  // ignore_merges: a piece that is a token is that token
+  std::vector<Merge> merges_;          // open addressing, a power of two, at most half full
+  std::optional<PieceCutter> cutter_;  // where a part of a piece may be encoded by itself
 };
 
-// Encodes the pieces of one call, remembering short ones. For one thread.
-class BpeEncoder {
+// Remembers the tokens of short pieces.
+class BpeEncoder final : public PieceEncoder {
  public:
   BpeEncoder(const Bpe& bpe, std::size_t text_bytes);
 
-  // Appends the tokens of a piece of bytes, under 2^31 of them.
-  void encode(std::string_view piece, std::vector<TokenId>& out);
+  void encode(std::string_view piece, std::vector<TokenId>& out) override;
 
  private:
   struct Symbol {
@@ -77,12 +76,14 @@ class BpeEncoder {
     std::array<TokenId, kMaxTokens> value;
   };
 
-  void merge(std::string_view piece, std::vector<TokenId>& out);
-  void add_bytes(std::string_view piece);
+  void encode_part(std::string_view part, std::vector<TokenId>& out);
+  void merge(std::string_view part, std::vector<TokenId>& out);
+  void start(std::string_view part);
   void add_candidate(std::int32_t left);
   void join(std::int32_t left, TokenId result);
 
   const Bpe& bpe_;
+  std::vector<TokenId> first_tokens_;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
   std::vector<CacheSlot> cache_;  // by hash; a power of two

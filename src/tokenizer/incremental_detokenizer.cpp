@@ -1,18 +1,18 @@
 #include "tokenizer/incremental_detokenizer.h"
 
-#include <utility>
-
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace quire {
 
+IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
+    : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens), stream_(tokenizer.decoder()) {}
+
 std::string IncrementalDetokenizer::push(TokenId id) {
-  if (skip_special_tokens_ && tokenizer_.is_special(id)) return {};
-  pending_ += tokenizer_.token_bytes(id);
-  return take_complete_utf8(pending_);
+  const auto form = tokenizer_.decoded_form(id);
+  if (!form || (skip_special_tokens_ && tokenizer_.is_special(id))) return {};
+  return stream_.push(*form);
 }
 
-std::string IncrementalDetokenizer::finish() { return to_valid_utf8(std::exchange(pending_, {})); }
+std::string IncrementalDetokenizer::finish() { return stream_.finish(); }
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "tokenizer/decoder.h"
 #include "tokenizer/token_id.h"
 
 namespace quire {
@@ -11,10 +12,10 @@ class Tokenizer;
 // Decodes tokens as they come. For one thread; the tokenizer outlives it.
 class IncrementalDetokenizer {
  public:
-  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
-      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
 
-  // The text that this token completes: it never ends within a character.
+  // The text that this token completes: it never ends within a character, nor within a run of byte tokens,
+  // nor in a space that the end of the text would take away.
   std::string push(TokenId id);
   // What is left. All texts joined are what Tokenizer::decode makes of all ids. Leaves this ready for a new
   // text.
@@ -23,7 +24,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_tokens_;
-  std::string pending_;  // the beginning of a character
+  DecoderStream stream_;
 };
 
 }  // namespace quire

@@ -5,19 +5,17 @@
 #include <algorithm>
 #include <array>
 
+#include "tokenizer/byte_level.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {
 namespace {
 
-constexpr std::size_t kMaxNormalizedBytes = std::size_t{1} << 30;
-
-void check_growth(std::size_t bytes) {
-  if (bytes > kMaxNormalizedBytes)
-    fail("the normalizer makes a text grow beyond {} bytes", kMaxNormalizedBytes);
-}
-
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+
+utf8proc_category_t category_of(char32_t code_point) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+}
 
 int combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
@@ -49,13 +47,60 @@ void append_normalized(std::string& out, std::string_view text, utf8proc_option_
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(scratch[i]));
 }
 
-}  // namespace
+// What becomes of a character in the steps that look at each by itself.
 
-Regex pattern_from_json(const JsonView& config) {
-  if (const auto text = config.find("String")) return Regex::literal(text->as_string(), text->where());
-  const JsonView pattern = config.at("Regex");
-  return Regex::from_oniguruma(pattern.as_string(), pattern.where());
+void append_lowercase(std::string& out, char32_t c) {
+  append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  if (c == 0x130) append_utf8(out, 0x307);  // the one letter whose lower case is two code points
 }
+
+void append_unless_mark(std::string& out, char32_t c) {
+  const utf8proc_category_t category = category_of(c);
+  const bool is_mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+                       category == UTF8PROC_CATEGORY_ME;
+  if (!is_mark) append_utf8(out, c);
+}
+
+void append_unless_nonspacing(std::string& out, char32_t c) {
+  if (category_of(c) != UTF8PROC_CATEGORY_MN) append_utf8(out, c);
+}
+
+// SentencePiece's nmt rules: control characters go, and what looks like a space becomes one.
+void append_as_nmt(std::string& out, char32_t c) {
+  const bool is_control = (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F ||
+                          c == 0x8F || c == 0x9F;
+  if (is_control) return;
+  const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                        (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                        c == 0xFEFF || c == 0xFFFD;
+  append_utf8(out, is_space ? U' ' : c);
+}
+
+// BERT's cleaning: without control characters, and with plain spaces alone.
+void append_clean(std::string& out, char32_t c) {
+  const utf8proc_category_t category = category_of(c);
+  const bool is_control = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+                          category == UTF8PROC_CATEGORY_CO;
+  if (c == '\t' || c == '\n' || c == '\r' || (is_whitespace(c) && !is_control)) {
+    out.push_back(' ');
+  } else if (!is_control && c != 0xFFFD) {
+    append_utf8(out, c);
+  }
+}
+
+void append_ideograph_apart(std::string& out, char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kBlocks[] = {
+      {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},   {0x20000, 0x2A6DF},
+      {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+  const bool is_ideograph = std::any_of(std::begin(kBlocks), std::end(kBlocks), [&](const auto& block) {
+    return c >= block.first && c <= block.second;
+  });
+  if (is_ideograph) out.push_back(' ');
+  append_utf8(out, c);
+  if (is_ideograph) out.push_back(' ');
+}
+
+}  // namespace
 
 Normalizer Normalizer::from_json(const JsonView& config) {
   Normalizer normalizer;
@@ -65,32 +110,52 @@ Normalizer Normalizer::from_json(const JsonView& config) {
 
 void Normalizer::add_steps(const JsonView& config) {
   const std::string& type = config.at("type").as_string();
+  if (add_simple_step(type)) return;
   if (type == "Sequence") {
     for (const JsonView& step : config.at("normalizers").items()) add_steps(step);
-  } else if (type == "NFC") {
-    steps_.emplace_back(UnicodeForm::kNfc);
-  } else if (type == "NFD") {
-    steps_.emplace_back(UnicodeForm::kNfd);
-  } else if (type == "NFKC") {
-    steps_.emplace_back(UnicodeForm::kNfkc);
-  } else if (type == "NFKD") {
-    steps_.emplace_back(UnicodeForm::kNfkd);
-  } else if (type == "Lowercase") {
-    steps_.emplace_back(Lowercase{});
   } else if (type == "Strip") {
     const Strip strip{config.at("strip_left").as_bool(), config.at("strip_right").as_bool()};
     if (strip.left || strip.right) steps_.emplace_back(strip);
   } else if (type == "Replace") {
-    steps_.emplace_back(Replace{pattern_from_json(config.at("pattern")), config.at("content").as_string()});
+    steps_.emplace_back(TextReplacer::from_json(config));
   } else if (type == "Prepend") {
     steps_.emplace_back(Prepend{config.at("prepend").as_string()});
+  } else if (type == "Precompiled") {
+    steps_.emplace_back(PrecompiledCharsmap::from_json(config.at("precompiled_charsmap")));
+  } else if (type == "BertNormalizer") {
+    add_bert_steps(config);
   } else {
     fail(
         "{}: the normalizer {} is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
-        "Replace, Prepend "
-        "and Sequence",
+        "StripAccents, Nmt, Replace, Prepend, Precompiled, ByteLevel, BertNormalizer and Sequence",
         config.where(), type);
   }
+}
+
+// Those without settings.
+bool Normalizer::add_simple_step(std::string_view type) {
+  using Entry = std::pair<std::string_view, Step>;
+  const std::array<Entry, 8> steps = {
+      Entry{"NFC", UnicodeForm::kNfc},       Entry{"NFD", UnicodeForm::kNfd},
+      Entry{"NFKC", UnicodeForm::kNfkc},     Entry{"NFKD", UnicodeForm::kNfkd},
+      Entry{"Lowercase", &append_lowercase}, Entry{"StripAccents", &append_unless_mark},
+      Entry{"Nmt", &append_as_nmt},          Entry{"ByteLevel", ToByteCharacters{}}};
+  const auto entry =
+      std::find_if(steps.begin(), steps.end(), [&](const Entry& e) { return e.first == type; });
+  if (entry == steps.end()) return false;
+  steps_.push_back(entry->second);
+  return true;
+}
+
+void Normalizer::add_bert_steps(const JsonView& config) {
+  const bool lowercase = config.flag("lowercase", true);
+  if (config.flag("clean_text", true)) steps_.emplace_back(&append_clean);
+  if (config.flag("handle_chinese_chars", true)) steps_.emplace_back(&append_ideograph_apart);
+  if (config.flag("strip_accents", lowercase)) {
+    steps_.emplace_back(UnicodeForm::kNfd);
+    steps_.emplace_back(&append_unless_nonspacing);
+  }
+  if (lowercase) steps_.emplace_back(&append_lowercase);
 }
 
 std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
@@ -129,15 +194,13 @@ std::string Normalizer::run(UnicodeForm form, std::string_view text) {
   return out;
 }
 
-std::string Normalizer::run(Lowercase, std::string_view text) {
+std::string Normalizer::run(AppendCharacter append, std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t position = 0; position < text.size();) {
     const Utf8Step step = read_utf8(text, position);
     position += step.length;
-    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(step.code_point))));
-    if (step.code_point == 0x130)
-      append_utf8(out, 0x307);  // the one letter whose lower case is two code points
+    append(out, step.code_point);
   }
   return out;
 }
@@ -159,20 +222,13 @@ std::string Normalizer::run(const Strip& strip, std::string_view text) {
   return std::string(text.substr(begin, end - begin));
 }
 
-std::string Normalizer::run(const Replace& replace, std::string_view text) {
-  RegexScanner scanner(replace.pattern);
-  scanner.start(text);
-  std::string out;
-  std::size_t copied = 0;
-  while (const auto match = scanner.next()) {
-    out += text.substr(copied, match->begin - copied);
-    out += replace.content;
-    check_growth(out.size());
-    copied = match->end;
-  }
-  out += text.substr(copied);
-  return out;
+std::string Normalizer::run(const TextReplacer& replacer, std::string_view text) {
+  return replacer.apply(text);
 }
+
+std::string Normalizer::run(ToByteCharacters, std::string_view text) { return to_byte_characters(text); }
+
+std::string Normalizer::run(const PrecompiledCharsmap& map, std::string_view text) { return map.apply(text); }
 
 std::string Normalizer::run(const Prepend& prepend, std::string_view text) {
   return text.empty() ? std::string() : prepend.text + std::string(text);

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "tokenizer/json_view.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/precompiled.h"
+#include "tokenizer/text_replacer.h"
 
 namespace quire {
 
@@ -22,30 +23,29 @@ class Normalizer {
 
  private:
   enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
-  struct Lowercase {};
+  using AppendCharacter = void (*)(std::string& out, char32_t code_point);  // what becomes of it
   struct Strip {
     bool left, right;
-  };
-  struct Replace {
-    Regex pattern;
-    std::string content;
   };
   struct Prepend {
     std::string text;
   };
-  using Step = std::variant<UnicodeForm, Lowercase, Strip, Replace, Prepend>;
+  struct ToByteCharacters {};
+  using Step = std::variant<UnicodeForm, AppendCharacter, Strip, TextReplacer, Prepend, ToByteCharacters,
+                            PrecompiledCharsmap>;
 
   void add_steps(const JsonView& config);
+  bool add_simple_step(std::string_view type);
+  void add_bert_steps(const JsonView& config);
   static std::string run(UnicodeForm form, std::string_view text);
-  static std::string run(Lowercase, std::string_view text);
+  static std::string run(AppendCharacter append, std::string_view text);
   static std::string run(const Strip& strip, std::string_view text);
-  static std::string run(const Replace& replace, std::string_view text);
+  static std::string run(const TextReplacer& replacer, std::string_view text);
   static std::string run(const Prepend& prepend, std::string_view text);
+  static std::string run(ToByteCharacters, std::string_view text);
+  static std::string run(const PrecompiledCharsmap& map, std::string_view text);
 
   std::vector<Step> steps_;
 };
-
-// The pattern of a Split or Replace: {"String": ...} or {"Regex": ...}.
-Regex pattern_from_json(const JsonView& config);
 
 }  // namespace quire

@@ -31,16 +31,30 @@ void wrap_in_template(PostProcessor& processor, const JsonView& config) {
   processor.suffix.insert(processor.suffix.end(), after.begin(), after.end());
 }
 
+// [CLS] and [SEP], as pairs of a text and an id.
+void wrap_in_pair(PostProcessor& processor, const JsonView& config) {
+  const auto id = [&](const char* key) {
+    const JsonView pair = config.at(key);
+    const std::vector<JsonView> items = pair.items();
+    if (items.size() != 2) fail("{}: must be a text and an id", pair.where());
+    return static_cast<TokenId>(items[1].as_int(0, kMaxTokenId));
+  };
+  processor.prefix.insert(processor.prefix.begin(), id("cls"));
+  processor.suffix.push_back(id("sep"));
+}
+
 void add_steps(PostProcessor& processor, const JsonView& config) {
   const std::string& type = config.at("type").as_string();
   if (type == "Sequence") {
     for (const JsonView& step : config.at("processors").items()) add_steps(processor, step);
   } else if (type == "TemplateProcessing") {
     wrap_in_template(processor, config);
+  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+    wrap_in_pair(processor, config);
   } else if (type != "ByteLevel") {  // which changes offsets alone
     fail(
-        "{}: the post-processor {} is not supported; supported are TemplateProcessing, ByteLevel and "
-        "Sequence",
+        "{}: the post-processor {} is not supported; supported are TemplateProcessing, RobertaProcessing, "
+        "BertProcessing, ByteLevel and Sequence",
         config.where(), type);
   }
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tokenizer/byte_level.h"
-#include "tokenizer/normalizer.h"
+#include "tokenizer/text_replacer.h"
 
 namespace quire {
 namespace {
@@ -23,8 +23,9 @@ struct Part {
 
 }  // namespace
 
-void PreTokens::start(std::string_view text) {
+void PreTokens::start(std::string_view text, bool is_beginning) {
   text_ = text;
+  has_beginning_ = is_beginning;
   pieces_.clear();
   if (!text.empty()) pieces_.push_back({0, text.size()});
 }
@@ -38,6 +39,9 @@ void PreTokens::split(Split&& split_piece) {
       if (part.begin < part.end) pieces.push_back({range.begin + part.begin, range.begin + part.end});
     });
   }
+  const bool keeps_first =
+      !pieces_.empty() && !pieces.empty() && pieces.front().begin == pieces_.front().begin;
+  has_beginning_ = has_beginning_ && keeps_first;
   pieces_ = std::move(pieces);
 }
 
@@ -57,19 +61,23 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
 PreTokenizer PreTokenizer::from_json(const JsonView& config) {
   PreTokenizer pre_tokenizer;
   pre_tokenizer.add_steps(config);
-  auto& steps = pre_tokenizer.steps_;
-  const auto is_byte_level = [](const Step& step) { return std::holds_alternative<ToByteCharacters>(step); };
-  const auto byte_levels = std::count_if(steps.begin(), steps.end(), is_byte_level);
-  if (byte_levels != 1) {
-    fail("{}: has {} ByteLevel steps; only byte-level tokenizers, with exactly one, are supported",
-         config.where(), byte_levels);
-  }
-  if (is_byte_level(steps.back())) {
-    steps.pop_back();  // the model takes bytes, so the characters for them are needed only by further steps
-  } else {
-    steps.emplace_back(FromByteCharacters{});
-  }
   return pre_tokenizer;
+}
+
+bool PreTokenizer::is_byte_level() const {
+  const auto writes_bytes = [](const Step& step) { return std::holds_alternative<ToByteCharacters>(step); };
+  const auto first = std::find_if(steps_.begin(), steps_.end(), writes_bytes);
+  return first != steps_.end() && std::all_of(first + 1, steps_.end(), [](const Step& step) {
+           return std::holds_alternative<Split>(step);
+         });
+}
+
+void PreTokenizer::leave_bytes() {
+  if (std::holds_alternative<ToByteCharacters>(steps_.back())) {
+    steps_.pop_back();  // the characters for bytes are needed only by further steps
+  } else {
+    steps_.emplace_back(FromByteCharacters{});
+  }
 }
 
 void PreTokenizer::add_split(std::string_view pcre2_pattern, Behavior behavior, bool invert) {
@@ -101,11 +109,19 @@ void PreTokenizer::add_steps(const JsonView& config) {
     add_split(kWhitespacePattern, Behavior::kRemoved, true);
   } else if (type == "WhitespaceSplit") {
     add_split("\\p{White_Space}", Behavior::kRemoved);
+  } else if (type == "BertPreTokenizer") {
+    add_split("\\p{White_Space}", Behavior::kRemoved);
+    add_split(kPunctuationPattern, Behavior::kIsolated);
+  } else if (type == "CharDelimiterSplit") {
+    const JsonView delimiter = config.at("delimiter");
+    steps_.emplace_back(
+        Split{Regex::literal(delimiter.as_string(), delimiter.where()), Behavior::kRemoved, false});
+  } else if (type == "Metaspace") {
+    steps_.emplace_back(Metaspace::from_json(config));
   } else {
     fail(
-        "{}: the pre-tokenizer {} is not supported; supported are ByteLevel, Split, Digits, Punctuation, "
-        "Whitespace, "
-        "WhitespaceSplit and Sequence",
+        "{}: the pre-tokenizer {} is not supported; supported are ByteLevel, Metaspace, Split, Digits, "
+        "Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit, BertPreTokenizer and Sequence",
         config.where(), type);
   }
 }
@@ -137,6 +153,25 @@ void PreTokenizer::run(ToByteCharacters, PreTokens& tokens) { tokens.rewrite(to_
 
 void PreTokenizer::run(FromByteCharacters, PreTokens& tokens) {
   tokens.rewrite([](std::string_view piece) { return from_byte_characters(piece).value(); });
+}
+
+void PreTokenizer::run(const Metaspace& metaspace, PreTokens& tokens) {
+  const std::string& space = metaspace.replacement;
+  bool is_beginning = tokens.has_beginning();
+  tokens.rewrite([&](std::string_view piece) {
+    const bool may_prepend = metaspace.prepend == Metaspace::Prepend::kAlways ||
+                             (metaspace.prepend == Metaspace::Prepend::kFirst && is_beginning);
+    is_beginning = false;
+    std::string text = replace_all(piece, " ", space);
+    return may_prepend && !text.starts_with(space) ? space + text : text;
+  });
+  if (!metaspace.split) return;
+  tokens.split([&](std::string_view piece, const auto& add) {
+    std::size_t begin = 0;
+    for (std::size_t next; (next = piece.find(space, begin + 1)) != piece.npos; begin = next)
+      add(TextRange{begin, next});
+    add(TextRange{begin, piece.size()});
+  });
 }
 
 void PreTokenizer::run(const Split& split, PreTokens& tokens) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tokenizer/json_view.h"
+#include "tokenizer/metaspace.h"
 #include "tokenizer/regex.h"
 
 namespace quire {
@@ -14,11 +15,14 @@ namespace quire {
 // not empty.
 class PreTokens {
  public:
-  // Begins with one piece, the whole of `text`, which outlives this object or the next start().
-  void start(std::string_view text);
+  // Begins with one piece, the whole of `text`, which outlives this object or the next start(). It is the
+  // beginning of what is encoded, or follows a token there.
+  void start(std::string_view text, bool is_beginning);
 
   std::string_view text() const { return text_; }
   const std::vector<TextRange>& pieces() const { return pieces_; }
+  // The first piece has all that comes first of what is encoded.
+  bool has_beginning() const { return has_beginning_; }
   std::string_view piece(const TextRange& range) const {
     return text_.substr(range.begin, range.end - range.begin);
   }
@@ -34,16 +38,21 @@ class PreTokens {
   std::string_view text_;
   std::string buffer_;  // holds text_ once a step has rewritten it
   std::vector<TextRange> pieces_;
+  bool has_beginning_ = false;
 };
 
-// Cuts text into pieces of bytes. Immutable, usable from any thread. A pre-tokenizer that is not byte-level
-// is refused.
+// Cuts text into the pieces for the model. Immutable, usable from any thread.
 class PreTokenizer {
  public:
   PreTokenizer() = default;  // leaves a text whole
   static PreTokenizer from_json(const JsonView& config);
 
-  // Cuts the text that `tokens` was started with; it is valid UTF-8. The pieces are raw bytes.
+  // All pieces are in the byte alphabet.
+  bool is_byte_level() const;
+  // From now on the pieces of a byte-level pre-tokenizer are the bytes themselves.
+  void leave_bytes();
+
+  // Cuts the text that `tokens` was started with; it is valid UTF-8.
   void run(PreTokens& tokens) const;
 
  private:
@@ -56,7 +65,7 @@ class PreTokenizer {
     Behavior behavior;
     bool invert;  // matches and what lies between them change their parts
   };
-  using Step = std::variant<Split, AddPrefixSpace, ToByteCharacters, FromByteCharacters>;
+  using Step = std::variant<Split, AddPrefixSpace, ToByteCharacters, FromByteCharacters, Metaspace>;
 
   void add_steps(const JsonView& config);
   void add_byte_level(const JsonView& config);
@@ -66,6 +75,7 @@ class PreTokenizer {
   static void run(AddPrefixSpace, PreTokens& tokens);
   static void run(ToByteCharacters, PreTokens& tokens);
   static void run(FromByteCharacters, PreTokens& tokens);
+  static void run(const Metaspace& metaspace, PreTokens& tokens);
   static void run(const Split& split, PreTokens& tokens);
 
   std::vector<Step> steps_;

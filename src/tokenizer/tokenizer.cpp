@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 
@@ -26,13 +27,14 @@ Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
   return Tokenizer(parse_tokenizer_file(text, where), where);
 }
 
-Tokenizer::Tokenizer(TokenizerFile file, std::string_view where)
-    : added_tokens_(read_added_tokens(file, where)), bpe_(make_bpe(file, added_tokens_, where)) {
+Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   const JsonView root(file.config, std::string(where) + ":");
+  if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
   if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer::from_json(*normalizer);
-  pre_tokenizer_ = PreTokenizer::from_json(root.at("pre_tokenizer"));
+  if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer::from_json(*cutter);
   if (const auto processor = root.find("post_processor"))
     post_processor_ = PostProcessor::from_json(*processor);
+  set_model(file, root);
   decoder_ = Decoder::from_json(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
@@ -42,32 +44,22 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where)
   }
 }
 
-std::vector<AddedToken> Tokenizer::read_added_tokens(const TokenizerFile& file, std::string_view where) {
-  const auto list = JsonView(file.config, std::string(where) + ":").find("added_tokens");
-  return list ? added_tokens_from_json(*list) : std::vector<AddedToken>();
-}
-
-Bpe Tokenizer::make_bpe(TokenizerFile& file, const std::vector<AddedToken>& added, std::string_view where) {
-  const JsonView model = JsonView(file.config, std::string(where) + ":").at("model");
-  if (const auto type = model.find("type"); type && type->as_string() != "BPE") {
-    fail("{}: the model {} is not supported; supported is BPE (byte-level)", type->where(),
-         in_quotes(type->as_string()));
-  }
-  if (file.vocab.empty()) fail("{}: the key \"vocab\" is missing or empty", model.where());
+void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
   std::unordered_set<TokenId> special;
-  for (const AddedToken& token : added) {
+  for (const AddedToken& token : added_tokens_) {
     if (token.special) special.insert(token.id);
   }
-  Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
-  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
-  return Bpe(model, std::move(vocabulary), file.merges, std::move(special));
+  model_ = make_tokenizer_model(file, root.at("model"), std::move(special), pre_tokenizer_.is_byte_level());
+  if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
 }
 
 void Tokenizer::index_added_tokens(std::string_view where) {
-  const Vocabulary& vocabulary = bpe_.vocabulary();
+  const Vocabulary& vocabulary = model_->vocabulary();
   vocab_size_ = vocabulary.size();
   for (std::size_t i = 0; i < added_tokens_.size(); ++i) {
-    const AddedToken& token = added_tokens_[i];
+    AddedToken& token = added_tokens_[i];
+    std::string buffer;
+    token.form = token.normalized ? normalizer_.apply(token.content, buffer) : token.content;
     const bool other_text = vocabulary.text(token.id).value_or(token.content) != token.content;
     const bool other_id = vocabulary.find(token.content).value_or(token.id) != token.id;
     const bool new_id = added_by_id_.emplace(token.id, i).second;
@@ -81,13 +73,7 @@ void Tokenizer::index_added_tokens(std::string_view where) {
   // Of two tokens that normalisation makes alike, the special one is found.
   for (const bool special : {true, false}) {
     for (const AddedToken& token : added_tokens_) {
-      if (token.special != special) continue;
-      std::string buffer;
-      if (token.normalized) {
-        in_normalized_text_.add(token, normalizer_.apply(token.content, buffer));
-      } else {
-        in_text_.add(token, token.content);
-      }
+      if (token.special == special) (token.normalized ? in_normalized_text_ : in_text_).add(token);
     }
   }
 }
@@ -119,7 +105,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
   if (add_special_tokens) ids = post_processor_.prefix;
-  BpeEncoder encoder(bpe_, text.size());
+  const std::unique_ptr<PieceEncoder> encoder = model_->encoder(text.size());
   PreTokens pre_tokens;
   std::string buffer;
   for (const Segment& segment : in_text_.split(text, trust)) {
@@ -135,9 +121,10 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
         ids.push_back(*part.token);
         continue;
       }
-      pre_tokens.start(part_of(normalized, part.range));
+      const bool is_beginning = segment.range.begin == 0 && part.range.begin == 0;
+      pre_tokens.start(part_of(normalized, part.range), is_beginning);
       pre_tokenizer_.run(pre_tokens);
-      for (const TextRange& range : pre_tokens.pieces()) encoder.encode(pre_tokens.piece(range), ids);
+      for (const TextRange& range : pre_tokens.pieces()) encoder->encode(pre_tokens.piece(range), ids);
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
@@ -166,26 +153,30 @@ TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_
 }
 
 std::string Tokenizer::token_bytes(TokenId id) const {
-  const auto text = id_to_token(id);
-  return text ? decoder_.bytes(*text) : std::string();
+  const auto form = decoded_form(id);
+  return form ? decoder_.bytes(*form) : std::string();
+}
+
+std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
+  const auto added = added_by_id_.find(id);
+  return added != added_by_id_.end() ? added_tokens_[added->second].form : model_->vocabulary().text(id);
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
-  std::string bytes;
-  for (const TokenId id : ids) {
-    if (!skip_special_tokens || !is_special(id)) bytes += token_bytes(id);
-  }
-  return to_valid_utf8(bytes);
+  IncrementalDetokenizer detokenizer(*this, skip_special_tokens);
+  std::string text;
+  for (const TokenId id : ids) text += detokenizer.push(id);
+  return text + detokenizer.finish();
 }
 
 std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
   const auto added = added_by_text_.find(std::string(token));
-  return added != added_by_text_.end() ? added->second : bpe_.vocabulary().find(token);
+  return added != added_by_text_.end() ? added->second : model_->vocabulary().find(token);
 }
 
 std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
   const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() ? added_tokens_[added->second].content : bpe_.vocabulary().text(id);
+  return added != added_by_id_.end() ? added_tokens_[added->second].content : model_->vocabulary().text(id);
 }
 
 bool Tokenizer::is_special(TokenId id) const {

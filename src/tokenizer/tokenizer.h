@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,19 +10,19 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/bpe.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/text_piece.h"
 #include "tokenizer/token_id.h"
+#include "tokenizer/tokenizer_model.h"
 
 namespace quire {
 
 struct TokenizerFile;
 
-// A tokenizer.json with a byte-level BPE model, with the results of Hugging Face's tokenizers library; what
+// A tokenizer.json with a BPE or Unigram model, with the results of Hugging Face's tokenizers library; what
 // it does not support it refuses by name. "truncation" and "padding" are ignored, as transformers does.
 // Immutable after loading, usable from any thread at once.
 class Tokenizer {
@@ -38,9 +39,12 @@ class Tokenizer {
   // do not cross pieces: each is made valid UTF-8 by itself.
   std::vector<TokenId> encode(std::span<const TextPiece> pieces, bool add_special_tokens) const;
 
+  const Decoder& decoder() const { return decoder_; }
+  // What the decoder takes for a token: its text, that of some added tokens normalised.
+  std::optional<std::string_view> decoded_form(TokenId id) const;
   // Ids without a token count for nothing; bytes that are no UTF-8 become U+FFFD.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
-  // What one token adds to a text; characters may be split between tokens.
+  // What one token adds to a text that it neither begins nor ends; characters may be split between tokens.
   std::string token_bytes(TokenId id) const;
 
   int vocab_size() const { return vocab_size_; }  // largest id + 1, added tokens included
@@ -51,8 +55,7 @@ class Tokenizer {
 
  private:
   Tokenizer(TokenizerFile file, std::string_view where);
-  static Bpe make_bpe(TokenizerFile& file, const std::vector<AddedToken>& added, std::string_view where);
-  static std::vector<AddedToken> read_added_tokens(const TokenizerFile& file, std::string_view where);
+  void set_model(TokenizerFile& file, const JsonView& root);
   void index_added_tokens(std::string_view where);
   // `text` is valid UTF-8.
   std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;
@@ -60,7 +63,7 @@ class Tokenizer {
                                     const TrustRuns& trust) const;
 
   std::vector<AddedToken> added_tokens_;
-  Bpe bpe_;
+  std::unique_ptr<const TokenizerModel> model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PostProcessor post_processor_;

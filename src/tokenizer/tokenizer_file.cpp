@@ -18,16 +18,27 @@ class Handler : public nlohmann::json_sax<Json> {
 
   bool null() override { return value(nullptr); }
   bool boolean(bool flag) override { return value(flag); }
-  bool number_integer(std::int64_t number) override { return value(number); }
-  bool number_float(double number, const std::string&) override { return value(number); }
+  bool number_integer(std::int64_t number) override {
+    return state_ == State::kPiece ? score(static_cast<double>(number)) : value(number);
+  }
+  bool number_float(double number, const std::string&) override {
+    return state_ == State::kPiece ? score(number) : value(number);
+  }
   bool binary(Json::binary_t&) override { return value(nullptr); }  // never in text
   bool number_unsigned(std::uint64_t number) override {
+    if (state_ == State::kPiece) return score(static_cast<double>(number));
     if (state_ != State::kVocab) return value(number);
     if (number > static_cast<std::uint64_t>(kMaxTokenId)) bad_id();
     file_.vocab.emplace_back(std::move(key_), static_cast<TokenId>(number));
     return true;
   }
   bool string(std::string& text) override {
+    if (state_ == State::kPiece) {
+      if (has_text_) bad_piece();
+      has_text_ = true;
+      file_.vocab.emplace_back(std::move(text), static_cast<TokenId>(file_.vocab.size()));
+      return true;
+    }
     if (state_ == State::kMergePair) {
       pair_.push_back(std::move(text));
       return true;
@@ -63,9 +74,28 @@ class Handler : public nlohmann::json_sax<Json> {
       pair_.clear();
       return true;
     }
+    if (state_ == State::kValue && at_model_key("vocab")) {
+      state_ = State::kPieces;
+      return true;
+    }
+    if (state_ == State::kPieces) {
+      if (file_.vocab.size() > static_cast<std::size_t>(kMaxTokenId)) bad_piece();
+      has_text_ = false;
+      state_ = State::kPiece;
+      return true;
+    }
     return open(Json::array());
   }
   bool end_array() override {
+    if (state_ == State::kPiece) {
+      if (!has_text_ || file_.scores.size() != file_.vocab.size()) bad_piece();
+      state_ = State::kPieces;
+      return true;
+    }
+    if (state_ == State::kPieces) {
+      state_ = State::kValue;
+      return true;
+    }
     if (state_ == State::kMergePair) {
       if (pair_.size() != 2) bad_merge();
       file_.merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
@@ -94,11 +124,15 @@ class Handler : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class State { kValue, kVocab, kMerges, kMergePair };
+  enum class State { kValue, kVocab, kPieces, kPiece, kMerges, kMergePair };
 
   [[noreturn]] void bad_id() const {
     fail("{}: model.vocab: the id of {} must be a whole number from 0 to {}", where_, in_quotes(key_),
          kMaxTokenId);
+  }
+  [[noreturn]] void bad_piece() const {
+    fail("{}: model.vocab: the list must hold a text and its score for each of up to {} tokens", where_,
+         kMaxTokenId + 1);
   }
   [[noreturn]] void bad_merge() const {
     fail("{}: model.merges[{}]: must be two tokens, as a list or as a string with one space", where_,
@@ -114,15 +148,24 @@ class Handler : public nlohmann::json_sax<Json> {
     parent.push_back(std::move(value));
     return &parent.back();
   }
-  bool value(Json&& value) {
+  // Within a table only what its members consist of may stand.
+  void check_place() const {
     if (state_ == State::kVocab) bad_id();
+    if (state_ == State::kPieces || state_ == State::kPiece) bad_piece();
     if (state_ != State::kValue) bad_merge();
+  }
+  bool score(double number) {
+    if (!has_text_ || file_.scores.size() == file_.vocab.size()) bad_piece();
+    file_.scores.push_back(number);
+    return true;
+  }
+  bool value(Json&& value) {
+    check_place();
     insert(std::move(value));
     return true;
   }
   bool open(Json&& container) {
-    if (state_ == State::kVocab) bad_id();
-    if (state_ != State::kValue) bad_merge();
+    check_place();
     if (open_.size() == kMaxDepth) fail("{}: JSON nested deeper than {} levels", where_, kMaxDepth);
     open_.push_back(insert(std::move(container)));
     return true;
@@ -143,6 +186,7 @@ class Handler : public nlohmann::json_sax<Json> {
   std::string key_;  // the last one read
   bool in_model_ = false;
   bool vocab_seen_ = false, merges_seen_ = false;
+  bool has_text_ = false;  // of the piece being read
   std::vector<std::string> pair_;
 };
 

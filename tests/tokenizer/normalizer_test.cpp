@@ -61,6 +61,27 @@ TEST(NormalizerTest, ReplacesAndPrependsInSequence) {
   EXPECT_EQ(normalize(config, ""), "");
 }
 
+TEST(NormalizerTest, StripsAccentsThatStandByThemselves) {
+  EXPECT_EQ(normalize_as("StripAccents", "e\u0301\u00E9\u20DD"), "e\u00E9");
+}
+
+TEST(NormalizerTest, NmtDropsControlsAndWritesPlainSpaces) {
+  EXPECT_EQ(normalize_as("Nmt", "a\x07\tb\u200Bc\u2581\u3000"), "a b c \u3000");
+}
+
+TEST(NormalizerTest, WritesBytesAsCharacters) { EXPECT_EQ(normalize_as("ByteLevel", " \u00E9"), "\u0120Ã©"); }
+
+TEST(NormalizerTest, BertCleansLowersAndSetsIdeographsApart) {
+  Json config = {{"type", "BertNormalizer"}};
+  EXPECT_EQ(normalize(config, "\u00C9a\x07\t\u2003\u6F22b\uFFFD"), "ea   \u6F22 b");
+  config["lowercase"] = false;
+  EXPECT_EQ(normalize(config, "\u00C9"), "\u00C9") << "accents go with the case by default";
+  config["strip_accents"] = true;
+  EXPECT_EQ(normalize(config, "\u00C9"), "E");
+  config["handle_chinese_chars"] = config["clean_text"] = false;
+  EXPECT_EQ(normalize(config, "\t\u6F22"), "\t\u6F22");
+}
+
 TEST(NormalizerTest, RefusesATextThatGrowsBeyondTheLimit) {
   const Json config = {{"type", "Replace"},
                        {"pattern", {{"String", "a"}}},

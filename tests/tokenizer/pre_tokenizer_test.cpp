@@ -12,10 +12,11 @@ using ::testing::ElementsAre;
 
 using Pieces = std::vector<std::string>;
 
-Pieces cut(const Json& config, std::string_view text) {
-  const PreTokenizer pre_tokenizer = PreTokenizer::from_json(JsonView(config, "pre_tokenizer"));
+Pieces cut(const Json& config, std::string_view text, bool is_beginning = true) {
+  PreTokenizer pre_tokenizer = PreTokenizer::from_json(JsonView(config, "pre_tokenizer"));
+  if (pre_tokenizer.is_byte_level()) pre_tokenizer.leave_bytes();
   PreTokens tokens;
-  tokens.start(text);
+  tokens.start(text, is_beginning);
   pre_tokenizer.run(tokens);
   Pieces pieces;
   for (const TextRange& range : tokens.pieces()) pieces.emplace_back(tokens.piece(range));
@@ -93,7 +94,40 @@ TEST(PreTokenizerTest, RefusesUnknownBehaviorAndMissingPattern) {
   refuse({{"type", "Split"}, {"pattern", "a"}, {"behavior", "Removed"}});
   refuse({{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Removed"}});
   refuse({{"type", "Split"}, {"pattern", {{"Regex", 3}}}, {"behavior", "Removed"}});
-  refuse(byte_level());  // twice
+  refuse({{"type", "UnicodeScripts"}});
+  refuse({{"type", "Metaspace"}, {"replacement", "__"}});
+  refuse({{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "sometimes"}});
+}
+
+Json metaspace(std::string_view scheme, bool split = true) {
+  return {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", split}};
+}
+
+TEST(PreTokenizerTest, MetaspaceWritesSpacesAndCutsInFrontOfThem) {
+  EXPECT_EQ(cut(metaspace("always"), "a  b "), (Pieces{"_a", "_", "_b", "_"}));
+  EXPECT_EQ(cut(metaspace("always", false), "a  b "), (Pieces{"_a__b_"}));
+  EXPECT_EQ(cut(metaspace("always"), " a"), (Pieces{"_a"}));
+  EXPECT_EQ(cut(metaspace("never"), "a b"), (Pieces{"a", "_b"}));
+  EXPECT_EQ(cut(metaspace("always"), ""), (Pieces{}));
+}
+
+TEST(PreTokenizerTest, MetaspaceFirstPrependsToTheBeginningAlone) {
+  EXPECT_EQ(cut(metaspace("first"), "a b", true), (Pieces{"_a", "_b"}));
+  EXPECT_EQ(cut(metaspace("first"), "a b", false), (Pieces{"a", "_b"}));
+  const auto behind = [](const Json& step) {
+    return Json{{"type", "Sequence"}, {"pretokenizers", Json::array({step, metaspace("first")})}};
+  };
+  EXPECT_EQ(cut(behind({{"type", "Digits"}}), "a1"), (Pieces{"_a", "1"}));
+  EXPECT_EQ(cut(behind({{"type", "WhitespaceSplit"}}), "a b"), (Pieces{"_a", "b"}));
+  EXPECT_EQ(cut(behind({{"type", "WhitespaceSplit"}}), " a b"), (Pieces{"a", "b"}));
+}
+
+TEST(PreTokenizerTest, MetaspaceReadsTheOlderSpelling) {
+  const auto old = [](bool prefix) {
+    return Json{{"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", prefix}};
+  };
+  EXPECT_EQ(cut(old(true), "a b"), (Pieces{"_a", "_b"}));
+  EXPECT_EQ(cut(old(false), "a b"), (Pieces{"a", "_b"}));
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/tokenizer.h"
@@ -30,6 +32,40 @@ inline Json tiny_tokenizer_json(const std::vector<std::string>& merges = {}) {
     merge.erase(merge.find(' '), 1);
     model["vocab"][merge] = model["vocab"].size();
   }
+  return config;
+}
+
+// A tokenizer.json of SentencePiece's BPE: <unk> (id 0), a token a byte from id 1 on, printable ASCII and a
+// letter of two bytes, and one more for each merge. A space is written "_".
+inline Json tiny_sentencepiece_json(const std::vector<std::string>& merges = {}) {
+  Json config = Json::parse(R"({
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": false},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "_"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "added_tokens": [],
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+              "vocab": {"<unk>": 0}, "merges": []}
+  })");
+  Json& model = config["model"];
+  const auto add = [&](const std::string& token) { model["vocab"][token] = model["vocab"].size(); };
+  for (int byte = 0; byte < 256; ++byte) add(format_text("<0x{:02X}>", byte));
+  for (char c = '!'; c <= '~'; ++c) add(std::string(1, c));
+  add("\u00E9");
+  for (std::string merge : merges) {
+    model["merges"].push_back(merge);
+    merge.erase(merge.find(' '), 1);
+    add(merge);
+  }
+  return config;
+}
+
+// A tokenizer.json of a Unigram model with <unk> (id 0) and these pieces.
+inline Json tiny_unigram_json(const std::vector<std::pair<std::string, double>>& pieces) {
+  Json config = Json::parse(R"({"decoder": {"type": "Fuse"}, "added_tokens": [],
+    "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0]]}})");
+  for (const auto& [text, score] : pieces) config["model"]["vocab"].push_back(Json::array({text, score}));
   return config;
 }
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <random>
 
-#include "base/json.h"
 #include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_cases.h"
 
 namespace quire {
 namespace {
@@ -25,29 +25,18 @@ class TokenizerConformanceTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(TokenizerConformanceTest, EncodesAndDecodesEveryCaseExactly) {
-  const Tokenizer tokenizer = Tokenizer::from_file(path_);
-  const Json cases = read_json_file(kFolder / (std::string(GetParam()) + ".cases.json"));
-  for (const Json& c : cases) {
-    const std::string text = c["text"];
-    const std::vector<TokenId> ids = c["ids"], plain = c["ids_plain"];
-    EXPECT_EQ(tokenizer.encode(text), ids) << c["text"];
-    EXPECT_EQ(tokenizer.encode(text, false), plain) << c["text"];
-    EXPECT_EQ(tokenizer.decode(plain, false), c["decoded"].get<std::string>());
-    EXPECT_EQ(tokenizer.decode(ids, true), c["decoded_skip"].get<std::string>());
-  }
-  std::cout << GetParam() << ": " << cases.size() << " cases\n";
-  EXPECT_GT(cases.size(), 100u);
+  test::expect_cases(kFolder, GetParam());
 }
 
 TEST_P(TokenizerConformanceTest, StreamsWhatItDecodesAtOnceForAnyIds) {
   const Tokenizer tokenizer = Tokenizer::from_file(path_);
   std::mt19937 random(7);
-  std::uniform_int_distribution<TokenId> any(-1, tokenizer.vocab_size()), low(0, 300);
+  std::uniform_int_distribution<TokenId> any(-1, tokenizer.vocab_size()), low(0, 1100);
   for (int round = 0; round < 2000; ++round) {
     const bool skip = round % 2 == 0;
     std::vector<TokenId> ids(random() % 20);
     for (TokenId& id : ids)
-      id = random() % 2 == 0 ? any(random) : low(random);  // the low ones are single bytes
+      id = random() % 2 == 0 ? any(random) : low(random);  // single bytes are among the low ones
     IncrementalDetokenizer detokenizer(tokenizer, skip);
     std::string streamed;
     for (const TokenId id : ids) streamed += detokenizer.push(id);
@@ -77,10 +66,11 @@ TEST_P(TokenizerConformanceTest, GrowsLinearlyOnOneLongPiece) {
   const Tokenizer tokenizer = Tokenizer::from_file(path_);
   const auto seconds = [&](std::size_t bytes, char letter) {
     const std::string text(bytes, letter);
+    const bool lost = letter == ' ' && GetParam() == std::string("mistral");  // its decoder takes one space
     double best = 1e9;
     for (int repeat = 0; repeat < 3; ++repeat) {
       const auto begin = std::chrono::steady_clock::now();
-      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text);
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), false), text.substr(lost));
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     return best;
@@ -92,23 +82,12 @@ TEST_P(TokenizerConformanceTest, GrowsLinearlyOnOneLongPiece) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Published, TokenizerConformanceTest, ::testing::Values("qwen3", "llama3", "phi-2"),
-                         [](const auto& tokenizer) {
+INSTANTIATE_TEST_SUITE_P(Published, TokenizerConformanceTest,
+                         ::testing::Values("qwen3", "llama3", "phi-2", "mistral"), [](const auto& tokenizer) {
                            std::string name = tokenizer.param;
                            std::erase(name, '-');
                            return name;
                          });
-
-TEST(TokenizerConformanceTest, RefusesASentencePieceModelByName) {
-  const std::filesystem::path path = kFolder / "mistral.json";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not here";
-  try {
-    Tokenizer::from_file(path);
-    FAIL() << "was accepted";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("byte_fallback"), std::string::npos) << e.what();
-  }
-}
 
 }  // namespace
 }  // namespace quire

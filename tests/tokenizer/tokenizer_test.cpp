@@ -57,6 +57,47 @@ TEST(TokenizerTest, UnknownBytesAreDroppedOrBecomeTheUnknownToken) {
   EXPECT_THAT(tokens_of(load(config), "axxb"), ElementsAre("a", "<unk>", "b"));
 }
 
+TEST(TokenizerTest, CharactersWithoutATokenAreSpelledInBytes) {
+  Json config = test::tiny_sentencepiece_json({"_ a", "a b"});
+  EXPECT_THAT(tokens_of(load(config), "ab a\u00E8"), ElementsAre("_a", "b", "_a", "<0xC3>", "<0xA8>"));
+  config["model"]["vocab"].erase("<0xC3>");
+  EXPECT_THAT(tokens_of(load(config), "\u00E9\u00E8\u00E8b"), ElementsAre("_", "\u00E9", "<unk>", "b"));
+  config["model"]["fuse_unk"] = false;
+  EXPECT_THAT(tokens_of(load(config), "\u00E8\u00E8"), ElementsAre("_", "<unk>", "<unk>"));
+}
+
+// "b_" stands in a token, so that the text cannot be cut in front of that space.
+TEST(TokenizerTest, MergesMayCrossSpaces) {
+  const Tokenizer tokenizer = load(test::tiny_sentencepiece_json({"_ a", "b _", "b_ c"}));
+  EXPECT_THAT(tokens_of(tokenizer, "b c ab ac"), ElementsAre("_", "b_c", "_a", "b", "_a", "c"));
+}
+
+TEST(TokenizerTest, OnlyThePieceThatBeginsTheTextGetsTheFirstSpace) {
+  Json config = test::tiny_sentencepiece_json();
+  config["added_tokens"] = Json::array({added_token(400, "<t>", {"rstrip"})});
+  const Tokenizer tokenizer = load(config);
+  EXPECT_THAT(tokens_of(tokenizer, "a<t> b"), ElementsAre("_", "a", "<t>", "b"));
+  EXPECT_THAT(tokens_of(tokenizer, "<t>a"), ElementsAre("<t>", "a"));
+  EXPECT_THAT(tokens_of(tokenizer, " a"), ElementsAre("_", "a"));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a<t> b"), false), "a<t>b");
+}
+
+TEST(TokenizerTest, AffixesMarkTheEndsOfWords) {
+  Json config = Json::parse(R"({"pre_tokenizer": {"type": "WhitespaceSplit"},
+    "decoder": {"type": "BPEDecoder", "suffix": "</w>"}, "added_tokens": [],
+    "model": {"type": "BPE", "unk_token": "?", "end_of_word_suffix": "</w>", "continuing_subword_prefix": "#",
+      "vocab": {"?": 0, "a": 1, "#b": 2, "#b</w>": 3, "ab</w>": 4, "a</w>": 5, "ab": 6},
+      "merges": ["a #b</w>", "a #b"]}})");
+  EXPECT_THAT(tokens_of(load(config), "ab a abb b"), ElementsAre("ab</w>", "a</w>", "ab", "#b</w>", "?"));
+}
+
+// As the library does since 0.23.
+TEST(TokenizerTest, DecodesNormalizedAddedTokensAsTheyAreFound) {
+  Json config = with_added({added_token(256, "YES", {"normalized"}), added_token(257, "NO")});
+  config["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_EQ(load(config).decode(std::vector<TokenId>{256, 257}, false), "yesNO");
+}
+
 TEST(TokenizerTest, InvalidUtf8BecomesReplacementCharacters) {
   const Tokenizer tokenizer = load(tiny_tokenizer_json());
   const std::string text = "a\xE2\x82z\xFF";  // a character cut short, then a byte that never occurs
@@ -184,17 +225,16 @@ TEST(TokenizerFileTest, RefusesWhatIsNotSupportedByName) {
     config[Json::json_pointer(pointer)] = value;
     return load_error(config);
   };
-  EXPECT_THAT(changed("/model/type", "Unigram"), HasSubstr("tiny.json: model.type: the model \"Unigram\""));
+  for (const char* model : {"WordPiece", "WordLevel"}) {
+    EXPECT_THAT(changed("/model/type", model), HasSubstr(std::string("model.type: the model \"") + model));
+  }
+  EXPECT_THAT(changed("/model/type", "Unigram"), HasSubstr("not of the kind that Unigram has"));
   EXPECT_THAT(changed("/model/dropout", 0.1), HasSubstr("model.dropout"));
-  EXPECT_THAT(changed("/model/byte_fallback", true), HasSubstr("byte_fallback"));
-  EXPECT_THAT(changed("/model/end_of_word_suffix", "</w>"), HasSubstr("model.end_of_word_suffix"));
-  EXPECT_THAT(changed("/normalizer", {{"type", "Nmt"}}), HasSubstr("the normalizer Nmt"));
-  EXPECT_THAT(changed("/pre_tokenizer", {{"type", "Metaspace"}}), HasSubstr("the pre-tokenizer Metaspace"));
-  EXPECT_THAT(changed("/pre_tokenizer", {{"type", "WhitespaceSplit"}}), HasSubstr("0 ByteLevel steps"));
-  EXPECT_THAT(changed("/pre_tokenizer", nullptr), HasSubstr("pre_tokenizer"));
-  EXPECT_THAT(changed("/post_processor", {{"type", "BertProcessing"}}),
-              HasSubstr("the post-processor BertProcessing"));
+  EXPECT_THAT(changed("/normalizer", {{"type", "Sideways"}}), HasSubstr("the normalizer Sideways"));
+  EXPECT_THAT(changed("/pre_tokenizer", {{"type", "UnicodeScripts"}}), HasSubstr("UnicodeScripts"));
+  EXPECT_THAT(changed("/post_processor", {{"type", "Sideways"}}), HasSubstr("the post-processor Sideways"));
   EXPECT_THAT(changed("/decoder", {{"type", "WordPiece"}}), HasSubstr("the decoder WordPiece"));
+  EXPECT_THAT(changed("/decoder", {{"type", "CTC"}}), HasSubstr("the decoder CTC"));
   EXPECT_THAT(changed("/decoder", nullptr), HasSubstr("decoder"));
   EXPECT_EQ(changed("/model/dropout", nullptr), "");
 }

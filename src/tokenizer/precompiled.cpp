@@ -1,0 +1,127 @@
+#include "tokenizer/precompiled.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "tokenizer/text_replacer.h"
+#include "tokenizer/unicode.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kUnitBytes = 4;
+constexpr std::size_t kMaxGraphemeBytes = 5;  // of one that is looked up whole
+
+int base64_digit(char c) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::size_t digit = kDigits.find(c);
+  return digit == kDigits.npos ? -1 : static_cast<int>(digit);
+}
+
+std::string decode_base64(const JsonView& value) {
+  std::string_view text = value.as_string();
+  while (text.ends_with('=')) text.remove_suffix(1);
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const int digit = base64_digit(c);
+    if (digit < 0) fail("{}: is not base64", value.where());
+    bits = bits << 6 | static_cast<std::uint32_t>(digit);
+    count += 6;
+    if (count >= 8) bytes.push_back(static_cast<char>(bits >> (count -= 8) & 0xFF));
+  }
+  return bytes;
+}
+
+std::uint32_t read_unit(std::string_view bytes, std::size_t index) {
+  std::uint32_t unit = 0;
+  for (std::size_t i = 0; i < kUnitBytes; ++i)
+    unit |= std::uint32_t{static_cast<unsigned char>(bytes[index * kUnitBytes + i])} << (8 * i);
+  return unit;
+}
+
+// The fields of a unit of the trie.
+bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
+std::uint32_t value_of(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
+std::uint32_t label_of(std::uint32_t unit) { return unit & 0x800000FF; }
+std::uint32_t offset_of(std::uint32_t unit) { return unit >> 10 << ((unit >> 9 & 1) * 8); }
+
+}  // namespace
+
+PrecompiledCharsmap PrecompiledCharsmap::from_json(const JsonView& base64) {
+  const std::string bytes = decode_base64(base64);
+  const std::string_view rest = std::string_view(bytes).substr(std::min(bytes.size(), kUnitBytes));
+  const std::size_t units = bytes.size() < kUnitBytes ? 0 : read_unit(bytes, 0) / kUnitBytes;
+  if (units == 0 || units > rest.size() / kUnitBytes) {
+    fail("{}: must hold a trie of the size that it gives", base64.where());
+  }
+  PrecompiledCharsmap map;
+  for (std::size_t i = 0; i < units; ++i) map.units_.push_back(read_unit(rest, i));
+  map.replacements_ = rest.substr(units * kUnitBytes);
+  if (valid_utf8_prefix(map.replacements_) != map.replacements_.size()) {
+    fail("{}: the replacements must be valid UTF-8", base64.where());
+  }
+  return map;
+}
+
+// That of the shortest rule that `text` begins with counts for all of it, as in the library.
+std::optional<std::string_view> PrecompiledCharsmap::replacement_of(std::string_view text) const {
+  std::size_t node = offset_of(units_[0]);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    node ^= byte;
+    if (byte == 0 || node >= units_.size() || label_of(units_[node]) != byte) return std::nullopt;
+    const std::uint32_t unit = units_[node];
+    node ^= offset_of(unit);
+    if (!has_leaf(unit)) continue;
+    if (node >= units_.size()) return std::nullopt;
+    const std::size_t begin = value_of(units_[node]);
+    const bool in_character =
+        begin < replacements_.size() && (static_cast<unsigned char>(replacements_[begin]) & 0xC0) == 0x80;
+    if (begin > replacements_.size() || in_character) return std::nullopt;
+    const std::string_view rest = std::string_view(replacements_).substr(begin);
+    return rest.substr(0, rest.find('\0'));
+  }
+  return std::nullopt;
+}
+
+void PrecompiledCharsmap::append_grapheme(std::string_view grapheme, std::string& out) const {
+  if (grapheme.size() <= kMaxGraphemeBytes) {
+    if (const auto replacement = replacement_of(grapheme)) {
+      out += *replacement;
+      return;
+    }
+  }
+  for (std::size_t begin = 0; begin < grapheme.size();) {
+    const std::string_view character = grapheme.substr(begin, read_utf8(grapheme, begin).length);
+    out += replacement_of(character).value_or(character);
+    begin += character.size();
+  }
+}
+
+std::string PrecompiledCharsmap::apply(std::string_view text) const {
+  std::string out;
+  out.reserve(text.size());
+  utf8proc_int32_t state = 0;
+  char32_t last = 0;
+  std::size_t begin = 0;  // of the grapheme
+  for (std::size_t position = 0; position < text.size();) {
+    const Utf8Step step = read_utf8(text, position);
+    const bool ends = position > 0 && utf8proc_grapheme_break_stateful(
+                                          static_cast<utf8proc_int32_t>(last),
+                                          static_cast<utf8proc_int32_t>(step.code_point), &state);
+    if (ends) {
+      append_grapheme(text.substr(begin, position - begin), out);
+      check_growth(out.size());
+      begin = position;
+    }
+    last = step.code_point;
+    position += step.length;
+  }
+  append_grapheme(text.substr(begin), out);
+  return out;
+}
+
+}  // namespace quire

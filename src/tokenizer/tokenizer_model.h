@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "tokenizer/json_view.h"
+#include "tokenizer/token_id.h"
+#include "tokenizer/vocabulary.h"
+
+namespace quire {
+
+struct TokenizerFile;
+
+// Encodes the pieces of one call. For one thread.
+class PieceEncoder {
+ public:
+  virtual ~PieceEncoder() = default;
+
+  // Appends the tokens of a piece of under 2^31 bytes.
+  virtual void encode(std::string_view piece, std::vector<TokenId>& out) = 0;
+};
+
+// What makes tokens of the pieces that a pre-tokenizer cuts. Immutable, usable from any thread.
+class TokenizerModel {
+ public:
+  TokenizerModel(const TokenizerModel&) = delete;
+  TokenizerModel& operator=(const TokenizerModel&) = delete;
+  virtual ~TokenizerModel() = default;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  // The token that is spelled so, unless it is reserved.
+  std::optional<TokenId> find_free(std::string_view text) const {
+    const auto id = vocabulary_.find(text);
+    return id && !is_reserved(*id) ? id : std::nullopt;
+  }
+  bool is_reserved(TokenId id) const { return reserved_.contains(id); }
+  // Pieces are raw bytes, not the characters that a byte-level pre-tokenizer writes for them.
+  virtual bool takes_bytes() const { return false; }
+  // For a text of about so many bytes.
+  virtual std::unique_ptr<PieceEncoder> encoder(std::size_t text_bytes) const = 0;
+
+ protected:
+  TokenizerModel(Vocabulary vocabulary, std::unordered_set<TokenId> reserved)
+      : vocabulary_(std::move(vocabulary)), reserved_(std::move(reserved)) {}
+
+ private:
+  Vocabulary vocabulary_;
+  std::unordered_set<TokenId> reserved_;
+};
+
+// The "model" of a file, which its tables are moved out of. `reserved` are ids that no text becomes, unless
+// one stands for unknown text: special tokens come from the text of a template alone. `byte_level` says
+// that all pieces are in the byte alphabet.
+std::unique_ptr<TokenizerModel> make_tokenizer_model(TokenizerFile& file, const JsonView& model,
+                                                     std::unordered_set<TokenId> reserved, bool byte_level);
+
+}  // namespace quire
