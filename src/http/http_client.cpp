@@ -1,0 +1,195 @@
+#include "http/http_client.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr long kConnectTimeoutMs = 10'000;
+constexpr long kMaxIdleConnections = 4096;
+
+struct EasyDeleter {
+  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
+};
+struct MultiDeleter {
+  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+};
+struct ListDeleter {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+
+int status_of(CURL* easy) {
+  long status = 0;
+  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  return static_cast<int>(status);
+}
+
+std::chrono::seconds retry_after_of(CURL* easy) {
+  curl_off_t seconds = 0;
+  curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
+  return std::chrono::seconds(seconds);
+}
+
+// A request under way. libcurl has its address.
+struct Transfer {
+  HttpCall call;
+  std::unique_ptr<CURL, EasyDeleter> easy;
+  std::unique_ptr<curl_slist, ListDeleter> headers;
+  std::array<char, CURL_ERROR_SIZE> error{};
+  std::map<std::string, std::string> answer_headers;
+
+  explicit Transfer(HttpCall the_call);
+  void set_body() const;
+  void read_header(std::string_view line);
+
+  static std::size_t take(const char* bytes, std::size_t size, std::size_t count, void* self) noexcept {
+    const Transfer& transfer = *static_cast<const Transfer*>(self);
+    const bool go_on = transfer.call.on_bytes(status_of(transfer.easy.get()), {bytes, size * count});
+    return go_on ? size * count : CURL_WRITEFUNC_ERROR;
+  }
+  static std::size_t take_header(const char* bytes, std::size_t size, std::size_t count,
+                                 void* self) noexcept {
+    static_cast<Transfer*>(self)->read_header({bytes, size * count});
+    return size * count;
+  }
+};
+
+Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_easy_init()) {
+  QUIRE_CHECK(easy != nullptr);
+  // HTTP/1.1 has one connection for each answer, so that streams do not hold up one another.
+  curl_easy_setopt(easy.get(), CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
+  curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy.get(), CURLOPT_URL, call.url.c_str());
+  curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
+  curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, error.data());
+  curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, this);
+  curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
+  curl_easy_setopt(easy.get(), CURLOPT_HEADERDATA, this);
+  curl_easy_setopt(easy.get(), CURLOPT_HEADERFUNCTION, &Transfer::take_header);
+  if (call.body) set_body();
+  if (call.head_only) curl_easy_setopt(easy.get(), CURLOPT_NOBODY, 1L);
+  if (call.stall_timeout.count() > 0) {
+    curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
+    curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME, static_cast<long>(call.stall_timeout.count()));
+  }
+  call.headers.emplace_back("Expect:");  // a long prompt is sent without asking first
+  for (const std::string& header : call.headers)
+    headers.reset(curl_slist_append(headers.release(), header.c_str()));
+  curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
+}
+
+void Transfer::set_body() const {
+  curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
+  curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
+}
+
+void Transfer::read_header(std::string_view line) {
+  if (line.starts_with("HTTP/")) return answer_headers.clear();  // an interim answer came before this one
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  std::string name(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::size_t begin = std::min(line.find_first_not_of(" \t", colon + 1), line.size());
+  const std::size_t end = line.find_last_not_of(" \t\r\n") + 1;
+  answer_headers[name] = begin < end ? line.substr(begin, end - begin) : "";
+}
+
+}  // namespace
+
+struct HttpClient::Impl {
+  std::unique_ptr<CURLM, MultiDeleter> multi;
+  std::unordered_map<CURL*, std::unique_ptr<Transfer>> transfers;
+
+  void finish(CURL* easy, CURLcode code);
+};
+
+void HttpClient::Impl::finish(CURL* easy, CURLcode code) {
+  const auto node = transfers.extract(easy);
+  Transfer& transfer = *node.mapped();
+  curl_multi_remove_handle(multi.get(), easy);
+  HttpOutcome outcome{status_of(easy), {}, std::move(transfer.answer_headers), retry_after_of(easy)};
+  if (code != CURLE_OK) outcome.error = transfer.error[0] ? transfer.error.data() : curl_easy_strerror(code);
+  transfer.call.on_done(outcome);
+}
+
+HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  QUIRE_CHECK(ready == CURLE_OK);
+  impl_->multi.reset(curl_multi_init());
+  QUIRE_CHECK(impl_->multi != nullptr);
+  curl_multi_setopt(impl_->multi.get(), CURLMOPT_MAXCONNECTS, kMaxIdleConnections);
+}
+
+HttpClient::~HttpClient() { cancel_all(); }
+
+void HttpClient::start(HttpCall call) {
+  auto transfer = std::make_unique<Transfer>(std::move(call));
+  CURL* const easy = transfer->easy.get();
+  impl_->transfers.emplace(easy, std::move(transfer));
+  const CURLMcode code = curl_multi_add_handle(impl_->multi.get(), easy);
+  QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
+}
+
+std::size_t HttpClient::num_under_way() const { return impl_->transfers.size(); }
+
+void HttpClient::poll(std::chrono::milliseconds timeout) {
+  CURLM* const multi = impl_->multi.get();
+  int running = 0;
+  CURLMcode code = curl_multi_perform(multi, &running);
+  // What has just ended is not waited for.
+  if (code == CURLM_OK && static_cast<std::size_t>(running) == impl_->transfers.size()) {
+    code = curl_multi_poll(multi, nullptr, 0, static_cast<int>(timeout.count()), nullptr);
+    if (code == CURLM_OK) code = curl_multi_perform(multi, &running);
+  }
+  QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
+  int left = 0;
+  while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
+    // The message is gone once its handle is removed.
+    if (message->msg == CURLMSG_DONE) impl_->finish(message->easy_handle, message->data.result);
+  }
+}
+
+void HttpClient::cancel_all() {
+  for (const auto& [easy, transfer] : impl_->transfers) curl_multi_remove_handle(impl_->multi.get(), easy);
+  impl_->transfers.clear();
+}
+
+std::string fetch(HttpCall call) {
+  std::string body;
+  HttpOutcome outcome;
+  const std::string url = call.url;
+  call.on_bytes = [&](int, std::string_view bytes) {
+    body += bytes;
+    return true;
+  };
+  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
+  HttpClient client;
+  client.start(std::move(call));
+  while (client.num_under_way() > 0) client.poll(std::chrono::milliseconds(100));
+  if (!outcome.error.empty()) fail("{}: {}", url, outcome.error);
+  if (outcome.status != 200) fail("{}: HTTP {}: {}", url, outcome.status, error_text(body));
+  return body;
+}
+
+std::string error_text(std::string_view body) {
+  try {
+    const Json object = parse_json(body, "the answer");
+    const auto error = object.find("error");
+    const Json& holder = error != object.end() && error->is_object() ? *error : object;
+    const auto text = holder.find("message");
+    if (text != holder.end() && text->is_string()) return in_quotes(text->get<std::string>());
+  } catch (const Error&) {  // it is no JSON
+  }
+  return in_quotes(body);
+}
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+#include "http/url.h"
+
+#include <curl/curl.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+struct UrlDeleter {
+  void operator()(CURLU* url) const { curl_url_cleanup(url); }
+};
+using Url = std::unique_ptr<CURLU, UrlDeleter>;
+
+Url parse(const std::string& text) {
+  Url url(curl_url());
+  QUIRE_CHECK(url != nullptr);
+  if (const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0); code != CURLUE_OK)
+    fail("{} is no URL: {}", in_quotes(text), curl_url_strerror(code));
+  return url;
+}
+
+// "" where the URL has none.
+std::string part(const Url& url, CURLUPart which) {
+  char* text = nullptr;
+  if (curl_url_get(url.get(), which, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return {};
+  const std::unique_ptr<char, void (*)(void*)> owner(text, curl_free);
+  return text;
+}
+
+}  // namespace
+
+std::string join_url(const std::string& base, const std::string& location) {
+  const Url url = parse(base);
+  const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, location.c_str(), 0);
+  const std::string scheme = part(url, CURLUPART_SCHEME);
+  if (code != CURLUE_OK || (scheme != "http" && scheme != "https"))
+    fail("{} leads to {}, which is no http or https URL", base, in_quotes(location));
+  char* text = nullptr;
+  QUIRE_CHECK(curl_url_get(url.get(), CURLUPART_URL, &text, 0) == CURLUE_OK);
+  const std::unique_ptr<char, void (*)(void*)> owner(text, curl_free);
+  return text;
+}
+
+bool same_origin(const std::string& a, const std::string& b) {
+  const Url first = parse(a);
+  const Url second = parse(b);
+  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
+    if (part(first, which) != part(second, which)) return false;
+  }
+  return true;
+}
+
+bool is_https(const std::string& url) { return part(parse(url), CURLUPART_SCHEME) == "https"; }
+
+std::string escape_segment(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  std::string escaped;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_' || c == '~';
+    if (plain) {
+      escaped += c;
+    } else {
+      escaped += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return escaped;
+}
+
+}  // namespace quire

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "hub/hub_cache.h"
+#include "hub/hub_settings.h"
+#include "hub/partial_file.h"
+
+namespace quire {
+
+struct HubModel {
+  std::string id;
+  std::string revision = "main";  // a branch, a tag or a commit
+  ModelParts parts = ModelParts::kAll;
+};
+
+struct DownloadHooks {
+  // Both on the caller's thread, some times a second while files come.
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // bytes of the files under way
+  std::function<bool()> stopped;  // true: give up with Stopped; what has come is kept
+};
+
+// The folder of a model's files, ready to be opened: found in the cache, or brought there first. Online the
+// hub is asked which commit a branch or tag is now; where it does not answer, the cache's copy has to do,
+// with a warning. Error where there is no whole one.
+std::filesystem::path find_hub_model(const HubSettings& settings, const HubModel& model,
+                                     const DownloadHooks& hooks);
+
+}  // namespace quire

@@ -1,0 +1,173 @@
+#include "hub/hub_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/weight_index.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxIdBytes = 96;  // huggingface_hub's
+constexpr std::size_t kMaxListBytes = 100'000'000;
+
+bool is_alphanumeric(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool is_id_part(std::string_view part) {
+  const auto allowed = [](char c) { return is_alphanumeric(c) || c == '-' || c == '_' || c == '.'; };
+  const auto at_end = [](char c) { return is_alphanumeric(c) || c == '_'; };
+  return !part.empty() && at_end(part.front()) && at_end(part.back()) &&
+         std::all_of(part.begin(), part.end(), allowed);
+}
+
+// A name beside a file for what shall replace it. By chance, not by process: containers that share a cache
+// may have the same process ids.
+fs::path temporary_beside(fs::path path) {
+  std::random_device random;
+  path += format_text(".{:08x}.tmp", random());
+  return path;
+}
+
+// Writes under another name and renames, so that nobody sees a part of it.
+void write_file(const fs::path& path, std::string_view text) {
+  std::error_code ec;
+  fs::create_directories(path.parent_path(), ec);
+  const fs::path temporary = temporary_beside(path);
+  std::ofstream file(temporary, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) fs::rename(temporary, path, ec);
+  if (!file || ec) {
+    fs::remove(temporary, ec);
+    fail("{}: cannot be written", path.string());
+  }
+}
+
+// The files of huggingface_hub's own list of a commit's, where it left one.
+std::vector<std::string> listed_files(const fs::path& list) {
+  std::vector<std::string> names;
+  std::error_code ec;
+  if (!fs::exists(list, ec)) return names;
+  const Json object = read_json_file(list, {.max_bytes = kMaxListBytes});
+  const auto files = object.find("files");
+  if (files == object.end() || !files->is_object()) return names;
+  for (const auto& file : files->items()) names.push_back(file.key());
+  return names;
+}
+
+}  // namespace
+
+bool is_hub_id(std::string_view text) {
+  const std::size_t slash = text.find('/');
+  const bool parts_are = slash == std::string_view::npos
+                             ? is_id_part(text)
+                             : is_id_part(text.substr(0, slash)) && is_id_part(text.substr(slash + 1));
+  return parts_are && text.size() <= kMaxIdBytes && text.find("--") == std::string_view::npos &&
+         text.find("..") == std::string_view::npos && !text.ends_with(".git");
+}
+
+bool is_safe_path(std::string_view path) {
+  const auto control = [](unsigned char c) { return c < ' ' || c == 0x7f || c == '\\'; };
+  if (path.empty() || std::any_of(path.begin(), path.end(), control)) return false;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view segment = path.substr(begin, end - begin);
+    if (segment.empty() || segment == "." || segment == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+bool is_commit(std::string_view revision) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return revision.size() == 40 && std::all_of(revision.begin(), revision.end(), is_digit);
+}
+
+HubCache::HubCache(const fs::path& cache, std::string_view id) {
+  std::string folder = "models--" + std::string(id);
+  if (const std::size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+  model_ = cache / folder;
+  locks_ = cache / ".locks" / folder;
+}
+
+std::optional<std::string> HubCache::commit_of(const std::string& revision) const {
+  if (is_commit(revision)) return revision;
+  const fs::path ref = model_ / "refs" / revision;
+  std::error_code ec;
+  if (!fs::exists(ref, ec)) return std::nullopt;
+  std::string commit = read_text_file(ref, 1024);
+  while (commit.ends_with('\n')) commit.pop_back();
+  if (!is_commit(commit)) fail("{}: holds {}, which is no commit", ref.string(), in_quotes(commit));
+  return commit;
+}
+
+void HubCache::set_commit(const std::string& revision, const std::string& commit) const {
+  // The cache may be read-only: what stands there is not written again.
+  if (commit_of(revision) != commit) write_file(model_ / "refs" / revision, commit);
+}
+
+std::optional<std::string> HubCache::missing_file(const std::string& commit, ModelParts parts) const {
+  if (!has(commit, kConfigFile)) return kConfigFile;
+  std::vector<std::string> files = text_files(listed_files(model_ / "trees" / (commit + ".json")));
+  if (parts == ModelParts::kAll && !has(commit, kWeightFile)) {
+    if (!has(commit, kIndexFile)) return kWeightFile;
+    for (const std::string& shard : shards_of(snapshot(commit) / kIndexFile)) files.push_back(shard);
+  }
+  const auto missing =
+      std::find_if(files.begin(), files.end(), [&](const std::string& file) { return !has(commit, file); });
+  return missing == files.end() ? std::nullopt : std::optional(*missing);
+}
+
+bool HubCache::has(const std::string& commit, const std::string& file) const {
+  std::error_code ec;
+  return fs::exists(snapshot(commit) / file, ec);  // false also for a link that leads nowhere
+}
+
+void HubCache::link(const std::string& commit, const std::string& file, const std::string& etag) const {
+  const fs::path link = snapshot(commit) / file;
+  const fs::path temporary = temporary_beside(link);
+  std::error_code ec;
+  fs::create_directories(link.parent_path(), ec);
+  // Relative, so that the cache can be moved as a whole.
+  fs::create_symlink(blob(etag).lexically_relative(link.parent_path()), temporary, ec);
+  if (!ec) fs::rename(temporary, link, ec);  // over a link that leads nowhere
+  if (!ec) return;
+  const std::string reason = ec.message();
+  fs::remove(temporary, ec);
+  fail("{}: cannot link to {}: {}", link.string(), blob(etag).string(), reason);
+}
+
+std::vector<std::string> text_files(const std::vector<std::string>& files) {
+  constexpr std::array<std::string_view, 5> kNames{kConfigFile, "generation_config.json", "tokenizer.json",
+                                                   "tokenizer_config.json", "chat_template.jinja"};
+  constexpr std::string_view kTemplates = "additional_chat_templates/";
+  std::vector<std::string> wanted;
+  for (const std::string& file : files) {
+    const bool is_template = file.starts_with(kTemplates) && file.ends_with(".jinja") &&
+                             file.find('/', kTemplates.size()) == std::string::npos;
+    if (is_template || std::find(kNames.begin(), kNames.end(), file) != kNames.end()) wanted.push_back(file);
+  }
+  return wanted;
+}
+
+std::vector<std::string> shards_of(const fs::path& index) {
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] :
+       parse_weight_index(read_text_file(index, kMaxListBytes), index.string())) {
+    if (!is_safe_path(shard) || !shard.ends_with(".safetensors"))
+      fail("{}: {} is no name of a shard", index.string(), in_quotes(shard));
+    shards.insert(shard);
+  }
+  return {shards.begin(), shards.end()};
+}
+
+}  // namespace quire

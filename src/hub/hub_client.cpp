@@ -1,0 +1,289 @@
+#include "hub/hub_client.h"
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "http/url.h"
+
+namespace quire {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop is noticed
+constexpr std::chrono::seconds kLongestBackoff{60};
+constexpr std::chrono::seconds kLongestRetryAfter{600};
+constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
+constexpr int kMaxRedirects = 5;
+
+bool is_redirect(int status) { return status >= 301 && status <= 308 && status != 304; }
+
+// Whether the same request may go well later.
+bool may_pass(const HttpOutcome& outcome) {
+  return !outcome.error.empty() || outcome.status == 408 || outcome.status == 429 || outcome.status >= 500;
+}
+
+std::string header(const HttpOutcome& outcome, const std::string& name) {
+  const auto found = outcome.headers.find(name);
+  return found == outcome.headers.end() ? "" : found->second;
+}
+
+std::string reason(const HttpOutcome& outcome) {
+  if (!outcome.error.empty()) return outcome.error;
+  const std::string message = header(outcome, "x-error-message");
+  return format_text("HTTP {}", outcome.status) + (message.empty() ? "" : ": " + in_quotes(message));
+}
+
+// "abc", or W/"abc" where it may be another coding of the same.
+std::string without_quotes(std::string etag) {
+  if (etag.starts_with("W/")) etag.erase(0, 2);
+  std::erase(etag, '"');
+  return etag;
+}
+
+bool is_hash(const std::string& text) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return (text.size() == 40 || text.size() == 64) && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+std::optional<std::uint64_t> to_size(const std::string& text) {
+  std::uint64_t size = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  // Sizes are added up and counted down, as signed numbers too.
+  return whole && size < (std::uint64_t{1} << 50) ? std::optional(size) : std::nullopt;
+}
+
+}  // namespace
+
+// How often a request that fails is made again, and when.
+class HubClient::Patience {
+ public:
+  Patience(const HubClient& client, const std::string& url)
+      : client_(client), url_(url), backoff_(client.settings_.first_backoff) {}
+
+  void renew() {
+    attempts_ = 0;
+    backoff_ = client_.settings_.first_backoff;
+  }
+
+  // Waits for the next attempt; Error when there is none.
+  void lose(const HttpOutcome& outcome) {
+    if (++attempts_ >= client_.settings_.max_attempts) fail("{}: {}", url_, reason(outcome));
+    if (outcome.retry_after > kLongestRetryAfter)
+      fail("{}: {}; it asks to come back in {} s", url_, reason(outcome), outcome.retry_after.count());
+    const auto wait = std::max<std::chrono::milliseconds>(backoff_, outcome.retry_after);
+    log_warning("{}: {}; again in {:.1f} s", url_, reason(outcome), static_cast<double>(wait.count()) / 1e3);
+    backoff_ = std::min<std::chrono::milliseconds>(2 * backoff_, kLongestBackoff);
+    const auto end = std::chrono::steady_clock::now() + wait;
+    for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
+      if (client_.stopped_()) throw Stopped();
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kLongestWait, end - now));
+    }
+  }
+
+ private:
+  const HubClient& client_;
+  const std::string& url_;
+  std::chrono::milliseconds backoff_;
+  int attempts_ = 0;
+};
+
+HubClient::HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped)
+    : settings_(settings), id_(id), stopped_(std::move(stopped)) {}
+
+std::string HubClient::file_url(const std::string& commit, const std::string& file) const {
+  std::string url = format_text("{}/{}/resolve/{}", settings_.endpoint, id_, commit);
+  for (std::size_t begin = 0; begin < file.size();) {
+    const std::size_t end = std::min(file.find('/', begin), file.size());
+    url += "/" + escape_segment(std::string_view(file).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return url;
+}
+
+HttpOutcome HubClient::ask(HttpCall call) {
+  HttpOutcome outcome;
+  call.stall_timeout = settings_.stall_timeout;
+  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
+  client_.start(std::move(call));
+  while (client_.num_under_way() > 0) {
+    if (stopped_()) {
+      client_.cancel_all();
+      throw Stopped();
+    }
+    client_.poll(kLongestWait);
+  }
+  return outcome;
+}
+
+HttpOutcome HubClient::request(HttpCall call, bool home_only) {
+  std::map<std::string, std::string> linked;  // what the hub says of a file that it has elsewhere
+  bool at_home = true;
+  // Compressed bytes would have another size.
+  call.headers.insert(call.headers.end(), {"Accept-Encoding: identity", "User-Agent: quire"});
+  for (int hop = 0;; ++hop) {
+    HttpCall next = call;
+    // Once away from home it is not trusted again, wherever a redirect leads.
+    at_home = at_home && same_origin(next.url, settings_.endpoint);
+    if (at_home && !settings_.token.empty())
+      next.headers.push_back("Authorization: Bearer " + settings_.token);
+    HttpOutcome outcome = ask(std::move(next));
+    if (at_home) {
+      for (const char* name : {"x-linked-etag", "x-linked-size", "x-repo-commit"}) {
+        if (const std::string value = header(outcome, name); !value.empty()) linked[name] = value;
+      }
+    }
+    const std::string location = header(outcome, "location");
+    // A link into the storage has a time limit; the hub makes another one.
+    if (!at_home && outcome.status == 403) outcome.error = "HTTP 403 from the hub's storage";
+    const bool leads_on = is_redirect(outcome.status) && !location.empty();
+    const std::string url = leads_on ? join_url(call.url, location) : "";
+    if (!leads_on || (home_only && !same_origin(url, settings_.endpoint))) {
+      for (const auto& [name, value] : linked) outcome.headers[name] = value;
+      return outcome;
+    }
+    if (is_https(call.url) && !is_https(url))
+      fail("{}: leads to {}, which is not encrypted", call.url, in_quotes(url));
+    if (hop == kMaxRedirects) fail("{}: more than {} redirects", call.url, kMaxRedirects);
+    call.url = url;
+  }
+}
+
+HttpOutcome HubClient::insist(const std::string& url, const std::function<HttpOutcome()>& attempt) {
+  Patience patience(*this, url);
+  while (true) {
+    HttpOutcome outcome = attempt();
+    if (!may_pass(outcome)) {
+      if (outcome.status >= 400) refuse(url, outcome);
+      return outcome;
+    }
+    patience.lose(outcome);
+  }
+}
+
+void HubClient::refuse(const std::string& url, const HttpOutcome& outcome) const {
+  const std::string& endpoint = settings_.endpoint;
+  const std::string code = header(outcome, "x-error-code");
+  const bool gated = code == "GatedRepo" || outcome.status == 403;
+  if (gated && (outcome.status == 401 || outcome.status == 403)) {
+    fail(
+        "{}: the hub does not give it out (HTTP {}): accept its licence at {}/{} and set HF_TOKEN to a token "
+        "of "
+        "that account{}",
+        id_, outcome.status, endpoint, id_, settings_.token.empty() ? "" : " (it is set, but not enough)");
+  }
+  if (outcome.status == 401 && settings_.token.empty()) {
+    fail(
+        "{}: no such directory, and {} has no such model, or one that is private or gated (HTTP 401): check "
+        "the name, or set HF_TOKEN",
+        id_, endpoint);
+  }
+  if (outcome.status == 401)
+    fail("{}: {} does not take the token in HF_TOKEN, or has no such model (HTTP 401)", id_, endpoint);
+  if (outcome.status == 404 && code == "RevisionNotFound") fail("{}: {} has no such revision", url, endpoint);
+  if (outcome.status == 404 && code != "EntryNotFound")
+    fail("{}: no such directory, and {} has no such model or revision ({} is not found)", id_, endpoint, url);
+  fail("{}: {}", url, reason(outcome));
+}
+
+HubRevision HubClient::revision(const std::string& revision) {
+  const std::string url =
+      format_text("{}/api/models/{}/revision/{}", settings_.endpoint, id_, escape_segment(revision));
+  std::string body;
+  bool too_long = false;
+  insist(url, [&] {
+    body.clear();
+    HttpCall call;
+    call.url = url;
+    call.on_bytes = [&](int, std::string_view bytes) {
+      too_long = body.size() + bytes.size() > kMaxJsonBytes;
+      if (!too_long) body += bytes;
+      return !too_long;
+    };
+    const HttpOutcome outcome = request(std::move(call));
+    if (too_long) fail("{}: the answer is longer than {} bytes", url, kMaxJsonBytes);
+    return outcome;
+  });
+  const Json object = parse_json(body, url, {.max_values = 1'000'000});
+  const Json* const commit = object.contains("sha") ? &object.at("sha") : nullptr;
+  const Json* const files = object.contains("siblings") ? &object.at("siblings") : nullptr;
+  if (commit == nullptr || !commit->is_string() || files == nullptr || !files->is_array())
+    fail("{}: the answer has no \"sha\" and \"siblings\": is this a hub of models?", url);
+  HubRevision result{commit->get<std::string>(), {}};
+  for (const Json& file : *files) {
+    const auto name = file.find("rfilename");
+    if (!file.is_object() || name == file.end() || !name->is_string())
+      fail("{}: \"siblings\" has {} without \"rfilename\"", url, describe(file));
+    result.files.push_back(name->get<std::string>());
+  }
+  return result;
+}
+
+HubFile HubClient::look_up(const std::string& commit, const std::string& file) {
+  const std::string url = file_url(commit, file);
+  const HttpOutcome outcome = insist(url, [&] {
+    HttpCall call;
+    call.url = url;
+    call.head_only = true;
+    call.on_bytes = [](int, std::string_view) { return true; };
+    return request(std::move(call), true);
+  });
+  const auto linked_or = [&](const char* linked, const char* own) {
+    const std::string value = header(outcome, linked);
+    return value.empty() ? header(outcome, own) : value;
+  };
+  const std::string etag = without_quotes(linked_or("x-linked-etag", "etag"));
+  const auto size = to_size(linked_or("x-linked-size", outcome.status == 200 ? "content-length" : ""));
+  const std::string answered = header(outcome, "x-repo-commit");
+  if (!answered.empty() && answered != commit)
+    fail("{}: the answer is for commit {}", url, in_quotes(answered));
+  if (!is_hash(etag) || !size)
+    fail("{}: the answer has no hash and size, by which the file could be checked (ETag {})", url,
+         in_quotes(etag));
+  return {etag, *size};
+}
+
+void HubClient::fetch(const std::string& commit, const std::string& file, PartialFile& partial) {
+  const std::string url = file_url(commit, file);
+  Patience patience(*this, url);
+  std::uint64_t most = partial.size();
+  while (!partial.full()) {
+    const std::uint64_t begin = partial.size();
+    bool first = true;
+    std::exception_ptr trouble;
+    HttpCall call;
+    call.url = url;
+    if (begin > 0) call.headers.push_back(format_text("Range: bytes={}-", begin));
+    call.on_bytes = [&](int status, std::string_view bytes) {
+      if (status != 200 && status != 206) return true;
+      try {
+        if (first && status == 200 && begin > 0) partial.restart();  // it gives no ranges
+        first = false;
+        partial.append(bytes);
+      } catch (...) {
+        trouble = std::current_exception();
+      }
+      return trouble == nullptr;
+    };
+    HttpOutcome outcome = request(std::move(call));
+    if (trouble) std::rethrow_exception(trouble);
+    if (partial.full()) return;
+    if (outcome.error.empty() && outcome.status < 300)
+      outcome.error = format_text("the answer ended after {} bytes", partial.size());
+    if (outcome.status == 416) {  // what is there was nothing of this file
+      partial.restart();
+    } else if (outcome.status >= 400 && !may_pass(outcome)) {
+      refuse(url, outcome);
+    }
+    if (partial.size() > most) patience.renew();
+    most = std::max(most, partial.size());
+    patience.lose(outcome);
+  }
+}
+
+}  // namespace quire

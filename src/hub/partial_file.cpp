@@ -1,0 +1,182 @@
+#include "hub/partial_file.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds kLockPause{100};
+constexpr int kPausesUntilTold = 20;
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+
+std::string text_of(int error) { return std::generic_category().message(error); }
+
+void make_folder(const fs::path& folder) {
+  std::error_code ec;
+  fs::create_directories(folder, ec);
+  if (ec) fail("{}: cannot be created: {}", folder.string(), ec.message());
+}
+
+// Whether the path still leads to the open file, which another program may have removed.
+bool is_at(int fd, const fs::path& path) {
+  struct stat opened = {};
+  struct stat found = {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &found) == 0 && opened.st_ino == found.st_ino &&
+         opened.st_dev == found.st_dev;
+}
+
+}  // namespace
+
+FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
+  make_folder(path.parent_path());
+  int pauses = 0;
+  while (true) {
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
+    if (fd_ < 0) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
+    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      const bool taken = error == EWOULDBLOCK || error == EINTR;
+      if (taken && !(stopped && stopped())) {
+        if (++pauses == kPausesUntilTold)
+          log_warning("{}: waiting for another program's download", path.string());
+        std::this_thread::sleep_for(kLockPause);
+        continue;
+      }
+      ::close(fd_);
+      if (taken) throw Stopped();
+      fail("{}: cannot be locked: {}; set HF_HUB_CACHE to a folder on a disk of this machine", path.string(),
+           text_of(error));
+    }
+    if (is_at(fd_, path)) return;
+    ::close(fd_);
+  }
+}
+
+FileLock::~FileLock() { ::close(fd_); }
+
+struct PartialFile::Hash {
+  struct Deleter {
+    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  };
+  std::unique_ptr<EVP_MD_CTX, Deleter> context{EVP_MD_CTX_new()};
+
+  void start(bool is_sha256, std::uint64_t full_size) {
+    QUIRE_CHECK(EVP_DigestInit_ex(context.get(), is_sha256 ? EVP_sha256() : EVP_sha1(), nullptr) == 1);
+    if (is_sha256) return;
+    const std::string head = format_text("blob {}", full_size);
+    add({head.c_str(), head.size() + 1});  // with its zero byte
+  }
+  void add(std::string_view bytes) {
+    QUIRE_CHECK(EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1);
+  }
+  std::string digits() {
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int length = 0;
+    QUIRE_CHECK(EVP_DigestFinal_ex(context.get(), digest, &length) == 1);
+    std::string text;
+    for (unsigned int i = 0; i < length; ++i) text += format_text("{:02x}", digest[i]);
+    return text;
+  }
+};
+
+PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_size,
+                         std::function<void(std::int64_t)> on_change)
+    : blob_(std::move(blob)),
+      path_(blob_.string() + ".incomplete"),
+      etag_(std::move(etag)),
+      full_size_(full_size),
+      on_change_(std::move(on_change)),
+      hash_(std::make_unique<Hash>()) {
+  make_folder(path_.parent_path());
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("{}: cannot be opened: {}", path_.string(), text_of(errno));
+  try {
+    hash_->start(etag_.size() == 64, full_size_);
+    take_up();
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+PartialFile::~PartialFile() { ::close(fd_); }
+
+void PartialFile::take_up() {
+  std::vector<char> buffer(kReadBytes);
+  while (true) {
+    const ssize_t got = ::read(fd_, buffer.data(), buffer.size());
+    if (got < 0) fail("{}: cannot be read: {}", path_.string(), text_of(errno));
+    if (got == 0) break;
+    if (size_ + static_cast<std::uint64_t>(got) > full_size_) return restart();
+    hash_->add({buffer.data(), static_cast<std::size_t>(got)});
+    size_ += static_cast<std::uint64_t>(got);
+    on_change_(got);
+  }
+}
+
+void PartialFile::append(std::string_view bytes) {
+  if (bytes.size() > full_size_ - size_) {
+    restart();
+    fs::remove(path_);
+    fail("{}: the hub sent more than the {} bytes it had announced", path_.string(), full_size_);
+  }
+  write(bytes);
+  hash_->add(bytes);
+}
+
+void PartialFile::write(std::string_view bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_writing(errno);
+    done += static_cast<std::size_t>(put);
+    size_ += static_cast<std::uint64_t>(put);
+    on_change_(put);
+  }
+}
+
+void PartialFile::fail_writing(int error) const {
+  std::error_code ec;
+  const fs::space_info space = fs::space(path_.parent_path(), ec);
+  fail("{}: {}; {} more bytes are needed, {} are free (what has come is kept)", path_.string(),
+       text_of(error), full_size_ - size_, ec ? 0 : space.available);
+}
+
+void PartialFile::restart() {
+  if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0)
+    fail("{}: cannot be emptied: {}", path_.string(), text_of(errno));
+  on_change_(-static_cast<std::int64_t>(size_));
+  size_ = 0;
+  hash_->start(etag_.size() == 64, full_size_);
+}
+
+bool PartialFile::finish() {
+  QUIRE_CHECK(full());
+  if (hash_->digits() != etag_) {
+    restart();
+    return false;
+  }
+  // On the disk before it has its name: what has it is whole, also after a power failure.
+  if (::fsync(fd_) != 0) fail_writing(errno);
+  std::error_code ec;
+  fs::rename(path_, blob_, ec);
+  if (ec) fail("{}: cannot be renamed: {}", path_.string(), ec.message());
+  return true;
+}
+
+}  // namespace quire

@@ -1,0 +1,35 @@
+#include "http/url.h"
+
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+
+namespace quire {
+namespace {
+
+TEST(UrlTest, ALocationIsJoinedToItsBase) {
+  EXPECT_EQ(join_url("https://hub.example/a/b?c", "/d?e=%2F"), "https://hub.example/d?e=%2F");
+  EXPECT_EQ(join_url("https://hub.example/a/b", "https://cdn.example/x?y"), "https://cdn.example/x?y");
+  EXPECT_EQ(join_url("https://hub.example/a", "//cdn.example/x"), "https://cdn.example/x");
+  expect_error([] { join_url("https://hub.example/a", "file:///etc/passwd"); }, {"hub.example", "file:///"});
+  expect_error([] { join_url("https://hub.example/a", "ftp://x/y"); }, {"ftp://x/y"});
+}
+
+TEST(UrlTest, AnOriginIsSchemeHostAndPort) {
+  EXPECT_TRUE(same_origin("https://hub.example/a", "https://hub.example:443/b?c"));
+  EXPECT_TRUE(same_origin("http://127.0.0.1:80", "http://127.0.0.1/x"));
+  EXPECT_FALSE(same_origin("https://hub.example/a", "http://hub.example/a"));
+  EXPECT_FALSE(same_origin("https://hub.example/a", "https://hub.example:8443/a"));
+  EXPECT_FALSE(same_origin("https://hub.example/a", "https://cdn.hub.example/a"));
+  EXPECT_FALSE(same_origin("https://hub.example/a", "https://hub.example@evil.example/a"));
+  EXPECT_FALSE(same_origin("https://hub.example/a", "https://hub.example.evil.example/a"));
+}
+
+TEST(UrlTest, ASegmentHasNoCharactersThatMeanSomething) {
+  EXPECT_EQ(escape_segment("refs/pr/1"), "refs%2Fpr%2F1");
+  EXPECT_EQ(escape_segment("a b?c#d%\xc3\xa4"), "a%20b%3Fc%23d%25%C3%A4");
+  EXPECT_EQ(escape_segment("model-00001-of-00002.safetensors"), "model-00001-of-00002.safetensors");
+}
+
+}  // namespace
+}  // namespace quire
