@@ -20,6 +20,7 @@ struct AttentionShape {
   int max_num_seqs = 0;
   int max_num_tokens = 0;  // of one step
   int max_seq_len = 0;
+  int window = 0;  // positions a query attends to, its own included; 0: all up to its own
 };
 
 // Which tokens a step computes and where their keys and values live; the same for every layer. All tensors

@@ -12,6 +12,7 @@
 
 #include "base/tensor.h"
 #include "ops/attention_batch.h"
+#include "ops/experts.h"
 #include "ops/logits_adjustment.h"
 #include "ops/logprob_batch.h"
 #include "ops/sampling_batch.h"
@@ -86,6 +87,23 @@ struct AttentionInput {
   int head_dim = 0;
 };
 
+// What attention makes of a query's products with the keys.
+struct AttentionScores {
+  float scale = 1;
+  int window = 0;  // positions a query attends to, its own included; 0: all up to its own
+  // f32 [num_heads]: slope * (key's position - query's) is added to a score (Press et al., ALiBi, 2022); or
+  // undefined: nothing is.
+  Tensor alibi_slopes;
+};
+
+// How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
+// et al., 2016), (x - mean(x)) / deviation(x) * weight + bias.
+struct NormParams {
+  Tensor weight;  // f32 [n]
+  Tensor bias;    // f32 [n], or undefined
+  float eps = 0;  // added to the mean square, or to the variance
+};
+
 // Everything Quire asks of a device: memory, a queue, and the ops. Ops are queued in the order they are
 // called and run in that order; tensors must live until then. Arguments come checked (ops.cpp). Sums are
 // taken in float32. Activations and weights of one model share a float dtype; the residual stream is always
@@ -138,15 +156,15 @@ class Backend {
   // out has x's dtype, or f32.
   virtual void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                       const Tensor& bias) = 0;
-  // out f32 [tokens, in_features] = rows `ids` i32 [tokens] minus first_row of weights; ids outside give
-  // zeros.
+  // out f32 [tokens, in_features] = scale * rows `ids` i32 [tokens] minus first_row of weights; ids outside
+  // give zeros.
   virtual void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                         std::int64_t first_row) = 0;
-  // out [tokens, n] = x f32 [tokens, n] / rms(x) * weight [n] (Zhang and Sennrich, 2019).
-  virtual void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) = 0;
-  // residual f32 [tokens, n] += x [tokens, n]; out = rms_norm(residual).
-  virtual void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                            float eps) = 0;
+                         std::int64_t first_row, float scale) = 0;
+  // out [tokens, n] = x f32 [tokens, n], normed; out may be x.
+  virtual void norm(const Tensor& out, const Tensor& x, const NormParams& params) = 0;
+  // residual f32 [tokens, n] += scale * x [tokens, n]; out [tokens, n] = residual, normed.
+  virtual void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                        const NormParams& params) = 0;
   // Bytes that attention wants for itself in AttentionBatch::workspace.
   virtual std::size_t attention_workspace_bytes(const AttentionShape& shape) const {
     static_cast<void>(shape);
@@ -162,10 +180,11 @@ class Backend {
   // slots of the cache.
   virtual void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                                  const AttentionBatch& batch) = 0;
-  // out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal, over the paged cache; q are the
-  // first num_heads * head_dim columns of qkv, and head h reads KV head h / (num_heads / num_kv_heads).
+  // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are
+  // the first num_heads * head_dim columns of qkv, and head h reads KV head h / (num_heads / num_kv_heads).
+  // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
   virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                         const AttentionBatch& batch, float scale) = 0;
+                         const AttentionBatch& batch, const AttentionScores& scores) = 0;
   // out [tokens, n] = silu(gate) * up, with gate_up [tokens, 2n].
   virtual void silu_mul(const Tensor& out, const Tensor& gate_up) = 0;
   // linear, then silu_mul: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n] may be written on
@@ -175,6 +194,37 @@ class Backend {
     linear(gate_up, x, weights, bias);
     silu_mul(out, gate_up);
   }
+  // out [tokens, n] = gelu(x [tokens, n]) in its tanh form (Hendrycks and Gimpel, 2016); out may be x.
+  virtual void gelu(const Tensor& out, const Tensor& x) = 0;
+  // Softmax over logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with
+  // their probabilities; `normalize`: divided by their sum.
+  virtual void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) = 0;
+  // linear, then route_experts: x [tokens, in_features], router [num_experts, in_features]. logits f32
+  // [tokens, num_experts] may be written on the way.
+  virtual void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                              bool normalize, const Tensor& logits) {
+    linear(logits, x, router, {});
+    route_experts(out, logits, normalize);
+  }
+  // shape.num_experts of them.
+  virtual std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts,
+                                                      const ExpertShape& shape, DType dtype) = 0;
+  // ExpertWeights::bytes() of what make_experts would pack.
+  virtual std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const {
+    return shape.num_experts * (linear_bytes(2 * shape.intermediate_size, shape.hidden_size, dtype) +
+                                linear_bytes(shape.hidden_size, shape.intermediate_size, dtype));
+  }
+  // Bytes that `experts` wants for itself.
+  virtual std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const {
+    static_cast<void>(shape);
+    static_cast<void>(dtype);
+    return 0;
+  }
+  // out [tokens, hidden_size] = the sum over a token's experts e, in order of their number, of its weight for
+  // e * down_e(silu(gate_e(x)) * up_e(x)), x [tokens, hidden_size]. workspace u8 [expert_workspace_bytes], or
+  // undefined where that is 0.
+  virtual void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+                       const ExpertRouting& routing, const Tensor& workspace) = 0;
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
   // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].

@@ -37,16 +37,16 @@ class ForwardingBackend : public Backend {
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override {
     inner_.linear(out, x, weights, bias);
   }
-  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                 std::int64_t first_row) override {
-    inner_.embedding(out, weights, ids, first_row);
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
+                 float scale) override {
+    inner_.embedding(out, weights, ids, first_row, scale);
   }
-  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override {
-    inner_.rms_norm(out, x, weight, eps);
+  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override {
+    inner_.norm(out, x, params);
   }
-  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                    float eps) override {
-    inner_.add_rms_norm(out, residual, x, weight, eps);
+  void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                const NormParams& params) override {
+    inner_.add_norm(out, residual, x, scale, params);
   }
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override {
     return inner_.attention_workspace_bytes(shape);
@@ -59,13 +59,35 @@ class ForwardingBackend : public Backend {
     inner_.prepare_attention(input, cache, batch);
   }
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
-                 float scale) override {
-    inner_.attention(out, q, cache, batch, scale);
+                 const AttentionScores& scores) override {
+    inner_.attention(out, q, cache, batch, scores);
   }
   void silu_mul(const Tensor& out, const Tensor& gate_up) override { inner_.silu_mul(out, gate_up); }
   void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
                     const Tensor& gate_up) override {
     inner_.gated_linear(out, x, weights, bias, gate_up);
+  }
+  void gelu(const Tensor& out, const Tensor& x) override { inner_.gelu(out, x); }
+  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override {
+    inner_.route_experts(out, logits, normalize);
+  }
+  void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router, bool normalize,
+                      const Tensor& logits) override {
+    inner_.routing_linear(out, x, router, normalize, logits);
+  }
+  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
+                                              DType dtype) override {
+    return inner_.make_experts(experts, shape, dtype);
+  }
+  std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const override {
+    return inner_.expert_bytes(shape, dtype);
+  }
+  std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
+    return inner_.expert_workspace_bytes(shape, dtype);
+  }
+  void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
+               const Tensor& workspace) override {
+    inner_.experts(out, x, weights, routing, workspace);
   }
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     inner_.gather_rows(out, x, rows);

@@ -36,6 +36,21 @@ void check_batch(const Backend& backend, const AttentionBatch& batch) {
   check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "block_tables");
 }
 
+void check_norm(const Backend& backend, const NormParams& params, std::int64_t n) {
+  check(backend, params.weight, DType::kF32, {n}, "weight");
+  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {n}, "bias");
+}
+
+// logits [tokens, num_experts] and what becomes of them.
+void check_routing(const Backend& backend, const ExpertRouting& out, const Tensor& logits,
+                   std::int64_t tokens) {
+  const std::int64_t top_k = out.experts.dim(1);
+  check(backend, logits, DType::kF32, {tokens, logits.dim(1)}, "logits");
+  check(backend, out.experts, DType::kI32, {tokens, top_k}, "experts");
+  check(backend, out.weights, DType::kF32, {tokens, top_k}, "weights");
+  QUIRE_CHECK(top_k >= 1 && top_k <= logits.dim(1), "{} of {} experts", top_k, logits.dim(1));
+}
+
 }  // namespace
 
 void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -49,27 +64,27 @@ void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWe
 }
 
 void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-               std::int64_t first_row) {
+               std::int64_t first_row, float scale) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, out, DType::kF32, {ids.dim(0), weights.in_features()}, "out");
   QUIRE_CHECK(first_row >= 0);
-  backend.embedding(out, weights, ids, first_row);
+  backend.embedding(out, weights, ids, first_row, scale);
 }
 
-void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
+void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams& params) {
   check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
-  check(backend, weight, DType::kF32, {x.dim(1)}, "weight");
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
-  backend.rms_norm(out, x, weight, eps);
+  check_norm(backend, params, x.dim(1));
+  backend.norm(out, x, params);
 }
 
-void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
-                  const Tensor& weight, float eps) {
+void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+              const NormParams& params) {
   check(backend, residual, DType::kF32, {x.dim(0), x.dim(1)}, "residual");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
-  check(backend, weight, DType::kF32, {x.dim(1)}, "weight");
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
-  backend.add_rms_norm(out, residual, x, weight, eps);
+  check_norm(backend, params, x.dim(1));
+  backend.add_norm(out, residual, x, scale, params);
 }
 
 void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape) {
@@ -104,14 +119,16 @@ void prepare_attention(Backend& backend, const AttentionInput& input, const KvCa
 }
 
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-               const AttentionBatch& batch, float scale) {
+               const AttentionBatch& batch, const AttentionScores& scores) {
   check_batch(backend, batch);
   check_cache(backend, cache, q.dtype());
   check(backend, q, q.dtype(), {batch.num_tokens, q.dim(1)}, "q");
   check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
   QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
               cache.keys.describe());
-  backend.attention(out, q, cache, batch, scale);
+  if (scores.alibi_slopes.defined())
+    check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
+  backend.attention(out, q, cache, batch, scores);
 }
 
 void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up) {
@@ -129,6 +146,40 @@ void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const Li
   QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
   check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
   backend.gated_linear(out, x, weights, bias, gate_up);
+}
+
+void gelu(Backend& backend, const Tensor& out, const Tensor& x) {
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
+  backend.gelu(out, x);
+}
+
+void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize) {
+  check_routing(backend, out, logits, logits.dim(0));
+  backend.route_experts(out, logits, normalize);
+}
+
+void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                    bool normalize, const Tensor& logits) {
+  check(backend, x, x.dtype(), {x.dim(0), router.in_features()}, "x");
+  check_routing(backend, out, logits, x.dim(0));
+  QUIRE_CHECK(logits.dim(1) == router.out_features(), "{} logits of {} experts", logits.dim(1),
+              router.out_features());
+  backend.routing_linear(out, x, router, normalize, logits);
+}
+
+void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+             const ExpertRouting& routing, const Tensor& workspace) {
+  const ExpertShape& shape = weights.shape();
+  const std::int64_t tokens = x.dim(0);
+  QUIRE_CHECK(tokens <= shape.max_num_tokens, "{} tokens of at most {}", tokens, shape.max_num_tokens);
+  check(backend, x, x.dtype(), {tokens, shape.hidden_size}, "x");
+  check(backend, out, x.dtype(), {tokens, shape.hidden_size}, "out");
+  check(backend, routing.experts, DType::kI32, {tokens, shape.top_k}, "experts");
+  check(backend, routing.weights, DType::kF32, {tokens, shape.top_k}, "weights");
+  const auto bytes = static_cast<std::int64_t>(backend.expert_workspace_bytes(shape, x.dtype()));
+  if (bytes > 0) check(backend, workspace, DType::kU8, {bytes}, "workspace");
+  backend.experts(out, x, weights, routing, workspace);
 }
 
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows) {

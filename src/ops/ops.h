@@ -9,18 +9,24 @@ namespace quire::ops {
 void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
             const Tensor& bias = {});
 void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-               std::int64_t first_row);
-void rms_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& weight, float eps);
-void add_rms_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
-                  const Tensor& weight, float eps);
+               std::int64_t first_row, float scale = 1);
+void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams& params);
+void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+              const NormParams& params);
 void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape);
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-               const AttentionBatch& batch, float scale);
+               const AttentionBatch& batch, const AttentionScores& scores);
 void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up);
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
                   const Tensor& bias, const Tensor& gate_up);
+void gelu(Backend& backend, const Tensor& out, const Tensor& x);
+void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize);
+void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                    bool normalize, const Tensor& logits);
+void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+             const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
 void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/error.h"
@@ -103,7 +104,102 @@ class PaddedRows final : public Adapter {
   }
 };
 
+class Transposed final : public Adapter {
+ public:
+  using Adapter::Adapter;
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    switch (size_of(dst.dtype())) {
+      case 4:
+        return copy_columns<std::uint32_t>(row, dst);
+      default:
+        return copy_columns<std::uint16_t>(row, dst);
+    }
+  }
+
+ private:
+  template <typename Bits>
+  void copy_columns(std::int64_t column, const Tensor& dst) const {
+    const auto* in = static_cast<const Bits*>(whole(dst.dtype())) + column;
+    auto* out = dst.data_as<Bits>();
+    for (std::int64_t i = 0; i < inner().rows(); ++i) {
+      for (std::int64_t j = 0; j < dst.dim(0); ++j) out[j * cols() + i] = in[i * inner().cols() + j];
+    }
+  }
+
+  // The inner matrix in this dtype.
+  const void* whole(DType dtype) const {
+    const std::lock_guard lock(mutex_);
+    if (values_.empty() || dtype_ != dtype) {
+      values_.resize(static_cast<std::size_t>(inner().rows() * inner().cols()) * size_of(dtype));
+      dtype_ = dtype;
+      inner().read_rows(0, Tensor(values_.data(), dtype, {inner().rows(), inner().cols()}));
+    }
+    return values_.data();
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::byte> values_;
+  mutable DType dtype_ = DType::kF32;
+};
+
+class OnePart final : public Adapter {
+ public:
+  OnePart(WeightTensorPtr inner, std::vector<std::int64_t> shape, std::int64_t groups, std::int64_t parts,
+          std::int64_t part)
+      : Adapter(std::move(inner), std::move(shape)),
+        parts_(parts),
+        part_(part),
+        run_(this->shape()[0] / groups) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    if (shape().size() == 1) return read_elements(dst);
+    for (std::int64_t done = 0; done < dst.dim(0);) {
+      const std::int64_t offset = (row + done) % run_;
+      const std::int64_t count = std::min(run_ - offset, dst.dim(0) - done);
+      inner().read_rows(stored((row + done) / run_) + offset, dst.rows(done, count));
+      done += count;
+    }
+  }
+
+ private:
+  // Where this part of a group begins.
+  std::int64_t stored(std::int64_t group) const { return (group * parts_ + part_) * run_; }
+
+  void read_elements(const Tensor& dst) const {
+    const std::size_t element = size_of(dst.dtype());
+    std::vector<std::byte> values(static_cast<std::size_t>(inner().cols()) * element);
+    inner().read_rows(0, Tensor(values.data(), dst.dtype(), {1, inner().cols()}));
+    for (std::int64_t i = 0; i < cols(); i += run_) {
+      std::memcpy(dst.data_as<std::byte>() + static_cast<std::size_t>(i) * element,
+                  &values[static_cast<std::size_t>(stored(i / run_)) * element],
+                  static_cast<std::size_t>(run_) * element);
+    }
+  }
+
+  std::int64_t parts_, part_;
+  std::int64_t run_;  // rows of one part of one group
+};
+
 }  // namespace
+
+WeightTensorPtr transpose(WeightTensorPtr tensor) {
+  const std::vector<std::int64_t>& shape = tensor->shape();
+  QUIRE_CHECK(shape.size() == 2, "{} is no matrix", tensor->name());
+  std::vector<std::int64_t> exchanged = {shape[1], shape[0]};
+  return std::make_shared<Transposed>(std::move(tensor), std::move(exchanged));
+}
+
+WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
+                             std::int64_t part) {
+  std::vector<std::int64_t> shape = tensor->shape();
+  QUIRE_CHECK(!shape.empty() && shape[0] % (groups * parts) == 0 && part < parts,
+              "{} in {} groups of {} parts", tensor->name(), groups, parts);
+  shape[0] /= parts;
+  return std::make_shared<OnePart>(std::move(tensor), std::move(shape), groups, parts, part);
+}
 
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count) {
   std::vector<std::int64_t> shape = tensor->shape();
@@ -127,6 +223,21 @@ WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows) {
   QUIRE_CHECK(shape.size() >= 2 && rows >= shape.front(), "{} padded to {} rows", tensor->name(), rows);
   shape.front() = rows;
   return std::make_shared<PaddedRows>(std::move(tensor), std::move(shape));
+}
+
+bool RenamedWeights::contains(std::string_view name) const { return inner_.contains(spelled(name)); }
+
+WeightTensorPtr RenamedWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
+  return inner_.take(spelled(name), shape);
+}
+
+std::string RenamedWeights::spelled(std::string_view name) const {
+  std::string file_name(name);
+  for (const auto& [from, to] : renames_) {
+    if (const auto place = file_name.find(from); place != file_name.npos)
+      file_name.replace(place, from.size(), to);
+  }
+  return file_name;
 }
 
 }  // namespace quire

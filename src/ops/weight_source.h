@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -53,7 +54,31 @@ class WeightSource {
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
 // Columns [begin, begin + count): one rank's shard of a row-parallel weight.
 WeightTensorPtr slice_cols(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// A matrix with rows and columns exchanged. Holds all of it in memory from the first read on.
+WeightTensorPtr transpose(WeightTensorPtr tensor);
+// Of rows (of a vector: elements) that lie as [groups][parts][n], those of one part: [groups][n].
+WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
+                             std::int64_t part);
 // `tensor` followed by rows of zeros up to `rows`: a vocabulary that does not divide by the ranks.
 WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows);
+
+// The same tensors under the names that layers ask for. Refers to both arguments.
+class RenamedWeights : public WeightSource {
+ public:
+  using Renames =
+      std::vector<std::pair<std::string, std::string>>;  // a part of a layer's name, and the file's
+
+  RenamedWeights(WeightSource& inner, const Renames& renames) : inner_(inner), renames_(renames) {}
+
+  bool contains(std::string_view name) const override;
+  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+  std::vector<std::string> unclaimed() const override { return inner_.unclaimed(); }
+
+ private:
+  std::string spelled(std::string_view name) const;
+
+  WeightSource& inner_;
+  const Renames& renames_;
+};
 
 }  // namespace quire

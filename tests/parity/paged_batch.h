@@ -82,7 +82,18 @@ class PagedBatch {
             .block_size = shape_.block_size,
             .max_num_seqs = batch.num_sequences,
             .max_num_tokens = batch.num_tokens,
-            .max_seq_len = batch.max_seq_len};
+            .max_seq_len = batch.max_seq_len,
+            .window = window_};
+  }
+
+  // No query of this batch sees what lies before `window` positions: tables name no blocks there.
+  void drop_blocks_before(int window) {
+    window_ = window;
+    for (std::size_t s = 0; s < lengths_.size(); ++s) {
+      const int first = lengths_[s] - (starts_[s + 1] - starts_[s]) + 1 - window;
+      const int dropped = std::max(0, first) / shape_.block_size;
+      std::fill_n(tables_.begin() + static_cast<std::ptrdiff_t>(s) * max_blocks_, dropped, -(1 << 28));
+    }
   }
 
   KvCacheLayer cache;
@@ -118,6 +129,7 @@ class PagedBatch {
   PagedShape shape_;
   DType dtype_;
   int max_blocks_ = 0;
+  int window_ = 0;
   std::unique_ptr<Matrix> memory_;
   std::vector<std::int32_t> tables_, starts_, lengths_, rows_, positions_, slots_;
 };

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <deque>
+#include <numbers>
 #include <numeric>
 #include <random>
 
@@ -65,19 +68,29 @@ TEST_P(ReferenceOpsTest, EmbeddingTakesItsRangeOfRowsAndZerosElsewhere) {
   }
 }
 
-TEST_P(ReferenceOpsTest, AddRmsNormAddsThenNormalises) {
+TEST_P(ReferenceOpsTest, EmbeddingScalesItsRows) {
+  const Matrix table(GetParam(), 6, 5, random_);
+  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+  std::vector<std::int32_t> ids = {3};
+  Matrix out(DType::kF32, 1, 5, random_);
+  ops::embedding(*backend_, out.tensor(), *backend_->make_linear(parts, GetParam()), ints(ids), 0, 12.0F);
+  for (std::int64_t c = 0; c < 5; ++c) EXPECT_EQ(out.at(0, c), static_cast<float>(12 * table.at(3, c)));
+}
+
+TEST_P(ReferenceOpsTest, AddNormAddsThenNormalises) {
   constexpr std::int64_t kSize = 37;
   const Matrix x(GetParam(), 3, kSize, random_);
   const Matrix weight(DType::kF32, 1, kSize, random_);
+  const NormParams params = {.weight = weight.vector(), .bias = {}, .eps = 1e-5F};
   const Matrix residual(DType::kF32, 3, kSize, random_);
   const std::vector<double> before = residual.values();
   Matrix added(GetParam(), 3, kSize, random_);
   Matrix plain(GetParam(), 3, kSize, random_);
-  ops::add_rms_norm(*backend_, added.tensor(), residual.tensor(), x.tensor(), weight.vector(), 1e-5F);
-  ops::rms_norm(*backend_, plain.tensor(), residual.tensor(), weight.vector(), 1e-5F);
+  ops::add_norm(*backend_, added.tensor(), residual.tensor(), x.tensor(), 0.5F, params);
+  ops::norm(*backend_, plain.tensor(), residual.tensor(), params);
   for (std::int64_t t = 0; t < 3; ++t) {
     const auto sum_at = [&](std::int64_t i) {
-      return before[static_cast<std::size_t>(t * kSize + i)] + x.at(t, i);
+      return before[static_cast<std::size_t>(t * kSize + i)] + 0.5 * x.at(t, i);
     };
     double squares = 0;
     for (std::int64_t i = 0; i < kSize; ++i) squares += sum_at(i) * sum_at(i);
@@ -87,6 +100,44 @@ TEST_P(ReferenceOpsTest, AddRmsNormAddsThenNormalises) {
       expect_near(added.at(t, i), sum / std::sqrt(squares / kSize + 1e-5) * weight.at(0, i));
       EXPECT_EQ(plain.at(t, i), added.at(t, i));
     }
+  }
+}
+
+TEST_P(ReferenceOpsTest, WithABiasNormIsLayerNorm) {
+  constexpr std::int64_t kSize = 37;
+  Matrix x(DType::kF32, 3, kSize, random_, 5.0F);
+  const Matrix weight(DType::kF32, 1, kSize, random_), bias(DType::kF32, 1, kSize, random_);
+  const NormParams params = {.weight = weight.vector(), .bias = bias.vector(), .eps = 1e-5F};
+  const std::vector<double> before = x.values();
+  Matrix out(GetParam(), 3, kSize, random_);
+  ops::norm(*backend_, out.tensor(), x.tensor(), params);
+  ops::norm(*backend_, x.tensor(), x.tensor(), params);
+  for (std::int64_t t = 0; t < 3; ++t) {
+    const double* row = &before[static_cast<std::size_t>(t * kSize)];
+    const double mean = std::accumulate(row, row + kSize, 0.0) / kSize;
+    double squares = 0;
+    for (std::int64_t i = 0; i < kSize; ++i) squares += (row[i] - mean) * (row[i] - mean);
+    for (std::int64_t i = 0; i < kSize; ++i) {
+      const double expected =
+          (row[i] - mean) / std::sqrt(squares / kSize + 1e-5) * weight.at(0, i) + bias.at(0, i);
+      expect_near(out.at(t, i), expected);
+      EXPECT_NEAR(x.at(t, i), expected, 1e-5);
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, GeluIsTheTanhForm) {
+  Matrix x(GetParam(), 2, 13, random_, 3.0F);
+  const std::vector<double> before = x.values();
+  Matrix out(GetParam(), 2, 13, random_);
+  ops::gelu(*backend_, out.tensor(), x.tensor());
+  ops::gelu(*backend_, x.tensor(), x.tensor());
+  for (std::int64_t i = 0; i < 26; ++i) {
+    const double v = before[static_cast<std::size_t>(i)];
+    const double expected =
+        0.5 * v * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
+    expect_near(out.at(i / 13, i % 13), expected);
+    EXPECT_EQ(x.at(i / 13, i % 13), out.at(i / 13, i % 13));
   }
 }
 
@@ -233,27 +284,98 @@ TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
   PagedCase paged(*backend_, GetParam(), random_);
   const std::int64_t width = PagedCase::kHeads * PagedCase::kDim;
   Matrix out(GetParam(), 4, width, random_);
-  ops::attention(*backend_, out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
-                 0.7F);
+  const Matrix slopes(DType::kF32, 1, PagedCase::kHeads, random_);
   const int contexts[] = {7, 8, 9, 5};
-  for (int t = 0; t < 4; ++t) {
-    for (int h = 0; h < PagedCase::kHeads; ++h) {
-      std::vector<double> weights;
-      double total = 0;
-      for (int j = 0; j < contexts[t]; ++j) {
-        double score = 0;
-        for (int i = 0; i < PagedCase::kDim; ++i) {
-          score += paged.qkv.at(t, h * PagedCase::kDim + i) * paged.key(t == 3, j, h / 2, i);
+  for (const bool alibi : {false, true}) {
+    for (const int window : {0, 1, 3, 8}) {
+      AttentionScores scores = {.scale = 0.7F, .window = window, .alibi_slopes = {}};
+      if (alibi) scores.alibi_slopes = slopes.vector();
+      ops::attention(*backend_, out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
+                     scores);
+      for (int t = 0; t < 4; ++t) {
+        const int first = window == 0 ? 0 : std::max(0, contexts[t] - window);
+        for (int h = 0; h < PagedCase::kHeads; ++h) {
+          std::vector<double> weights;
+          double total = 0;
+          for (int j = first; j < contexts[t]; ++j) {
+            double score = 0;
+            for (int i = 0; i < PagedCase::kDim; ++i)
+              score += paged.qkv.at(t, h * PagedCase::kDim + i) * paged.key(t == 3, j, h / 2, i);
+            const double slope = alibi ? slopes.at(0, h) : 0;
+            weights.push_back(std::exp(score * 0.7 + slope * (j - (contexts[t] - 1))));
+            total += weights.back();
+          }
+          for (int i = 0; i < PagedCase::kDim; ++i) {
+            double sum = 0;
+            for (int j = first; j < contexts[t]; ++j)
+              sum += weights[static_cast<std::size_t>(j - first)] * paged.value(t == 3, j, h / 2, i);
+            expect_near(out.at(t, h * PagedCase::kDim + i), sum / total);
+          }
         }
-        weights.push_back(std::exp(score * 0.7));
-        total += weights.back();
       }
-      for (int i = 0; i < PagedCase::kDim; ++i) {
-        double sum = 0;
-        for (int j = 0; j < contexts[t]; ++j)
-          sum += weights[static_cast<std::size_t>(j)] * paged.value(t == 3, j, h / 2, i);
-        expect_near(out.at(t, h * PagedCase::kDim + i), sum / total);
+    }
+  }
+}
+
+TEST_P(ReferenceOpsTest, RoutingTakesTheLargestAndTheFirstOfEquals) {
+  Matrix logits(DType::kF32, 2, 5, random_);
+  const float rows[] = {1.0F, 3.0F, 2.0F, 3.0F, -9.0F, 0.0F, 0.0F, 0.0F, 0.0F, 0.0F};
+  std::memcpy(logits.tensor().data(), rows, sizeof rows);
+  std::vector<std::int32_t> experts(6);
+  Matrix weights(DType::kF32, 2, 3, random_);
+  const ExpertRouting routing = {Tensor(experts.data(), DType::kI32, {2, 3}), weights.tensor()};
+  ops::route_experts(*backend_, routing, logits.tensor(), false);
+  EXPECT_EQ(experts, (std::vector<std::int32_t>{1, 3, 2, 0, 1, 2}));
+  const double total = std::exp(1) + 2 * std::exp(3) + std::exp(2) + std::exp(-9);
+  EXPECT_NEAR(weights.at(0, 0), std::exp(3) / total, 1e-6);
+  EXPECT_NEAR(weights.at(0, 2), std::exp(2) / total, 1e-6);
+  EXPECT_NEAR(weights.at(1, 1), 0.2, 1e-6);
+  ops::route_experts(*backend_, routing, logits.tensor(), true);
+  EXPECT_NEAR(weights.at(0, 0), std::exp(3) / (2 * std::exp(3) + std::exp(2)), 1e-6);
+  EXPECT_NEAR(weights.at(1, 2), 1.0 / 3, 1e-6);
+}
+
+TEST_P(ReferenceOpsTest, ExpertsAddWhatTheRoutingNames) {
+  constexpr int kExperts = 3, kHidden = 7, kWide = 5, kTokens = 4, kTop = 2;
+  std::deque<Matrix> gate, up, down;
+  std::vector<ExpertParts> parts;
+  for (int e = 0; e < kExperts; ++e) {
+    gate.emplace_back(GetParam(), kWide, kHidden, random_);
+    up.emplace_back(GetParam(), kWide, kHidden, random_);
+    down.emplace_back(GetParam(), kHidden, kWide, random_);
+    parts.push_back({std::make_shared<MemoryWeight>(gate.back()), std::make_shared<MemoryWeight>(up.back()),
+                     std::make_shared<MemoryWeight>(down.back())});
+  }
+  const auto weights = backend_->make_experts(parts,
+                                              {.num_experts = kExperts,
+                                               .top_k = kTop,
+                                               .hidden_size = kHidden,
+                                               .intermediate_size = kWide,
+                                               .max_num_tokens = kTokens},
+                                              GetParam());
+  const Matrix x(GetParam(), kTokens, kHidden, random_);
+  Matrix out(GetParam(), kTokens, kHidden, random_);
+  std::vector<std::int32_t> experts = {0, 1, 2, 0, 1, 2, 0, 2};
+  const Matrix shares(DType::kF32, kTokens, kTop, random_);
+  ops::experts(*backend_, out.tensor(), x.tensor(), *weights,
+               {Tensor(experts.data(), DType::kI32, {kTokens, kTop}), shares.tensor()}, {});
+  for (int t = 0; t < kTokens; ++t) {
+    for (int h = 0; h < kHidden; ++h) {
+      double expected = 0, magnitude = 0;
+      for (int j = 0; j < kTop; ++j) {
+        const auto e = static_cast<std::size_t>(experts[static_cast<std::size_t>(t * kTop + j)]);
+        for (int w = 0; w < kWide; ++w) {
+          double g = 0, u = 0;
+          for (int k = 0; k < kHidden; ++k) {
+            g += gate[e].at(w, k) * x.at(t, k);
+            u += up[e].at(w, k) * x.at(t, k);
+          }
+          const double term = shares.at(t, j) * down[e].at(h, w) * g / (1 + std::exp(-g)) * u;
+          expected += term;
+          magnitude += std::abs(term);
+        }
       }
+      EXPECT_NEAR(out.at(t, h), expected, magnitude * (GetParam() == DType::kF32 ? 1e-6 : 0.01));
     }
   }
 }

@@ -107,8 +107,9 @@ TEST_P(SimdOpsTest, EmbeddingReadsRowsOutOfThePackedForm) {
     const auto n = static_cast<std::int64_t>(ids.size());
     Matrix expected(DType::kF32, n, width, random_), actual(DType::kF32, n, width, random_);
     const auto backend = make(2);
-    ops::embedding(*reference_, expected.tensor(), *reference_->make_linear(parts, dtype()), ints(ids), 10);
-    ops::embedding(*backend, actual.tensor(), *backend->make_linear(parts, dtype()), ints(ids), 10);
+    ops::embedding(*reference_, expected.tensor(), *reference_->make_linear(parts, dtype()), ints(ids), 10,
+                   0.3F);
+    ops::embedding(*backend, actual.tensor(), *backend->make_linear(parts, dtype()), ints(ids), 10, 0.3F);
     EXPECT_EQ(actual.bytes(), expected.bytes());
   }
 }
@@ -117,18 +118,23 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
   const auto backend = make(2);
   for (const std::int64_t n : {1, 13, 64, 1030}) {
     for (const std::int64_t tokens : {1, 7, 64}) {
-      const Matrix weight(DType::kF32, 1, n, random_);
+      const Matrix weight(DType::kF32, 1, n, random_), bias(DType::kF32, 1, n, random_);
       const Matrix x(dtype(), tokens, n, random_);
       Matrix residual(DType::kF32, tokens, n, random_), same(DType::kF32, tokens, n, random_);
       same.set_bytes(residual.bytes());
       Matrix expected(dtype(), tokens, n, random_), actual(dtype(), tokens, n, random_);
-      ops::add_rms_norm(*reference_, expected.tensor(), residual.tensor(), x.tensor(), weight.vector(),
-                        1e-6F);
-      ops::add_rms_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), weight.vector(), 1e-6F);
-      EXPECT_EQ(residual.bytes(), same.bytes());
-      expect_near(actual.tensor(), expected.tensor());
-      ops::rms_norm(*reference_, expected.tensor(), residual.tensor(), weight.vector(), 1e-5F);
-      ops::rms_norm(*backend, actual.tensor(), residual.tensor(), weight.vector(), 1e-5F);
+      for (const Tensor& shift : {Tensor(), bias.vector()}) {
+        const NormParams params = {.weight = weight.vector(), .bias = shift, .eps = 1e-5F};
+        ops::add_norm(*reference_, expected.tensor(), residual.tensor(), x.tensor(), 0.25F, params);
+        ops::add_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), 0.25F, params);
+        EXPECT_EQ(residual.bytes(), same.bytes());
+        expect_near(actual.tensor(), expected.tensor());
+        ops::norm(*reference_, expected.tensor(), residual.tensor(), params);
+        ops::norm(*backend, actual.tensor(), residual.tensor(), params);
+        expect_near(actual.tensor(), expected.tensor());
+      }
+      ops::gelu(*reference_, expected.tensor(), x.tensor());
+      ops::gelu(*backend, actual.tensor(), x.tensor());
       expect_near(actual.tensor(), expected.tensor());
       const Matrix gate_up(dtype(), tokens, 2 * n, random_, 20.0F);
       ops::silu_mul(*reference_, expected.tensor(), gate_up.tensor());
@@ -141,20 +147,28 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
 constexpr PagedShape kShapes[] = {{4, 2, 32, 8},   {6, 1, 64, 16},   {3, 3, 80, 32}, {16, 8, 128, 16},
                                   {2, 1, 256, 64}, {71, 1, 64, 256}, {4, 2, 6, 8},   {8, 2, 128, 128}};
 
+constexpr int kWindows[] = {1, 17, 64, 100};
+
 TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
-  for (const PagedShape& shape : kShapes) {
+  for (std::size_t pair = 0; pair < 2 * std::size(kShapes); ++pair) {
+    const PagedShape& shape = kShapes[pair / 2];
+    const int window = pair % 2 == 0 ? 0 : kWindows[pair / 2 % std::size(kWindows)];
     const std::vector<PagedBatch::Span> spans = {{0, 1},   {62, 3}, {100, 65}, {0, 130},
                                                  {191, 1}, {64, 1}, {63, 1}};
-    const PagedBatch paged(shape, spans, dtype(), random_);
+    PagedBatch paged(shape, spans, dtype(), random_);
+    if (window > 0) paged.drop_blocks_before(window);
     const std::int64_t width = std::int64_t{shape.heads} * shape.dim;
+    const Matrix slopes(DType::kF32, 1, shape.heads, random_);
     const Matrix q(dtype(), paged.batch.num_tokens, width, random_);
     Matrix expected(dtype(), paged.batch.num_tokens, width, random_),
         actual(dtype(), paged.batch.num_tokens, width, random_);
-    const float scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    AttentionScores scores = {
+        .scale = 1.0F / std::sqrt(static_cast<float>(shape.dim)), .window = window, .alibi_slopes = {}};
+    if (window % 2 == 1) scores.alibi_slopes = slopes.vector();
     const auto one = make(1), two = make(2);
-    ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     ops::plan_attention(*two, paged.batch, paged.attention_shape());
-    ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scale);
+    ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
     for (int s = 0; s < paged.batch.num_sequences; ++s) {
@@ -173,11 +187,11 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.positions = step.slot_mapping = ints(unused);
         ops::plan_attention(*one, step, paged.attention_shape());
         ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
-                       step, scale);
+                       step, scores);
       }
     }
     ASSERT_EQ(alone.bytes(), actual.bytes())
-        << "head dim " << shape.dim << ", block size " << shape.block_size;
+        << "head dim " << shape.dim << ", block size " << shape.block_size << ", window " << window;
   }
 }
 

@@ -88,27 +88,34 @@ struct CachedHead {
   }
 };
 
-// One query head over the first `context` positions: scores in order of position, then one pass over the
-// values. scratch [context + dim].
+// What one query head sees: the positions [first, end), its own the last.
+struct View {
+  std::int64_t first, end;
+  float scale;
+  float slope;  // of ALiBi
+};
+
+// Scores in order of position, then one pass over the values. scratch [end - first + dim].
 template <typename T>
-void attend(const T* query, const CachedHead& cached, std::int64_t context, float scale, float* scratch,
-            T* out) {
+void attend(const T* query, const CachedHead& cached, const View& view, float* scratch, T* out) {
+  const auto [first, end, scale, slope] = view;
   const std::int64_t dim = cached.cache.keys.dim(3);
   float* scores = scratch;
-  float* sums = scratch + context;
+  float* sums = scratch + (end - first);
   float top = -INFINITY;
-  for (std::int64_t j = 0; j < context; ++j) {
+  for (std::int64_t j = first; j < end; ++j) {
     const T* key = cached.key<T>(j);
     float score = 0;
     for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
-    scores[j] = score * scale;
-    top = std::max(top, scores[j]);
+    score = score * scale + slope * static_cast<float>(j - (end - 1));
+    scores[j - first] = score;
+    top = std::max(top, score);
   }
   float total = 0;
   std::fill_n(sums, dim, 0.0F);
-  for (std::int64_t j = 0; j < context; ++j) {
+  for (std::int64_t j = first; j < end; ++j) {
     const T* value = cached.value<T>(j);
-    const float weight = std::exp(scores[j] - top);
+    const float weight = std::exp(scores[j - first] - top);
     total += weight;
     for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
   }
@@ -118,10 +125,11 @@ void attend(const T* query, const CachedHead& cached, std::int64_t context, floa
 }  // namespace
 
 void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                                 const AttentionBatch& batch, float scale) {
+                                 const AttentionBatch& batch, const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
+  const auto* slopes = scores.alibi_slopes.data_as<const float>();
   scratch_.resize(static_cast<std::size_t>(batch.max_seq_len + dim));
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
@@ -134,9 +142,12 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
           batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t context = seq_len - (end - 1 - t);  // tokens this one sees, itself included
+        const std::int64_t first =
+            scores.window == 0 ? 0 : std::max<std::int64_t>(0, context - scores.window);
         for (std::int64_t h = 0; h < heads; ++h) {
-          attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group},
-                 context, scale, scratch_.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
+          const View view = {first, context, scores.scale, slopes == nullptr ? 0.0F : slopes[h]};
+          attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group}, view,
+                 scratch_.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
         }
       }
     }

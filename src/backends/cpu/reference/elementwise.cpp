@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "backends/cpu/reference/reference_backend.h"
 
@@ -11,36 +12,57 @@ T* row(const Tensor& tensor, std::int64_t i) {
   return tensor.data_as<T>() + i * tensor.stride(0);
 }
 
-void norm_rows(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
-  const std::int64_t n = x.dim(1);
-  const auto* scale = weight.data_as<const float>();
-  dispatch_float(out.dtype(), [&]<typename Out>() {
-    for (std::int64_t t = 0; t < x.dim(0); ++t) {
-      const auto* values = row<const float>(x, t);
-      auto* normed = row<Out>(out, t);
-      float squares = 0;
-      for (std::int64_t i = 0; i < n; ++i) squares += values[i] * values[i];
-      const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
-      for (std::int64_t i = 0; i < n; ++i) normed[i] = from_float<Out>(values[i] * inverse * scale[i]);
-    }
-  });
+// The sum of a row's squared distances from `center`.
+float sum_of_squares(const float* values, std::int64_t n, float center) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += (values[i] - center) * (values[i] - center);
+  return sum;
 }
 
 }  // namespace
 
-void ReferenceBackend::rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
-  norm_rows(out, x, weight, eps);
+void ReferenceBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
+  const std::int64_t n = x.dim(1);
+  const auto* weight = params.weight.data_as<const float>();
+  const auto* bias = params.bias.data_as<const float>();
+  dispatch_float(out.dtype(), [&]<typename Out>() {
+    for (std::int64_t t = 0; t < x.dim(0); ++t) {
+      const auto* values = row<const float>(x, t);
+      auto* normed = row<Out>(out, t);
+      const float center =
+          bias == nullptr ? 0.0F : std::accumulate(values, values + n, 0.0F) / static_cast<float>(n);
+      const float inverse =
+          1.0F / std::sqrt(sum_of_squares(values, n, center) / static_cast<float>(n) + params.eps);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const float value = (values[i] - center) * inverse * weight[i];
+        normed[i] = from_float<Out>(bias == nullptr ? value : value + bias[i]);
+      }
+    }
+  });
 }
 
-void ReferenceBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x,
-                                    const Tensor& weight, float eps) {
+void ReferenceBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                                const NormParams& params) {
   dispatch_float(x.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < x.dim(0); ++t) {
       for (std::int64_t i = 0; i < x.dim(1); ++i)
-        row<float>(residual, t)[i] += to_float(row<const T>(x, t)[i]);
+        row<float>(residual, t)[i] += scale * to_float(row<const T>(x, t)[i]);
     }
   });
-  norm_rows(out, residual, weight, eps);
+  norm(out, residual, params);
+}
+
+void ReferenceBackend::gelu(const Tensor& out, const Tensor& x) {
+  constexpr float kSqrtTwoOverPi = 0.7978845608F;
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    for (std::int64_t t = 0; t < out.dim(0); ++t) {
+      for (std::int64_t i = 0; i < out.dim(1); ++i) {
+        const float v = to_float(row<const T>(x, t)[i]);
+        const float inner = kSqrtTwoOverPi * (v + 0.044715F * v * v * v);
+        row<T>(out, t)[i] = from_float<T>(0.5F * v * (1.0F + std::tanh(inner)));
+      }
+    }
+  });
 }
 
 void ReferenceBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {

@@ -88,7 +88,7 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
 }
 
 void ReferenceBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                                 std::int64_t first_row) {
+                                 std::int64_t first_row, float scale) {
   const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
   for (std::int64_t t = 0; t < ids.dim(0); ++t) {
     const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
@@ -98,6 +98,7 @@ void ReferenceBackend::embedding(const Tensor& out, const LinearWeights& weights
     } else {
       convert(matrix.dtype(), matrix.rows(row, 1).data(), DType::kF32, values,
               static_cast<std::size_t>(matrix.dim(1)));
+      for (std::int64_t i = 0; i < matrix.dim(1); ++i) values[i] *= scale;
     }
   }
 }

@@ -24,16 +24,22 @@ class ReferenceBackend : public Backend {
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
-  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                 std::int64_t first_row) override;
-  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
-  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                    float eps) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
+                 float scale) override;
+  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
+  void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                const NormParams& params) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
-                 float scale) override;
+                 const AttentionScores& scores) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gelu(const Tensor& out, const Tensor& x) override;
+  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override;
+  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
+                                              DType dtype) override;
+  void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
+               const Tensor& workspace) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
   void set_token_states(const Tensor& slot_states, const Tensor& entries) override;
@@ -49,6 +55,8 @@ class ReferenceBackend : public Backend {
  private:
   std::vector<float> scratch_;           // rows widened to float32, or a row of scores
   std::vector<std::int32_t> survivors_;  // of a row of logits, while it is sampled
+  std::vector<float> expert_sums_;       // [tokens, hidden_size]
+  std::vector<std::byte> expert_rows_;   // of one expert's tokens
 };
 
 }  // namespace quire

@@ -71,21 +71,29 @@ struct AttentionScratch {
   }
 };
 
+struct Range {
+  std::int64_t begin, end;
+};
+
 // Positions of one sequence, from a multiple of kKeyTile on.
 struct KeyTile {
   std::int64_t begin, count;
   std::int64_t rows[kKeyTile];  // where each lies in the cache, in elements
 
-  void locate(const CacheView& cache, const std::int32_t* blocks, std::int64_t first, std::int64_t end) {
+  // Of the tile from `first` on, the positions [held.begin, held.end) are there.
+  void locate(const CacheView& cache, const std::int32_t* blocks, std::int64_t first, Range held) {
     begin = first;
-    count = end - begin < kKeyTile ? end - begin : kKeyTile;
-    std::int64_t block = begin / cache.block_size;
-    std::int64_t offset = begin % cache.block_size;
-    for (std::int64_t j = 0; j < count; ++block, offset = 0) {
+    count = held.end - begin < kKeyTile ? held.end - begin : kKeyTile;
+    const std::int64_t absent = held.begin > begin ? held.begin - begin : 0;
+    std::int64_t block = (begin + absent) / cache.block_size;
+    std::int64_t offset = (begin + absent) % cache.block_size;
+    for (std::int64_t j = absent; j < count; ++block, offset = 0) {
       std::int64_t row = blocks[block] * cache.block_stride + offset * cache.row_stride;
       for (; j < count && offset < cache.block_size; ++j, ++offset, row += cache.row_stride) rows[j] = row;
     }
-    for (std::int64_t j = count; j < kKeyTile; ++j) rows[j] = rows[count - 1];  // what nobody looks at
+    // What nobody looks at.
+    for (std::int64_t j = 0; j < absent; ++j) rows[j] = rows[absent];
+    for (std::int64_t j = count; j < kKeyTile; ++j) rows[j] = rows[count - 1];
   }
 };
 
@@ -190,10 +198,6 @@ void score_rows(const AttentionJob& job, const AttentionScratch& scratch, std::i
   }
 }
 
-struct Range {
-  std::int64_t begin, end;
-};
-
 // The sums of kRows rows, in kSteps steps from `column` on, += weights · values of the positions.
 template <int kRows, int kSteps, typename T>
 [[gnu::always_inline]] inline void add_steps(const AttentionScratch& scratch, std::int64_t row,
@@ -246,13 +250,29 @@ void add_values(const AttentionJob& job, const AttentionScratch& scratch, std::i
   }
 }
 
-// Turns the first `valid` scores of a row into weights and scales what was summed before.
-void weigh(const AttentionScratch& scratch, std::int64_t row, std::int64_t valid, float scale) {
+// What a row sees of a tile.
+struct TileView {
+  Range valid;            // positions of the tile, at least one
+  std::int64_t distance;  // from the query to the tile's first position; not above 0 where that is valid
+  float slope;            // of ALiBi
+};
+
+constexpr float kLaneNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Turns the scores that a row sees into weights, those before them into zeros, and scales what was summed
+// before.
+void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& view, float scale) {
   float* scores = scratch.scores + row * kKeyTile;
   const F lowest = Vec::set1(-__builtin_inff());
+  const std::int64_t valid = view.valid.end;
+  for (std::int64_t j = 0; j < view.valid.begin; ++j) scores[j] = -__builtin_inff();
   F top = lowest;
   for (std::int64_t j = 0; j < valid; j += kLanes) {
-    const F scaled = Vec::mul(Vec::load(scores + j), Vec::set1(scale));
+    F scaled = Vec::mul(Vec::load(scores + j), Vec::set1(scale));
+    if (view.slope != 0) {
+      const F distance = Vec::add(Vec::set1(static_cast<float>(view.distance + j)), Vec::load(kLaneNumbers));
+      scaled = Vec::fma(Vec::set1(view.slope), distance, scaled);
+    }
     const F score = Vec::first_lanes(static_cast<int>(valid - j), scaled, lowest);
     Vec::store(scores + j, score);
     top = Vec::max(top, score);
@@ -276,28 +296,28 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, std::int64_t valid
     Vec::store(sums + i, Vec::mul(Vec::load(sums + i), factor));
 }
 
-// kRows rows from `row` on with one tile; row r sees valid_of(r) of its positions, later rows no fewer.
+// kRows rows from `row` on with one tile; row r sees view_of(r) of it, later rows end no earlier.
 template <int kRows, typename T>
 void attend_rows(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
-                 const HeadTile<T>& tile, const HeadTile<T>& next, const auto& valid_of) {
+                 const HeadTile<T>& tile, const HeadTile<T>& next, const auto& view_of) {
   score_rows<kRows, T>(job, scratch, row, tile, next);
-  for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, valid_of(row + r), job.scale);
+  for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, view_of(row + r), job.scale);
   constexpr int kSteps = kVectorsOfValues / 2;
-  const std::int64_t common = valid_of(row);
+  const std::int64_t common = view_of(row).valid.end;
   add_values<kRows, kSteps / kRows, T>(job, scratch, row, tile, next, {0, common});
   for (int r = 1; r < kRows; ++r)
-    add_values<1, kSteps, T>(job, scratch, row + r, tile, {}, {common, valid_of(row + r)});
+    add_values<1, kSteps, T>(job, scratch, row + r, tile, {}, {common, view_of(row + r).valid.end});
 }
 
 // Some rows, kRows at a time, then fewer; meanwhile the next tile is fetched.
 template <int kRows, typename T>
 void attend_tile(const AttentionJob& job, const AttentionScratch& scratch, Range rows,
-                 const HeadTile<T>& tile, HeadTile<T> next, const auto& valid_of) {
+                 const HeadTile<T>& tile, HeadTile<T> next, const auto& view_of) {
   for (; rows.begin + kRows <= rows.end; rows.begin += kRows) {
-    attend_rows<kRows, T>(job, scratch, rows.begin, tile, next, valid_of);
+    attend_rows<kRows, T>(job, scratch, rows.begin, tile, next, view_of);
     next = {};
   }
-  if constexpr (kRows > 1) attend_tile<kRows / 2, T>(job, scratch, rows, tile, next, valid_of);
+  if constexpr (kRows > 1) attend_tile<kRows / 2, T>(job, scratch, rows, tile, next, view_of);
 }
 
 // The rows of a span go head by head, a head's token by token, a token's query head by query head.
@@ -309,15 +329,16 @@ class SpanAttention {
 
   void run() const {
     for (std::int64_t row = 0; row < span_.num_heads * head_rows_; ++row) begin_row(row);
-    const std::int64_t end = span_.context + span_.num_tokens - 1;
+    const Range seen = {first_seen(0), span_.context + span_.num_tokens - 1};
+    const std::int64_t first = seen.begin / kKeyTile * kKeyTile;
     KeyTile tiles[2];
-    tiles[0].locate(job_.cache, span_.blocks, 0, end);
-    for (std::int64_t begin = 0; begin < end; begin += kKeyTile) {
+    tiles[first / kKeyTile % 2].locate(job_.cache, span_.blocks, first, seen);
+    for (std::int64_t begin = first; begin < seen.end; begin += kKeyTile) {
       const KeyTile& tile = tiles[begin / kKeyTile % 2];
       KeyTile* next = nullptr;
-      if (begin + kKeyTile < end) {
+      if (begin + kKeyTile < seen.end) {
         next = &tiles[(begin / kKeyTile + 1) % 2];
-        next->locate(job_.cache, span_.blocks, begin + kKeyTile, end);
+        next->locate(job_.cache, span_.blocks, begin + kKeyTile, seen);
       }
       // All heads of a tile: the cache has them side by side.
       for (std::int64_t head = 0; head < span_.num_heads; ++head) attend(head, tile, next);
@@ -357,16 +378,31 @@ class SpanAttention {
     return {};
   }
 
+  // The first position that a token of the span sees.
+  std::int64_t first_seen(std::int64_t token) const {
+    const std::int64_t first = span_.context + token - job_.window;
+    return first > 0 ? first : 0;
+  }
+
   void attend(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
     const std::int64_t first_row = head * head_rows_;
-    const auto valid_of = [&](std::int64_t row) {
-      const std::int64_t seen = span_.context + (row - first_row) / job_.group - tile.begin;
-      return seen < kKeyTile ? seen : kKeyTile;
+    const auto view_of = [&](std::int64_t row) {
+      const std::int64_t token = (row - first_row) / job_.group;
+      const std::int64_t end = span_.context + token - tile.begin;
+      const std::int64_t begin = first_seen(token) - tile.begin;
+      const std::int64_t query_head = (span_.first_head + head) * job_.group + (row - first_row) % job_.group;
+      return TileView{.valid = {begin > 0 ? begin : 0, end < kKeyTile ? end : kKeyTile},
+                      .distance = 1 - end,
+                      .slope = job_.slopes == nullptr ? 0 : job_.slopes[query_head]};
     };
-    const std::int64_t unseen = tile.begin + 1 - span_.context;  // tokens whose context ends before this tile
-    attend_tile<kRowsAtOnce, T>(
-        job_, scratch_, {first_row + (unseen > 0 ? unseen * job_.group : 0), first_row + head_rows_},
-        HeadTile<T>(job_.cache, tile, span_.first_head + head), next_of(head, tile, next), valid_of);
+    // Tokens whose context ends before this tile, and whose window begins behind it.
+    const std::int64_t unseen = tile.begin + 1 - span_.context;
+    const std::int64_t behind = tile.begin + kKeyTile + job_.window - span_.context;
+    attend_tile<kRowsAtOnce, T>(job_, scratch_,
+                                {first_row + (unseen > 0 ? unseen * job_.group : 0),
+                                 first_row + (behind < span_.num_tokens ? behind * job_.group : head_rows_)},
+                                HeadTile<T>(job_.cache, tile, span_.first_head + head),
+                                next_of(head, tile, next), view_of);
   }
 
   void finish_row(std::int64_t row) const {

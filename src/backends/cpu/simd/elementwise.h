@@ -9,22 +9,35 @@ namespace {
   return 1.0F / __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(n) + eps);
 }
 
-// x += update where there is one; out = x / rms(x) * weight.
+// x += update_scale * update.
+void add_update(const NormJob& job, std::int64_t row) {
+  float* x = job.x + row * job.x_stride;
+  const F scale = Vec::set1(job.update_scale);
+  dispatch(job.update_dtype, [&]<typename T>() {
+    const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
+    for (std::int64_t i = 0; i < job.n; i += kLanes) {
+      const int count = lanes_left(i, job.n);
+      store_some(x + i, Vec::fma(scale, load_some(update + i, count), load_some(x + i, count)), count);
+    }
+  });
+}
+
+float mean(const float* x, std::int64_t n) {
+  F sum = Vec::zero();
+  for (std::int64_t i = 0; i < n; i += kLanes) sum = Vec::add(sum, load_some(x + i, lanes_left(i, n)));
+  return sum_lanes(sum) / static_cast<float>(n);
+}
+
+// RMSNorm, or with a bias LayerNorm, of rows to which an update may be added first.
 void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
-    float* x = job.x + row * job.x_stride;
-    if (job.update != nullptr) {
-      dispatch(job.update_dtype, [&]<typename T>() {
-        const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
-        for (std::int64_t i = 0; i < job.n; i += kLanes) {
-          const int count = lanes_left(i, job.n);
-          store_some(x + i, Vec::add(load_some(x + i, count), load_some(update + i, count)), count);
-        }
-      });
-    }
+    if (job.update != nullptr) add_update(job, row);
+    const float* x = job.x + row * job.x_stride;
+    const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
     F squares = Vec::zero();
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
-      const F values = load_some(x + i, lanes_left(i, job.n));
+      const int count = lanes_left(i, job.n);
+      const F values = Vec::first_lanes(count, Vec::sub(load_some(x + i, count), center), Vec::zero());
       squares = Vec::fma(values, values, squares);
     }
     const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
@@ -32,11 +45,31 @@ void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
       T* out = static_cast<T*>(job.out) + row * job.out_stride;
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
-        const F normed = Vec::mul(load_some(x + i, count), inverse);
-        store_some(out + i, Vec::mul(normed, load_some(job.weight + i, count)), count);
+        const F normed = Vec::mul(Vec::sub(load_some(x + i, count), center), inverse);
+        const F scaled = Vec::mul(normed, load_some(job.weight + i, count));
+        store_some(out + i, job.bias == nullptr ? scaled : Vec::add(scaled, load_some(job.bias + i, count)),
+                   count);
       }
     });
   }
+}
+
+// The tanh form: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)).
+void gelu(const GeluJob& job, std::int64_t begin, std::int64_t end) {
+  const F one = Vec::set1(1.0F);
+  dispatch(job.dtype, [&]<typename T>() {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* x = static_cast<const T*>(job.x) + row * job.x_stride;
+      T* out = static_cast<T*>(job.out) + row * job.out_stride;
+      for (std::int64_t i = 0; i < job.n; i += kLanes) {
+        const int count = lanes_left(i, job.n);
+        const F v = load_some(x + i, count);
+        const F cubic = Vec::fma(Vec::mul(Vec::mul(v, v), v), Vec::set1(0.044715F), v);
+        const F power = exp(Vec::mul(cubic, Vec::set1(-1.5957691216F)));
+        store_some(out + i, Vec::div(v, Vec::add(one, power)), count);
+      }
+    }
+  });
 }
 
 void silu_mul(const SiluJob& job, std::int64_t begin, std::int64_t end) {

@@ -65,9 +65,20 @@ struct NormJob {
   const void* update;  // [rows, n] added to x first, or null
   DType update_dtype;
   std::int64_t update_stride;
+  float update_scale;
   const float* weight;  // [n]
+  const float* bias;    // [n]: LayerNorm; or null: RMSNorm
   std::int64_t n;
   float eps;
+};
+
+struct GeluJob {
+  void* out;      // [rows, n]
+  const void* x;  // [rows, n]
+  DType dtype;
+  std::int64_t out_stride;
+  std::int64_t x_stride;
+  std::int64_t n;
 };
 
 struct SiluJob {
@@ -130,6 +141,8 @@ struct AttentionJob {
   std::int64_t group;  // query heads of a KV head
   std::int64_t head_dim;
   float scale;
+  std::int64_t window;  // positions a query attends to, its own included
+  const float* slopes;  // [query heads] of ALiBi, or null
 };
 
 // Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total.
@@ -158,6 +171,7 @@ struct Kernels {
   void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);
   void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
   void (*silu_mul)(const SiluJob& job, std::int64_t begin, std::int64_t end);
+  void (*gelu)(const GeluJob& job, std::int64_t begin, std::int64_t end);
   void (*prepare_attention)(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch);
   void (*attention)(const AttentionJob& job, const AttentionSpan& span, float* scratch);
   Candidate (*top)(const float* x, std::int64_t n);  // the first largest; its score is NaN where any is

@@ -9,7 +9,7 @@
 
 namespace quire::simd {
 
-const Kernels kAmxKernels = {prepare_tiles,     linear_by_tiles, norm, silu_mul,
+const Kernels kAmxKernels = {prepare_tiles,     linear_by_tiles, norm, silu_mul, gelu,
                              prepare_attention, attention,       top,  race};
 
 }  // namespace quire::simd

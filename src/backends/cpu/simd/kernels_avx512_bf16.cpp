@@ -9,7 +9,7 @@
 
 namespace quire::simd {
 
-const Kernels kAvx512Bf16Kernels = {prepare_activations, linear_panels, norm, silu_mul,
+const Kernels kAvx512Bf16Kernels = {prepare_activations, linear_panels, norm, silu_mul, gelu,
                                     prepare_attention,   attention,     top,  race};
 
 }  // namespace quire::simd

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "backends/cpu/simd/packed_weights.h"
@@ -42,6 +43,21 @@ simd::CacheView view_of(const KvCacheLayer& cache) {
   for (int i = 0; i < 3; ++i) QUIRE_CHECK(keys.stride(i) == cache.values.stride(i));
   return {keys.data(),    cache.values.data(), keys.dtype(), keys.stride(0),
           keys.stride(1), keys.stride(2),      keys.dim(2)};
+}
+
+// Without an update.
+simd::NormJob norm_job(const Tensor& out, const Tensor& x, const NormParams& params) {
+  simd::NormJob job = {};
+  job.out = out.data();
+  job.out_dtype = out.dtype();
+  job.out_stride = out.stride(0);
+  job.x = x.data_as<float>();
+  job.x_stride = x.stride(0);
+  job.weight = floats_or_null(params.weight);
+  job.bias = floats_or_null(params.bias);
+  job.n = x.dim(1);
+  job.eps = params.eps;
+  return job;
 }
 
 }  // namespace
@@ -114,7 +130,7 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 }
 
 void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                            std::int64_t first_row) {
+                            std::int64_t first_row, float scale) {
   const auto& packed = dynamic_cast<const PackedWeights&>(weights);
   split(ids.dim(0), packed.in_features(), kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
@@ -124,27 +140,34 @@ void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, con
         std::fill_n(values, packed.in_features(), 0.0F);
       } else {
         packed.read_row(row, values);
+        if (scale != 1.0F)
+          std::for_each_n(values, packed.in_features(), [&](float& value) { value *= scale; });
       }
     }
   });
 }
 
-void SimdBackend::rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
-  const simd::NormJob job = {
-      out.data(),  out.dtype(), out.stride(0),          x.data_as<float>(), x.stride(0), nullptr,
-      DType::kF32, 0,           floats_or_null(weight), x.dim(1),           eps};
+void SimdBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
+  const simd::NormJob job = norm_job(out, x, params);
   split(x.dim(0), x.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
 }
 
-void SimdBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x,
-                               const Tensor& weight, float eps) {
-  const simd::NormJob job = {
-      out.data(), out.dtype(), out.stride(0), residual.data_as<float>(), residual.stride(0),
-      x.data(),   x.dtype(),   x.stride(0),   floats_or_null(weight),    x.dim(1),
-      eps};
+void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                           const NormParams& params) {
+  simd::NormJob job = norm_job(out, residual, params);
+  job.update = x.data();
+  job.update_dtype = x.dtype();
+  job.update_stride = x.stride(0);
+  job.update_scale = scale;
   split(x.dim(0), x.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
+}
+
+void SimdBackend::gelu(const Tensor& out, const Tensor& x) {
+  const simd::GeluJob job = {out.data(), x.data(), x.dtype(), out.stride(0), x.stride(0), x.dim(1)};
+  split(x.dim(0), x.dim(1), kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.gelu(job, begin, end); });
 }
 
 void SimdBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
@@ -207,11 +230,19 @@ void SimdBackend::plan_attention(const AttentionBatch& batch, const AttentionSha
 }
 
 void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                            const AttentionBatch&, float scale) {
+                            const AttentionBatch&, const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
-  const simd::AttentionJob job = {q.data(),      q.stride(0),    out.data(),
-                                  out.stride(0), view_of(cache), q.dim(1) / dim / cache.keys.dim(1),
-                                  dim,           scale};
+  simd::AttentionJob job = {};
+  job.q = q.data();
+  job.q_stride = q.stride(0);
+  job.out = out.data();
+  job.out_stride = out.stride(0);
+  job.cache = view_of(cache);
+  job.group = q.dim(1) / dim / cache.keys.dim(1);
+  job.head_dim = dim;
+  job.scale = scores.scale;
+  job.window = scores.window == 0 ? std::numeric_limits<std::int32_t>::max() : scores.window;
+  job.slopes = floats_or_null(scores.alibi_slopes);
   // The last spans of a prompt see the longest context, and the pool begins with them.
   pool_.run(static_cast<int>(spans_.size()), [&](int part, int thread) {
     kernels_.attention(job, spans_[static_cast<std::size_t>(part)], scratch(thread));

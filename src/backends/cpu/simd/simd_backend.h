@@ -24,17 +24,18 @@ class SimdBackend : public ReferenceBackend {
   }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
-  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                 std::int64_t first_row) override;
-  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
-  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                    float eps) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
+                 float scale) override;
+  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
+  void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                const NormParams& params) override;
   void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
-                 float scale) override;
+                 const AttentionScores& scores) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
+  void gelu(const Tensor& out, const Tensor& x) override;
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                      const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,

@@ -1,0 +1,121 @@
+// Routed experts, one after the other: each takes the rows of the tokens that go through it, with the
+// backend's own products of matrices. A token's result does not depend on the tokens beside it.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "backends/cpu/reference/reference_backend.h"
+
+namespace quire {
+namespace {
+
+class SeparateExperts final : public ExpertWeights {
+ public:
+  using ExpertWeights::ExpertWeights;
+
+  std::size_t bytes() const override {
+    std::size_t sum = 0;
+    for (const auto& weights : gate_up) sum += weights->bytes();
+    for (const auto& weights : down) sum += weights->bytes();
+    return sum;
+  }
+
+  std::vector<std::unique_ptr<LinearWeights>> gate_up, down;  // one an expert
+};
+
+// The tokens of one expert, in order, and its weight for each.
+struct ExpertTokens {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> weights;
+};
+
+std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_experts) {
+  std::vector<ExpertTokens> groups(static_cast<std::size_t>(num_experts));
+  for (std::int64_t t = 0; t < routing.experts.dim(0); ++t) {
+    const auto* experts = routing.experts.rows(t, 1).data_as<const std::int32_t>();
+    const auto* weights = routing.weights.rows(t, 1).data_as<const float>();
+    for (std::int64_t j = 0; j < routing.experts.dim(1); ++j) {
+      ExpertTokens& group = groups.at(static_cast<std::size_t>(experts[j]));
+      group.tokens.push_back(static_cast<std::int32_t>(t));
+      group.weights.push_back(weights[j]);
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+void ReferenceBackend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
+  const std::int64_t num_experts = logits.dim(1);
+  const std::int64_t top_k = out.experts.dim(1);
+  std::vector<std::int32_t> order(static_cast<std::size_t>(num_experts));
+  for (std::int64_t t = 0; t < logits.dim(0); ++t) {
+    const auto* row = logits.rows(t, 1).data_as<const float>();
+    auto* experts = out.experts.rows(t, 1).data_as<std::int32_t>();
+    auto* weights = out.weights.rows(t, 1).data_as<float>();
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [&](std::int32_t a, std::int32_t b) {
+      return row[a] > row[b] || (row[a] == row[b] && a < b);
+    });
+    const float top = row[order[0]];
+    float total = 0;
+    for (std::int64_t e = 0; e < (normalize ? top_k : num_experts); ++e)
+      total += std::exp(row[order[static_cast<std::size_t>(e)]] - top);
+    for (std::int64_t j = 0; j < top_k; ++j) {
+      experts[j] = order[static_cast<std::size_t>(j)];
+      weights[j] = std::exp(row[experts[j]] - top) / total;
+    }
+  }
+}
+
+std::unique_ptr<ExpertWeights> ReferenceBackend::make_experts(std::span<const ExpertParts> experts,
+                                                              const ExpertShape& shape, DType dtype) {
+  auto weights = std::make_unique<SeparateExperts>(shape);
+  for (const ExpertParts& parts : experts) {
+    weights->gate_up.push_back(make_linear(std::vector{parts.gate, parts.up}, dtype));
+    weights->down.push_back(make_linear(std::vector{parts.down}, dtype));
+  }
+  return weights;
+}
+
+void ReferenceBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+                               const ExpertRouting& routing, const Tensor&) {
+  const ExpertShape& shape = weights.shape();
+  const auto& matrices = dynamic_cast<const SeparateExperts&>(weights);
+  const std::vector<ExpertTokens> groups = group_by_expert(routing, shape.num_experts);
+  const std::int64_t hidden = shape.hidden_size;
+  expert_sums_.assign(static_cast<std::size_t>(x.dim(0) * hidden), 0.0F);
+  for (std::size_t e = 0; e < groups.size(); ++e) {
+    const ExpertTokens& group = groups[e];
+    const auto rows = std::ssize(group.tokens);
+    if (rows == 0) continue;
+    const std::int64_t width = 2 * hidden + 3 * shape.intermediate_size;
+    expert_rows_.resize(static_cast<std::size_t>(rows * width) * size_of(x.dtype()));
+    std::byte* next = expert_rows_.data();
+    const auto take = [&](std::int64_t cols) {
+      const Tensor tensor(next, x.dtype(), {rows, cols});
+      next += tensor.bytes();
+      return tensor;
+    };
+    const Tensor in = take(hidden), gate_up = take(2 * shape.intermediate_size);
+    const Tensor gated = take(shape.intermediate_size), result = take(hidden);
+    gather_rows(in, x, Tensor(const_cast<std::int32_t*>(group.tokens.data()), DType::kI32, {rows}));
+    gated_linear(gated, in, *matrices.gate_up[e], {}, gate_up);
+    linear(result, gated, *matrices.down[e], {});
+    dispatch_float(x.dtype(), [&]<typename T>() {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        float* sums =
+            &expert_sums_[static_cast<std::size_t>(group.tokens[static_cast<std::size_t>(i)] * hidden)];
+        const T* values = result.data_as<const T>() + i * hidden;
+        for (std::int64_t c = 0; c < hidden; ++c)
+          sums[c] += group.weights[static_cast<std::size_t>(i)] * to_float(values[c]);
+      }
+    });
+  }
+  for (std::int64_t t = 0; t < x.dim(0); ++t) {
+    convert(DType::kF32, &expert_sums_[static_cast<std::size_t>(t * hidden)], x.dtype(),
+            out.rows(t, 1).data(), static_cast<std::size_t>(hidden));
+  }
+}
+
+}  // namespace quire
