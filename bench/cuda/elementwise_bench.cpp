@@ -27,7 +27,7 @@ Tensor f32(std::int64_t rows, std::int64_t cols) {
 }
 
 void print(const Shape& shape, int tokens, const char* op, double us, double bytes) {
-  std::printf("%-10s %6d tokens  %-18s %8.2f us  %7.0f GB/s\n", shape.name, tokens, op, us,
+  std::printf("%-10s %6d tokens  %-20s %8.2f us  %7.0f GB/s\n", shape.name, tokens, op, us,
               bytes / us * 1e-3);
 }
 
@@ -36,8 +36,12 @@ void run(const LaunchContext& context, const Shape& shape, int tokens) {
   const int calls = tokens > 2000 ? 8 : 40;
   const Tensor residual = f32(n, shape.hidden), x = bf16(n, shape.hidden), out = bf16(n, shape.hidden);
   const Tensor weight(f32(1, shape.hidden).data(), DType::kF32, {shape.hidden}, DeviceKind::kCuda);
-  print(shape, tokens, "add_rms_norm",
-        graph_time_us(context, calls, [&](int) { add_rms_norm(context, out, residual, x, weight, 1e-6F); }),
+  const NormParams rms{weight, {}, 1e-6F}, layer{weight, weight, 1e-6F};
+  print(shape, tokens, "add_norm",
+        graph_time_us(context, calls, [&](int) { add_norm(context, out, residual, x, 1.0F, rms); }),
+        12.0 * static_cast<double>(n) * shape.hidden);
+  print(shape, tokens, "add_norm, LayerNorm",
+        graph_time_us(context, calls, [&](int) { add_norm(context, out, residual, x, 1.0F, layer); }),
         12.0 * static_cast<double>(n) * shape.hidden);
 
   const Tensor gate_up = bf16(n, 2 * shape.intermediate), gated = bf16(n, shape.intermediate);

@@ -86,6 +86,28 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceForEveryBatchSize) {
   }
 }
 
+TEST_P(DecodeAttentionTest, EqualsTheReferenceWithinAWindow) {
+  for (const PagedShape& shape :
+       {PagedShape{8, 4, 128, 16}, PagedShape{6, 2, 64, 8}, PagedShape{12, 1, 80, 8},
+        PagedShape{2, 2, 256, 64}, PagedShape{16, 2, 96, 256}}) {
+    for (const int window : {1, 8, 9, 33, 250, 5000}) {
+      std::vector<PagedBatch::Span> spans = ragged(6, 600);
+      for (const int length : {1, window % 500, window % 500 + 8}) spans.push_back({length, 1});
+      DeviceAttention attention(shape, spans, GetParam(), random_, {.window = window});
+      decode(attention);
+      expect_reference(attention, "heads of " + std::to_string(shape.dim) + ", blocks of " +
+                                      std::to_string(shape.block_size) + ", a window of " +
+                                      std::to_string(window));
+    }
+  }
+}
+
+TEST_P(DecodeAttentionTest, DividesWhatLiesWithinTheWindowOfOneLongSequence) {
+  DeviceAttention attention({8, 2, 128, 16}, {{9000, 1}}, GetParam(), random_, {.window = 4096});
+  decode(attention);
+  expect_reference(attention, "one sequence");
+}
+
 TEST_P(DecodeAttentionTest, IsBitwiseTheSameForEveryLayerOfAPlan) {
   DeviceAttention attention({16, 8, 128, 16}, ragged(40, 3000), GetParam(), random_);
   const Workspace workspace(attention.shape(), context_.num_sms);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -60,6 +61,8 @@ class Pair {
 class ElementwiseTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
  protected:
   DType dtype() const { return GetParam(); }
+  // Of LayerNorm: the reference sums in float32, one after the other.
+  double layer_norm_tolerance() const { return tolerance() + 2e-5; }
   // One rounding to the type, at most one unit in its last place away.
   double tolerance() const { return dtype() == DType::kF32 ? 3e-6 : dtype() == DType::kF16 ? 1e-3 : 8e-3; }
 
@@ -84,44 +87,100 @@ const std::vector<RowShape> kRowShapes = {
     {5, 2560, 0, 0}, {255, 128, 8, 8}, {1, 8192, 0, 0}, {300, 896, 0, 16},
 };
 
-TEST_P(ElementwiseTest, RmsNormIsThatOfTheReference) {
+// A norm's parameters on both sides; LayerNorm where it has a bias.
+class NormPair {
+ public:
+  NormPair(std::int64_t cols, bool has_bias, std::mt19937& random)
+      : weight_(DType::kF32, 1, cols, random), bias_(DType::kF32, 1, cols, random), has_bias_(has_bias) {}
+  NormParams host() const {
+    return {weight_.host_vector(), has_bias_ ? bias_.host_vector() : Tensor(), 1e-5F};
+  }
+  NormParams device() const {
+    return {weight_.device_vector(), has_bias_ ? bias_.device_vector() : Tensor(), 1e-5F};
+  }
+
+ private:
+  Pair weight_, bias_;
+  bool has_bias_;
+};
+
+TEST_P(ElementwiseTest, NormIsThatOfTheReference) {
   for (const RowShape& shape : kRowShapes) {
-    const std::int64_t width = shape.cols + shape.padding;
-    const Pair x(DType::kF32, shape.rows, width, random_);
-    const Pair weight(DType::kF32, 1, shape.cols, random_);
-    const Pair out(dtype(), shape.rows, width, random_);
-    reference_.rms_norm(shape.of(out.host()), shape.of(x.host()), weight.host_vector(), 1e-5F);
-    rms_norm(context_, shape.of(out.device()), shape.of(x.device()), weight.device_vector(), 1e-5F);
-    out.expect_equal(shape.describe(), tolerance());
+    for (const bool has_bias : {false, true}) {
+      const std::int64_t width = shape.cols + shape.padding;
+      const Pair x(DType::kF32, shape.rows, width, random_);
+      const NormPair params(shape.cols, has_bias, random_);
+      const Pair out(dtype(), shape.rows, width, random_);
+      reference_.norm(shape.of(out.host()), shape.of(x.host()), params.host());
+      norm(context_, shape.of(out.device()), shape.of(x.device()), params.device());
+      out.expect_equal(shape.describe() + (has_bias ? ", LayerNorm" : ""),
+                       has_bias ? layer_norm_tolerance() : tolerance());
+    }
   }
 }
 
-TEST_P(ElementwiseTest, AddRmsNormAddsAndNormalises) {
+TEST_P(ElementwiseTest, AddNormAddsAndNormalises) {
   for (const RowShape& shape : kRowShapes) {
-    const std::int64_t width = shape.cols + shape.padding;
-    const Pair x(dtype(), shape.rows, width, random_);
-    const Pair residual(DType::kF32, shape.rows, width, random_);
-    const Pair weight(DType::kF32, 1, shape.cols, random_);
-    const Pair out(dtype(), shape.rows, width, random_);
-    reference_.add_rms_norm(shape.of(out.host()), shape.of(residual.host()), shape.of(x.host()),
-                            weight.host_vector(), 1e-5F);
-    add_rms_norm(context_, shape.of(out.device()), shape.of(residual.device()), shape.of(x.device()),
-                 weight.device_vector(), 1e-5F);
-    out.expect_equal(shape.describe(), tolerance());
-    residual.expect_equal("residual of " + shape.describe(), 0);
+    for (const float scale : {1.0F, 0.22F}) {
+      const std::int64_t width = shape.cols + shape.padding;
+      const Pair x(dtype(), shape.rows, width, random_);
+      const Pair residual(DType::kF32, shape.rows, width, random_);
+      const NormPair params(shape.cols, scale != 1.0F, random_);
+      const Pair out(dtype(), shape.rows, width, random_);
+      reference_.add_norm(shape.of(out.host()), shape.of(residual.host()), shape.of(x.host()), scale,
+                          params.host());
+      add_norm(context_, shape.of(out.device()), shape.of(residual.device()), shape.of(x.device()), scale,
+               params.device());
+      out.expect_equal(shape.describe(), scale == 1.0F ? tolerance() : layer_norm_tolerance());
+      residual.expect_equal("residual of " + shape.describe(), scale == 1.0F ? 0 : 3e-7);
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNormKeepsItsPrecisionFarFromZero) {
+  constexpr int kCols = 1000;
+  const Matrix x(DType::kF32, 1, kCols, random_);
+  for (int i = 0; i < kCols; ++i) x.tensor().data_as<float>()[i] += 1000.0F;
+  double mean = 0, variance = 0;
+  for (int i = 0; i < kCols; ++i) mean += x.at(0, i) / kCols;
+  for (int i = 0; i < kCols; ++i) variance += (x.at(0, i) - mean) * (x.at(0, i) - mean) / kCols;
+  const DeviceTensor device_x(x.tensor());
+  const Pair weight(DType::kF32, 1, kCols, random_), bias(DType::kF32, 1, kCols, random_);
+  const Pair out(dtype(), 1, kCols, random_);
+  norm(context_, out.device(), device_x.tensor(), {weight.device_vector(), bias.device_vector(), 1e-5F});
+  out.fetch();
+  for (int i = 0; i < kCols; ++i) {
+    const double expected =
+        (x.at(0, i) - mean) / std::sqrt(variance + 1e-5) * weight.at(0, i) + bias.at(0, i);
+    ASSERT_NEAR(out.at(0, i), expected, (tolerance() + 5e-4) * (std::abs(expected) + 0.5));
   }
 }
 
 TEST_P(ElementwiseTest, ANormDoesNotDependOnTheOtherRows) {
-  const Pair x(DType::kF32, 300, 1024, random_);
-  const Pair weight(DType::kF32, 1, 1024, random_);
-  const Pair together(dtype(), 300, 1024, random_);
-  const Pair alone(dtype(), 1, 1024, random_);
-  rms_norm(context_, together.device(), x.device(), weight.device_vector(), 1e-5F);
-  rms_norm(context_, alone.device(), x.device().rows(77, 1), weight.device_vector(), 1e-5F);
-  together.fetch();
-  alone.fetch();
-  for (std::int64_t i = 0; i < 1024; ++i) ASSERT_EQ(together.at(77, i), alone.at(0, i));
+  for (const bool has_bias : {false, true}) {
+    const Pair x(DType::kF32, 300, 1024, random_);
+    const NormPair params(1024, has_bias, random_);
+    const Pair together(dtype(), 300, 1024, random_);
+    const Pair alone(dtype(), 1, 1024, random_);
+    norm(context_, together.device(), x.device(), params.device());
+    norm(context_, alone.device(), x.device().rows(77, 1), params.device());
+    together.fetch();
+    alone.fetch();
+    for (std::int64_t i = 0; i < 1024; ++i) ASSERT_EQ(together.at(77, i), alone.at(0, i));
+  }
+}
+
+TEST_P(ElementwiseTest, GeluIsThatOfTheReferenceAlsoInPlace) {
+  for (const RowShape& shape : kRowShapes) {
+    const Pair x(dtype(), shape.rows, shape.cols + shape.padding, random_, 4.0F);
+    const Pair out(dtype(), shape.rows, shape.cols, random_);
+    reference_.gelu(out.host(), shape.of(x.host()));
+    gelu(context_, out.device(), shape.of(x.device()));
+    out.expect_equal(shape.describe(), tolerance());
+    reference_.gelu(shape.of(x.host()), shape.of(x.host()));
+    gelu(context_, shape.of(x.device()), shape.of(x.device()));
+    x.expect_equal(shape.describe() + " in place", tolerance());
+  }
 }
 
 TEST_P(ElementwiseTest, SiluMulGatesTheSecondHalf) {
@@ -140,7 +199,7 @@ TEST_P(ElementwiseTest, EmbeddingTakesItsRowsAndZerosElsewhere) {
     const Pair out(DType::kF32, 5, cols, random_);
     std::vector<std::int32_t> ids = {12, 9, 16, 15, 10};
     const DeviceTensor device_ids(ints(ids));
-    embedding(context_, out.device(), table.device(), device_ids.tensor(), 10);
+    embedding(context_, out.device(), table.device(), device_ids.tensor(), 10, 1.0F);
     out.fetch();
     for (std::int64_t c = 0; c < cols; ++c) {
       ASSERT_EQ(out.at(0, c), table.at(2, c));
@@ -149,6 +208,9 @@ TEST_P(ElementwiseTest, EmbeddingTakesItsRowsAndZerosElsewhere) {
       ASSERT_EQ(out.at(3, c), table.at(5, c));
       ASSERT_EQ(out.at(4, c), table.at(0, c));
     }
+    embedding(context_, out.device(), table.device(), device_ids.tensor(), 10, 0.5F);
+    out.fetch();
+    for (std::int64_t c = 0; c < cols; ++c) ASSERT_EQ(out.at(3, c), 0.5 * table.at(5, c));
   }
 }
 

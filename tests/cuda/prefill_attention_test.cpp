@@ -21,8 +21,8 @@ using Spans = std::vector<PagedBatch::Span>;
 class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
  protected:
   // Two layers by this GPU's own kernel and two by that for every GPU, on one plan.
-  void expect_equal(const PagedShape& shape, const Spans& spans) {
-    DeviceAttention attention(shape, spans, GetParam(), random_);
+  void expect_equal(const PagedShape& shape, const Spans& spans, int window = 0) {
+    DeviceAttention attention(shape, spans, GetParam(), random_, {.window = window});
     const std::size_t bytes = prefill_workspace_bytes(attention.shape(), context_.num_sms);
     std::vector<std::uint8_t> zeros(bytes);
     const DeviceTensor workspace(Tensor(zeros.data(), DType::kU8, {static_cast<std::int64_t>(bytes)}));
@@ -35,10 +35,10 @@ class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithP
       std::int64_t row = 0;
       for (const auto& [before, tokens] : spans) {
         for (int i = 0; i < tokens; ++i, ++row) {
-          const auto where = ::testing::Message()
-                             << kernel << ", head dim " << shape.dim << ", group "
-                             << shape.heads / shape.kv_heads << ", block size " << shape.block_size
-                             << ", token " << i << " of " << tokens << " after " << before;
+          const auto where = ::testing::Message() << kernel << ", head dim " << shape.dim << ", group "
+                                                  << shape.heads / shape.kv_heads << ", block size "
+                                                  << shape.block_size << ", window " << window << ", token "
+                                                  << i << " of " << tokens << " after " << before;
           if (tokens > 1) {
             ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
                 << where;
@@ -88,6 +88,16 @@ TEST_P(PrefillAttentionTest, EqualsTheReferenceOnRaggedBatches) {
 TEST_P(PrefillAttentionTest, EqualsTheReferenceOnLongChunks) {
   expect_equal({4, 2, 128, 16}, {{0, 1000}, {333, 1000}, {2100, 700}});
   expect_equal({7, 1, 64, 64}, {{0, 1000}, {4097, 300}});
+}
+
+TEST_P(PrefillAttentionTest, EqualsTheReferenceWithinAWindow) {
+  for (const PagedShape& shape :
+       {PagedShape{8, 2, 128, 16}, PagedShape{6, 2, 64, 8}, PagedShape{3, 3, 80, 32},
+        PagedShape{2, 2, 96, 256}, PagedShape{4, 1, 256, 64}}) {
+    for (const int window : {1, 63, 128, 129, 700}) {
+      expect_equal(shape, {{0, 2}, {window, 40}, {window + 1, 65}, {500, 150}, {900, 1}, {0, 300}}, window);
+    }
+  }
 }
 
 TEST_P(PrefillAttentionTest, TakesMoreSequencesThanThePlanHasWarps) {

@@ -6,6 +6,7 @@
 #include "backends/cuda/ceiling.h"
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/logits.h"
 #include "backends/cuda/kernels/sampling.h"
 #include "base/error.h"
@@ -152,7 +153,7 @@ OpTimes CudaBackend::stop_profile() {
   return times;
 }
 
-std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
+CudaLinear CudaBackend::load(std::span<const WeightTensorPtr> parts, DType dtype) {
   QUIRE_CHECK(!parts.empty());
   std::int64_t rows = 0;
   for (const WeightTensorPtr& part : parts) rows += part->rows();
@@ -161,7 +162,11 @@ std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTe
   const Tensor weight(buffer.data(), dtype, {rows, cols}, DeviceKind::kCuda);
   if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
   loader_->load(parts, weight);
-  return std::make_unique<CudaLinear>(std::move(buffer), weight);
+  return {std::move(buffer), weight};
+}
+
+std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
+  return std::make_unique<CudaLinear>(load(parts, dtype));
 }
 
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -173,17 +178,17 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 }
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                            std::int64_t first_row) {
-  cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row);
+                            std::int64_t first_row, float scale) {
+  cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
 }
 
-void CudaBackend::rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) {
-  cuda::rms_norm(context(), out, x, weight, eps);
+void CudaBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
+  cuda::norm(context(), out, x, params);
 }
 
-void CudaBackend::add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x,
-                               const Tensor& weight, float eps) {
-  cuda::add_rms_norm(context(), out, residual, x, weight, eps);
+void CudaBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                           const NormParams& params) {
+  cuda::add_norm(context(), out, residual, x, scale, params);
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
@@ -210,10 +215,13 @@ void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
 }
 
 void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                            const AttentionBatch& batch, float scale) {
-  AttentionCall call{out, q, cache, scale, {}};
+                            const AttentionBatch& batch, const AttentionScores& scores) {
+  QUIRE_CHECK(scores.window == attention_shape_.window, "a window of {}, planned for {}", scores.window,
+              attention_shape_.window);
+  AttentionCall call{out, q, cache, scores.scale, scores.alibi_slopes, {}};
   const auto head_dim = static_cast<int>(cache.keys.dim(3));
-  if (!batch.workspace.defined() || !has_fast_attention(q.dtype(), head_dim)) {
+  const bool fast = has_fast_attention(q.dtype(), head_dim) && !scores.alibi_slopes.defined();
+  if (!batch.workspace.defined() || !fast) {
     fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
     return;
   }
@@ -237,6 +245,50 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
   const bool fused =
       !deterministic_ && !bias.defined() && fused_gated_linear(context(OpKind::kLinear), out, x, weight);
   if (!fused) Backend::gated_linear(out, x, weights, bias, gate_up);
+}
+
+void CudaBackend::gelu(const Tensor& out, const Tensor& x) { cuda::gelu(context(), out, x); }
+
+void CudaBackend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
+  cuda::route_experts(context(), out, logits, normalize);
+}
+
+void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                                 bool normalize, const Tensor& logits) {
+  const Tensor& weight = dynamic_cast<const CudaLinear&>(router).weight();
+  if (deterministic_ || !routing_linear_supports(x, weight)) {
+    Backend::routing_linear(out, x, router, normalize, logits);
+  } else {
+    cuda::routing_linear(context(OpKind::kLinear), out, x, weight, normalize);
+  }
+}
+
+std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertParts> experts,
+                                                         const ExpertShape& shape, DType dtype) {
+  QUIRE_CHECK(std::ssize(experts) == shape.num_experts, "{} of {} experts", experts.size(),
+              shape.num_experts);
+  if (shape.num_experts > kMaxExperts || shape.top_k > kMaxTopK) {
+    fail("{} of {} experts a token: the CUDA backend takes up to {} of {}", shape.top_k, shape.num_experts,
+         kMaxTopK, kMaxExperts);
+  }
+  std::vector<WeightTensorPtr> gate_up, down;
+  for (const ExpertParts& parts : experts) {
+    gate_up.insert(gate_up.end(), {parts.gate, parts.up});
+    down.push_back(parts.down);
+  }
+  return std::make_unique<CudaExperts>(shape, load(gate_up, dtype), load(down, dtype));
+}
+
+std::size_t CudaBackend::expert_workspace_bytes(const ExpertShape& shape, DType dtype) const {
+  return cuda::expert_workspace_bytes(shape, dtype);
+}
+
+void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+                          const ExpertRouting& routing, const Tensor& workspace) {
+  loader_.reset();
+  const auto& own = dynamic_cast<const CudaExperts&>(weights);
+  const ExpertCall call{out, x, own.gate_up(), own.down(), routing, workspace};
+  cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
 }
 
 void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {

@@ -38,20 +38,29 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
 
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
-  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
-                 std::int64_t first_row) override;
-  void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) override;
-  void add_rms_norm(const Tensor& out, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                    float eps) override;
+  void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
+                 float scale) override;
+  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
+  void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                const NormParams& params) override;
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
   void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
-                 float scale) override;
+                 const AttentionScores& scores) override;
   void silu_mul(const Tensor& out, const Tensor& gate_up) override;
   void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
                     const Tensor& gate_up) override;
+  void gelu(const Tensor& out, const Tensor& x) override;
+  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override;
+  void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router, bool normalize,
+                      const Tensor& logits) override;
+  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
+                                              DType dtype) override;
+  std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override;
+  void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
+               const Tensor& workspace) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
   void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;
@@ -75,6 +84,8 @@ class CudaBackend final : public Backend {
   Memory memory() const;
   // Makes the device this thread's current one; every op begins with it.
   const LaunchContext& context(OpKind kind = OpKind::kOther) const;
+  // The parts' rows on the device, one below the other.
+  CudaLinear load(std::span<const WeightTensorPtr> parts, DType dtype);
 
   int device_ = 0;
   LaunchContext context_;

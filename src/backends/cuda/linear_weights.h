@@ -26,6 +26,21 @@ class CudaLinear final : public LinearWeights {
   Tensor weight_;
 };
 
+// A layer's experts, one below the other: gate_up [num_experts * 2 * intermediate_size, hidden_size] holds
+// each one's gate, then its up; down [num_experts * hidden_size, intermediate_size].
+class CudaExperts final : public ExpertWeights {
+ public:
+  CudaExperts(const ExpertShape& shape, CudaLinear gate_up, CudaLinear down)
+      : ExpertWeights(shape), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+
+  std::size_t bytes() const override { return gate_up_.bytes() + down_.bytes(); }
+  const Tensor& gate_up() const { return gate_up_.weight(); }
+  const Tensor& down() const { return down_.weight(); }
+
+ private:
+  CudaLinear gate_up_, down_;
+};
+
 // Brings weights to the device through two pinned buffers: while one is copied, several threads fill the
 // other. Thread contract: one thread at a time.
 class WeightLoader {

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <climits>
+
 #include "backends/cuda/kernels/launch.h"
 #include "ops/attention_batch.h"
 
 namespace quire::cuda {
 
-// Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal.
+// Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal,
+// each query over the last AttentionShape::window positions up to its own. Block-table entries of blocks that
+// no query of a tile sees are not read.
 // Each part has a workspace (u8, zeroed when allocated, 256-byte aligned, its own) and a plan, made once a
 // step before the layers: which block of threads computes what, worked out on the device from the lengths
 // there, so that a captured graph stays right when they change. Host-side counts in `batch` (num_sequences,
@@ -17,12 +21,16 @@ constexpr bool has_fast_attention(DType dtype, int head_dim) {
          (head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256);
 }
 
+// AttentionShape::window as kernels take it: more than any position where there is none.
+constexpr int window_of(const AttentionShape& shape) { return shape.window == 0 ? INT_MAX : shape.window; }
+
 // What the kernels of one layer read and write.
 struct AttentionCall {
   Tensor out;  // [tokens, num_heads * head_dim]
   Tensor q;    // [tokens, num_heads * head_dim], rows strided
   KvCacheLayer cache;
   float scale = 1;
+  Tensor alibi_slopes;  // f32 [num_heads], or undefined; for fixed_order_attention alone
   Tensor workspace;
 };
 

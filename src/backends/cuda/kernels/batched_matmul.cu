@@ -21,6 +21,7 @@
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
@@ -65,18 +66,6 @@ struct Params {
 struct Barriers {
   std::uint64_t full[kMaxStages];
   std::uint64_t free[kMaxStages];
-};
-
-struct Ring {
-  int place = 0;
-  unsigned parity = 0;
-
-  __device__ void next(int stages) {
-    if (++place == stages) {
-      place = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // A block's place in the product.
@@ -129,7 +118,7 @@ struct Producer {
     for (int i = 0; i < early; ++i) copy_weight(i, tile.begin + i);
     wait_for_kernels();
     for (int i = 0; i < early; ++i) copy_x(i, tile.begin + i);
-    Ring at;
+    RingStage at;
     for (int i = early; i < count; ++i, at.next(p.stages)) {
       hopper::wait(&barriers.free[at.place], at.parity);
       copy_weight(at.place, tile.begin + i);
@@ -137,23 +126,6 @@ struct Producer {
     }
   }
 };
-
-__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-__device__ inline std::uint32_t pack(float low, float high, __half) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-// Of an 8 × 8 matrix of 16-bit values, of which a lane holds two neighbours of row lane / 4.
-__device__ inline std::uint32_t transpose(std::uint32_t pair) {
-  std::uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
-  return transposed;
-}
-
-__device__ inline float silu(float value) { return value / (1 + __expf(-value)); }
 
 // Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
 template <typename Out, bool kGated>
@@ -226,7 +198,7 @@ struct Consumer {
     const int stage_bytes = (p.groups * kGroupRows + kTokens) * kRowBytes;
     const std::uint64_t weight = hopper::by_rows(shared_address(ring) + group * kGroupRows * kRowBytes);
     const std::uint64_t x = hopper::by_rows(shared_address(ring) + p.groups * kGroupRows * kRowBytes);
-    Ring at;
+    RingStage at;
     int before = 0;
     for (int i = tile.begin; i < tile.end; ++i, at.next(p.stages)) {
       hopper::wait(&barriers.full[at.place], at.parity);

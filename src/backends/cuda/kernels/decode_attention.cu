@@ -106,8 +106,9 @@ class WarpAttention {
     }
   }
 
-  // `valid` of the 16 tokens at a stage's shared address are inside the sequence, at least one.
-  __device__ void add_tile(std::uint32_t stage, int valid, float scale) {
+  // Of the 16 tokens at a stage's shared address, `hidden` lie before the window, and so many, at least one,
+  // are seen.
+  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, float scale) {
     float even[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};  // scores in two chains, which hide latency
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -123,8 +124,7 @@ class WarpAttention {
     for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        even[n][i] = lane_ / 4 + i / 2 * 8 < static_cast<unsigned>(valid) ? (even[n][i] + odd[n][i]) * scale
-                                                                          : -INFINITY;
+        even[n][i] = lane_ / 4 + i / 2 * 8 - hidden < seen ? (even[n][i] + odd[n][i]) * scale : -INFINITY;
       }
       weigh(n, even[n], weights[n]);
     }
@@ -295,7 +295,7 @@ __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const 
           const auto* sums = reinterpret_cast<const float*>(ring + begin);
           return *reinterpret_cast<const float4*>(sums + head * Attention::kRowStride + dim);
         });
-    if (piece.whole()) {
+    if (piece.whole(args.window)) {
       sum.write(output_of<T, kDim>(args, piece, head, dim));
     } else {
       const int slot = slot_of(args, static_cast<int>(blockIdx.x), piece.at.tile == 0, head);
@@ -318,9 +318,10 @@ template <typename T, int kDim, int kWarps>
 __device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header, const Piece& piece,
                              Meeting<kWarps>& meeting) {
   const int item_in_row = piece.at.kv_head * args.split.parts + piece.at.part;
-  const int begin = piece.row.line_begin + item_in_row * header.line_length(piece.tiles()) + header.item_lead;
+  const int tiles = piece.tiles(args.window);
+  const int begin = piece.row.line_begin + item_in_row * header.line_length(tiles) + header.item_lead;
   const int first = begin / header.share_tiles;
-  const int count = (begin + piece.tiles() - 1) / header.share_tiles - first + 1;
+  const int count = (begin + tiles - 1) / header.share_tiles - first + 1;
   if (threadIdx.x == 0) meeting.arrived = count_arrival(args.plan.arrived + first);
   __syncthreads();
   if (meeting.arrived != count - 1) return;
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     offset += Sizes::kStageBytes;
     if (offset == first_stage + Sizes::kStages * Sizes::kStageBytes) offset = first_stage;
   };
-  int tile = piece.first_tile<Sizes::kWarps>(warp), end = piece.end();
+  int tile = piece.first_tile_of<Sizes::kWarps>(warp), end = piece.end(args.window);
   int last_stage = -1;  // the stage of the piece that was read last
   bool ended = false;   // the piece
   for (int index = 0;;) {
@@ -375,18 +376,20 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
       advance(load_stage);
     }
     if (ended) {
-      if (!piece.whole()) merge_pieces<T, kDim>(args, header, piece, meeting);
+      if (!piece.whole(args.window)) merge_pieces<T, kDim>(args, header, piece, meeting);
       if (++index == pieces.count()) return;
       piece = pieces.next(index, piece);
-      tile = piece.first_tile<Sizes::kWarps>(warp);
-      end = piece.end();
+      tile = piece.first_tile_of<Sizes::kWarps>(warp);
+      end = piece.end(args.window);
       last_stage = -1;
     }
     if (tile < end) {
       wait_for_copies<Sizes::kStages - 1>();
       __syncwarp();
       if (last_stage < 0) attention.begin(shared_ring + stage + 2 * Sizes::kTileBytes);
-      attention.add_tile(shared_ring + stage, piece.row.seq_len - tile * kTileTokens, args.scale);
+      const int token = tile * kTileTokens + piece.first_token(args.window);
+      const int hidden = max(first_key(piece.row.seq_len, args.window) - token, 0);
+      attention.add_tile(shared_ring + stage, hidden, piece.row.seq_len - token - hidden, args.scale);
       __syncwarp();
       last_stage = stage;
       advance(stage);
@@ -465,6 +468,7 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .q_stride = static_cast<int>(call.q.stride(0)),
       .table_stride = static_cast<int>(batch.block_tables.stride(0)),
       .block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size)),
+      .window = window_of(shape),
       .kv_heads = shape.num_kv_heads,
       .split = split,
       .scale = call.scale * 1.44269504F,  // log2(e)

@@ -25,6 +25,7 @@ struct DecodeArgs {
   int q_stride;
   int table_stride;
   int block_shift;  // log2 of the block size
+  int window;
   int kv_heads;
   HeadSplit split;
   float scale;  // of scores in base 2
@@ -57,18 +58,19 @@ struct Piece {
   int limit;          // tile at which it ends, where the item does not end before
   DecodeRow row;      // may still be on its way: what depends on it is worked out when asked for
 
-  __device__ int tiles() const { return item_tiles(row.seq_len); }  // of the whole item
-  __device__ bool whole() const { return at.tile == 0 && limit >= tiles(); }
-  __device__ int end() const { return min(limit, tiles()); }
+  __device__ int tiles(int window) const { return item_tiles(row.seq_len, window); }  // of the whole item
+  __device__ bool whole(int window) const { return at.tile == 0 && limit >= tiles(window); }
+  __device__ int end(int window) const { return min(limit, tiles(window)); }
+  __device__ int first_token(int window) const { return first_tile(row.seq_len, window) * kTileTokens; }
   __device__ int first_head(const HeadSplit& split) const {
     return at.kv_head * split.group + at.part * split.heads_per_item;
   }
   __device__ int num_heads(const HeadSplit& split) const {
     return min(split.heads_per_item, split.group - at.part * split.heads_per_item);
   }
-  // Warps take tiles by their number in the sequence, so that the blocks read for one item serve the next.
+  // Warps take tiles by their number in the item, so that the blocks read for one item serve the next.
   template <int kWarps>
-  __device__ int first_tile(int warp) const {
+  __device__ int first_tile_of(int warp) const {
     return at.tile + ((warp - at.tile) & (kWarps - 1));
   }
 };
@@ -159,30 +161,32 @@ class Loader {
 
   // The next tile goes to `stage`, a shared address. One group of copies, empty when nothing is left.
   __device__ void load(std::uint32_t stage) {
-    while (tile_ >= piece_.end() && index_ + 1 < pieces_.count()) open();
-    if (tile_ < piece_.end()) copy_tile(stage);
+    while (tile_ >= piece_.end(args_.window) && index_ + 1 < pieces_.count()) open();
+    if (tile_ < piece_.end(args_.window)) copy_tile(stage);
     commit_copies();
   }
 
  private:
   // Goes on to the next piece, and begins to read the one behind it.
   __device__ void open() {
-    if (next_.at.row != piece_.at.row) window_ = ~0U;
+    if (next_.at.row != piece_.at.row) known_ = ~0U;
     piece_ = next_;
     ++index_;
     begins_ = true;
-    tile_ = piece_.first_tile<Sizes::kWarps>(warp_);
+    tile_ = piece_.first_tile_of<Sizes::kWarps>(warp_);
     keys_ = static_cast<const T*>(args_.keys) + elements(piece_.at.kv_head, args_.head_stride);
     if (index_ + 1 < pieces_.count()) next_ = pieces_.next(index_ + 1, piece_);
   }
 
-  // The block of the first 8 tokens and of the last 8 of this warp's tiles of the window, a tile a lane.
+  // The block of the first 8 tokens and of the last 8 of 32 of this warp's tiles, a tile a lane. Where the
+  // first 8 are not seen, any block that is.
   __device__ void fetch_blocks() {
     const int* table = args_.tables + elements(piece_.row.table_row, args_.table_stride);
-    const int tile = static_cast<int>(window_ * kWarpSize + lane_) * Sizes::kWarps + warp_;
-    const int token = tile * kTileTokens;
+    const int tile = static_cast<int>(known_ * kWarpSize + lane_) * Sizes::kWarps + warp_;
+    const int token = tile * kTileTokens + piece_.first_token(args_.window);
     if (token < piece_.row.seq_len) {
-      upper_block_ = table[token >> args_.block_shift];
+      const int seen = max(token, first_key(piece_.row.seq_len, args_.window));
+      upper_block_ = table[seen >> args_.block_shift];
       lower_block_ = table[min(token + 8, piece_.row.seq_len - 1) >> args_.block_shift];
     }
   }
@@ -210,14 +214,15 @@ class Loader {
   __device__ void copy_tile(std::uint32_t stage) {
     // Modulo the warp's size, the lane that knows the blocks.
     const unsigned owner = static_cast<unsigned>(tile_) / Sizes::kWarps;
-    if (owner / kWarpSize != window_) {
-      window_ = owner / kWarpSize;
+    if (owner / kWarpSize != known_) {
+      known_ = owner / kWarpSize;
       fetch_blocks();
     }
     if (begins_) copy_queries(stage + 2 * Sizes::kTileBytes);
     begins_ = false;
-    const int token = tile_ * kTileTokens;
-    const auto valid = static_cast<unsigned>(piece_.row.seq_len - token);
+    const int token = tile_ * kTileTokens + piece_.first_token(args_.window);
+    const unsigned hidden = max(first_key(piece_.row.seq_len, args_.window) - token, 0);
+    const unsigned seen = piece_.row.seq_len - token - hidden;
     const T* upper = key_at(__shfl_sync(~0U, upper_block_, owner), token) + lane_ * 8;
     const T* lower = key_at(__shfl_sync(~0U, lower_block_, owner), token + 8) - 8 * kDim + lane_ * 8;
 #pragma unroll
@@ -226,8 +231,9 @@ class Loader {
       const unsigned row = chunk / Sizes::kRowChunks;
       const T* key = (row < 8 ? upper : lower) + i * kWarpSize * 8;
       const std::uint32_t to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
-      // What lies behind the sequence may be anything, also NaN; its values must be zero.
-      const bool inside = row < valid;
+      // What lies behind the sequence, or before the window, may be anything, also NaN; its values must be
+      // zero.
+      const bool inside = row - hidden < seen;
       copy_async_16(to, key, inside);
       copy_async_16(to + Sizes::kTileBytes, key + args_.values_offset, inside);
     }
@@ -244,7 +250,7 @@ class Loader {
   int index_ = -1;           // of piece_
   bool begins_ = true;       // nothing of piece_ is loaded
   int tile_ = 0;
-  unsigned window_ = ~0U;  // of 32 tiles of this warp, whose blocks are known
+  unsigned known_ = ~0U;  // of which 32 of this warp's tiles the blocks are known
   int upper_block_ = 0;
   int lower_block_ = 0;
 };

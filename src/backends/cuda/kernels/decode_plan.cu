@@ -17,10 +17,13 @@ struct PlanInput {
   const int* seq_lens;
   const int* table_rows;
   int num_sequences;
+  int window;
   int kv_heads;
   int parts;
   int item_lead;  // the end of an item costs as much as so many tiles
   int num_shares;
+
+  __device__ int tiles_of(const DecodeRow& row) const { return item_tiles(row.seq_len, window); }
 };
 
 __device__ std::uint64_t inclusive_sum_of_warp(std::uint64_t value) {
@@ -61,7 +64,9 @@ __device__ int2 write_rows(const PlanInput& input, DecodeRow* rows) {
     }
     std::uint64_t total = 0;
     const std::uint64_t sum =
-        before + exclusive_sum(length == 0 ? 0 : kOneRow + static_cast<unsigned>(item_tiles(length)), total);
+        before +
+        exclusive_sum(length == 0 ? 0 : kOneRow + static_cast<unsigned>(item_tiles(length, input.window)),
+                      total);
     if (length != 0) {
       rows[sum / kOneRow] = {length, input.table_rows[i], input.query_starts[i],
                              static_cast<int>(sum % kOneRow)};
@@ -80,7 +85,7 @@ __device__ int share_of_one_item(const PlanInput& input, const DecodeRow* rows, 
   __syncthreads();
   const int share = least + static_cast<int>(threadIdx.x) * ceil_div(least, kThreads);
   int needed = 0;
-  for (int i = 0; i < num_rows; ++i) needed += ceil_div(item_tiles(rows[i].seq_len), share);
+  for (int i = 0; i < num_rows; ++i) needed += ceil_div(input.tiles_of(rows[i]), share);
   if (needed * input.kv_heads * input.parts <= input.num_shares) atomicMin(&best, share);
   __syncthreads();
   return best;
@@ -107,14 +112,14 @@ __device__ int place_rows(const PlanInput& input, const DecodeHeader& header, De
     int before = rows[i].line_begin + i * header.item_lead;
     if (header.item_align > 1) {  // then rows are few
       before = 0;
-      for (int j = 0; j < i; ++j) before += header.line_length(item_tiles(rows[j].seq_len));
+      for (int j = 0; j < i; ++j) before += header.line_length(input.tiles_of(rows[j]));
     }
     rows[i].line_begin = before * items_per_row;
   }
   __syncthreads();
   if (num_rows == 0) return 0;
   const DecodeRow& last = rows[num_rows - 1];
-  return last.line_begin + items_per_row * header.line_length(item_tiles(last.seq_len));
+  return last.line_begin + items_per_row * header.line_length(input.tiles_of(last));
 }
 
 // The tile at `place` of the line; negative in front of an item's first.
@@ -130,7 +135,7 @@ __device__ DecodePosition position_at(const PlanInput& input, const DecodeHeader
       high = middle - 1;
     }
   }
-  const int length = header.line_length(item_tiles(rows[low].seq_len));
+  const int length = header.line_length(input.tiles_of(rows[low]));
   const int offset = place - rows[low].line_begin;
   return {low, offset / length / input.parts, offset / length % input.parts,
           offset % length - header.item_lead};
@@ -152,7 +157,7 @@ __device__ DecodeShare share_of(const PlanInput& input, const DecodeHeader& head
       }
     }
   }
-  last.tile = min(last.tile, item_tiles(rows[last.row].seq_len));
+  last.tile = min(last.tile, input.tiles_of(rows[last.row]));
   const int items = ((last.row - first.row) * input.kv_heads + last.kv_head - first.kv_head) * input.parts +
                     last.part - first.part;
   return {first, last, rows[last.row], items + 1};
@@ -191,6 +196,7 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
                         .seq_lens = batch.seq_lens.data_as<const int>(),
                         .table_rows = batch.table_rows.data_as<const int>(),
                         .num_sequences = batch.num_sequences,
+                        .window = window_of(shape),
                         .kv_heads = shape.num_kv_heads,
                         .parts = HeadSplit(shape).parts,
                         .item_lead = 2 + HeadSplit(shape).heads_per_item,

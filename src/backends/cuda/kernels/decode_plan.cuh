@@ -7,9 +7,10 @@
 
 // How paged decode attention is divided over the device.
 //
-// An item is a sequence and a KV head (or, where a KV head has more than 16 query heads, a part of them). The
-// tiles of all items lie on one line, which is cut into equal shares, one a block of threads, whatever the
-// lengths. So an item may be divided into pieces, one a share.
+// An item is what a sequence's query sees, the whole sequence or its last positions, and a KV head (or, where
+// a KV head has more than 16 query heads, a part of them). The tiles of all items lie on one line, which is
+// cut into equal shares, one a block of threads, whatever the lengths. So an item may be divided into pieces,
+// one a share.
 namespace quire::cuda {
 
 constexpr int kTileTokens = 16;  // what a warp takes at a time
@@ -46,7 +47,7 @@ struct alignas(16) DecodePosition {
   int row;
   int kv_head;
   int part;
-  int tile;
+  int tile;  // of what the sequence's query sees; see first_tile
 };
 
 // What one block of threads computes: from tile first.tile of one item up to before tile last.tile of the
@@ -101,6 +102,16 @@ inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape,
   return plan;
 }
 
-__host__ __device__ inline int item_tiles(int seq_len) { return ceil_div(seq_len, kTileTokens); }
+// The first position that a sequence's last token sees.
+__host__ __device__ inline int first_key(int seq_len, int window) {
+  return seq_len > window ? seq_len - window : 0;
+}
+// The tile of the sequence in which it lies; an item's tiles are numbered from there.
+__host__ __device__ inline int first_tile(int seq_len, int window) {
+  return first_key(seq_len, window) / kTileTokens;
+}
+__host__ __device__ inline int item_tiles(int seq_len, int window) {
+  return ceil_div(seq_len, kTileTokens) - first_tile(seq_len, window);
+}
 
 }  // namespace quire::cuda

@@ -7,22 +7,24 @@
 
 namespace quire {
 struct AttentionInput;
-}
+struct NormParams;
+}  // namespace quire
 
 namespace quire::cuda {
 
 // What each op computes, and the shapes, are said at Backend.
 
 void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
-               std::int64_t first_row);
-void rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              float eps);
-void add_rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
-                  const Tensor& weight, float eps);
+               std::int64_t first_row, float scale);
+void norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const NormParams& params);
+// x may be undefined: nothing is added.
+void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
+              float scale, const NormParams& params);
 // Tokens whose slot is negative are left out of the cache.
 void prepare_attention(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
 void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up);
+void gelu(const LaunchContext& context, const Tensor& out, const Tensor& x);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
                       const Tensor& last_tokens);

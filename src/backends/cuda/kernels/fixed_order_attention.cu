@@ -1,7 +1,7 @@
-// out[token, head] = softmax(q · kᵀ * scale) · v over the paged cache, causal, in an order that the token's
-// position alone decides: the keys in chunks of 32, chunk c summed by warp c % 8 after its earlier chunks,
-// the warps' sums merged from first to last. So a token's result is bitwise the same in any batch and
-// chunking.
+// out[token, head] = softmax(q · kᵀ * scale + slope * (key's position - token's)) · v over the paged cache,
+// causal and within the window, in an order that the token's position alone decides: the keys in chunks of
+// 32, chunk c summed by warp c % 8 after its earlier chunks, the warps' sums merged from first to last. So a
+// token's result is bitwise the same in any batch and chunking.
 //
 // Layout: keys and values of one (block, head) contiguous; q and out rows strided.
 //
@@ -25,6 +25,7 @@ constexpr int kChunk = 32;  // keys: one a lane where scores are turned into wei
 constexpr int kVector = 8;  // dimensions a lane loads and sums
 constexpr int kMaxHeadDim = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+constexpr float kLog2E = 1.44269504F;
 
 struct Params {
   void* out;
@@ -35,8 +36,9 @@ struct Params {
   const int* seq_lens;
   const int* table_rows;
   const int* block_tables;
+  const float* slopes;  // of ALiBi, or null
   std::int64_t out_stride, q_stride, block_stride, head_stride, table_stride;
-  int num_sequences, num_kv_heads, group, head_dim, block_size;
+  int num_sequences, num_kv_heads, group, head_dim, block_size, window;
   float scale_log2;  // scale * log2(e): weights are powers of two
 };
 
@@ -114,11 +116,13 @@ struct Sums {
     }
   }
 
-  // Scores (times scale_log2) to weights, relative to the highest score so far.
-  __device__ void weigh(float (&scores)[kHeads], float scale_log2) {
+  // Scores (times scale_log2, plus each head's slope times distance) to weights, relative to the highest
+  // score so far.
+  __device__ void weigh(float (&scores)[kHeads], float scale_log2, const float (&slopes)[kHeads],
+                        float distance) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float highest = __fmul_rn(scores[h], scale_log2);
+      float highest = __fmaf_rn(scores[h], scale_log2, __fmul_rn(slopes[h], distance));
       scores[h] = highest;
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) {
@@ -188,6 +192,22 @@ __device__ int find_sequence(const Params& p, int token, int* found) {
   return *found;
 }
 
+// A warp leaves its sums for merge_warps. `writes`: this lane has dimensions to leave, from `dim` on.
+template <typename T, int kLanes, int kHeads>
+__device__ void share_sums(const Sums<T, kLanes, kHeads>& sums, Shared<kHeads>& shared, int dim,
+                           bool writes) {
+  const int warp = threadIdx.x / 32;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    shared.top[warp][h] = sums.top[h];
+    shared.total[warp][h] = sums.total[h];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (writes) shared.out[warp][h][dim + i] = sums.out[h][i];
+    }
+  }
+}
+
 // Merges the warps' sums in their order; thread i writes dimension i of each head.
 template <typename T, int kHeads>
 __device__ void merge_warps(const Params& p, const Shared<kHeads>& shared, T* out, int heads) {
@@ -230,9 +250,12 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const std::int64_t column = static_cast<std::int64_t>(kv_head * p.group + first) * p.head_dim;
   const T* q_row = static_cast<const T*>(p.q) + token * p.q_stride + column;
   float q[kHeads][kVector] = {};
+  float slopes[kHeads] = {};  // of scores in base 2
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
+    if (h < heads && p.slopes != nullptr)
+      slopes[h] = __fmul_rn(p.slopes[kv_head * p.group + first + h], kLog2E);
   }
 
   const int* table = p.block_tables + p.table_rows[sequence] * p.table_stride;
@@ -240,29 +263,24 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const T* keys = static_cast<const T*>(p.keys) + base;
   const T* values = static_cast<const T*>(p.values) + base;
   Sums<T, kLanes, kHeads> sums;
-  for (int chunk = warp * kChunk; chunk <= position; chunk += kWarps * kChunk) {
+  const int first_key = max(position - p.window + 1, 0);
+  const int first_chunk = first_key / kChunk;
+  const int own_chunk = first_chunk + ((warp - first_chunk) & (kWarps - 1));
+  for (int chunk = own_chunk * kChunk; chunk <= position; chunk += kWarps * kChunk) {
     const int key = chunk + lane;
     std::int64_t row = -1;
-    if (key <= position) {
+    if (key >= first_key && key <= position) {
       row = table[key / p.block_size] * p.block_stride +
             static_cast<std::int64_t>(key % p.block_size) * p.head_dim;
     }
     float scores[kHeads];
     sums.score(keys, row, q, lane, has_dims, scores);
-    sums.weigh(scores, p.scale_log2);
+    sums.weigh(scores, p.scale_log2, slopes, static_cast<float>(key - position));
     sums.add_values(values, row, scores, lane, has_dims);
   }
 
   sums.join_lanes();
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    shared.top[warp][h] = sums.top[h];
-    shared.total[warp][h] = sums.total[h];
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (lane < kLanes && has_dims) shared.out[warp][h][dim + i] = sums.out[h][i];
-    }
-  }
+  share_sums(sums, shared, dim, lane < kLanes && has_dims);
   __syncthreads();
   merge_warps(p, shared, static_cast<T*>(p.out) + token * p.out_stride + column, heads);
 }
@@ -298,7 +316,6 @@ void launch_dtype(const LaunchContext& context, const Params& p, int tokens) {
 void fixed_order_attention(const LaunchContext& context, const AttentionCall& call,
                            const AttentionBatch& batch, const AttentionShape& shape) {
   if (batch.num_tokens == 0) return;
-  constexpr float kLog2E = 1.44269504F;
   const Tensor& keys = call.cache.keys;
   Params p{};
   p.out = call.out.data();
@@ -309,6 +326,7 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.seq_lens = batch.seq_lens.data_as<const int>();
   p.table_rows = batch.table_rows.data_as<const int>();
   p.block_tables = batch.block_tables.data_as<const int>();
+  p.slopes = call.alibi_slopes.data_as<const float>();
   p.out_stride = call.out.stride(0);
   p.q_stride = call.q.stride(0);
   p.block_stride = keys.stride(0);
@@ -319,6 +337,7 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.group = shape.num_heads / shape.num_kv_heads;
   p.head_dim = shape.head_dim;
   p.block_size = shape.block_size;
+  p.window = window_of(shape);
   p.scale_log2 = call.scale * kLog2E;
   switch (call.q.dtype()) {
     case DType::kBF16:

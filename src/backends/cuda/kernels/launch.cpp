@@ -31,6 +31,10 @@ LaunchContext make_context(int device) {
   check(cudaDeviceGetAttribute(&context.num_sms, cudaDevAttrMultiProcessorCount, device), "multiprocessors");
   check(cudaDeviceGetAttribute(&context.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "shared memory");
+  // A multiprocessor divides its memory between cache and shared memory, and can change that only when it is
+  // empty: a kernel that wants more than the one before it would wait for that one's end instead of
+  // overlapping.
+  check(cudaDeviceSetCacheConfig(cudaFuncCachePreferShared), "shared memory");
   return context;
 }
 

@@ -13,7 +13,7 @@ struct LaunchContext {
   int shared_bytes = 0;  // a block of threads can have
 };
 
-// The context of a device, on its default stream.
+// The context of the current device, on its default stream.
 LaunchContext make_context(int device);
 
 // Error with `what` and the driver's words, unless status is success.
@@ -28,7 +28,7 @@ bool is_hopper();
 // Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls
 // wait_for_kernels() before it reads what a kernel before it wrote and before it writes anything, in every
 // thread that does either; and it calls admit_next_kernel() at its start, since the next one waits for its
-// end all the same.
+// end all the same, or after its own wait, if the next one reads ahead what the one before has written.
 __device__ inline void wait_for_kernels() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

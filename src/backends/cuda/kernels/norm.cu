@@ -1,13 +1,14 @@
-// RMS norm of rows of float32, alone or after adding the update to the residual stream: one block of threads
-// a row, the row in registers, read once. Rows are dense, strides between them free.
-// Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
-// written (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows.
-// Measured on an H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one
-// row, 1.9 / 3.5 us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
+// RMS norm or LayerNorm of rows of float32, alone or after adding the update to the residual stream: one
+// block of threads a row, the row in registers, read once. Rows are dense, strides between them free. Bytes a
+// row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes written
+// (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows. Measured on an
+// H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one row, 1.9 / 3.5
+// us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/vec.cuh"
+#include "ops/backend.h"
 
 namespace quire::cuda {
 namespace {
@@ -20,12 +21,14 @@ struct NormArgs {
   float* residual;
   const In* x;  // added to the residual first; null: nothing is
   const float* weight;
+  const float* bias;  // of LayerNorm
   std::int64_t out_stride, residual_stride, x_stride;
   int columns;
+  float scale;  // of x
   float eps;
 };
 
-// The sum over the block, in every thread.
+// The sum over the block, in every thread. To be followed by a barrier before the next.
 __device__ float block_sum(float value) {
   __shared__ float partial[kMaxThreads / 32];
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
@@ -38,125 +41,157 @@ __device__ float block_sum(float value) {
 
 // The residual at `column` as it stays, added to and written back where there is an update.
 template <int kWidth, typename In>
-__device__ Vec<float, kWidth> updated(float* residual, const In* x, int column) {
+__device__ Vec<float, kWidth> updated(float* residual, const In* x, float scale, int column) {
   auto values = load_vec<kWidth>(residual + column);
   if (x != nullptr) {
     const auto update = load_vec<kWidth>(x + column);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.values[i] += widen(update.values[i]);
+    for (int i = 0; i < kWidth; ++i) values.values[i] += scale * widen(update.values[i]);
     store_vec(residual + column, values);
   }
   return values;
 }
 
-template <int kWidth, typename Out>
-__device__ void write_normed(Out* out, const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
-                             float inverse) {
-  Vec<Out, kWidth> normed;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i)
-    normed.values[i] = narrow<Out>(values.values[i] * inverse * weight.values[i]);
-  store_vec(out, normed);
-}
-
 template <int kWidth>
-__device__ float squares(const Vec<float, kWidth>& values) {
+__device__ float sum_of(const Vec<float, kWidth>& values) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += values.values[i] * values.values[i];
+  for (int i = 0; i < kWidth; ++i) sum += values.values[i];
   return sum;
 }
 
+template <int kWidth>
+__device__ float squares(const Vec<float, kWidth>& values, float center) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum += (values.values[i] - center) * (values.values[i] - center);
+  return sum;
+}
+
+// What a row's values become once its sums are known.
+template <bool kCentered>
+struct Normed {
+  float center;
+  float inverse;
+
+  template <int kWidth, typename Out>
+  __device__ void write(Out* out, const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
+                        const float* bias) const {
+    Vec<Out, kWidth> normed;
+    if constexpr (kCentered) {
+      const auto shift = load_vec<kWidth>(bias);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float value = (values.values[i] - center) * inverse * weight.values[i];
+        normed.values[i] = narrow<Out>(value + shift.values[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i)
+        normed.values[i] = narrow<Out>(values.values[i] * inverse * weight.values[i]);
+    }
+    store_vec(out, normed);
+  }
+};
+
 // A thread keeps kHeld vectors in registers; what a row has beyond that is read again (over 16384 columns, or
-// 4096 where rows are not aligned).
-template <int kWidth, int kHeld, typename In, typename Out>
+// 4096 where rows are not aligned). kCentered: LayerNorm.
+template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> args) {
   admit_next_kernel();
   const std::int64_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
+  const int rest = first + kHeld * step;
   float* residual = args.residual + row * args.residual_stride;
   const In* x = args.x == nullptr ? nullptr : args.x + row * args.x_stride;
   Out* out = args.out + row * args.out_stride;
+  const auto columns = static_cast<float>(args.columns);
 
   Vec<float, kWidth> weight[kHeld];
   Vec<float, kWidth> held[kHeld];
+  const auto for_held = [&](auto&& f) {
 #pragma unroll
-  for (int v = 0; v < kHeld; ++v) {  // weights were there before any kernel
-    if (first + v * step < args.columns) weight[v] = load_vec<kWidth>(args.weight + first + v * step);
-  }
+    for (int v = 0; v < kHeld; ++v) {
+      if (first + v * step < args.columns) f(v, first + v * step);
+    }
+  };
+  for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });  // there before any kernel
   wait_for_kernels();
+  for_held([&](int v, int c) { held[v] = updated<kWidth>(residual, x, args.scale, c); });
+  Normed<kCentered> normed{};
   float sum = 0;
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    if (first + v * step < args.columns) held[v] = updated<kWidth>(residual, x, first + v * step);
+  if constexpr (kCentered) {
+    for_held([&](int v, int) { sum += sum_of(held[v]); });
+    for (int c = rest; c < args.columns; c += step)
+      sum += sum_of(updated<kWidth>(residual, x, args.scale, c));
+    normed.center = block_sum(sum) / columns;
+    __syncthreads();
+    sum = 0;
+    for_held([&](int v, int) { sum += squares(held[v], normed.center); });
+    for (int c = rest; c < args.columns; c += step)
+      sum += squares(load_vec<kWidth>(residual + c), normed.center);
+  } else {
+    for_held([&](int v, int) { sum += squares(held[v], 0); });
+    for (int c = rest; c < args.columns; c += step)
+      sum += squares(updated<kWidth>(residual, x, args.scale, c), 0);
   }
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    if (first + v * step < args.columns) sum += squares(held[v]);
-  }
-  for (int c = first + kHeld * step; c < args.columns; c += step)
-    sum += squares(updated<kWidth>(residual, x, c));
-
-  const float inverse = rsqrtf(block_sum(sum) / static_cast<float>(args.columns) + args.eps);
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    if (first + v * step < args.columns)
-      write_normed<kWidth>(out + first + v * step, held[v], weight[v], inverse);
-  }
-  for (int c = first + kHeld * step; c < args.columns; c += step) {
-    write_normed<kWidth>(out + c, load_vec<kWidth>(residual + c), load_vec<kWidth>(args.weight + c), inverse);
+  normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
+  for_held([&](int v, int c) { normed.write(out + c, held[v], weight[v], args.bias + c); });
+  for (int c = rest; c < args.columns; c += step) {
+    normed.write(out + c, load_vec<kWidth>(residual + c), load_vec<kWidth>(args.weight + c), args.bias + c);
   }
 }
 
-template <int kWidth, int kHeld, typename In, typename Out>
+template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
 void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
   const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
   const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxThreads);
-  launch(context, "rms_norm", norm_kernel<kWidth, kHeld, In, Out>, dim3(static_cast<unsigned>(rows)),
+  launch(context, "norm", norm_kernel<kWidth, kHeld, kCentered, In, Out>, dim3(static_cast<unsigned>(rows)),
          dim3(threads), 0, args);
 }
 
-// residual += x where x is defined; out = norm(residual).
-void norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
-          const Tensor& weight, float eps) {
-  if (out.numel() == 0) return;
-  const Tensor& update = x.defined() ? x : residual;  // without one, anything whose rows are as wide
-  dispatch_float(update.dtype(), [&]<typename In>() {
-    dispatch_float(out.dtype(), [&]<typename Out>() {
-      dispatch_width<4>({out, residual, update, weight}, [&]<int kWidth>() {
-        const NormArgs<In, Out> args{.out = out.data_as<Out>(),
-                                     .residual = residual.data_as<float>(),
-                                     .x = x.data_as<const In>(),
-                                     .weight = weight.data_as<const float>(),
-                                     .out_stride = out.stride(0),
-                                     .residual_stride = residual.stride(0),
-                                     .x_stride = update.stride(0),
-                                     .columns = static_cast<int>(out.dim(1)),
-                                     .eps = eps};
-        // Few vectors a thread where the row is short: more rows share a multiprocessor.
-        if (kWidth > 1 && args.columns <= 1024) {
-          launch_norm<kWidth, 1>(context, out.dim(0), args);
-        } else if (kWidth > 1 && args.columns <= 8192) {
-          launch_norm<kWidth, 2>(context, out.dim(0), args);
-        } else {
-          launch_norm<kWidth, 4>(context, out.dim(0), args);
-        }
-      });
-    });
-  });
+// Few vectors a thread where the row is short: more rows share a multiprocessor.
+template <int kWidth, bool kCentered, typename In, typename Out>
+void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
+  if (kWidth > 1 && args.columns <= 1024) {
+    launch_norm<kWidth, 1, kCentered>(context, rows, args);
+  } else if (kWidth > 1 && args.columns <= 8192) {
+    launch_norm<kWidth, 2, kCentered>(context, rows, args);
+  } else {
+    launch_norm<kWidth, 4, kCentered>(context, rows, args);
+  }
 }
 
 }  // namespace
 
-void rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              float eps) {
-  norm(context, out, x, Tensor(), weight, eps);
+void norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const NormParams& params) {
+  add_norm(context, out, x, Tensor(), 0, params);
 }
 
-void add_rms_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
-                  const Tensor& weight, float eps) {
-  norm(context, out, residual, x, weight, eps);
+void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
+              float scale, const NormParams& params) {
+  if (out.numel() == 0) return;
+  const Tensor& update = x.defined() ? x : residual;  // without one, anything whose rows are as wide
+  dispatch_float(update.dtype(), [&]<typename In>() {
+    dispatch_float(out.dtype(), [&]<typename Out>() {
+      dispatch_width<4>({out, residual, update, params.weight, params.bias}, [&]<int kWidth>() {
+        const NormArgs<In, Out> args{.out = out.data_as<Out>(),
+                                     .residual = residual.data_as<float>(),
+                                     .x = x.data_as<const In>(),
+                                     .weight = params.weight.data_as<const float>(),
+                                     .bias = params.bias.data_as<const float>(),
+                                     .out_stride = out.stride(0),
+                                     .residual_stride = residual.stride(0),
+                                     .x_stride = update.stride(0),
+                                     .columns = static_cast<int>(out.dim(1)),
+                                     .scale = scale,
+                                     .eps = params.eps};
+        params.bias.defined() ? launch_held<kWidth, true>(context, out.dim(0), args)
+                              : launch_held<kWidth, false>(context, out.dim(0), args);
+      });
+    });
+  });
 }
 
 }  // namespace quire::cuda

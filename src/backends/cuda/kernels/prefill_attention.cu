@@ -141,6 +141,7 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
   p.block_stride = static_cast<int>(call.cache.keys.stride(0));
   p.head_stride = static_cast<int>(call.cache.keys.stride(1));
   p.table_stride = batch.block_tables.stride(0);
+  p.window = window_of(shape);
   p.group = shape.num_heads / shape.num_kv_heads;
   p.packed_heads = packed_heads(shape);
   p.tile_tokens = tile_tokens(shape);

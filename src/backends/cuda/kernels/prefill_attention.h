@@ -33,6 +33,7 @@ struct PrefillParams {
   PrefillPlan* plan;
   std::int64_t out_stride, q_stride, table_stride;  // in elements
   int block_stride, head_stride;                    // of the cache
+  int window;                                       // positions that a token sees
   int group;                                        // query heads of a KV head
   int packed_heads;                                 // of them in one tile: a divisor of group
   int tile_tokens;                                  // at most, in one tile

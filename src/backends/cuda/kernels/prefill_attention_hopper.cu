@@ -6,7 +6,8 @@
 // into two stages of shared memory. Two warpgroups have 64 rows each and go over the keys from the last on
 // (only there some are masked); the scores of the next keys are issued before the values of these, so that
 // the softmax runs under matrix products (Shah et al., FlashAttention-3, 2024). Having the warpgroups take
-// turns, as there, cost 5 % at 4k tokens.
+// turns, as there, cost 5 % at 4k tokens. Where there is a window, they end at the first stage that it
+// reaches.
 //
 // Layout: keys and values of one (block, head) contiguous, q and out rows strided; in shared memory, rows of
 // 64 dimensions (128 bytes), swizzled.
@@ -76,6 +77,9 @@ struct Ring {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int kConsumerWarps = 4 * kConsumers;
+// In place of a block. Boxes of block -1 lie outside of the cache, and are read as zeros.
+constexpr int kZeros = -1;
+constexpr int kNothing = -2;
 constexpr int kProducerWarps = 2;  // each for keys and for values
 // Numbered barriers.
 constexpr int kProducerBarrier = 1;
@@ -101,19 +105,21 @@ struct Producer {
   Ring<kStages> ring;
   Ring<S::kQueryTiles> queries;
 
-  __device__ int block_of(const int* table, int first_key, int num_keys) const {
+  // What the lane copies to the stage of first_key: a block; kZeros where no token sees the box; kNothing.
+  __device__ int block_of(const int* table, int first_key, int begin, int end) const {
     const int key = first_key + first_token;
-    return first_token < S::kKeys && first_key >= 0 && key < num_keys ? table[key >> p.block_shift] : -1;
+    if (first_token >= S::kKeys || first_key < 0 || key >= end) return kNothing;
+    return key + (1 << box_shift) > begin ? table[key >> p.block_shift] : kZeros;
   }
 
   __device__ void copy_stage(int kv_head, int block, int first_key) {
     const int s = ring.place;
     std::uint64_t* full = of_keys ? &shared.keys_full[s] : &shared.values_full[s];
     hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
-    const unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFU, block >= 0));
+    const unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFU, block != kNothing));
     if (lane == 0) hopper::arrive_expecting(full, boxes * (kRowBytes << box_shift));
     __syncwarp();
-    if (block >= 0) {
+    if (block != kNothing) {
       std::uint8_t* to = of_keys ? shared.keys[s][chunk] : shared.values[s][chunk];
       hopper::copy_box(to + first_token * kRowBytes, of_keys ? maps.keys : maps.values, chunk * 64,
                        (first_key + first_token) & ((1 << p.block_shift) - 1), kv_head, block, full);
@@ -156,13 +162,14 @@ struct Producer {
       if (leads) copy_queries(work);
       const int kv_head = work.head_tile * p.packed_heads / p.group;
       const int* table = p.block_tables + work.tile.table_row * p.table_stride;
-      const int num_keys = work.tile.position + work.tile.tokens;
-      int first_key = (num_keys - 1) / S::kKeys * S::kKeys;
-      copy_stage(kv_head, block_of(table, first_key, num_keys), first_key);
+      const int begin = first_key_of(p, work.tile);
+      const int end = work.tile.position + work.tile.tokens;
+      int first_key = (end - 1) / S::kKeys * S::kKeys;
+      copy_stage(kv_head, block_of(table, first_key, begin, end), first_key);
       if (leads) shared.fetched[next] = take_work(count);
-      int block = block_of(table, first_key - S::kKeys, num_keys);
-      while ((first_key -= S::kKeys) >= 0) {
-        const int block_after = block_of(table, first_key - S::kKeys, num_keys);
+      int block = block_of(table, first_key - S::kKeys, begin, end);
+      while ((first_key -= S::kKeys) > begin - S::kKeys) {
+        const int block_after = block_of(table, first_key - S::kKeys, begin, end);
         copy_stage(kv_head, block, first_key);
         block = block_after;
       }
@@ -248,12 +255,12 @@ struct Consumer {
     }
   }
 
-  // Turns the scores of the stage of `ring`, whose product has ended, into weights.
-  __device__ void weigh(int first_key, const int (&last)[2], bool masked, float (&shrink)[2]) {
+  // Turns the scores of the stage of `ring`, whose product has ended, into weights. is_last: of the stages.
+  __device__ void weigh(int first_key, const int (&last)[2], bool masked, bool is_last, float (&shrink)[2]) {
     hopper::pin(scores);
     release(&shared.keys_free[ring.place]);
-    if (first_key == 0) release(&shared.queries_free[queries.place]);
-    if (masked) mask_scores(scores, first_key, last);
+    if (is_last) release(&shared.queries_free[queries.place]);
+    if (masked) mask_scores(scores, first_key, last, p.window);
     softmax.weigh(scores, p.scale_log2, shrink);
     hopper::pin(scores);
   }
@@ -267,9 +274,12 @@ struct Consumer {
   __device__ void compute(const PrefillTile& tile, int head_tile) {
     const int row = 64 * group + thread / 32 * 16 + thread % 32 / 4;
     const int last[2] = {last_key(p, tile, row), last_key(p, tile, row + 8)};
-    const int all_see = last_key(p, tile, 64 * group);  // the last key that all 64 rows see
-    const int num_keys = tile.position + tile.tokens;
-    int first_key = (num_keys - 1) / S::kKeys * S::kKeys;
+    // The first key and the last that all 64 rows see.
+    const int all_see_from = last_key(p, tile, 64 * group + 63) - p.window + 1;
+    const int all_see = last_key(p, tile, 64 * group);
+    const int end = tile.position + tile.tokens;
+    const int lowest = first_key_of(p, tile) / S::kKeys * S::kKeys;
+    int first_key = (end - 1) / S::kKeys * S::kKeys;
     float shrink[2];
     softmax = {};
 #pragma unroll
@@ -278,15 +288,15 @@ struct Consumer {
     hopper::wait(&shared.keys_full[ring.place], ring.parity);
     start_scores(ring.place);
     hopper::wait_for_products<0>();
-    weigh(first_key, last, true, shrink);
+    weigh(first_key, last, true, first_key == lowest, shrink);
     pack_weights();
     hopper::wait(&shared.values_full[ring.place], ring.parity);
-    if (num_keys - first_key < S::kKeys) clear_values(ring.place, num_keys - first_key);
+    if (end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
 
     Ring<kStages> next = ring;
     next.next();
-    if (first_key > 0) hopper::wait(&shared.keys_full[next.place], next.parity);
-    while (first_key > 0) {
+    if (first_key > lowest) hopper::wait(&shared.keys_full[next.place], next.parity);
+    while (first_key > lowest) {
       first_key -= S::kKeys;
       const Ring<kStages> before = ring;
       ring = next;
@@ -295,10 +305,11 @@ struct Consumer {
       hopper::wait(&shared.values_full[before.place], before.parity);
       start_sums(before.place);
       hopper::wait_for_products<1>();
-      weigh(first_key, last, first_key + S::kKeys - 1 > all_see, shrink);
+      const bool masked = first_key + S::kKeys - 1 > all_see || first_key < all_see_from;
+      weigh(first_key, last, masked, first_key == lowest, shrink);
       // Here, and not where the loop begins, since ptxas moves the wait for products above the softmax, but
       // not over a branch.
-      if (first_key > 0) hopper::wait(&shared.keys_full[next.place], next.parity);
+      if (first_key > lowest) hopper::wait(&shared.keys_full[next.place], next.parity);
       finish_sums(before);
       multiply_rows(sums, shrink);
       pack_weights();

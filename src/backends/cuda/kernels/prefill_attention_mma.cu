@@ -2,8 +2,8 @@
 // the paged cache, causal, for sequences of more than one query token.
 //
 // A block of threads takes one tile of kTileRows (token, head) rows, each warp some of them, and goes over
-// the keys once, from the first on, with the running softmax of FlashAttention-2 (Dao, 2023): values are
-// loaded while scores are computed, the next keys while values are summed.
+// the keys once, from the first that one of its tokens sees on, with the running softmax of FlashAttention-2
+// (Dao, 2023): values are loaded while scores are computed, the next keys while values are summed.
 //
 // Layout: keys and values of one (block, head) contiguous, q and out rows strided. In shared memory, rows of
 // kRowBytes; 16-byte chunk c of a row lies at c ^ (row % 8), so that eight rows' chunks fall into all banks.
@@ -59,20 +59,23 @@ __device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, in
   }
 }
 
-// kKeys keys (or values) from first_key on; zeros from num_keys on, where another sequence's may lie.
+// kKeys keys (or values) from first_key on; zeros for those that no token of the tile sees, where another
+// sequence's may lie.
 template <typename T, typename S>
-__device__ void load_keys(const PrefillParams& p, const T* head, const int* table, int first_key,
-                          int num_keys, std::uint8_t* to) {
+__device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, const T* head, const int* table,
+                          int first_key, std::uint8_t* to) {
+  const int begin = first_key_of(p, tile);
+  const int end = tile.position + tile.tokens;
   constexpr int kChunks = S::kDim / 8;
   static_assert(S::kKeys * kChunks % S::kThreads == 0);
 #pragma unroll
   for (int j = 0; j < S::kKeys * kChunks / S::kThreads; ++j) {
     const int row = (threadIdx.x + j * S::kThreads) / kChunks;
     const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
-    const int key = min(first_key + row, num_keys - 1);
+    const int key = min(max(first_key + row, begin), end - 1);
     const T* from = head + std::int64_t{table[key >> p.block_shift]} * p.block_stride +
                     (key & ((1 << p.block_shift) - 1)) * S::kDim + chunk * 8;
-    copy_async_16(to + offset_of<S>(row, chunk), from, first_key + row < num_keys);
+    copy_async_16(to + offset_of<S>(row, chunk), from, first_key + row == key);
   }
   commit_copies();
 }
@@ -116,9 +119,9 @@ struct WarpRows {
   __device__ void weigh(const PrefillParams& p, const PrefillTile& tile, int first_row, int first_key) {
 #pragma unroll
     for (int m = 0; m < S::kParts; ++m) {
-      if (first_key + S::kKeys - 1 > tile.position) {
+      if (first_key + S::kKeys - 1 > tile.position || first_key < tile.position + tile.tokens - p.window) {
         const int row = first_row + 16 * m + threadIdx.x % 32 / 4;
-        mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)});
+        mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)}, p.window);
       }
       float shrink[2];
       softmax[m].weigh(scores[m], p.scale_log2, shrink);
@@ -167,25 +170,26 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   const T* key_head = static_cast<const T*>(p.keys) + head;
   const T* value_head = static_cast<const T*>(p.values) + head;
   const int* table = p.block_tables + tile.table_row * p.table_stride;
-  const int num_keys = tile.position + tile.tokens;
+  const int end = tile.position + tile.tokens;
   const int first_row = threadIdx.x / 32 * 16 * S::kParts;
 
   std::uint8_t* queries = shared;
   std::uint8_t* keys = queries + kTileRows * S::kRowBytes;
   std::uint8_t* values = keys + S::kKeys * S::kRowBytes;
   load_queries<T, S>(p, tile, head_tile, queries);
-  load_keys<T, S>(p, key_head, table, 0, num_keys, keys);
+  int first_key = first_key_of(p, tile) / S::kKeys * S::kKeys;
+  load_keys<T, S>(p, tile, key_head, table, first_key, keys);
   WarpRows<T, S> rows;
-  for (int first_key = 0; first_key < num_keys; first_key += S::kKeys) {
+  for (; first_key < end; first_key += S::kKeys) {
     wait_for_copies<0>();
     __syncthreads();
-    load_keys<T, S>(p, value_head, table, first_key, num_keys, values);
+    load_keys<T, S>(p, tile, value_head, table, first_key, values);
     rows.score(queries, keys, first_row);
     rows.weigh(p, tile, first_row, first_key);
     wait_for_copies<0>();
     __syncthreads();
-    if (first_key + S::kKeys < num_keys) {
-      load_keys<T, S>(p, key_head, table, first_key + S::kKeys, num_keys, keys);
+    if (first_key + S::kKeys < end) {
+      load_keys<T, S>(p, tile, key_head, table, first_key + S::kKeys, keys);
     }
     rows.add_values(values);
   }

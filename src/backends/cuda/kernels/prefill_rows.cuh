@@ -40,6 +40,11 @@ __device__ inline int last_key(const PrefillParams& p, const PrefillTile& tile, 
   return tile.position + min(row / p.packed_heads, tile.tokens - 1);
 }
 
+// The first key that a tile's first token sees.
+__device__ inline int first_key_of(const PrefillParams& p, const PrefillTile& tile) {
+  return max(tile.position - p.window + 1, 0);
+}
+
 // What a lane keeps of its rows r = 0, 1 while it goes over the keys.
 struct SoftmaxRows {
   float top[2] = {-INFINITY, -INFINITY};  // highest score so far, unscaled
@@ -75,15 +80,18 @@ struct SoftmaxRows {
   }
 };
 
-// Scores of keys from first_key on; those that a row does not see become -infinity.
+// Scores of keys from first_key on; those that a row does not see become -infinity: what lies before its
+// window, and what lies behind `last`.
 template <int kBlocks>
-__device__ void mask_scores(float (&scores)[kBlocks][4], int first_key, const int (&last)[2]) {
+__device__ void mask_scores(float (&scores)[kBlocks][4], int first_key, const int (&last)[2], int window) {
   const int key = first_key + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (key + 8 * b + j % 2 > last[j / 2]) scores[b][j] = -INFINITY;
+      // How far behind `last` is negative, and so, without its sign, more than any window.
+      const auto distance = static_cast<unsigned>(last[j / 2] - key - 8 * b - j % 2);
+      if (distance >= static_cast<unsigned>(window)) scores[b][j] = -INFINITY;
     }
   }
 }

@@ -1,8 +1,8 @@
-// What is done to rows one element at a time, or by copying: SiLU gating, embedding, gathering rows, and the
-// small integer bookkeeping of a step. All are bound by the bytes read and written once, or by their launch.
-// Measured on an H200, bench/cuda/elementwise_bench, SiLU gating of 3072 / 12288 columns in bf16 (6 bytes an
-// element): 0.8 / 0.9 us for one row, 1.9 / 3.3 us for 256, 71 / 285 us for 16384 (4.2 TB/s, 98 % of what a
-// copy reaches).
+// What is done to rows one element at a time, or by copying: SiLU gating, GELU, embedding, gathering rows,
+// and the small integer bookkeeping of a step. All are bound by the bytes read and written once, or by their
+// launch. Measured on an H200, bench/cuda/elementwise_bench, SiLU gating of 3072 / 12288 columns in bf16 (6
+// bytes an element): 0.8 / 0.9 us for one row, 1.9 / 3.3 us for 256, 71 / 285 us for 16384 (4.2 TB/s, 98 % of
+// what a copy reaches).
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -47,9 +47,28 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, std::int64_t out_strid
 }
 
 template <int kWidth, typename T>
+__global__ void gelu_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
+                            std::int64_t columns) {
+  admit_next_kernel();
+  const std::int64_t column = vector_index() * kWidth;
+  if (column >= columns) return;
+  wait_for_kernels();
+  const auto values = load_vec<kWidth>(x + blockIdx.x * x_stride + column);
+  Vec<T, kWidth> result;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    constexpr float kTwiceSqrtTwoOverPi = 1.5957691216F;  // (1 + tanh(a)) / 2 = 1 / (1 + exp(-2a))
+    const float v = widen(values.values[i]);
+    const float twice = kTwiceSqrtTwoOverPi * (v + 0.044715F * v * v * v);
+    result.values[i] = narrow<T>(__fdividef(v, 1.0F + expf(-twice)));
+  }
+  store_vec(out + blockIdx.x * out_stride + column, result);
+}
+
+template <int kWidth, typename T>
 __global__ void embedding_kernel(float* out, const T* weight, const int* ids, std::int64_t first_row,
                                  std::int64_t num_rows, std::int64_t out_stride, std::int64_t weight_stride,
-                                 std::int64_t columns) {
+                                 std::int64_t columns, float scale) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -59,7 +78,7 @@ __global__ void embedding_kernel(float* out, const T* weight, const int* ids, st
   if (row >= 0 && row < num_rows) {
     const auto raw = load_vec<kWidth>(weight + row * weight_stride + column);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
+    for (int i = 0; i < kWidth; ++i) values.values[i] = scale * widen(raw.values[i]);
   }
   store_vec(out + blockIdx.x * out_stride + column, values);
 }
@@ -126,15 +145,26 @@ void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gat
   });
 }
 
+void gelu(const LaunchContext& context, const Tensor& out, const Tensor& x) {
+  if (out.numel() == 0) return;
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    dispatch_width<16 / sizeof(T)>({out, x}, [&]<int kWidth>() {
+      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
+      launch(context, "gelu", gelu_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
+             x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1));
+    });
+  });
+}
+
 void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
-               std::int64_t first_row) {
+               std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
   dispatch_float(weight.dtype(), [&]<typename T>() {
     dispatch_width<4>({out, weight}, [&]<int kWidth>() {
       const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
       launch(context, "embedding", embedding_kernel<kWidth, T>, shape.grid, shape.block, 0,
              out.data_as<float>(), weight.data_as<const T>(), ids.data_as<const int>(), first_row,
-             weight.dim(0), out.stride(0), weight.stride(0), out.dim(1));
+             weight.dim(0), out.stride(0), weight.stride(0), out.dim(1), scale);
     });
   });
 }

@@ -1,0 +1,156 @@
+// Routed experts for few tokens: every (token, expert) pair reads its expert's matrices for itself. Must move
+// 3 * hidden * intermediate weights a pair; x, the inner values and out are small.
+//
+// First kernel: a warp takes one inner value of a pair, reads a row of gate and the same of up, and leaves
+// silu(gate · x) * (up · x). Second: a warp takes one column of a token's output and goes through that row of
+// the token's experts' down matrices, in order of their number, so that one launch sums them as well. Both
+// start many 16-byte reads a lane before they use the first, and no sum's order depends on the other tokens.
+#include "backends/cuda/kernels/experts.cuh"
+#include "backends/cuda/kernels/experts.h"
+#include "backends/cuda/kernels/vec.cuh"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kReads = 8;  // of weights, that a lane has under way
+
+struct PairArgs {
+  const void* x;
+  const void* gate_up;
+  const void* down;
+  void* inner;
+  void* out;
+  std::int64_t x_stride, out_stride;
+  RoutingArgs routing;
+  int hidden, intermediate;
+};
+
+// Weights: read once, so they need no place in L1.
+template <int kWidth, typename T>
+__device__ Raw<kWidth, T> load_weights(const T* from) {
+  if constexpr (sizeof(T) * kWidth == 16) {
+    uint4 words;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(from));
+    return words;
+  } else {
+    return load_raw<kWidth>(from);
+  }
+}
+
+// The warp's row of the launch, of `rows` for each item.
+struct WarpRow {
+  int item, row;
+
+  __device__ explicit WarpRow(int rows) {
+    const int blocks = (rows + kWarps - 1) / kWarps;
+    item = static_cast<int>(blockIdx.x) / blocks;
+    row = static_cast<int>(blockIdx.x) % blocks * kWarps + static_cast<int>(threadIdx.x) / 32;
+  }
+};
+
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs args) {
+  constexpr int kStep = 32 * kWidth;
+  constexpr int kSteps = kReads / 2;
+  const WarpRow at(args.intermediate);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (at.row >= args.intermediate) return;
+  wait_for_kernels();
+  admit_next_kernel();  // only now: down_kernel reads the routing ahead of its wait
+  const int pair = at.item;
+  const std::int64_t first_row = std::int64_t{args.routing.expert(pair)} * 2 * args.intermediate + at.row;
+  const T* gate = static_cast<const T*>(args.gate_up) + first_row * args.hidden;
+  const T* up = gate + std::int64_t{args.intermediate} * args.hidden;
+  const T* x = static_cast<const T*>(args.x) + pair / args.routing.top_k * args.x_stride;
+  float gate_sum = 0, up_sum = 0;
+  for (int first = lane * kWidth; first < args.hidden; first += kSteps * kStep) {
+    Raw<kWidth, T> gates[kSteps]{}, ups[kSteps]{}, values[kSteps]{};
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int column = first + i * kStep;
+      if (column >= args.hidden) break;
+      gates[i] = load_weights<kWidth>(gate + column);
+      ups[i] = load_weights<kWidth>(up + column);
+      values[i] = load_raw<kWidth>(x + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      gate_sum = dot<T>(gates[i], values[i], gate_sum);
+      up_sum = dot<T>(ups[i], values[i], up_sum);
+    }
+  }
+  gate_sum = sum_of_warp(gate_sum);
+  up_sum = sum_of_warp(up_sum);
+  if (lane != 0) return;
+  static_cast<T*>(args.inner)[std::int64_t{pair} * args.intermediate + at.row] =
+      narrow<T>(__fdividef(gate_sum, 1.0F + expf(-gate_sum)) * up_sum);
+}
+
+template <int kWidth, typename T>
+__global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const PairArgs args) {
+  constexpr int kStep = 32 * kWidth;
+  admit_next_kernel();
+  const WarpRow at(args.hidden);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (at.row >= args.hidden) return;
+  const Choice choice = sorted_choice(args.routing, at.item);
+  wait_for_kernels();
+  const T* down = static_cast<const T*>(args.down);
+  const T* inner = static_cast<const T*>(args.inner);
+  float sum = 0;
+  int index = 0, begin = 0;  // the next choice to be read, and the column its warp's vectors begin at
+  while (index < args.routing.top_k) {
+    Raw<kWidth, T> weights[kReads]{}, values[kReads]{};
+    float factors[kReads]{};
+#pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      if (index == args.routing.top_k) break;
+      const int expert = __shfl_sync(~0U, choice.expert, index);
+      const int pair = __shfl_sync(~0U, choice.pair, index);
+      factors[i] = __shfl_sync(~0U, choice.weight, index);
+      const int column = begin + lane * kWidth;
+      if (column < args.intermediate) {
+        const std::int64_t row = std::int64_t{expert} * args.hidden + at.row;
+        weights[i] = load_weights<kWidth>(down + row * args.intermediate + column);
+        values[i] = load_raw<kWidth>(inner + std::int64_t{pair} * args.intermediate + column);
+      }
+      begin += kStep;
+      if (begin >= args.intermediate) begin = 0, ++index;
+    }
+#pragma unroll
+    for (int i = 0; i < kReads; ++i) sum = fmaf(factors[i], dot<T>(weights[i], values[i], 0), sum);
+  }
+  sum = sum_of_warp(sum);
+  if (lane == 0) static_cast<T*>(args.out)[at.item * args.out_stride + at.row] = narrow<T>(sum);
+}
+
+}  // namespace
+
+void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+                     const Tensor& inner) {
+  const PairArgs args{.x = call.x.data(),
+                      .gate_up = call.gate_up.data(),
+                      .down = call.down.data(),
+                      .inner = inner.data(),
+                      .out = call.out.data(),
+                      .x_stride = call.x.stride(0),
+                      .out_stride = call.out.stride(0),
+                      .routing = RoutingArgs(call.routing),
+                      .hidden = static_cast<int>(shape.hidden_size),
+                      .intermediate = static_cast<int>(shape.intermediate_size)};
+  const std::int64_t tokens = call.x.dim(0);
+  dispatch_float(call.x.dtype(), [&]<typename T>() {
+    dispatch_width<16 / sizeof(T)>({call.x, call.gate_up, call.down, inner}, [&]<int kWidth>() {
+      launch(context, "experts' gate and up", gate_up_kernel<kWidth, T>,
+             dim3(ceil_div(args.intermediate, kWarps) * static_cast<unsigned>(args.routing.pairs)),
+             dim3(kWarps * 32), 0, args);
+      launch(context, "experts' down", down_kernel<kWidth, T>,
+             dim3(ceil_div(args.hidden, kWarps) * static_cast<unsigned>(tokens)), dim3(kWarps * 32), 0, args);
+    });
+  });
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+
+#include "backends/cuda/kernels/launch.h"
+#include "ops/experts.h"
+
+namespace quire::cuda {
+
+// Routed experts; what the ops compute is said at Backend.
+
+constexpr int kMaxExperts = 512;
+constexpr int kMaxTopK = 32;  // a lane of a warp for each
+
+// Error beyond kMaxExperts or kMaxTopK.
+void route_experts(const LaunchContext& context, const ExpertRouting& out, const Tensor& logits,
+                   bool normalize);
+// The same from x [tokens, hidden_size] and the router [num_experts, hidden_size], for few tokens.
+bool routing_linear_supports(const Tensor& x, const Tensor& router);
+void routing_linear(const LaunchContext& context, const ExpertRouting& out, const Tensor& x,
+                    const Tensor& router, bool normalize);
+
+// What a layer reads and writes.
+struct ExpertCall {
+  Tensor out;      // [tokens, hidden_size]
+  Tensor x;        // [tokens, hidden_size]
+  Tensor gate_up;  // [num_experts * 2 * intermediate_size, hidden_size]: each one's gate, then its up
+  Tensor down;     // [num_experts * hidden_size, intermediate_size]
+  ExpertRouting routing;
+  Tensor workspace;
+};
+
+std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype);
+// By one of the two ways below; which, the number of tokens decides. fixed_order: a token's bits do not
+// depend on the tokens beside it.
+void experts(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+             bool fixed_order);
+
+// The parts of the workspace, for the tokens of one call; a pair is a token and one of its experts.
+struct ExpertScratch {
+  Tensor inner;    // [pairs, intermediate_size] silu(gate) * up
+  Tensor rows;     // [pairs, hidden_size] of x, then of results; by expert
+  Tensor offsets;  // i32 [num_experts + 1] where each expert's pairs begin
+  Tensor tokens;   // i32 [pairs] by expert
+  Tensor places;   // i32 [pairs] by token: where the pair is by expert
+};
+
+// Every pair reads its expert's matrices for itself. Any shape and dtype; no row depends on another.
+void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+                     const Tensor& inner);
+
+// Pairs are sorted by expert, and matrices multiplied with all tokens that go through theirs, in tiles of 32,
+// 64 or 128 tokens.
+bool has_grouped_experts(const ExpertShape& shape, DType dtype);
+void experts_by_group(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+                      const ExpertScratch& scratch, int tile_tokens);
+
+// What experts_by_group is made of. For every expert e, out [pairs, n] = x [pairs, k] · weightᵀ, for the
+// pairs [offsets[e], offsets[e + 1]) with rows [e * n, (e + 1) * n) of weight; or, where weight has twice as
+// many, silu(gate) * up, with rows [2 * e * n, 2 * (e + 1) * n), gate's, then up's.
+void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+                    const Tensor& offsets, int tile_tokens);
+
+}  // namespace quire::cuda

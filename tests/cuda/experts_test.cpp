@@ -1,0 +1,345 @@
+// Routing and routed experts of the CUDA backend against the CPU reference, on random odd shapes and by both
+// ways to compute them, and bitwise against themselves.
+#include "backends/cuda/kernels/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/reference/reference_backend.h"
+#include "cuda/device_memory.h"
+#include "parity/ops_fixtures.h"
+
+namespace quire::cuda {
+namespace {
+
+using quire::testing::Matrix;
+using quire::testing::MemoryWeight;
+using testing::DeviceTensor;
+
+struct Sizes {
+  int tokens, num_experts, top_k;
+  std::int64_t hidden, intermediate;
+
+  ExpertShape shape() const {
+    return {.num_experts = num_experts,
+            .top_k = top_k,
+            .hidden_size = hidden,
+            .intermediate_size = intermediate,
+            .max_num_tokens = tokens};
+  }
+  std::string describe() const {
+    return std::to_string(tokens) + " tokens, " + std::to_string(top_k) + " of " +
+           std::to_string(num_experts) + " experts of " + std::to_string(intermediate) + " x " +
+           std::to_string(hidden);
+  }
+};
+
+// Where tokens go, on both sides.
+class Routes {
+ public:
+  Routes(std::int64_t tokens, std::int64_t top_k)
+      : experts_(static_cast<std::size_t>(tokens * top_k)),
+        weights_(experts_.size()),
+        host_{Tensor(experts_.data(), DType::kI32, {tokens, top_k}),
+              Tensor(weights_.data(), DType::kF32, {tokens, top_k})},
+        device_experts_(host_.experts),
+        device_weights_(host_.weights) {}
+
+  const ExpertRouting& host() const { return host_; }
+  ExpertRouting device() const { return {device_experts_.tensor(), device_weights_.tensor()}; }
+  const std::vector<std::int32_t>& experts() const { return experts_; }
+  const std::vector<float>& weights() const { return weights_; }
+
+  void fetch() {
+    device_experts_.download(host_.experts);
+    device_weights_.download(host_.weights);
+  }
+  // Random ones; every fourth token goes to the first experts, so that some have many and some none.
+  void draw(int num_experts, std::mt19937& random) {
+    const std::int64_t tokens = host_.experts.dim(0);
+    Matrix logits(DType::kF32, tokens, num_experts, random, 2.0F);
+    for (std::int64_t t = 0; t < tokens; t += 4) {
+      for (std::int64_t j = 0; j < host_.experts.dim(1); ++j)
+        logits.tensor().rows(t, 1).data_as<float>()[j] += 20.0F;
+    }
+    ReferenceBackend().route_experts(host_, logits.tensor(), true);
+    upload(device_experts_, host_.experts);
+    upload(device_weights_, host_.weights);
+  }
+
+ private:
+  static void upload(const DeviceTensor& to, const Tensor& from) {
+    check(cudaMemcpy(to.tensor().data(), from.data(), from.bytes(), cudaMemcpyHostToDevice), "upload");
+  }
+
+  std::vector<std::int32_t> experts_;
+  std::vector<float> weights_;
+  ExpertRouting host_;
+  DeviceTensor device_experts_, device_weights_;
+};
+
+// A layer of experts, tokens for it and their routes.
+class Layer {
+ public:
+  Layer(const Sizes& sizes, DType dtype, std::mt19937& random)
+      : sizes_(sizes),
+        gate_up_(dtype, 2 * sizes.num_experts * sizes.intermediate, sizes.hidden, random,
+                 1.5F / std::sqrt(static_cast<float>(sizes.hidden))),
+        down_(dtype, sizes.num_experts * sizes.hidden, sizes.intermediate, random,
+              1.0F / std::sqrt(static_cast<float>(sizes.intermediate))),
+        x_(dtype, sizes.tokens, sizes.hidden, random),
+        out_(dtype, sizes.tokens, sizes.hidden, random),
+        device_gate_up_(gate_up_.tensor()),
+        device_down_(down_.tensor()),
+        device_x_(x_.tensor()),
+        device_out_(out_.tensor()),
+        workspace_(bytes_of(sizes.shape(), dtype)),
+        device_workspace_(Tensor(workspace_.data(), DType::kU8, {std::ssize(workspace_)})),
+        routes_(sizes.tokens, sizes.top_k) {
+    routes_.draw(sizes.num_experts, random);
+    poison();
+  }
+
+  Routes& routes() { return routes_; }
+  void poison() const {
+    device_out_.poison();
+    device_workspace_.poison();
+  }
+  void run(const LaunchContext& context, bool fixed_order = false) const {
+    experts(context, call(), sizes_.shape(), fixed_order);
+  }
+  // Only so many tokens from `first` on.
+  void run_some(const LaunchContext& context, int first, int count, bool fixed_order) const {
+    ExpertCall some = call();
+    some.x = some.x.rows(first, count);
+    some.out = some.out.rows(first, count);
+    some.routing = {some.routing.experts.rows(first, count), some.routing.weights.rows(first, count)};
+    experts(context, some, sizes_.shape(), fixed_order);
+  }
+
+  std::vector<double> result() const {
+    device_out_.download(out_.tensor());
+    return out_.values();
+  }
+  // By the reference in float32, from the same bits.
+  std::vector<double> expected() const {
+    std::mt19937 unused(0);
+    ReferenceBackend reference;
+    std::vector<std::unique_ptr<Matrix>> matrices;
+    const auto part = [&](const Matrix& all, std::int64_t row, std::int64_t count) {
+      matrices.push_back(std::make_unique<Matrix>(DType::kF32, count, all.tensor().dim(1), unused));
+      const Tensor& to = matrices.back()->tensor();
+      convert(all.tensor().dtype(), all.tensor().rows(row, 1).data(), DType::kF32, to.data(),
+              static_cast<std::size_t>(to.numel()));
+      return std::make_shared<MemoryWeight>(*matrices.back());
+    };
+    std::vector<ExpertParts> parts;
+    for (std::int64_t e = 0; e < sizes_.num_experts; ++e) {
+      parts.push_back({part(gate_up_, 2 * e * sizes_.intermediate, sizes_.intermediate),
+                       part(gate_up_, (2 * e + 1) * sizes_.intermediate, sizes_.intermediate),
+                       part(down_, e * sizes_.hidden, sizes_.hidden)});
+    }
+    part(x_, 0, sizes_.tokens);
+    const Tensor x = matrices.back()->tensor();
+    const Matrix out(DType::kF32, sizes_.tokens, sizes_.hidden, unused);
+    const auto weights = reference.make_experts(parts, sizes_.shape(), DType::kF32);
+    reference.experts(out.tensor(), x, *weights, routes_.host(), {});
+    return out.values();
+  }
+  void expect_right(const std::string& what) const {
+    const std::vector<double> actual = result(), right = expected();
+    const DType dtype = x_.tensor().dtype();
+    const double tolerance = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF16 ? 1e-3 : 8e-3;
+    const auto hidden = static_cast<std::size_t>(sizes_.hidden);
+    for (std::size_t row = 0; row < right.size(); row += hidden) {
+      double difference = 0, norm = 0;
+      for (std::size_t i = row; i < row + hidden; ++i) {
+        difference += (actual[i] - right[i]) * (actual[i] - right[i]);
+        norm += right[i] * right[i];
+      }
+      ASSERT_LT(std::sqrt(difference / norm), tolerance) << what << ", token " << row / hidden;
+    }
+  }
+
+ private:
+  static std::size_t bytes_of(ExpertShape shape, DType dtype) { return expert_workspace_bytes(shape, dtype); }
+  ExpertCall call() const {
+    return {device_out_.tensor(),  device_x_.tensor(), device_gate_up_.tensor(),
+            device_down_.tensor(), routes_.device(),   device_workspace_.tensor()};
+  }
+
+  Sizes sizes_;
+  Matrix gate_up_, down_, x_, out_;
+  DeviceTensor device_gate_up_, device_down_, device_x_, device_out_;
+  std::vector<std::byte> workspace_;
+  DeviceTensor device_workspace_;
+  Routes routes_;
+};
+
+class RoutingTest : public testing::DeviceTest {
+ protected:
+  std::mt19937 random_{3};
+};
+
+TEST_F(RoutingTest, IsThatOfTheReference) {
+  for (const int num_experts : {1, 4, 8, 31, 32, 33, 64, 128, 129, 300, 512}) {
+    for (const int top_k : {1, 2, 5, 8, 16, 32}) {
+      if (top_k > num_experts) continue;
+      for (const bool normalize : {false, true}) {
+        const Matrix logits(DType::kF32, 37, num_experts, random_, 3.0F);
+        const DeviceTensor device_logits(logits.tensor());
+        Routes expected(37, top_k), actual(37, top_k);
+        ReferenceBackend().route_experts(expected.host(), logits.tensor(), normalize);
+        route_experts(context_, actual.device(), device_logits.tensor(), normalize);
+        actual.fetch();
+        const std::string what = std::to_string(top_k) + " of " + std::to_string(num_experts);
+        ASSERT_EQ(actual.experts(), expected.experts()) << what;
+        for (std::size_t i = 0; i < expected.weights().size(); ++i)
+          ASSERT_NEAR(actual.weights()[i], expected.weights()[i], 2e-6) << what;
+      }
+    }
+  }
+}
+
+TEST_F(RoutingTest, TakesTheFirstOfEquals) {
+  const Matrix logits(DType::kF32, 50, 128, random_);
+  auto* values = logits.tensor().data_as<float>();
+  for (int i = 0; i < 50 * 128; ++i) values[i] = std::round(2 * values[i]) / 2;  // zeros of both signs too
+  std::fill_n(values, 128, -std::numeric_limits<float>::infinity());
+  values[77] = 0;
+  const DeviceTensor device_logits(logits.tensor());
+  Routes expected(50, 8), actual(50, 8);
+  ReferenceBackend().route_experts(expected.host(), logits.tensor(), true);
+  route_experts(context_, actual.device(), device_logits.tensor(), true);
+  actual.fetch();
+  EXPECT_EQ(actual.experts(), expected.experts());
+  EXPECT_EQ(actual.weights()[0], 1.0F);
+}
+
+// Sums of the product are in another order, so that near logits may change places.
+TEST_F(RoutingTest, WithTheRoutersProductIsThatOfTheReference) {
+  if (!is_hopper()) GTEST_SKIP() << "the kernel is Hopper's";
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int num_experts : {1, 8, 31, 128, 130, 512}) {
+      for (const std::int64_t hidden : {8, 264, 2048, 4104}) {
+        const int top_k = std::min(num_experts, 8);
+        const int tokens = 1 + num_experts % 8;
+        const Matrix x(dtype, tokens, hidden, random_), router(dtype, num_experts, hidden, random_, 0.1F);
+        const DeviceTensor device_x(x.tensor()), device_router(router.tensor());
+        const Matrix logits(DType::kF32, tokens, num_experts, random_);
+        for (int t = 0; t < tokens; ++t) {
+          for (int e = 0; e < num_experts; ++e) {
+            double sum = 0;
+            for (std::int64_t i = 0; i < hidden; ++i) sum += x.at(t, i) * router.at(e, i);
+            logits.tensor().rows(t, 1).data_as<float>()[e] = static_cast<float>(sum);
+          }
+        }
+        Routes expected(tokens, top_k), actual(tokens, top_k);
+        ReferenceBackend().route_experts(expected.host(), logits.tensor(), true);
+        ASSERT_TRUE(routing_linear_supports(device_x.tensor(), device_router.tensor()));
+        routing_linear(context_, actual.device(), device_x.tensor(), device_router.tensor(), true);
+        actual.fetch();
+        const std::string what = std::to_string(num_experts) + " experts of " + std::to_string(hidden);
+        for (std::size_t i = 0; i < expected.weights().size(); ++i) {
+          ASSERT_NEAR(actual.weights()[i], expected.weights()[i], 2e-5) << what;
+          const auto token = static_cast<std::int64_t>(i) / top_k;
+          ASSERT_NEAR(logits.at(token, actual.experts()[i]), logits.at(token, expected.experts()[i]), 1e-4)
+              << what;
+        }
+      }
+    }
+  }
+}
+
+class ExpertsTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  std::mt19937 random_{17};
+};
+
+TEST_P(ExpertsTest, EqualTheReferenceForEveryShape) {
+  for (const Sizes& sizes :
+       {Sizes{1, 8, 4, 64, 48}, Sizes{3, 4, 2, 64, 96}, Sizes{33, 8, 4, 64, 48}, Sizes{200, 4, 2, 64, 96},
+        Sizes{1, 5, 2, 37, 11}, Sizes{50, 5, 3, 61, 23}, Sizes{7, 6, 6, 136, 40}, Sizes{700, 8, 2, 128, 200},
+        Sizes{300, 300, 6, 64, 24}, Sizes{2, 300, 16, 72, 24}, Sizes{1, 8, 4, 1024, 768},
+        Sizes{20, 8, 4, 776, 384}, Sizes{150, 1, 1, 520, 264}, Sizes{2000, 12, 3, 64, 72}}) {
+    const Layer layer(sizes, GetParam(), random_);
+    for (const bool fixed_order : {false, true}) {
+      layer.poison();
+      layer.run(context_, fixed_order);
+      layer.expect_right(sizes.describe() + (fixed_order ? ", fixed order" : ""));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(ExpertsTest, AreComputedInPassesWhereTokensAreMany) {
+  const Layer layer({9000, 6, 2, 40, 16}, GetParam(), random_);
+  layer.run(context_);
+  layer.expect_right("9000 tokens");
+}
+
+TEST_P(ExpertsTest, AreBitwiseTheSameEveryTime) {
+  for (const int tokens : {1, 6, 900}) {
+    const Layer layer({tokens, 16, 4, 256, 128}, GetParam(), random_);
+    layer.run(context_);
+    const std::vector<double> first = layer.result();
+    for (int i = 0; i < 5; ++i) {
+      layer.poison();
+      layer.run(context_);
+      ASSERT_EQ(layer.result(), first) << tokens << " tokens";
+    }
+  }
+}
+
+TEST_P(ExpertsTest, InFixedOrderDoNotDependOnTheOtherTokens) {
+  const Layer layer({700, 16, 4, 256, 136}, GetParam(), random_);
+  layer.run(context_, true);
+  const std::vector<double> together = layer.result();
+  layer.poison();
+  int first = 0;
+  for (const int count : {1, 2, 5, 92, 600}) {
+    layer.run_some(context_, first, count, true);
+    first += count;
+  }
+  EXPECT_EQ(layer.result(), together);
+}
+
+TEST_P(ExpertsTest, FollowRoutesThatChangeUnderACapturedGraph) {
+  for (const int tokens : {2, 100}) {
+    const Sizes sizes{tokens, 16, 4, 64, 48};
+    Layer layer(sizes, GetParam(), random_);
+    LaunchContext context = context_;
+    check(cudaStreamCreate(&context.stream), "stream");
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    layer.run(context);
+    check(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal), "capture");
+    layer.run(context);
+    check(cudaStreamEndCapture(context.stream, &graph), "capture");
+    check(cudaGraphInstantiate(&executable, graph, 0), "graph");
+    for (int i = 0; i < 3; ++i) {
+      check(cudaStreamSynchronize(context.stream), "replay");
+      layer.routes().draw(sizes.num_experts, random_);
+      layer.poison();
+      check(cudaDeviceSynchronize(), "poison");
+      check(cudaGraphLaunch(executable, context.stream), "replay");
+      layer.expect_right(sizes.describe() + ", replay " + std::to_string(i));
+    }
+    check(cudaGraphExecDestroy(executable), "graph");
+    check(cudaGraphDestroy(graph), "graph");
+    check(cudaStreamDestroy(context.stream), "stream");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, ExpertsTest, ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+}  // namespace
+}  // namespace quire::cuda
