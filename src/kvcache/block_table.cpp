@@ -8,18 +8,31 @@
 namespace quire {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
-    : pool_(other.pool_), block_size_(other.block_size_), blocks_(std::exchange(other.blocks_, {})) {}
+    : pool_(other.pool_),
+      block_size_(other.block_size_),
+      blocks_(std::exchange(other.blocks_, {})),
+      num_released_(std::exchange(other.num_released_, 0)) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(block_size_, other.block_size_);
   std::swap(blocks_, other.blocks_);
+  std::swap(num_released_, other.num_released_);
   return *this;
 }
 
 void BlockTable::share(BlockId block) {
   pool_->acquire(block);
   blocks_.push_back(block);
+}
+
+void BlockTable::release_front(int count) {
+  for (; num_released_ < count; ++num_released_) {
+    if (num_released_ == size())
+      blocks_.push_back(kNoBlock);
+    else
+      pool_->release(std::exchange(blocks_[static_cast<std::size_t>(num_released_)], kNoBlock));
+  }
 }
 
 int BlockTable::writable(int first, int wanted) const {
@@ -53,12 +66,15 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
 
 BlockTable BlockTable::fork() const {
   BlockTable copy(*pool_, block_size_);
-  for (const BlockId block : blocks_) copy.share(block);
+  copy.release_front(num_released_);
+  for (const BlockId block : held()) copy.share(block);
   return copy;
 }
 
 void BlockTable::clear() {
-  for (; !blocks_.empty(); blocks_.pop_back()) pool_->release(blocks_.back());
+  for (; size() > num_released_; blocks_.pop_back()) pool_->release(blocks_.back());
+  blocks_.clear();
+  num_released_ = 0;
 }
 
 }  // namespace quire

@@ -26,6 +26,9 @@ SchedulerConfig validated(SchedulerConfig config) {
     fail("block-size is {}; it must be a power of two from 8 to 256", size);
   if (config.num_host_blocks < 0)
     fail("{} blocks of host memory; there can be none below 0", config.num_host_blocks);
+  if (config.sliding_window < 0 || config.sliding_window > kMaxModelLen)
+    fail("a sliding window of {} tokens; it must be from 1 to {}, or 0 for none", config.sliding_window,
+         kMaxModelLen);
   if (config.num_blocks < 1) fail("the KV cache has no room for a block of {} tokens", size);
   if (!config.hash_seed) {
     std::random_device device;
@@ -45,9 +48,16 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
 }
 
+int Scheduler::longest_alone() const {
+  const bool holds_window = config_.sliding_window > 0 &&
+                            blocks_across(config_.sliding_window, config_.block_size) <= config_.num_blocks;
+  const std::int64_t capacity = std::int64_t{config_.num_blocks} * config_.block_size;
+  return holds_window ? kMaxModelLen : static_cast<int>(std::min(capacity, std::int64_t{kMaxModelLen}));
+}
+
 int Scheduler::add(SequenceRequest request) {
   const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
-  const std::int64_t capacity = std::int64_t{config_.num_blocks} * config_.block_size;
+  const std::int64_t capacity = longest_alone();
   if (num_prompt == 0) fail("the prompt is empty; at least one token is needed");
   if (request.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", request.max_tokens);
   // Where the prompt is all, the token behind it is none.
@@ -245,7 +255,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   sequence.num_pending += ends_text ? 1 : 0;
   sequence.has_sampled |= plan.sample;
   draft.budget -= num_tokens;
-  drafted_.sequences.push_back({&sequence, num_tokens, plan.output, ends_text});
+  drafted_.sequences.push_back({&sequence, num_tokens, last, plan.output, ends_text});
   draft.plan.sequences.push_back(std::move(plan));
 }
 
@@ -260,10 +270,18 @@ void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& dra
     in_flight_.back().replaced.push_back(copies.front().from);
     pool_.acquire(copies.front().from);
   }
-  plan.first_new_block = start ? 0 : first_changed;
+  plan.first_new_block = start ? sequence.table.num_released() : first_changed;
   const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
   plan.new_blocks.assign(blocks.begin(), blocks.end());
   draft.plan.block_copies.insert(draft.plan.block_copies.end(), copies.begin(), copies.end());
+}
+
+// Blocks that no step in flight attends to, nor any position from `position` on.
+void Scheduler::release_outside(Sequence& sequence, int position) {
+  const int count = num_outside(position);
+  if (count <= sequence.table.num_released()) return;
+  sequence.table.release_front(count);
+  admission_blocked_ = false;
 }
 
 void Scheduler::release_replaced(PlannedStep& step) {
@@ -284,12 +302,15 @@ void Scheduler::forget_block_to_write(const Sequence& sequence) {
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
 // blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
-// for the older ones to end. A beam takes what held ones of its own search have before it waits for itself.
+// for the older ones to end. So it does where its own steps in flight have blocks that leave its window. A
+// beam takes what held ones of its own search have before it waits for itself.
 int Scheduler::make_room(const Sequence& sequence, int wanted) {
   while (true) {
     const int writable = sequence.table.writable(sequence.num_planned, wanted);
     Sequence& last = *running_.back();
     if (writable > 0) return writable;
+    if (num_outside(sequence.num_planned) > sequence.table.num_released() && sequence.num_in_flight > 0)
+      return 0;
     if (&last == &sequence) {
       if (strip_held_sibling(sequence)) continue;
       return 0;
@@ -310,9 +331,15 @@ void Scheduler::index_full_blocks(Sequence& sequence) {
   const int num_tokens = std::min(sequence.num_planned, static_cast<int>(sequence.tokens.size()));
   for (; sequence.num_indexed < num_tokens / config_.block_size; ++sequence.num_indexed) {
     const auto i = static_cast<std::size_t>(sequence.num_indexed);
-    sequence.last_index = prefix_cache_.insert(
-        sequence.table.blocks()[i],
-        {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size), sequence.salt});
+    const PrefixCache::Key key = {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size),
+                                  sequence.salt};
+    if (sequence.num_indexed >= sequence.table.num_released()) {
+      sequence.last_index = prefix_cache_.insert(sequence.table.blocks()[i], key);
+    } else if (const auto found = prefix_cache_.find(key)) {  // a block before its window, which it never had
+      sequence.last_index = *found;
+    } else {
+      return;
+    }
   }
 }
 
@@ -348,9 +375,12 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   sequence.num_pending -= planned.ends_text ? 1 : 0;
   sequence.suspect &= !planned.ends_text;
   if (result.token == SequenceResult::kInvalidLogits) {
-    // Its keys and values may be as broken as its logits.
-    for (const BlockId block : sequence.table.blocks()) prefix_cache_.erase(block);
+    // Its keys and values may be as broken as its logits, those that it has given back included.
+    for (const BlockId block : sequence.table.held()) prefix_cache_.erase(block);
+    for (const BlockId block : prefix_cache_.match(sequence.tokens, sequence.salt))
+      prefix_cache_.erase(block);
   }
+  release_outside(sequence, planned.last);
   if (sequence.state == SequenceState::kRetiring) {
     if (sequence.num_in_flight == 0) end(sequence);
     return;
@@ -419,61 +449,6 @@ void Scheduler::forget(Sequence& sequence) {
   forget_saved(sequence.saved, sequence.saved.blocks.size());
   if (sequence.request.deadline) deadlines_.erase({*sequence.request.deadline, id});
   sequences_.erase(id);
-}
-
-SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
-  SequenceUpdate update;
-  update.id = sequence.request.id;
-  update.finish = FinishReason::kError;
-  update.num_cached_tokens = sequence.num_cached_tokens;
-  return update;
-}
-
-std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
-  in_flight_.push_back(std::exchange(drafted_, {}));  // where planning was left in the middle
-  std::vector<SequenceId> lost;
-  for (PlannedStep& step : in_flight_) {
-    for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->request.id);
-    release_replaced(step);
-    for (const BlockId block : step.restored) host_pool_.release(block);
-  }
-  in_flight_.clear();
-  prefix_cache_.clear();
-  // Nor need what was to be saved have been.
-  for (auto& [id, sequence] : sequences_) forget_saved(sequence.saved, sequence.saved.blocks.size());
-  saves_.clear();
-  std::vector<SequenceUpdate> updates;
-  for (const SequenceId id : lost) {
-    const auto found = sequences_.find(id);
-    if (found == sequences_.end()) continue;  // it was in several steps
-    Sequence& sequence = found->second;
-    sequence.num_in_flight = sequence.num_pending = 0;
-    const bool was_alone = sequence.suspect && lost.size() == 1;
-    if (was_alone && sequence.state == SequenceState::kRunning) updates.push_back(error_update(sequence));
-    if (was_alone || sequence.state == SequenceState::kRetiring) {
-      end(sequence);
-      continue;
-    }
-    sequence.suspect = true;
-    sequence.started = false;  // what it holds may never have been written
-  }
-  // Nor may the blocks of a sibling that a fork stands on.
-  const auto started = [](const Sequence* sequence) { return sequence->started; };
-  while (!std::all_of(running_.begin(), running_.end(), started)) preempt_last();
-  return updates;
-}
-
-std::vector<SequenceUpdate> Scheduler::fail_all() {
-  std::vector<SequenceUpdate> updates = fail_in_flight();
-  std::vector<SequenceId> left;
-  for (const auto& [id, sequence] : sequences_) left.push_back(id);
-  for (const SequenceId id : left) {
-    if (!abort(id)) continue;
-    SequenceUpdate& update = updates.emplace_back();
-    update.id = id;
-    update.finish = FinishReason::kError;
-  }
-  return updates;
 }
 
 SchedulerStats Scheduler::stats() const {

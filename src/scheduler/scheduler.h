@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,7 @@ struct SchedulerConfig {
   int max_num_seqs = 256;             // slots
   int max_num_batched_tokens = 2048;  // of a step
   int max_model_len = 0;              // tokens of a sequence, prompt and output
+  int sliding_window = 0;             // tokens a position attends to, itself included; 0: all
   int block_size = 16;                // tokens; a power of two, 8 to 256
   int num_blocks = 0;
   int num_host_blocks = 0;          // in host memory, for what preempted sequences had in theirs
@@ -162,6 +164,7 @@ class Scheduler {
   struct PlannedSequence {
     Sequence* sequence;
     int num_tokens;
+    int last;  // the position behind them
     OutputKind output;
     bool ends_text;  // its last position is the sequence's: there is a sample, or what is pooled
   };
@@ -182,7 +185,7 @@ class Scheduler {
   };
   // What is computed of a sequence when it is admitted.
   struct Head {
-    std::vector<BlockId> blocks;
+    std::vector<BlockId> blocks;  // from its first on; those in its window are shared
     int num_tokens = 0;    // in them and the restored ones; a last one that is shared and not full is copied
     int num_restored = 0;  // blocks that follow, from host memory
     bool forked = false;   // the shared ones are those of a sequence of the same family
@@ -199,6 +202,7 @@ class Scheduler {
   const Sequence* find_sibling(const Sequence& sequence) const;
   Head find_shared(const Sequence& sequence, const Sequence* sibling) const;
   Head find_head(const Sequence& sequence, const Sequence* sibling) const;
+  std::span<const BlockId> shared_blocks(const Head& head) const;
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
@@ -206,6 +210,7 @@ class Scheduler {
   void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
   void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
   void release_replaced(PlannedStep& step);
+  void release_outside(Sequence& sequence, int position);
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
@@ -227,6 +232,13 @@ class Scheduler {
   void check_sequence(const Sequence& sequence) const;
   void check_order() const;
   int blocks_for(int num_tokens) const { return (num_tokens + config_.block_size - 1) / config_.block_size; }
+  // How many of a sequence's first blocks no position from `position` on attends to.
+  int num_outside(int position) const {
+    const int window = config_.sliding_window;
+    return window == 0 ? 0 : std::max(0, position + 1 - window) / config_.block_size;
+  }
+  // Tokens that a sequence may have computed if it has the whole cache for itself.
+  int longest_alone() const;
 
   SchedulerConfig config_;
   BlockPool pool_;

@@ -76,7 +76,7 @@ int Scheduler::num_held_from(std::size_t place) const {
   std::unordered_map<BlockId, int> holders;
   int count = 0;
   for (std::size_t i = place; i < running_.size(); ++i) {
-    for (const BlockId block : running_[i]->table.blocks())
+    for (const BlockId block : running_[i]->table.held())
       count += ++holders[block] == pool_.ref_count(block) ? 1 : 0;
   }
   return count;
@@ -97,15 +97,16 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   return found;
 }
 
-// What it can share, and behind that what is saved, if the two meet.
+// What it can share, and behind that what is saved, if the two meet or the window begins there.
 Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
   Head head = find_shared(sequence, sibling);
   const int num_full = head.num_tokens / config_.block_size;
   const SavedBlocks& saved = sequence.saved;
-  if (saved.num_tokens <= head.num_tokens || saved.first > num_full) return head;
+  const int num_before = std::max(num_full, num_outside(saved.num_tokens));
+  if (saved.num_tokens <= head.num_tokens || saved.first > num_before) return head;
   head.blocks.resize(static_cast<std::size_t>(num_full));
   head.num_tokens = saved.num_tokens;
-  head.num_restored = blocks_for(saved.num_tokens) - num_full;
+  head.num_restored = blocks_for(saved.num_tokens) - num_before;
   return head;
 }
 
@@ -119,34 +120,49 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
   head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
   if (!sibling || num_common <= head.num_tokens) return head;
+  if (sibling->table.num_released() > num_outside(num_common)) return head;
   const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
   return {{common.begin(), common.end()}, num_common, 0, true};
 }
 
+std::span<const BlockId> Scheduler::shared_blocks(const Head& head) const {
+  const auto num_before = static_cast<std::size_t>(num_outside(head.num_tokens));
+  return std::span(head.blocks).subspan(std::min(num_before, head.blocks.size()));
+}
+
 // The blocks it takes for all its tokens, beside those it can share, and for the next ones.
 int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
-  const auto num_shared = std::count_if(head.blocks.begin(), head.blocks.end(),
+  const auto blocks = shared_blocks(head);
+  const auto num_shared = std::count_if(blocks.begin(), blocks.end(),
                                         [this](BlockId block) { return pool_.ref_count(block) > 0; });
   const int num_copied = head.num_restored == 0 && head.num_tokens % config_.block_size != 0 ? 1 : 0;
   return blocks_ahead(sequence) - static_cast<int>(num_shared) + num_copied;
 }
 
 // The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
-// and for the copy of a shared one that it will write. Alone, never more than the whole cache has.
+// and for the copy of a shared one that it will write. It gives back what leaves its window before a later
+// step takes more. Alone, never more than the whole cache has.
 int Scheduler::blocks_ahead(const Sequence& sequence) const {
   if (is_stripped(sequence)) return 0;
   const int most = blocks_for(sequence.max_length - 1);
   const auto blocks = sequence.table.blocks();
   const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
   const int copies = next < blocks.size() && pool_.ref_count(blocks[next]) > 1 ? 1 : 0;
-  return copies + std::max(0, std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size());
+  int num_new = std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size();
+  if (config_.sliding_window > 0) {
+    const int span = std::min(sequence.num_unplanned(), config_.max_num_batched_tokens) + config_.block_size;
+    const int at_once = blocks_across(config_.sliding_window - 1 + span, config_.block_size);
+    num_new = std::min(num_new, std::min(at_once, pool_.num_blocks()) - sequence.table.num_held());
+  }
+  return copies + std::max(0, num_new);
 }
 
 void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequence* sibling) {
   sequence.state = SequenceState::kRunning;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
-  for (const BlockId block : head.blocks) sequence.table.share(block);
+  sequence.table.release_front(num_outside(head.num_tokens));
+  for (const BlockId block : shared_blocks(head)) sequence.table.share(block);
   for (int i = 0; i < head.num_restored; ++i) sequence.table.append();
   forget_saved(sequence.saved, sequence.saved.blocks.size() - static_cast<std::size_t>(head.num_restored));
   sequence.num_planned = head.num_tokens;

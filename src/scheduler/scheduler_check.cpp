@@ -21,7 +21,7 @@ void Scheduler::check() const {
     check_sequence(sequence);
     num_parked += sequence.state == SequenceState::kParked ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
-    for (const BlockId block : sequence.table.blocks()) ++num_holders.at(static_cast<std::size_t>(block));
+    for (const BlockId block : sequence.table.held()) ++num_holders.at(static_cast<std::size_t>(block));
     for (const BlockId block : sequence.saved.blocks) ++num_savers.at(static_cast<std::size_t>(block));
     if (sequence.slot < 0) continue;  // it holds nothing
     const auto slot = static_cast<std::size_t>(sequence.slot);
@@ -103,7 +103,9 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   QUIRE_CHECK(sequence.state != SequenceState::kRetiring || num_in_flight > 0, "6: sequence {} is kept", id);
   QUIRE_CHECK(sequence.table.size() == blocks_for(sequence.num_planned), "5, 6: sequence {} holds {} blocks",
               id, sequence.table.size());
-  QUIRE_CHECK(blocks_for(sequence.max_length - 1) <= pool_.num_blocks(), "7: sequence {} cannot end", id);
+  QUIRE_CHECK(sequence.table.num_released() == num_outside(sequence.num_planned - num_tokens_in_flight),
+              "17: sequence {} has given {} blocks back", id, sequence.table.num_released());
+  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone(), "7: sequence {} cannot end", id);
   if (sequence.state != SequenceState::kRunning) return;
   QUIRE_CHECK(sequence.num_planned <= sequence.length() && sequence.length() <= sequence.max_length,
               "14: sequence {}", id);

@@ -23,21 +23,21 @@ void Scheduler::preempt_last() {
 }
 
 // The blocks behind those that others hold as well, if host memory has room for all of them; all blocks of a
-// sequence that may share none. The pool may give them away at once: the next step saves before it does
-// anything else.
+// sequence that may share none, or that could not reach them through the prefix cache: it has given back
+// those before. The pool may give them away at once: the next step saves before it does anything else.
 void Scheduler::save_blocks(Sequence& sequence) {
-  const auto blocks = sequence.table.blocks();
+  const auto blocks = sequence.table.held();
   const auto is_own = [this](BlockId block) { return pool_.ref_count(block) == 1; };
-  const auto first = of_every_position(sequence.request.prompt_output)
-                         ? blocks.begin()
-                         : std::find_if(blocks.begin(), blocks.end(), is_own);
+  const bool saves_all =
+      of_every_position(sequence.request.prompt_output) || sequence.table.num_released() > 0;
+  const auto first = saves_all ? blocks.begin() : std::find_if(blocks.begin(), blocks.end(), is_own);
   const auto num_blocks = static_cast<int>(blocks.end() - first);
-  const auto index = static_cast<int>(first - blocks.begin());
-  const int num_before = index * config_.block_size;
+  const auto num_shared = static_cast<int>(first - blocks.begin());
+  const int num_before = num_shared * config_.block_size;
   if (sequence.num_planned <= num_before || num_blocks > host_pool_.num_free() ||
       !config_.preemption.saving_pays(num_before, sequence.num_planned - num_before, num_blocks))
     return;
-  sequence.saved = {index, sequence.num_planned, {}};
+  sequence.saved = {sequence.table.num_released() + num_shared, sequence.num_planned, {}};
   for (auto block = first; block != blocks.end(); ++block) {
     const BlockId to = host_pool_.allocate();
     saves_.push_back({*block, to});

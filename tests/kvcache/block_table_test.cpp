@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <utility>
@@ -85,6 +86,53 @@ TEST(BlockTableTest, AForkAtABlockBorderCopiesNothing) {
   EXPECT_TRUE(copies.empty());
   EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 1}));
   EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 2}));
+}
+
+TEST(BlockTableTest, GivesItsFrontBackAndKeepsTheOthersInPlace) {
+  BlockPool pool(6);
+  BlockTable table(pool, kBlockSize);
+  std::vector<BlockCopy> copies;
+  table.prepare_write(0, 28, copies);
+  table.release_front(2);
+  table.release_front(1);  // less than before: nothing
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, 2, 3}));
+  EXPECT_EQ(table.num_held(), 2);
+  EXPECT_EQ(pool.num_free(), 4);
+
+  BlockTable fork = table.fork();
+  EXPECT_EQ(ids(fork), ids(table));
+  EXPECT_EQ(fork.prepare_write(28, 33, copies), 3);
+  EXPECT_EQ(copies, (std::vector<BlockCopy>{{3, 4}}));
+  EXPECT_EQ(ids(fork), (std::vector<BlockId>{kNoBlock, kNoBlock, 2, 4, 5}));
+  fork.release_front(3);
+  EXPECT_EQ(pool.ref_count(2), 1);  // the other's
+
+  table = std::move(fork);
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, kNoBlock, 4, 5}));
+  table.clear();
+  fork.clear();
+  EXPECT_EQ(table.size(), 0);
+  EXPECT_EQ(table.num_released(), 0);
+  EXPECT_EQ(pool.num_free(), 6);
+}
+
+TEST(BlockTableTest, MayBeginBehindBlocksThatItNeverHad) {
+  BlockPool pool(4);
+  BlockTable table(pool, kBlockSize);
+  table.release_front(2);
+  table.append();
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, 0}));
+  EXPECT_EQ(table.writable(20, 100), 28);
+  EXPECT_EQ(pool.num_free(), 3);
+}
+
+TEST(BlockTableTest, CountsTheBlocksThatTokensInARowTakeAtMost) {
+  for (int num_tokens = 1; num_tokens < 40; ++num_tokens) {
+    int most = 0;
+    for (int first = 0; first < kBlockSize; ++first)
+      most = std::max(most, (first + num_tokens - 1) / kBlockSize + 1);
+    EXPECT_EQ(blocks_across(num_tokens, kBlockSize), most);
+  }
 }
 
 // Many forks of forks write at random; what each has written it must find, and nobody else's.

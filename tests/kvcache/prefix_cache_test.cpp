@@ -91,6 +91,23 @@ TEST_P(PrefixCacheTest, AChildDiesWithItsParentEvenWhereTheParentIdReturns) {
   EXPECT_EQ(cache_.find({other, tokens_from(50), 0}), std::nullopt);
 }
 
+// A sequence that gives its first blocks back goes on adding what follows them.
+TEST_P(PrefixCacheTest, AChildAddedWhenItsParentIsGoneIsNeverMatched) {
+  const auto parent = add({}, tokens_from(0));
+  pool_.release(parent.block);
+  while (pool_.num_free() > 1) pool_.allocate();
+  const BlockId reused = pool_.allocate();
+  ASSERT_EQ(reused, parent.block);
+  pool_.release(1);
+  const auto child = add(parent, tokens_from(kBlockSize));
+  EXPECT_TRUE(cache_.contains(child.block));
+  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{});
+
+  const auto again = cache_.insert(reused, {{}, tokens_from(0), 0});  // in the very block
+  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{again.block});
+  cache_.check();
+}
+
 TEST_P(PrefixCacheTest, ForgetsWhatItIsToldTo) {
   const auto first = add({}, tokens_from(0));
   const auto second = add({}, tokens_from(1));

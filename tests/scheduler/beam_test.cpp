@@ -15,10 +15,7 @@ namespace {
 class Searches {
  public:
   Searches(const SchedulerConfig& config, int depth, std::uint32_t seed)
-      : scheduler(with_fault(config)),
-        runner(config.num_blocks, config.block_size, config.max_num_seqs, config.num_host_blocks),
-        depth_(depth),
-        random_(seed) {}
+      : scheduler(with_fault(config)), runner(config), depth_(depth), random_(seed) {}
 
   SequenceId add(int width, int num_prompt, int max_tokens, int priority = 0) {
     SequenceRequest request = Engine::request_of(num_prompt, max_tokens);
@@ -230,6 +227,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.hash_bits = seed % 3 == 0 ? 2 : 64;
     config.num_host_blocks = seed % 2 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
+    if (seed % 7 < 3) config.sliding_window = any(1, 24);
     Searches searches(config, any(1, 3), seed);
     std::set<SequenceId> added;
     for (int i = any(2, 6); i > 0; --i) {

@@ -38,9 +38,7 @@ struct Outcome {
 class Engine {
  public:
   explicit Engine(const SchedulerConfig& config, int depth = 1)
-      : scheduler(config),
-        runner(config.num_blocks, config.block_size, config.max_num_seqs, config.num_host_blocks),
-        depth_(depth) {}
+      : scheduler(config), runner(config), depth_(depth) {}
 
   SequenceId add(SequenceRequest request) {
     request.id = ++last_id_;

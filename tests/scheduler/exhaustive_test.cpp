@@ -45,6 +45,16 @@ Case with_host_blocks(Case result) {
   return result;
 }
 
+// The first prompt takes five blocks, of which four hold a window and a step at most.
+Case with_window(Case result) {
+  result.name += "_window";
+  result.config.sliding_window = 9;
+  const int priority = result.requests[0].priority;
+  result.requests[0] = Engine::request_of(36, 4);
+  result.requests[0].priority = priority;
+  return result;
+}
+
 // The first request takes two steps for its prompt, and may be preempted between them.
 Case with_pooling(Case result) {
   result.name += "_pooling";
@@ -145,16 +155,19 @@ TEST_P(ExhaustiveTest, EveryOrderKeepsEveryInvariant) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, ExhaustiveTest,
-    ::testing::Values(make_case("plain", 1, false, SchedulingPolicy::kFcfs, 1),
-                      make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1),
-                      make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
-                      make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
-                      make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
-                      with_pooling(with_host_blocks(make_case("priorities", 2, true,
-                                                              SchedulingPolicy::kPriority, 1))),
-                      with_host_blocks(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
-                      with_host_blocks(make_case("family", 2, false, SchedulingPolicy::kPriority, 2)),
-                      make_case("family_with_priorities", 2, false, SchedulingPolicy::kPriority, 2)),
+    ::testing::Values(
+        make_case("plain", 1, false, SchedulingPolicy::kFcfs, 1),
+        make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1),
+        make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
+        make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
+        make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
+        with_pooling(with_host_blocks(make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1))),
+        with_host_blocks(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
+        with_host_blocks(make_case("family", 2, false, SchedulingPolicy::kPriority, 2)),
+        make_case("family_with_priorities", 2, false, SchedulingPolicy::kPriority, 2),
+        with_window(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
+        with_window(make_case("prefix_caching", 2, true, SchedulingPolicy::kPriority, 1)),
+        with_window(with_host_blocks(make_case("family", 2, true, SchedulingPolicy::kPriority, 2)))),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "kvcache/ids.h"
-#include "scheduler/sequence.h"
-#include "scheduler/step_plan.h"
+#include "scheduler/scheduler.h"
 
 namespace quire::testing {
 
@@ -92,11 +91,12 @@ class History {
 // attended does not hold what the sequence's own history says.
 class FakeRunner {
  public:
-  FakeRunner(int num_blocks, int block_size, int num_slots, int num_host_blocks = 0)
-      : block_size_(block_size),
-        cells_(static_cast<std::size_t>(num_blocks * block_size)),
-        host_cells_(static_cast<std::size_t>(num_host_blocks * block_size)),
-        slots_(static_cast<std::size_t>(num_slots)) {}
+  explicit FakeRunner(const SchedulerConfig& config)
+      : block_size_(config.block_size),
+        window_(config.sliding_window),
+        cells_(static_cast<std::size_t>(config.num_blocks * config.block_size)),
+        host_cells_(static_cast<std::size_t>(config.num_host_blocks * config.block_size)),
+        slots_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
   std::map<SequenceId, History> histories;  // of every sequence that may come
 
@@ -149,21 +149,24 @@ class FakeRunner {
     Slot& slot = slots_.at(static_cast<std::size_t>(plan.slot));
     if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken, 0};
     require(slot.sequence == plan.sequence, "the slot is another's", plan.sequence);
-    require(plan.first_new_block <= static_cast<int>(slot.table.size()), "the table has a hole",
+    require(plan.start || plan.first_new_block <= static_cast<int>(slot.table.size()), "the table has a hole",
             plan.sequence);
-    slot.table.resize(static_cast<std::size_t>(plan.first_new_block));
+    slot.table.resize(static_cast<std::size_t>(plan.first_new_block), kNoBlock);
     slot.table.insert(slot.table.end(), plan.new_blocks.begin(), plan.new_blocks.end());
     require(static_cast<int>(slot.table.size()) * block_size_ >= plan.first_position + plan.num_tokens,
             "the span has no blocks", plan.sequence);
   }
 
+  // Of the span's first position, which looks back farthest; up to num_positions.
   void check_past(const SequencePlan& plan, int num_positions) {
     History& history = histories.at(plan.sequence);
     const std::vector<BlockId>& table = slots_[static_cast<std::size_t>(plan.slot)].table;
-    for (int first = 0; first < num_positions; first += block_size_) {
-      const auto past = history.hashes(first, std::min(block_size_, num_positions - first));
+    int first = window_ == 0 ? 0 : std::max(0, plan.first_position - window_ + 1);
+    for (int count = 0; first < num_positions; first += count) {
+      count = std::min(block_size_ - first % block_size_, num_positions - first);
+      const auto past = history.hashes(first, count);
       require(std::equal(past.begin(), past.end(),
-                         &cell(table[static_cast<std::size_t>(first / block_size_)], 0)),
+                         &cell(table[static_cast<std::size_t>(first / block_size_)], first % block_size_)),
               "a wrong key is attended", plan.sequence);
     }
   }
@@ -232,6 +235,7 @@ class FakeRunner {
   }
 
   int block_size_;
+  int window_;                             // positions that each attends to, itself included; 0: all
   std::vector<std::uint64_t> cells_;       // [num_blocks, block_size]: the history each position holds
   std::vector<std::uint64_t> host_cells_;  // [num_host_blocks, block_size]
   std::vector<Slot> slots_;

@@ -54,6 +54,8 @@ struct Scenario {
     scenario.depth = 1 + bytes[7] % 3;
     constexpr int kHostBlocks[] = {0, 5, 40};
     config.num_host_blocks = kHostBlocks[bytes[7] / 3 % 3];
+    constexpr int kWindows[] = {0, 0, 1, 5, 8, 13, 24, 70};
+    config.sliding_window = kWindows[bytes[7] / 9 % 8];
     bytes = bytes.subspan(kHeader);
     for (; bytes.size() >= 4 && scenario.operations.size() < kMaxOperations; bytes = bytes.subspan(4))
       scenario.operations.push_back({bytes[0], bytes[1], bytes[2], bytes[3]});
@@ -62,11 +64,11 @@ struct Scenario {
 
   std::string describe() const {
     std::string text = format_text(
-        "slots {} budget {} context {} block size {} blocks {} host blocks {} priorities {} caching {} "
-        "hash bits {} depth {}\n",
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.block_size,
-        config.num_blocks, config.num_host_blocks, config.policy == SchedulingPolicy::kPriority,
-        config.enable_prefix_caching, config.hash_bits, depth);
+        "slots {} budget {} context {} window {} block size {} blocks {} host blocks {} priorities {} "
+        "caching {} hash bits {} depth {}\n",
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.sliding_window,
+        config.block_size, config.num_blocks, config.num_host_blocks,
+        config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
@@ -80,10 +82,7 @@ struct Scenario {
 class Harness {
  public:
   explicit Harness(const Scenario& scenario)
-      : config_(scenario.config),
-        depth_(scenario.depth),
-        scheduler_(with_fault(config_)),
-        runner_(config_.num_blocks, config_.block_size, config_.max_num_seqs, config_.num_host_blocks) {}
+      : config_(scenario.config), depth_(scenario.depth), scheduler_(with_fault(config_)), runner_(config_) {}
 
   void run(std::span<const Operation> operations) {
     for (const Operation& operation : operations) {
@@ -117,8 +116,8 @@ class Harness {
   void add(SequenceRequest request, int num_outputs) {
     const auto num_prompt = static_cast<int>(request.prompt.size());
     const int longest = config_.max_model_len - (is_pooled(request.prompt_output) ? 0 : 1);
-    const bool possible = num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest &&
-                          num_prompt <= config_.num_blocks * config_.block_size;
+    const bool possible =
+        num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest && num_prompt <= longest_in_cache();
     if (num_outputs > 1) request.family = last_id_ + 1;
     for (int i = 0; i < num_outputs; ++i) {
       request.id = ++last_id_;
@@ -155,7 +154,7 @@ class Harness {
       return failed;
     }
     require(plan->id == ++last_plan_, "plans are not counted", plan->id);
-    Step step{plan->id, {}, {}};
+    Step step{plan->id, plan->num_tokens, {}, {}};
     int num_tokens = 0;
     std::set<SequenceId> planned;
     std::set<int> slots;
@@ -208,6 +207,7 @@ class Harness {
       }
     }
     const SchedulerStats stats = scheduler_.stats();
+    check_windows(stats);
     require(stats.num_running + stats.num_waiting >= static_cast<int>(alive_.size()),
             "9: one is in no state");
     require(scheduler_.has_unfinished() == !alive_.empty(), "9: unfinished or not");
@@ -234,6 +234,7 @@ class Harness {
   int num_in_flight() const { return runner_.num_in_flight(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
   std::uint64_t num_block_copies() const { return num_block_copies_; }
+  std::uint64_t num_outside() const { return num_outside_; }
 
  private:
   struct Request {
@@ -244,6 +245,7 @@ class Harness {
   };
   struct Step {
     std::uint64_t id;
+    int num_tokens;
     std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples or pools
     std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
   };
@@ -342,16 +344,34 @@ class Harness {
   void record_blocks(const SequencePlan& sequence, Step& step) {
     std::vector<BlockId>& table = tables_[sequence.slot];
     if (sequence.start) table.clear();
-    table.resize(static_cast<std::size_t>(sequence.first_new_block));
+    table.resize(static_cast<std::size_t>(sequence.first_new_block), kNoBlock);
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
-    for (const BlockId block : table) step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+    for (const BlockId block : blocks_used(sequence))
+      step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+    num_outside_ += table.size() - blocks_used(sequence).size();
+  }
+  // Those that its span writes or attends to.
+  std::span<const BlockId> blocks_used(const SequencePlan& sequence) const {
+    const int window = config_.sliding_window;
+    const int first = window == 0 ? 0 : std::max(0, sequence.first_position - window + 1);
+    return std::span(tables_.at(sequence.slot)).subspan(static_cast<std::size_t>(first / config_.block_size));
   }
 
-  // 3: what a sequence writes, no other of the step has in its table.
+  // 17: of each sequence there are its window, what its steps in flight write, and what they replace.
+  void check_windows(const SchedulerStats& stats) const {
+    if (config_.sliding_window == 0) return;
+    int most = stats.num_running * blocks_of_a_window();
+    for (const Step& step : in_flight_)
+      most += step.num_tokens / config_.block_size + 2 * static_cast<int>(step.sequences.size());
+    require(stats.num_blocks - stats.num_free_blocks <= most, "17: blocks outside all windows are held");
+  }
+  int blocks_of_a_window() const { return blocks_across(config_.sliding_window, config_.block_size); }
+
+  // 3: what a sequence writes, no other of the step uses.
   void check_writes(const StepPlan& plan) const {
     std::map<BlockId, int> num_holders;
     for (const SequencePlan& sequence : plan.sequences)
-      for (const BlockId block : tables_.at(sequence.slot)) ++num_holders[block];
+      for (const BlockId block : blocks_used(sequence)) ++num_holders[block];
     for (const SequencePlan& sequence : plan.sequences) {
       const std::vector<BlockId>& table = tables_.at(sequence.slot);
       for (auto i = static_cast<std::size_t>(sequence.first_position / config_.block_size); i < table.size();
@@ -441,7 +461,12 @@ class Harness {
     const SequenceRequest& asked = requests_.at(id).asked;
     if (is_pooled(asked.prompt_output)) return static_cast<int>(asked.prompt.size()) + 1;
     return std::min({static_cast<int>(asked.prompt.size()) + asked.max_tokens, config_.max_model_len,
-                     config_.num_blocks * config_.block_size + 1});
+                     longest_in_cache() + 1});
+  }
+  // Where any window fits, so does what is as long as the context.
+  int longest_in_cache() const {
+    const bool fits = config_.sliding_window > 0 && blocks_of_a_window() <= config_.num_blocks;
+    return fits ? config_.max_model_len : config_.num_blocks * config_.block_size;
   }
   // Every younger sequence may first have to drain and yield.
   int stall_limit() const { return (depth_ + 1) * (config_.max_num_seqs + 1); }
@@ -461,6 +486,7 @@ class Harness {
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
   std::uint64_t num_block_copies_ = 0;
+  std::uint64_t num_outside_ = 0;  // blocks before the windows of planned spans
   SequenceId stalled_ = 0;
   int stall_ = 0;
 };

@@ -18,6 +18,7 @@ struct Totals {
   std::uint64_t num_hits = 0;
   std::uint64_t num_block_copies = 0;
   std::uint64_t num_restored = 0;
+  std::uint64_t num_outside = 0;
 };
 
 // What goes wrong in a scenario; empty: nothing.
@@ -31,6 +32,7 @@ std::string failure_of(const Scenario& scenario, Totals* totals = nullptr) {
       totals->num_hits += harness.stats().prefix_cache_hits;
       totals->num_block_copies += harness.num_block_copies();
       totals->num_restored += harness.stats().num_restored_blocks;
+      totals->num_outside += harness.num_outside();
     }
     return "";
   } catch (const std::exception& error) {
@@ -101,6 +103,7 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
   EXPECT_GT(totals.num_hits, 0U);
   EXPECT_GT(totals.num_block_copies, 0U);
   EXPECT_GT(totals.num_restored, 0U);
+  EXPECT_GT(totals.num_outside, 0U);
 }
 
 }  // namespace
