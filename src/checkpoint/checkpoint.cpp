@@ -11,6 +11,7 @@ namespace quire {
 namespace {
 
 constexpr std::size_t kMaxIndexBytes = 100'000'000;
+constexpr std::array<std::string_view, 2> kOuterPrefixes = {"model.", "transformer."};
 
 class FileTensor final : public WeightTensor {
  public:
@@ -116,9 +117,13 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
 
 Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) const {
   const auto found = files_.find(name);
-  if (found != files_.end() || optional_prefix_.empty()) return found;
-  if (name.starts_with(optional_prefix_)) return files_.find(name.substr(optional_prefix_.size()));
-  return files_.find(optional_prefix_ + std::string(name));
+  if (found != files_.end()) return found;
+  for (const std::string_view prefix : kOuterPrefixes) {
+    const auto other = name.starts_with(prefix) ? files_.find(name.substr(prefix.size()))
+                                                : files_.find(std::string(prefix) + std::string(name));
+    if (other != files_.end()) return other;
+  }
+  return files_.end();
 }
 
 bool Checkpoint::contains(std::string_view name) const { return find(name) != files_.end(); }

@@ -20,13 +20,11 @@ namespace quire {
 // in transformers, a tensor of a shard that the index leaves out is there all the same; one that stands in
 // two shards is an Error. Names and claims belong to one thread; tensors that were taken may be read from
 // several, and outlive the checkpoint.
+// Tensors are found with or without an outer prefix, whichever way the file spells them; the spelling asked
+// for comes first.
 class Checkpoint final : public WeightSource {
  public:
   explicit Checkpoint(const std::filesystem::path& directory);
-
-  // Tensors are found with or without this outer prefix, such as "model." or "transformer.", whichever way
-  // the file spells them. The spelling asked for comes first.
-  void set_optional_prefix(std::string prefix) { optional_prefix_ = std::move(prefix); }
 
   bool contains(std::string_view name) const override;
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
@@ -46,7 +44,6 @@ class Checkpoint final : public WeightSource {
   std::string directory_;
   FileMap files_;  // by tensor name
   std::set<std::string, std::less<>> claimed_;
-  std::string optional_prefix_;
 };
 
 }  // namespace quire

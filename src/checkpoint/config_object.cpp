@@ -54,6 +54,10 @@ bool ConfigObject::empty() const { return json_->empty(); }
 
 bool ConfigObject::contains(const ConfigKey& key) const { return find(key).value != nullptr; }
 
+bool ConfigObject::is_null(const std::string& key) const {
+  return json_->contains(key) && json_->at(key).is_null();
+}
+
 void ConfigObject::fail_at(std::string_view key, std::string_view problem) const {
   fail("{}: \"{}{}\" {}", where_, path_, key, problem);
 }
@@ -128,6 +132,15 @@ std::optional<ConfigObject> ConfigObject::find_object(const ConfigKey& key) cons
   return ConfigObject(std::shared_ptr<const Json>(json_, value), where_, format_text("{}{}.", path_, name));
 }
 
+std::vector<int> ConfigObject::get_ints(const ConfigKey& key, IntRange range) const {
+  const auto [name, value] = find(key);
+  std::vector<int> numbers;
+  if (value == nullptr) return numbers;
+  if (!value->is_array()) fail_type(name, "a list of whole numbers", *value);
+  for (const Json& item : *value) numbers.push_back(to_int(name, item, range));
+  return numbers;
+}
+
 std::vector<double> ConfigObject::get_doubles(const ConfigKey& key, DoubleRange range) const {
   const auto [name, value] = find(key);
   std::vector<double> numbers;
@@ -152,11 +165,8 @@ std::vector<std::string> ConfigObject::get_strings(const ConfigKey& key) const {
 std::vector<std::int32_t> ConfigObject::get_token_ids(const ConfigKey& key) const {
   constexpr IntRange kTokenIds{.min = 0};
   const auto [name, value] = find(key);
-  if (value == nullptr) return {};
-  if (!value->is_array()) return {to_int(name, *value, kTokenIds)};
-  std::vector<std::int32_t> ids;
-  for (const Json& item : *value) ids.push_back(to_int(name, item, kTokenIds));
-  return ids;
+  if (value != nullptr && !value->is_array()) return {to_int(name, *value, kTokenIds)};
+  return get_ints(key, kTokenIds);
 }
 
 int ConfigObject::require_int(const ConfigKey& key, IntRange range) const {

@@ -50,6 +50,7 @@ class ConfigObject {
 
   bool empty() const;
   bool contains(const ConfigKey& key) const;
+  bool is_null(const std::string& key) const;  // it stands in the file, as null
 
   std::optional<int> find_int(const ConfigKey& key, IntRange range = {}) const;
   std::optional<double> find_double(const ConfigKey& key, DoubleRange range = {}) const;
@@ -57,6 +58,7 @@ class ConfigObject {
   std::optional<bool> find_bool(const ConfigKey& key) const;
   std::optional<std::string> find_string(const ConfigKey& key) const;
   std::optional<ConfigObject> find_object(const ConfigKey& key) const;
+  std::vector<int> get_ints(const ConfigKey& key, IntRange range = {}) const;           // absent: empty
   std::vector<double> get_doubles(const ConfigKey& key, DoubleRange range = {}) const;  // absent: empty
   std::vector<std::string> get_strings(const ConfigKey& key) const;                     // absent: empty
   std::vector<std::int32_t> get_token_ids(const ConfigKey& key) const;                  // an id or a list
@@ -66,6 +68,9 @@ class ConfigObject {
   }
   double get_double(const ConfigKey& key, double fallback, DoubleRange range = {}) const {
     return find_double(key, range).value_or(fallback);
+  }
+  float get_float(const ConfigKey& key, float fallback, DoubleRange range = {}) const {
+    return find_float(key, range).value_or(fallback);
   }
   bool get_bool(const ConfigKey& key, bool fallback) const { return find_bool(key).value_or(fallback); }
   std::string get_string(const ConfigKey& key, std::string_view fallback) const {

@@ -126,7 +126,7 @@ std::optional<DType> ModelConfig::dtype() const {
 std::optional<std::string> ModelConfig::quantization() const {
   const std::optional<ConfigObject> config = find_object("quantization_config");
   if (!config) return {};
-  return config->require_string("quant_method");
+  return config->get_string("quant_method", "without quant_method");  // as MLX writes it
 }
 
 }  // namespace quire

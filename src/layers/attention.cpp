@@ -1,5 +1,8 @@
 #include "layers/attention.h"
 
+#include <bit>
+#include <cmath>
+
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
@@ -18,11 +21,22 @@ std::vector<ColumnShard> qkv_shards(const Communicator& comm, const std::string&
           {prefix + ".v_proj", kv_features, kv_begin, kv_count}};
 }
 
+// The slopes of ALiBi, as its authors' code has them: a geometric series from 2^(-8 / n) on for n heads where
+// n is a power of two; else that of the power below, then every other one of the power above.
+std::vector<float> alibi_slopes(int num_heads) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(num_heads)));
+  std::vector<float> slopes;
+  for (int i = 0; i < num_heads; ++i) {
+    const double exponent = i < power ? 8.0 * (i + 1) / power : 4.0 * (2 * (i - power) + 1) / power;
+    slopes.push_back(static_cast<float>(std::pow(2.0, -exponent)));
+  }
+  return slopes;
+}
+
 }  // namespace
 
 Attention::Attention(const LoadContext& context, const std::string& prefix, const AttentionOptions& options)
     : backend_(context.backend),
-      scale_(options.scale),
       qkv_proj_(context, qkv_shards(context.comm, prefix, options), options.hidden_size, options.qkv_bias),
       o_proj_(context, prefix + ".o_proj", options.hidden_size,
               std::int64_t{options.num_heads} * options.head_dim, options.out_bias) {
@@ -32,6 +46,13 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   input_.norm_eps = options.norm_eps;
   input_.cos_sin = options.rotary;
   Workspace& workspace = context.workspace;
+  scores_.scale = options.scale;
+  scores_.window = options.window;
+  if (options.alibi) {
+    const std::vector<float> slopes = alibi_slopes(options.num_heads);
+    const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;
+    scores_.alibi_slopes = workspace.upload({first, first + input_.num_heads});
+  }
   if (options.qk_norm) {
     input_.q_norm = workspace.load(*context.weights.take(prefix + ".q_norm.weight", {options.head_dim}));
     input_.k_norm = workspace.load(*context.weights.take(prefix + ".k_norm.weight", {options.head_dim}));
@@ -50,7 +71,7 @@ Tensor Attention::forward(const Tensor& x, const KvCacheLayer& cache, const Atte
   input.qkv = qkv_.rows(0, tokens);
   qkv_proj_.forward(input.qkv, x);
   ops::prepare_attention(backend_, input, cache, batch);
-  ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scale_);
+  ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);
   o_proj_.forward(out, heads);
   return out;
 }

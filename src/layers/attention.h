@@ -11,7 +11,9 @@ struct AttentionOptions {
   int num_heads = 0;     // over all ranks
   int num_kv_heads = 0;  // over all ranks
   int head_dim = 0;
-  float scale = 0;  // of the scores
+  float scale = 0;     // of the scores
+  int window = 0;      // positions a token attends to, its own included; 0: all up to its own
+  bool alibi = false;  // scores fall with the distance (Press et al., 2022)
   bool qkv_bias = false;
   bool out_bias = false;
   bool qk_norm = false;  // an RMSNorm over each head of q and k
@@ -31,7 +33,7 @@ class Attention {
  private:
   Backend& backend_;
   AttentionInput input_;  // all but the step's rows of qkv
-  float scale_;
+  AttentionScores scores_;
   ColumnParallelLinear qkv_proj_;
   RowParallelLinear o_proj_;
   Tensor qkv_, heads_, out_;  // activations

@@ -29,7 +29,7 @@ void check_same_values(const WeightTensor& head, const WeightTensor& embedding) 
     head.read_rows(row, Tensor(a.data(), DType::kF32, {count, cols}));
     embedding.read_rows(row, Tensor(b.data(), DType::kF32, {count, cols}));
     if (std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count * cols) * sizeof(float)) != 0) {
-      fail("tensor {} differs from {}, although config.json says tie_word_embeddings", head.name(),
+      fail("tensor {} differs from {}; they are one where tie_word_embeddings is true", head.name(),
            embedding.name());
     }
   }
@@ -38,13 +38,14 @@ void check_same_values(const WeightTensor& head, const WeightTensor& embedding) 
 }  // namespace
 
 VocabParallelEmbedding::VocabParallelEmbedding(const LoadContext& context, const std::string& name,
-                                               std::int64_t vocab_size, std::int64_t hidden_size)
+                                               std::int64_t vocab_size, std::int64_t hidden_size, float scale)
     : backend_(context.backend),
       comm_(context.comm),
-      weights_(load_vocab_shard(context, name, vocab_size, hidden_size)) {}
+      weights_(load_vocab_shard(context, name, vocab_size, hidden_size)),
+      scale_(scale) {}
 
 void VocabParallelEmbedding::forward(const Tensor& out, const Tensor& ids) const {
-  ops::embedding(backend_, out, *weights_, ids, comm_.rank() * weights_->out_features());
+  ops::embedding(backend_, out, *weights_, ids, comm_.rank() * weights_->out_features(), scale_);
   comm_.all_reduce(out);
 }
 

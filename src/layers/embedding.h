@@ -11,8 +11,9 @@ namespace quire {
 // divide.
 class VocabParallelEmbedding {
  public:
+  // scale: what its rows are multiplied with.
   VocabParallelEmbedding(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
-                         std::int64_t hidden_size);
+                         std::int64_t hidden_size, float scale = 1);
 
   void forward(const Tensor& out,
                const Tensor& ids) const;  // out f32 [tokens, hidden_size], ids i32 [tokens]
@@ -23,6 +24,7 @@ class VocabParallelEmbedding {
   Backend& backend_;
   Communicator& comm_;
   std::shared_ptr<const LinearWeights> weights_;
+  float scale_;
 };
 
 // The output projection; ranks hold ranges of the vocabulary as in the embedding.

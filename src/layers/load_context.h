@@ -15,6 +15,11 @@ struct LoadContext {
   DType dtype;          // of weights and activations
   int max_output_rows;  // positions of one step that may want logits
   int max_model_len;    // positions of a sequence
+
+  // The same with other weights.
+  LoadContext with_weights(WeightSource& source) const {
+    return {backend, comm, source, workspace, dtype, max_output_rows, max_model_len};
+  }
 };
 
 }  // namespace quire

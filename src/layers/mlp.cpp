@@ -1,5 +1,7 @@
 #include "layers/mlp.h"
 
+#include "ops/ops.h"
+
 namespace quire {
 
 GatedMlp::GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
@@ -19,6 +21,24 @@ Tensor GatedMlp::forward(const Tensor& x) const {
   const Tensor out = out_.rows(0, tokens);
   gate_up_proj_.forward_gated(gated, x, gate_up_.rows(0, tokens));
   down_proj_.forward(out, gated);
+  return out;
+}
+
+GeluMlp::GeluMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
+                 std::int64_t intermediate_size)
+    : backend_(context.backend),
+      up_proj_(context, {even_shard(prefix + ".up_proj", intermediate_size, context.comm)}, hidden_size,
+               true),
+      down_proj_(context, prefix + ".down_proj", hidden_size, intermediate_size, true),
+      up_(context.workspace.activation("up", context.dtype, up_proj_.out_features())),
+      out_(context.workspace.activation("block_out", context.dtype, hidden_size)) {}
+
+Tensor GeluMlp::forward(const Tensor& x) const {
+  const Tensor up = up_.rows(0, x.dim(0));
+  const Tensor out = out_.rows(0, x.dim(0));
+  up_proj_.forward(up, x);
+  ops::gelu(backend_, up, up);
+  down_proj_.forward(out, up);
   return out;
 }
 

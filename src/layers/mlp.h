@@ -22,4 +22,20 @@ class GatedMlp {
   Tensor gate_up_, gated_, out_;  // activations
 };
 
+// down(gelu(up(x))), both with biases; PREFIX is "model.layers.3.mlp".
+class GeluMlp {
+ public:
+  GeluMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
+          std::int64_t intermediate_size);
+
+  // As GatedMlp's.
+  Tensor forward(const Tensor& x) const;
+
+ private:
+  Backend& backend_;
+  ColumnParallelLinear up_proj_;
+  RowParallelLinear down_proj_;
+  Tensor up_, out_;  // activations
+};
+
 }  // namespace quire

@@ -1,24 +1,35 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "layers/load_context.h"
 
 namespace quire {
 
-// RMSNorm (Zhang and Sennrich, 2019) over the residual stream.
-class RmsNorm {
+enum class NormKind : std::uint8_t { kRms, kLayer };
+
+struct NormOptions {
+  NormKind kind = NormKind::kRms;
+  float eps = 0;
+  float update_scale = 1;  // of what is added to the residual stream
+  float output_scale = 1;  // of the normed values
+};
+
+// RMSNorm or LayerNorm over the residual stream; PREFIX is "model.layers.3.input_layernorm".
+class Norm {
  public:
-  RmsNorm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size, float eps);
+  Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
+       const NormOptions& options);
 
   void forward(const Tensor& out, const Tensor& residual) const;  // both [tokens, hidden_size]
-  // residual += update first.
+  // residual += update_scale * update first.
   void forward(const Tensor& out, const Tensor& residual, const Tensor& update) const;
 
  private:
   Backend& backend_;
-  Tensor weight_;
-  float eps_;
+  NormParams params_;
+  float update_scale_;
 };
 
 }  // namespace quire

@@ -23,6 +23,15 @@ Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t 
   return tensor;
 }
 
+Tensor Workspace::scratch(const std::string& name, std::size_t bytes) {
+  Tensor& tensor = activations_[name];
+  const auto n = static_cast<std::int64_t>(bytes);
+  if (!tensor.defined()) tensor = Tensor(take(bytes), DType::kU8, {n}, backend_.device());
+  QUIRE_CHECK(tensor.dtype() == DType::kU8 && tensor.dim(0) == n, "scratch {} is {}", name,
+              tensor.describe());
+  return tensor;
+}
+
 Tensor Workspace::upload(const std::vector<float>& values) {
   const auto n = std::ssize(values);
   const Tensor tensor(allocate(DType::kF32, 1, n).data(), DType::kF32, {n}, backend_.device());

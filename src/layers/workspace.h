@@ -20,11 +20,14 @@ class Workspace {
   // The activation [max_tokens, cols] of this name, one for all layers that ask: its contents last until the
   // next layer writes it.
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
+  // Bytes of this name, one tensor for all layers that ask: u8 [bytes].
+  Tensor scratch(const std::string& name, std::size_t bytes);
   // float32 values on the backend's device: [n].
   Tensor upload(const std::vector<float>& values);
   // A vector parameter of a checkpoint in float32: [n].
   Tensor load(const WeightTensor& vector);
 
+  int max_tokens() const { return max_tokens_; }
   std::size_t bytes() const { return bytes_; }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,7 +20,8 @@ struct ModelSpec {
   int head_dim = 0;
   int hidden_size = 0;
   int vocab_size = 0;
-  int max_model_len = 0;  // positions the model was made for
+  int max_model_len = 0;   // positions the model was made for
+  int sliding_window = 0;  // tokens a position attends to, itself included; 0: all
 };
 
 // One step's tokens.
@@ -43,8 +45,8 @@ class Model {
 // A family's entry: its line in the registry.
 struct ModelFamily {
   std::string architecture;  // as in config.json's "architectures"
-  ModelSpec (*describe)(const ModelConfig& config);
-  std::unique_ptr<Model> (*load)(const ModelConfig& config, const LoadContext& context);
+  std::function<ModelSpec(const ModelConfig& config)> describe;
+  std::function<std::unique_ptr<Model>(const ModelConfig& config, const LoadContext& context)> load;
   std::vector<std::string> ignorable_endings;  // of tensor names that nobody needs to claim
 };
 

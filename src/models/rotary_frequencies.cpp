@@ -57,19 +57,56 @@ RotaryFrequencies yarn_frequencies(const ModelConfig::RotaryConfig& rotary, int 
   return result;
 }
 
+// Llama 3: waves longer than the original context are stretched by the factor, short ones stay, a ramp lies
+// between.
+RotaryFrequencies llama3_frequencies(const ModelConfig::RotaryConfig& rotary, int dim) {
+  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+  const double original = rotary.original_max_position_embeddings;
+  for (float& frequency : result.inverse_frequencies) {
+    const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
+    const double kept = std::clamp(
+        (turns - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor), 0.0, 1.0);
+    frequency = static_cast<float>((1 - kept) * frequency / rotary.factor + kept * frequency);
+  }
+  return result;
+}
+
+// LongRoPE (Ding et al., 2024): a factor for each pair of dimensions.
+RotaryFrequencies longrope_frequencies(const ModelConfig::RotaryConfig& rotary, int dim, int max_model_len) {
+  const bool is_long = max_model_len > rotary.original_max_position_embeddings;
+  const std::vector<double>& factors = is_long ? rotary.long_factor : rotary.short_factor;
+  if (std::ssize(factors) != dim / 2)
+    fail("config.json: {} factors of longrope; heads have {} pairs of dimensions", factors.size(), dim / 2);
+  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+  for (std::size_t i = 0; i < factors.size(); ++i)
+    result.inverse_frequencies[i] /= static_cast<float>(factors[i]);
+  if (rotary.attention_factor) {
+    result.attention_scaling = static_cast<float>(*rotary.attention_factor);
+  } else if (rotary.factor > 1) {
+    result.attention_scaling = static_cast<float>(
+        std::sqrt(1 + std::log(rotary.factor) / std::log(rotary.original_max_position_embeddings)));
+  }
+  return result;
+}
+
 }  // namespace
 
-RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim) {
+RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
+                                     int max_model_len) {
   const int dim = static_cast<int>(head_dim * rotary.partial_rotary_factor);
   if (dim <= 0 || dim % 2 != 0 || dim > head_dim)
     fail("config.json: rotary embedding over {} of {} dimensions", dim, head_dim);
   if (rotary.type == "yarn") return yarn_frequencies(rotary, dim);
+  if (rotary.type == "llama3") return llama3_frequencies(rotary, dim);
+  if (rotary.type == "longrope") return longrope_frequencies(rotary, dim, max_model_len);
   RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
   if (rotary.type == "linear") {
     for (float& frequency : result.inverse_frequencies) frequency /= static_cast<float>(rotary.factor);
   } else if (rotary.type != "default") {
-    fail("config.json: rotary type {} is not supported; supported are default, linear and yarn",
-         in_quotes(rotary.type));
+    fail(
+        "config.json: rotary type {} is not supported; supported are default, linear, yarn, llama3 and "
+        "longrope",
+        in_quotes(rotary.type));
   }
   return result;
 }

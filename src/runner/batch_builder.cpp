@@ -7,9 +7,9 @@ namespace quire {
 BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config)
     : backend_(backend),
       config_(config),
-      attention_shape_{config.num_heads,    config.num_kv_heads, config.spec.head_dim,
-                       config.block_size,   config.max_num_seqs, config.max_num_batched_tokens,
-                       config.max_model_len},
+      attention_shape_{config.num_heads,     config.num_kv_heads,       config.spec.head_dim,
+                       config.block_size,    config.max_num_seqs,       config.max_num_batched_tokens,
+                       config.max_model_len, config.spec.sliding_window},
       sampling_(backend, config) {
   staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
   attention_workspace_ = allocate_workspace(backend, backend.attention_workspace_bytes(attention_shape_));

@@ -18,6 +18,16 @@ class PlannedWeights final : public LinearWeights {
   MemoryPlan::Matrix matrix_;
 };
 
+class PlannedExperts final : public ExpertWeights {
+ public:
+  explicit PlannedExperts(const MemoryPlan::Experts& experts)
+      : ExpertWeights(experts.shape), bytes_(experts.bytes) {}
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+};
+
 // Sizes are the real backend's, buffers are addresses that nothing may follow. No op is ever called.
 class PlanningBackend final : public ForwardingBackend {
  public:
@@ -40,6 +50,13 @@ class PlanningBackend final : public ForwardingBackend {
     plan_.matrices.push_back(matrix);
     plan_.weights += matrix.bytes;
     return std::make_unique<PlannedWeights>(matrix);
+  }
+  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts>, const ExpertShape& shape,
+                                              DType dtype) override {
+    const MemoryPlan::Experts experts{shape, expert_bytes(shape, dtype)};
+    plan_.experts.push_back(experts);
+    plan_.weights += experts.bytes;
+    return std::make_unique<PlannedExperts>(experts);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/experts.h"
 #include "runner/runtime_config.h"
 
 namespace quire {
@@ -16,7 +17,13 @@ struct MemoryPlan {
     std::size_t bytes = 0;  // as packed
   };
 
+  struct Experts {
+    ExpertShape shape;
+    std::size_t bytes = 0;
+  };
+
   std::vector<Matrix> matrices;  // one for each packed matrix
+  std::vector<Experts> experts;  // one for each layer of them
   std::size_t weights = 0;       // all of them
   std::size_t kv_cache = 0;
   std::size_t workspace = 0;  // norms, biases, rotary tables, activations, block tables

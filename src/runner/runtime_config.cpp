@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/json.h"
+#include "kvcache/ids.h"
 #include "ops/sharding.h"
 #include "runner/memory_plan.h"
 
@@ -107,6 +108,12 @@ std::size_t RuntimeConfig::block_bytes() const {
 
 int RuntimeConfig::max_blocks_per_sequence() const { return (max_model_len + block_size - 1) / block_size; }
 
+int RuntimeConfig::max_blocks_held(int length) const {
+  const int all = (length + block_size - 1) / block_size;
+  if (spec.sliding_window == 0 || spec.sliding_window >= length) return all;
+  return std::min(all, blocks_across(spec.sliding_window - 1 + max_num_batched_tokens, block_size));
+}
+
 int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
 
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
@@ -143,9 +150,13 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   const std::size_t blocks = affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
   const auto cached_tokens = static_cast<int>(blocks) * runtime.block_size;
-  if (config.max_model_len == 0) runtime.max_model_len = std::min(runtime.max_model_len, cached_tokens);
+  const int window = runtime.spec.sliding_window;
+  const bool holds_window = window > 0 && window <= cached_tokens &&
+                            blocks_across(window, runtime.block_size) <= static_cast<int>(blocks);
+  if (config.max_model_len == 0 && !holds_window)
+    runtime.max_model_len = std::min(runtime.max_model_len, cached_tokens);
   const std::size_t wanted =
-      static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_per_sequence();
+      static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_held(runtime.max_model_len);
   runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);
   runtime.num_host_blocks = swap_blocks(runtime, config);
   return runtime;

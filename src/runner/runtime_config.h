@@ -22,6 +22,9 @@ struct RuntimeConfig {
 
   std::size_t block_bytes() const;  // keys and values of one block, over all layers of one rank
   int max_blocks_per_sequence() const;
+  // Blocks that a sequence holds at most until it has `length` tokens: where there is a window, its own and
+  // those of one step in flight.
+  int max_blocks_held(int length) const;
   int max_output_rows() const;  // positions of one step that may want logits
 };
 

@@ -92,13 +92,12 @@ TEST_F(CheckpointTest, RefusesAbsentTensorsAndWrongShapesAndTypes) {
   EXPECT_EQ(checkpoint.unclaimed().size(), 3U);
 }
 
-TEST_F(CheckpointTest, FindsTensorsWithAndWithoutTheOptionalPrefix) {
-  dir_.write("model.safetensors", file_with({"layers.0.w", "model.norm", "both", "model.both"}));
+TEST_F(CheckpointTest, FindsTensorsWithAndWithoutAnOuterPrefix) {
+  dir_.write("model.safetensors", file_with({"layers.0.w", "model.norm", "h.0", "both", "model.both"}));
   Checkpoint checkpoint(dir_.path());
-  EXPECT_FALSE(checkpoint.contains("model.layers.0.w"));
-  checkpoint.set_optional_prefix("model.");
   EXPECT_EQ(checkpoint.take("model.layers.0.w", {2})->name(), "layers.0.w");
   EXPECT_EQ(checkpoint.take("norm", {2})->name(), "model.norm");
+  EXPECT_EQ(checkpoint.take("transformer.h.0", {2})->name(), "h.0");
   EXPECT_EQ(checkpoint.take("both", {2})->name(), "both");
   EXPECT_FALSE(checkpoint.contains("model.other"));
   EXPECT_EQ(checkpoint.unclaimed(), std::vector<std::string>{"model.both"});
@@ -268,6 +267,44 @@ TEST(WeightViewTest, SlicesRowsColumnsAndPads) {
   std::array<float, 8> out{};
   EXPECT_THROW(w->read_rows(2, Tensor(out.data(), DType::kF32, {2, 4})), InternalError);
   EXPECT_THROW(w->read_rows(0, Tensor(out.data(), DType::kF32, {2, 3})), InternalError);
+}
+
+TEST(WeightViewTest, TransposesAndTakesPartsOfInterleavedRows) {
+  const TempDir dir;
+  std::vector<float> values(16);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  dir.write("model.safetensors",
+            safetensors_bytes(R"({"h.0.v":{"dtype":"F32","shape":[8],"data_offsets":[64,96]},)"
+                              R"("h.0.w":{"dtype":"F32","shape":[8,2],"data_offsets":[0,64]}})",
+                              bytes_of(std::span<const float>(values)) +
+                                  bytes_of(std::span<const float>(values).first(8))));
+  Checkpoint checkpoint(dir.path());
+  const WeightTensorPtr w = checkpoint.take("h.0.w", {8, 2});
+  const WeightTensorPtr v = checkpoint.take("h.0.v", {8});
+
+  EXPECT_EQ(transpose(w)->shape(), (Shape{2, 8}));
+  EXPECT_EQ(read_floats(*slice_rows(transpose(w), 1, 1)), (std::vector<float>{1, 3, 5, 7, 9, 11, 13, 15}));
+  std::array<Float16, 8> halves{};
+  const WeightTensorPtr transposed = transpose(w);
+  read_floats(*transposed);
+  transposed->read_rows(0, Tensor(halves.data(), DType::kF16, {1, 8}));  // of another type than before
+  EXPECT_EQ(to_float(halves[7]), 14.0F);
+
+  // Two groups of two parts of two rows.
+  EXPECT_EQ(deinterleave(w, 2, 2, 0)->shape(), (Shape{4, 2}));
+  EXPECT_EQ(read_floats(*deinterleave(w, 2, 2, 0)), (std::vector<float>{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_EQ(read_floats(*slice_rows(deinterleave(w, 2, 2, 1), 1, 2)), (std::vector<float>{6, 7, 12, 13}));
+  EXPECT_EQ(read_floats(*deinterleave(v, 2, 2, 1)), (std::vector<float>{2, 3, 6, 7}));
+  EXPECT_EQ(read_floats(*slice_cols(deinterleave(v, 1, 2, 1), 1, 2)), (std::vector<float>{5, 6}));
+  EXPECT_THROW(transpose(v), InternalError);
+  EXPECT_THROW(deinterleave(w, 3, 2, 0), InternalError);
+
+  const RenamedWeights::Renames renames = {{"model.layers.", "h."}, {".weight", ".w"}};
+  RenamedWeights renamed(checkpoint, renames);
+  EXPECT_TRUE(renamed.contains("model.layers.0.weight"));
+  EXPECT_EQ(renamed.take("model.layers.0.weight", {8, 2})->name(), "h.0.w");
+  expect_error([&] { renamed.take("model.layers.1.weight", {8, 2}); }, {"\"h.1.w\""});
+  EXPECT_TRUE(renamed.unclaimed().empty());
 }
 
 TEST(WeightViewTest, SlicesColumnsOfMoreRowsThanOneReadHolds) {

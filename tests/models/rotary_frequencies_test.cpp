@@ -3,16 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <numbers>
+
 #include "base/error.h"
 #include "models/model.h"
 
 namespace quire {
 namespace {
 
-RotaryFrequencies frequencies_of(const std::string& rope_scaling, const std::string& theta = "10000.0") {
+RotaryFrequencies frequencies_of(const std::string& rope_scaling, const std::string& theta = "10000.0",
+                                 int max_model_len = 512) {
   const std::string text = R"({"architectures": ["X"], "max_position_embeddings": 512, "rope_theta": )" +
                            theta + R"(, "rope_scaling": )" + rope_scaling + "}";
-  return rotary_frequencies(ModelConfig::from_json(text, "config.json").rotary(1.0), 32);
+  return rotary_frequencies(ModelConfig::from_json(text, "config.json").rotary(1.0), 32, max_model_len);
 }
 
 void expect_frequencies(const RotaryFrequencies& actual, const std::vector<double>& expected,
@@ -65,6 +68,53 @@ TEST(RotaryFrequenciesTest, YarnWithMscaleAndWithoutTruncation) {
        0.0014058533124625683, 0.0007905694656074047, 0.00044456985779106617, 0.0002500000118743628,
        0.00014058532542549074, 7.905694656074047e-05, 4.4456985051510856e-05},
       1.0259286501478284);
+}
+
+// Of 64 positions: waves shorter than 16 stay, those longer than 64 are divided by 8.
+TEST(RotaryFrequenciesTest, Llama3StretchesLongWaves) {
+  const auto plain = frequencies_of(R"({"rope_type": "default"})", "500000.0").inverse_frequencies;
+  const RotaryFrequencies actual = frequencies_of(
+      R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64})",
+      "500000.0");
+  int stretched = 0, between = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double wave = 2 * std::numbers::pi / plain[i];
+    const float ratio = actual.inverse_frequencies[i] / plain[i];
+    if (wave < 16) {
+      EXPECT_EQ(ratio, 1.0F) << i;
+    } else if (wave > 64) {
+      EXPECT_EQ(ratio, 0.125F) << i;
+      ++stretched;
+    } else {
+      const double kept = (64 / wave - 1) / 3;
+      EXPECT_NEAR(ratio, kept + (1 - kept) / 8, 1e-6) << i;
+      ++between;
+    }
+  }
+  EXPECT_GT(stretched, 0);
+  EXPECT_GT(between, 0);
+  EXPECT_EQ(actual.attention_scaling, 1.0F);
+}
+
+TEST(RotaryFrequenciesTest, LongropeTakesItsLongFactorsWhereSequencesAreLong) {
+  const std::string rope = R"({"rope_type": "longrope", "original_max_position_embeddings": 128,
+      "short_factor": [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2],
+      "long_factor": [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8]})";
+  const auto plain = frequencies_of(R"({"rope_type": "default"})").inverse_frequencies;
+  EXPECT_EQ(frequencies_of(rope, "10000.0", 128).inverse_frequencies[3], plain[3] / 2);
+  const RotaryFrequencies stretched = frequencies_of(rope, "10000.0", 129);
+  EXPECT_EQ(stretched.inverse_frequencies[3], plain[3] / 4);
+  EXPECT_EQ(stretched.inverse_frequencies[15], plain[15] / 8);
+  // Four times as many positions: sqrt(1 + ln(4) / ln(128)).
+  EXPECT_NEAR(stretched.attention_scaling, 1.133893, 1e-6);
+  EXPECT_NEAR(frequencies_of(rope, "10000.0", 128).attention_scaling, 1.133893, 1e-6);
+}
+
+TEST(RotaryFrequenciesTest, LongropeNeedsAFactorForEveryPair) {
+  EXPECT_THROW(frequencies_of(R"({"rope_type": "longrope", "original_max_position_embeddings": 128,
+                                  "short_factor": [2], "long_factor": [4]})"),
+               Error);
 }
 
 TEST(RotaryFrequenciesTest, OtherTypesAreRefusedByName) {

@@ -49,7 +49,6 @@ class DecodeGraphTest : public ::testing::Test {
     const auto model = ModelConfig::from_file(testing::golden_directory("qwen3") / "config.json");
     configs_.push_back(resolve_config(config, model, backend_, comm_));
     Checkpoint checkpoint(testing::golden_directory("qwen3"));
-    checkpoint.set_optional_prefix("model.");
     auto runner = std::make_unique<ModelRunner>(backend_, comm_, configs_.back(), model, checkpoint);
     runner->capture_graphs();
     return runner;

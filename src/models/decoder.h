@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/embedding.h"
+#include "layers/experts.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
+#include "models/model.h"
+
+namespace quire {
+
+enum class MlpKind : std::uint8_t { kGated, kGelu };
+
+// What the families differ in that add attention and an MLP to a residual stream, each behind a norm.
+struct DecoderConfig {
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_layers = 0;
+  int max_positions = 0;  // that the model was made for
+
+  bool tie_word_embeddings = false;
+  bool embedding_norm = false;    // a norm over the embedding
+  int num_learned_positions = 0;  // an embedding of positions is added; 0: none
+  float embedding_scale = 1;      // of the embedding
+  float residual_scale = 1;       // of what a block adds
+  float logits_scale = 1;
+
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 0;
+  AttentionOptions attention;  // all but the hidden size and the rotary table
+  std::optional<ModelConfig::RotaryConfig> rotary;
+  MlpKind mlp = MlpKind::kGated;
+  bool mlp_bias = false;
+  std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
+  std::vector<int> dense_layers;         // layers that have the MLP nevertheless
+};
+
+// One of their models. Layers ask for tensors by the names of Llama's checkpoints, such as
+// "model.layers.3.self_attn.q_proj.weight".
+class DecoderModel : public Model {
+ public:
+  DecoderModel(const DecoderConfig& config, const LoadContext& context);
+
+  Tensor forward(const ModelInput& input) override;
+  Tensor compute_logits(const Tensor& hidden) override { return head_.forward(hidden); }
+
+ private:
+  struct Layer {
+    Layer(const LoadContext& context, int index, const DecoderConfig& config,
+          const AttentionOptions& options);
+
+    Norm input_norm;
+    Attention attention;
+    Norm post_attention_norm;
+    std::variant<GatedMlp, GeluMlp, Experts> mlp;
+  };
+
+  VocabParallelEmbedding embedding_;
+  std::optional<VocabParallelEmbedding> positions_;
+  std::optional<Norm> embedding_norm_;
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  LmHead head_;
+  Tensor residual_, normed_, position_rows_;  // activations
+};
+
+// Registers a family of decoders before main.
+class DecoderRegistration {
+ public:
+  using ReadConfig = DecoderConfig (*)(const ModelConfig& config);
+  // A family's own names of its tensors; the result refers to `weights`.
+  using RenameWeights =
+      std::function<std::unique_ptr<WeightSource>(const DecoderConfig& config, WeightSource& weights)>;
+
+  DecoderRegistration(const std::string& architecture, ReadConfig read,
+                      std::vector<std::string> ignorable_endings, RenameWeights rename = {});
+
+ private:
+  ModelRegistration registration_;
+};
+
+// The keys that Llama and the families after it share, with transformers' defaults for a family.
+struct DecoderDefaults {
+  int vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
+  int num_kv_heads = 0;  // 0: as many as heads
+  int max_positions = 0;
+  int head_dim = 0;  // 0: hidden_size / num_heads
+  float norm_eps = 1e-6F;
+  double rope_theta = 10000;
+  bool tie_word_embeddings = false;
+};
+DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
+
+// The window that every layer has by use_sliding_window, sliding_window and max_window_layers, or by
+// layer_types; 0: none. Error where layers differ.
+int read_qwen_window(const ModelConfig& config, const DecoderConfig& decoder);
+
+}  // namespace quire

@@ -1,0 +1,24 @@
+// Llama 2 and 3.x, and the many models of their architecture: grouped-query attention with rotary embedding,
+// gated MLP, RMSNorm before both. Architecture and defaults: transformers, configuration_llama.py and
+// modeling_llama.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 11008,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .max_positions = 2048});
+  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+  decoder.mlp_bias = config.get_bool("mlp_bias", false);
+  return decoder;
+}
+
+const DecoderRegistration registration("LlamaForCausalLM", read_config, {".rotary_emb.inv_freq"});
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,24 @@
+// Qwen2 and Qwen2.5: as Llama, with biases on q, k and v. Architecture and defaults: transformers,
+// configuration_qwen2.py and modeling_qwen2.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 151936,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 22016,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .num_kv_heads = 32,
+                                                   .max_positions = 32768});
+  decoder.attention.qkv_bias = true;
+  decoder.attention.window = read_qwen_window(config, decoder);
+  return decoder;
+}
+
+const DecoderRegistration registration("Qwen2ForCausalLM", read_config, {".rotary_emb.inv_freq"});
+
+}  // namespace
+}  // namespace quire
