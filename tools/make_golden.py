@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Writes the reference results that `quire verify` compares with, from Hugging Face transformers.
 
-make_golden.py MODEL --prompts FILE [--out MODEL/expected.safetensors] [--lengths 12,40,120] [--greedy 24]
+make_golden.py MODEL [--prompts FILE] [--out MODEL/expected.safetensors] [--lengths 12,40,120] [--greedy 24]
 
+MODEL is a checkpoint's folder. Where it holds nothing but config.json, weights are drawn at random, from a spread of
+initializer_range, and saved there; norms and biases are drawn, too, since their usual values hide mistakes.
 FILE holds one JSON value a line: a text, a list of token ids, or a list of chat messages (put into the model's chat
-template, with the mark that opens the answer). With --lengths, prompt i is cut to its first N tokens.
+template, with the mark that opens the answer). With --lengths, prompt i is cut to its first N tokens. Without FILE prompts
+are random tokens of these lengths.
 
 The output holds for each prompt i:
   prompt.i  I32 [n]
@@ -20,7 +23,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 
 def token_ids(value: str | list, tokenizer) -> list[int]:
@@ -46,16 +49,37 @@ def reference(model, prompt: list[int], steps: int) -> tuple[torch.Tensor, torch
     return logits.contiguous(), torch.tensor(greedy, dtype=torch.int32), torch.tensor(gaps)
 
 
+def make_checkpoint(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * config.initializer_range)
+    text = (folder / "config.json").read_bytes()
+    model.save_pretrained(folder)
+    (folder / "config.json").write_bytes(text)  # as it was written, not as this version of the library spells it
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--lengths", help="comma-separated")
     parser.add_argument("--greedy", type=int, default=24, help="steps of the greedy continuation")
     args = parser.parse_args()
 
-    values = [json.loads(line) for line in args.prompts.read_text(encoding="utf-8").splitlines()]
+    if not list(args.model.glob("*.safetensors")):
+        make_checkpoint(args.model)
+    if args.prompts:
+        values = [json.loads(line) for line in args.prompts.read_text(encoding="utf-8").splitlines()]
+    else:
+        vocab = AutoConfig.from_pretrained(args.model).vocab_size
+        lengths = [int(n) for n in (args.lengths or "1,7,40,120").split(",")]
+        values = [torch.randint(vocab, (n,)).tolist() for n in lengths]
     has_text = any(isinstance(value, str) or isinstance(value[0], dict) for value in values)
     tokenizer = AutoTokenizer.from_pretrained(args.model) if has_text else None
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="eager").eval()
