@@ -17,6 +17,7 @@ namespace {
 // What both commands share.
 struct Bench {
   BenchOptions options;
+  ModelSource source;
   std::string shape;
   bool json = false;
 
@@ -113,6 +114,7 @@ int Bench::run() {
   if (isatty(STDERR_FILENO) != 0) {
     options.on_progress = [](std::size_t done, std::size_t total) { show_progress(done, total, "tokens"); };
   }
+  options.engine.model = source.find(options.engine.model);
   const BenchResult result =
       run_bench(options, shape.empty() ? open_model(options.engine.model) : random_model(find_shape(shape)));
   (json ? print_json : print_table)(result);
@@ -120,7 +122,7 @@ int Bench::run() {
 }
 
 void add_common_options(CLI::App& command, Bench& bench) {
-  add_engine_options(command, bench.options.engine);
+  add_engine_options(command, bench.options.engine, bench.source);
   command.get_option("--max-model-len")->description("tokens of prompt and output (default: the workload's)");
   add_shape_option(command, bench.shape);
   command.add_option("--temperature", bench.options.temperature, "0: always the most likely token")

@@ -15,6 +15,7 @@ namespace {
 class Chat {
  public:
   EngineConfig config;
+  ModelSource source;
   SamplingOptions sampling;
   std::string system;
   std::vector<std::string> questions;  // asked before the terminal is
@@ -102,6 +103,7 @@ void Chat::answer(const std::string& question) {
 }
 
 int Chat::run() {
+  config.model = source.find(config.model);
   llm_ = std::make_unique<LLM>(config);
   params_ = sampling.over(llm_->default_sampling_params());
   llm_->check(params_);
@@ -124,7 +126,7 @@ int Chat::run() {
 void add_chat(CLI::App& app, Command& chosen) {
   auto chat = std::make_shared<Chat>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a model");
-  add_engine_options(*command, chat->config);
+  add_engine_options(*command, chat->config, chat->source);
   command->add_option("--system", chat->system, "what the model is told first");
   command->add_option("--ask", chat->questions, "a first message (repeatable)")->allow_extra_args(false);
   add_sampling_options(*command, chat->sampling);

@@ -15,6 +15,7 @@ constexpr int kDefaultMaxTokens = 256;
 
 struct Generate {
   EngineConfig config;
+  ModelSource source;
   SamplingOptions sampling;
   std::vector<std::string> texts;
   std::vector<std::string> id_lists;
@@ -28,7 +29,7 @@ struct Generate {
   std::optional<int> logprobs, prompt_logprobs, truncate_prompt_tokens;
   bool no_text = false;
 
-  int run() const;
+  int run();
 
  private:
   std::vector<Prompt> prompts(const LLM& llm) const;
@@ -144,7 +145,8 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
   std::cout << "\n";
 }
 
-int Generate::run() const {
+int Generate::run() {
+  config.model = source.find(config.model);
   LLM llm(config);
   GenerateOptions options;
   options.progress = !stream;
@@ -190,7 +192,7 @@ void add_beam_options(CLI::App& command, Generate& generate) {
 void add_generate(CLI::App& app, Command& chosen) {
   auto generate = std::make_shared<Generate>();
   CLI::App* command = app.add_subcommand("generate", "Continue prompts");
-  add_engine_options(*command, generate->config);
+  add_engine_options(*command, generate->config, generate->source);
   command->add_option("-p,--prompt", generate->texts, "a prompt (repeatable); -: each line of standard input")
       ->allow_extra_args(false);
   command->add_option("--prompt-ids", generate->id_lists, "a prompt as token ids, 1,2,3 (repeatable)")

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "hub/download.h"
 
 namespace {
 
@@ -70,6 +71,9 @@ int main(int argc, char** argv) {
     std::replace(message.begin(), message.end(), '\n', ' ');
     quire::print_text(stderr, "quire: {}\n", message);
     return quire::cli::kUserMistake;
+  } catch (const quire::Stopped&) {
+    quire::print_text(stderr, "quire: stopped; what was downloaded is kept for the next time\n");
+    return quire::cli::kInterrupted;
   } catch (const std::exception& e) {
     quire::print_text(stderr, "quire: {}\n", e.what());
     return quire::cli::kFailed;

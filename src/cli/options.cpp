@@ -63,8 +63,11 @@ void add_end_options(CLI::App& command, SamplingOptions& options) {
 
 }  // namespace
 
-void add_engine_options(CLI::App& command, EngineConfig& config) {
-  command.add_option("MODEL", config.model, "Hugging Face checkpoint directory (default: the bundled model)");
+void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& source) {
+  command.add_option("MODEL", config.model,
+                     "Hugging Face checkpoint directory, or a hub id such as Qwen/Qwen3-0.6B (default: the "
+                     "bundled model)");
+  add_source_options(command, source);
   command.add_option("--device", config.device, "auto (a GPU where there is one), cpu, cuda or cuda:N")
       ->capture_default_str();
   command

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/model_source.h"
 #include "quire/engine_config.h"
 #include "quire/sampling_params.h"
 
@@ -13,8 +14,8 @@ namespace quire::cli {
 
 // Flags that several commands share. They are members of the command's state, which outlives the parsing.
 
-// The positional MODEL and how the engine runs.
-void add_engine_options(CLI::App& command, EngineConfig& config);
+// The positional MODEL, where it comes from, and how the engine runs.
+void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& source);
 
 // --shape NAME, instead of MODEL: a published model's sizes. `list` is list_shapes().
 void add_shape_option(CLI::App& command, std::string& shape);

@@ -11,11 +11,12 @@ namespace {
 
 struct Plan {
   EngineConfig config;
+  ModelSource source;
   std::string shape;
   std::size_t memory = 0;
   bool json = false;
 
-  int run() const;
+  int run();
 };
 
 std::string mib(std::size_t bytes) {
@@ -63,7 +64,8 @@ void print_json(const Capacity& c) {
   print_text(stdout, "{}\n", object.dump());
 }
 
-int Plan::run() const {
+int Plan::run() {
+  config.model = source.find(config.model, ModelParts::kText);
   const Capacity capacity =
       plan_capacity(config,
                     shape.empty() ? ModelConfig::from_file(find_model_directory(config.model) / "config.json")
@@ -78,7 +80,7 @@ int Plan::run() const {
 void add_plan(CLI::App& app, Command& chosen) {
   auto plan = std::make_shared<Plan>();
   CLI::App* command = app.add_subcommand("plan", "Show the memory a model takes, without loading it");
-  add_engine_options(*command, plan->config);
+  add_engine_options(*command, plan->config, plan->source);
   add_shape_option(*command, plan->shape);
   command
       ->add_option("--memory", plan->memory, "bytes, or with a unit such as 24GiB (default: this machine's)")

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/model_source.h"
 #include "tokenizer/chat_template.h"
 
 namespace quire::cli {
@@ -65,16 +66,21 @@ int render(const std::string& path, const std::string& now) {
 void add_render(CLI::App& app, Command& chosen) {
   struct Arguments {
     std::string path;
+    ModelSource source;
     std::string now;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("render", "A JSON context of a chat template a line in, a JSON string a line out");
-  command->add_option("PATH", arguments->path, "a model directory or a .jinja file")->required();
+  command->add_option("PATH", arguments->path, "a model directory, a hub id or a .jinja file")->required();
+  add_source_options(*command, arguments->source);
   command->add_option("--now", arguments->now,
                       "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
-  command->callback(
-      [arguments, &chosen] { chosen = [arguments] { return render(arguments->path, arguments->now); }; });
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      return render(arguments->source.find(arguments->path, ModelParts::kText), arguments->now);
+    };
+  });
 }
 
 }  // namespace quire::cli

@@ -17,6 +17,7 @@ namespace {
 
 struct Serve {
   EngineConfig engine;
+  ModelSource source;
   std::string shape;
   server::ApiServerConfig server;
   server::ServiceOptions service;
@@ -75,9 +76,12 @@ int Serve::run() {
   service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
   if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
-  server::check_options(service);  // before the model is loaded
+  if (service.served_model_names.empty() && is_hub_model(engine.model))
+    service.served_model_names = {engine.model};  // not the folder's, which is a commit
+  server::check_options(service);                 // before the model is loaded
   server::ApiServer http(server);
   print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
+  engine.model = source.find(engine.model, ModelParts::kAll, {});
   auto loaded = std::make_unique<Engine>(
       engine, shape.empty() ? open_model(engine.model) : random_model(find_shape(shape)));
   const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
@@ -117,7 +121,7 @@ void add_model_options(CLI::App& command, Serve& serve) {
   server::ServiceOptions& service = serve.service;
   command.add_option("--served-model-name", service.served_model_names,
                      "names that requests may call the model by; answers have the first (default: the "
-                     "directory's name)");
+                     "directory's name, or the hub id)");
   command
       .add_option("--tool-call-parser", service.tool_call_parser,
                   "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
@@ -172,7 +176,7 @@ void add_serve(CLI::App& app, Command& chosen) {
   command->add_option("--port", serve->port, "0: any that is free")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  add_engine_options(*command, serve->engine);
+  add_engine_options(*command, serve->engine, serve->source);
   add_shape_option(*command, serve->shape);
   add_model_options(*command, *serve);
   add_access_options(*command, *serve);

@@ -5,14 +5,22 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/model_source.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire::cli {
 namespace {
 
-Tokenizer load(const std::string& path) {
-  return Tokenizer::from_file(std::filesystem::is_directory(path) ? path + "/tokenizer.json" : path);
-}
+struct Arguments {
+  std::string path;
+  ModelSource source;
+  bool flag = false;
+
+  Tokenizer load() const {
+    const std::string found = source.find(path, ModelParts::kText);
+    return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
+  }
+};
 
 // Calls f with the JSON of each line of standard input and its name for errors.
 template <typename F>
@@ -26,16 +34,14 @@ int for_each_line(F f) {
   return 0;
 }
 
-int tokenize(const std::string& path, bool add_special_tokens) {
-  const Tokenizer tokenizer = load(path);
+int tokenize(const Tokenizer& tokenizer, bool add_special_tokens) {
   return for_each_line([&](const Json& text, const std::string& where) {
     if (!text.is_string()) fail("{}: is {}; it must be a JSON string", where, describe(text));
     std::cout << Json(tokenizer.encode(text.get<std::string>(), add_special_tokens)).dump();
   });
 }
 
-int detokenize(const std::string& path, bool skip_special_tokens) {
-  const Tokenizer tokenizer = load(path);
+int detokenize(const Tokenizer& tokenizer, bool skip_special_tokens) {
   return for_each_line([&](const Json& array, const std::string& where) {
     const auto is_id = [&](const Json& id) {
       return id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size();
@@ -47,15 +53,11 @@ int detokenize(const std::string& path, bool skip_special_tokens) {
   });
 }
 
-struct Arguments {
-  std::string path;
-  bool flag = false;
-};
-
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
                       const std::shared_ptr<Arguments>& arguments) {
   CLI::App* command = app.add_subcommand(name, what);
-  command->add_option("PATH", arguments->path, "a model directory or a tokenizer.json")->required();
+  command->add_option("PATH", arguments->path, "a model directory, a hub id or a tokenizer.json")->required();
+  add_source_options(*command, arguments->source);
   return command;
 }
 
@@ -67,8 +69,9 @@ void add_tokenize(CLI::App& app, Command& chosen) {
                                   "A JSON string a line in, a JSON array of token ids a line out", arguments);
   command->add_flag("--no-special-tokens", arguments->flag,
                     "add no special tokens, such as a BOS, around the text");
-  command->callback(
-      [arguments, &chosen] { chosen = [arguments] { return tokenize(arguments->path, !arguments->flag); }; });
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] { return tokenize(arguments->load(), !arguments->flag); };
+  });
 }
 
 void add_detokenize(CLI::App& app, Command& chosen) {
@@ -77,7 +80,7 @@ void add_detokenize(CLI::App& app, Command& chosen) {
                                   "A JSON array of token ids a line in, a JSON string a line out", arguments);
   command->add_flag("--skip-special-tokens", arguments->flag, "leave special tokens out of the text");
   command->callback([arguments, &chosen] {
-    chosen = [arguments] { return detokenize(arguments->path, arguments->flag); };
+    chosen = [arguments] { return detokenize(arguments->load(), arguments->flag); };
   });
 }
 

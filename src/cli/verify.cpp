@@ -12,14 +12,16 @@ namespace {
 
 void print_line(const VerifyResult& r) {
   const std::string way = r.chunk_size == 0 ? "in one chunk" : format_text("in chunks of {}", r.chunk_size);
+  const std::string rerouted =
+      r.rerouted == 0 ? "" : format_text(" but at {} positions of other experts", r.rerouted);
   const std::string excused =
       r.argmax_excused == 0 ? "" : format_text(" ({} too close to tell)", r.argmax_excused);
   print_text(
       stdout,
-      "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}), argmax equal at {} of {} "
+      "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}){}, argmax equal at {} of {} "
       "steps{}\n",
-      r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, r.argmax_equal,
-      r.num_steps, excused);
+      r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, rerouted,
+      r.argmax_equal, r.num_steps, excused);
 }
 
 void print_json(const VerifyResult& r) {
@@ -28,6 +30,7 @@ void print_json(const VerifyResult& r) {
                               {"chunk_size", r.chunk_size},
                               {"error", r.error},
                               {"limit", r.limit},
+                              {"rerouted", r.rerouted},
                               {"argmax_equal", r.argmax_equal},
                               {"argmax_excused", r.argmax_excused},
                               {"steps", r.num_steps},
@@ -40,16 +43,18 @@ void print_json(const VerifyResult& r) {
 void add_verify(CLI::App& app, Command& chosen) {
   struct Verify {
     EngineConfig config;
+    ModelSource source;
     bool json = false;
   };
   auto options = std::make_shared<Verify>();
   CLI::App* command = app.add_subcommand("verify", "Compare a model with its expected.safetensors");
-  add_engine_options(*command, options->config);
+  add_engine_options(*command, options->config, options->source);
   command->get_option("MODEL")->required()->description(
-      "checkpoint directory that holds expected.safetensors");
+      "checkpoint directory, or hub id, that has expected.safetensors");
   command->add_flag("--json", options->json, "print one JSON object a prompt");
   command->callback([options, &chosen] {
     chosen = [options] {
+      options->config.model = options->source.find(options->config.model);
       return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
     };
   });

@@ -15,6 +15,13 @@ namespace {
 
 double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+// Pairs of a token and one it attends to, itself included, among a sequence's first `tokens`. window: 0:
+// none.
+std::uint64_t attention_pairs(std::uint64_t tokens, int window) {
+  const std::uint64_t near = window == 0 ? tokens : std::min(tokens, static_cast<std::uint64_t>(window));
+  return near * (near + 1) / 2 + (tokens - near) * near;
+}
+
 OutputKind prompt_output(const EngineRequest& request) {
   if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
   if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
@@ -77,6 +84,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
                              .max_num_batched_tokens = config_.max_num_batched_tokens,
                              .max_model_len = config_.max_model_len,
+                             .sliding_window = config_.spec.sliding_window,
                              .block_size = config_.block_size,
                              .num_blocks = config_.num_blocks,
                              .num_host_blocks = config_.num_host_blocks,
@@ -420,8 +428,9 @@ void Engine::submit_step(const StepPlan& plan) {
     if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     if (sequence.start) started.push_back(sequence.sequence);
-    record.attention_pairs +=
-        tokens * static_cast<std::uint64_t>(sequence.first_position) + tokens * (tokens + 1) / 2;
+    const auto first = static_cast<std::uint64_t>(sequence.first_position);
+    record.attention_pairs += attention_pairs(first + tokens, config_.spec.sliding_window) -
+                              attention_pairs(first, config_.spec.sliding_window);
   }
   step.start = std::chrono::steady_clock::now();
   if (!started.empty()) {

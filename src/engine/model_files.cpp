@@ -24,9 +24,7 @@ ModelFiles open_model(const std::string& model) {
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
   }
-  auto checkpoint = std::make_unique<Checkpoint>(directory);
-  checkpoint->set_optional_prefix("model.");
-  files.weights = std::move(checkpoint);
+  files.weights = std::make_unique<Checkpoint>(directory);
   return files;
 }
 

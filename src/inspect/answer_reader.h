@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json_fwd.h"
-#include "inspect/http_client.h"
+#include "http/http_client.h"
 #include "inspect/sse_reader.h"
 
 namespace quire {

@@ -139,7 +139,7 @@ class DecodeProfile {
       for (std::size_t kind = 0; kind < kNumOpKinds; ++kind) seconds_[kind] += (*step.ops)[kind];
       step_seconds_ += step_before;
       kv_bytes_ += work.kv_bytes(step);
-      weight_bytes_ += work.weight_bytes;
+      weight_bytes_ += work.decode_bytes(step) - work.kv_bytes(step);
       linear_flop_ += work.linear_flop(step);
     }
   }
@@ -221,6 +221,13 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config) {
     }
   }
   weight_bytes += head_bytes;
+  for (const MemoryPlan::Experts& experts : plan.experts) {
+    const ExpertShape& shape = experts.shape;
+    flop_per_token += 6.0 * shape.top_k * static_cast<double>(shape.hidden_size) *
+                      static_cast<double>(shape.intermediate_size);
+    expert_bytes += static_cast<double>(experts.bytes);
+    routed_share = static_cast<double>(shape.top_k) / shape.num_experts;
+  }
   // A product with the key and one with the value, in every head.
   flop_per_attention_pair = 4.0 * config.spec.num_layers * config.spec.num_heads * config.spec.head_dim;
   kv_bytes_per_token = static_cast<double>(config.block_bytes()) / config.block_size;
@@ -237,6 +244,12 @@ double StepWork::flop(const StepRecord& step) const {
 
 double StepWork::kv_bytes(const StepRecord& step) const {
   return kv_bytes_per_token * static_cast<double>(step.attention_pairs);
+}
+
+// Of the experts, those that tokens routed at random would meet.
+double StepWork::decode_bytes(const StepRecord& step) const {
+  const double met = 1 - std::pow(1 - routed_share, static_cast<double>(step.tokens));
+  return weight_bytes + expert_bytes * met + kv_bytes(step);
 }
 
 BenchResult run_bench(const BenchOptions& options, ModelFiles model) {

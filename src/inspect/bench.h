@@ -55,13 +55,15 @@ struct StepWork {
   double flop_per_logits = 0;
   double flop_per_attention_pair = 0;
   double weight_bytes = 0;  // read by every step
+  double expert_bytes = 0;  // of all routed experts
+  double routed_share = 0;  // of them, for one token
   double kv_bytes_per_token = 0;
 
   StepWork(const MemoryPlan& plan, const RuntimeConfig& config);
   double linear_flop(const StepRecord& step) const;
   double flop(const StepRecord& step) const;      // with attention
   double kv_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token
-  double decode_bytes(const StepRecord& step) const { return weight_bytes + kv_bytes(step); }
+  double decode_bytes(const StepRecord& step) const;
 };
 
 // Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the

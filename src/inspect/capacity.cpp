@@ -31,8 +31,7 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
     if (length > runtime.max_model_len) continue;
     if (length == runtime.max_model_len && !result.rows.empty() && result.rows.back().length == length)
       continue;
-    const std::int64_t blocks_each = (length + runtime.block_size - 1) / runtime.block_size;
-    result.rows.push_back({length, blocks / blocks_each});
+    result.rows.push_back({length, blocks / runtime.max_blocks_held(length)});
   }
   return result;
 }

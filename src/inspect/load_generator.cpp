@@ -64,9 +64,10 @@ class Load {
     const std::size_t index = num_sent_++;
     RequestTimeline& timeline = timelines_[index];
     const auto reader = std::make_shared<AnswerReader>(timeline, target_.form.stream);
-    HttpCall call{target_.url, headers_, std::move(bodies_[index]), {}, {}};
+    HttpCall call{.url = target_.url, .headers = headers_, .body = std::move(bodies_[index])};
     call.on_bytes = [this, reader](int status, std::string_view bytes) {
       reader->read(status, bytes, now());
+      return true;
     };
     call.on_done = [this, reader](const HttpOutcome& outcome) {
       reader->end(outcome, now());
@@ -99,7 +100,7 @@ LoadResult run_load(HttpClient& client, const LoadTarget& target, const std::vec
 
 std::string first_model(const std::string& url, const std::string& api_key) {
   const std::string models_url = url + "/v1/models";
-  const Json answer = parse_json(fetch({models_url, headers_of(api_key), {}, {}, {}}), models_url);
+  const Json answer = parse_json(fetch({.url = models_url, .headers = headers_of(api_key)}), models_url);
   if (answer.is_object() && answer.contains("data") && answer["data"].is_array() && !answer["data"].empty()) {
     const Json& model = answer["data"].front();
     if (model.is_object() && model.contains("id") && model["id"].is_string())

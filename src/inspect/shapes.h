@@ -7,16 +7,17 @@
 
 namespace quire {
 
-// The sizes of a published Qwen3 model; what they leave open is the same for all (shapes.cpp).
+// The sizes of a published model, as its config.json has them.
 struct Shape {
   std::string name;
+  std::string architecture;
   int num_layers = 0;
   int hidden_size = 0;
   int intermediate_size = 0;
   int num_heads = 0;
-  bool tied = false;  // the embedding is also the output projection
-  int num_kv_heads = 8;
-  int vocab_size = 151936;
+  int num_kv_heads = 0;
+  int vocab_size = 0;
+  std::string others = "{}";  // further keys, where they are not the family's defaults: JSON
 };
 
 const std::vector<Shape>& published_shapes();

@@ -18,6 +18,7 @@ constexpr int kChunk = 7;
 struct Limits {
   double error;
   double excused_gap;
+  int rerouted_in = 0;  // one position in so many may be beyond the error; 0: none
 };
 
 Limits limits_of(DType dtype) {
@@ -89,18 +90,33 @@ std::vector<float> run(Engine& engine, std::vector<TokenId> tokens) {
   return logits;
 }
 
+// The largest error of each position's logits, largest first.
+std::vector<double> position_errors(const Reference& reference, const std::vector<float>& logits,
+                                    double largest) {
+  const std::size_t vocab = reference.logits.size() / reference.prompt.size();
+  std::vector<double> errors(reference.prompt.size());
+  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    const double difference = std::abs(double{reference.logits[i]} - double{logits[i]});
+    double& error = errors[i / vocab];
+    error = std::max(error, std::isnan(difference) ? INFINITY : difference / largest);
+  }
+  std::sort(errors.begin(), errors.end(), std::greater<>());
+  return errors;
+}
+
 VerifyResult compare(const Reference& reference, const std::vector<float>& logits, Limits limits) {
   VerifyResult result;
   const std::size_t vocab = reference.logits.size() / reference.prompt.size();
   double largest = 0;
-  double difference = 0;
-  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
-    largest = std::max(largest, std::abs(double{reference.logits[i]}));
-    const double d = std::abs(double{reference.logits[i]} - double{logits[i]});
-    difference = std::max(difference, std::isnan(d) ? INFINITY : d);
-  }
+  for (const float logit : reference.logits) largest = std::max(largest, std::abs(double{logit}));
+  const std::vector<double> errors = position_errors(reference, logits, largest);
+  const std::size_t excusable =
+      limits.rerouted_in == 0 ? 0 : errors.size() / static_cast<std::size_t>(limits.rerouted_in);
+  std::size_t excused = 0;
+  while (excused < excusable && errors[excused] > limits.error) ++excused;
   result.num_tokens = static_cast<int>(reference.prompt.size());
-  result.error = difference / largest;
+  result.error = errors[excused];
+  result.rerouted = static_cast<int>(excused);
   result.limit = limits.error;
   result.num_steps = static_cast<int>(reference.greedy.size());
   for (std::size_t step = 0; step < reference.greedy.size(); ++step) {
@@ -134,8 +150,10 @@ bool verify(const EngineConfig& config, const std::function<void(const VerifyRes
         fail("max-num-batched-tokens is {}; verify needs {} to run prompt {} in one chunk",
              engine.config().max_num_batched_tokens, tokens.size(), i);
       }
-      VerifyResult result =
-          compare(references[i], run(engine, std::move(tokens)), limits_of(engine.config().dtype));
+      Limits limits = limits_of(engine.config().dtype);
+      if (engine.config().dtype != DType::kF32 && !engine.memory_plan().experts.empty())
+        limits.rerouted_in = 8;
+      VerifyResult result = compare(references[i], run(engine, std::move(tokens)), limits);
       result.prompt = static_cast<int>(i);
       result.chunk_size = chunk;
       passed = passed && result.passed();

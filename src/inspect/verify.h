@@ -16,6 +16,7 @@ struct VerifyResult {
   int chunk_size = 0;      // tokens a step; 0: the prompt in one piece
   double error = 0;        // largest |difference| of a prompt logit over the largest |logit| of the prompt
   double limit = 0;        // of error
+  int rerouted = 0;        // positions left out of error, see verify()
   int argmax_equal = 0;    // greedy steps with the reference's token
   int argmax_excused = 0;  // others, where the reference's two best tokens are too close to tell apart
   int num_steps = 0;
@@ -25,8 +26,10 @@ struct VerifyResult {
 // Runs the paged engine over the prompts and greedy continuations of config.model's expected.safetensors
 // (written by Hugging Face transformers in float32), teacher-forced, once in one chunk and once in chunks of
 // 7 tokens, and compares the logits of every prompt position and the most likely token at every greedy step.
-// Calls `on_result` for each. Error when the folder is no such model. Other settings of `config` apply as
-// they are.
+// Calls `on_result` for each. Where a router has two experts nearly equal, 16-bit numbers may make it take
+// the other, and the logits there have nothing to do with the reference: in a model of routed experts,
+// computed in 16 bits, up to one position in eight may be beyond the limit. Error when the folder is no such
+// model. Other settings of `config` apply as they are.
 bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result);
 
 }  // namespace quire

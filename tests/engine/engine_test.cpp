@@ -60,7 +60,7 @@ std::future<CompletionOutput> submit(Engine& engine, std::vector<TokenId> prompt
 }
 
 TEST(EngineTest, GreedyContinuationsEqualHuggingFace) {
-  for (const std::string& model : testing::kGoldenModels) {
+  for (const std::string& model : testing::golden_models()) {
     SCOPED_TRACE(model);
     LLM llm(testing::golden_config(model));
     expect_golden(model, llm.generate(golden_prompts(model), greedy(24)));

@@ -14,12 +14,18 @@
 
 namespace quire::testing {
 
-// The small Qwen3 checkpoints of tests/golden with what Hugging Face transformers computes for them.
-inline const std::vector<std::string> kGoldenModels = {"qwen3", "qwen3-untied", "qwen3-yarn", "qwen3-hub",
-                                                       "qwen3-bf16-file"};
-
 inline std::filesystem::path golden_directory(const std::string& name) {
   return std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / name;
+}
+
+// The small checkpoints of tests/golden with what Hugging Face transformers computes for them.
+inline std::vector<std::string> golden_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_directory(""))) {
+    if (std::filesystem::exists(entry.path() / "config.json")) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 inline EngineConfig golden_config(const std::string& name, const std::string& dtype = "float32") {

@@ -59,7 +59,6 @@ class RunnerHarness {
     const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
     config_ = resolve_config(config, model_config, *backend_, comm_);
     Checkpoint checkpoint(testing::golden_directory(model));
-    checkpoint.set_optional_prefix("model.");
     runner_ = std::make_unique<ModelRunner>(*backend_, comm_, config_, model_config, checkpoint);
   }
 
@@ -171,7 +170,8 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
 
 INSTANTIATE_TEST_SUITE_P(
     Golden, InvarianceTest,
-    ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
+    ::testing::Combine(::testing::Values("qwen3", "qwen3-untied", "qwen3-moe", "mistral-window", "gpt2",
+                                         "bloom-alibi"),
                        ::testing::Values("float32", "bfloat16", "float16"),
                        ::testing::ValuesIn(testing::deterministic_kernel_names())),
     [](const auto& test) {

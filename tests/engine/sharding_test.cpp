@@ -75,7 +75,6 @@ std::vector<float> logits_of(const std::string& model, Backend& backend, Communi
   const auto model_config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
   const RuntimeConfig config = resolve_config(testing::golden_config(model), model_config, backend, comm);
   Checkpoint checkpoint(testing::golden_directory(model));
-  checkpoint.set_optional_prefix("model.");
   ModelRunner runner(backend, comm, config, model_config, checkpoint);
   SequencePlan span;
   span.start = SamplingState{};
@@ -120,10 +119,23 @@ TEST_P(ShardingTest, RanksTogetherComputeWhatOneComputes) {
   }
 }
 
-// qwen3 has 2 KV heads and qwen3-untied one, so more ranks replicate them.
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardingTest,
-                         ::testing::Combine(::testing::Values("qwen3", "qwen3-untied"),
-                                            ::testing::Values(2, 4)));
+// Every golden model over as many ranks as divide its heads. Some have one or two KV heads, so that more
+// ranks replicate them.
+std::vector<std::tuple<std::string, int>> cases() {
+  std::vector<std::tuple<std::string, int>> result;
+  for (const std::string& model : testing::golden_models()) {
+    const auto config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
+    const ModelSpec spec = find_model_family(config.architecture()).describe(config);
+    for (const int ranks : {2, 4}) {
+      if (spec.num_heads % ranks == 0) result.emplace_back(model, ranks);
+    }
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardingTest, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return testing::test_name({std::get<0>(test.param), std::to_string(std::get<1>(test.param))});
+});
 
 TEST(ShardingTest, WhatCannotBeDividedIsRefused) {
   const auto backend = make_backend({});

@@ -30,7 +30,7 @@ TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Golden, VerifyTest,
-    ::testing::Combine(::testing::ValuesIn(testing::kGoldenModels),
+    ::testing::Combine(::testing::ValuesIn(testing::golden_models()),
                        ::testing::Values("float32", "bfloat16", "float16"),
                        ::testing::ValuesIn(testing::kernel_names())),
     [](const auto& test) {

@@ -12,12 +12,7 @@
 namespace quire {
 namespace {
 
-Shape small_shape() {
-  Shape shape{"small", 2, 64, 96, 4, true};
-  shape.num_kv_heads = 2;
-  shape.vocab_size = 320;
-  return shape;
-}
+Shape small_shape() { return {"small", "Qwen3ForCausalLM", 2, 64, 96, 4, 2, 320}; }
 
 std::vector<float> read_values(RandomWeights& weights, std::int64_t row, std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows * 50));
@@ -98,6 +93,11 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   EXPECT_EQ(work.decode_bytes(decode), work.weight_bytes + 300 * 114688.0);
   EXPECT_EQ(work.flop(decode),
             2 * (work.flop_per_token + work.flop_per_logits) + 300 * work.flop_per_attention_pair);
+  // Two of eight experts for one token; two tokens meet 1 - (3/4)^2 of them.
+  MemoryPlan routed = plan;
+  routed.experts.push_back({{.num_experts = 8, .top_k = 2, .hidden_size = 10, .intermediate_size = 5}, 1600});
+  EXPECT_EQ(StepWork(routed, config).decode_bytes(decode), work.decode_bytes(decode) + 1600 * 7.0 / 16);
+  EXPECT_EQ(StepWork(routed, config).flop_per_token, work.flop_per_token + 2 * 3 * 2.0 * 10 * 5);
   // An embedding of its own is not read.
   plan.matrices.push_back(plan.matrices.back());
   EXPECT_EQ(StepWork(plan, config).weight_bytes, work.weight_bytes);

@@ -1,0 +1,85 @@
+#include "cli/model_source.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "base/format.h"
+#include "cli/options.h"
+#include "hub/download.h"
+
+namespace quire::cli {
+namespace {
+
+// What comes, on stderr: a line, and on a terminal a bar below it.
+class DownloadBar {
+ public:
+  DownloadBar(const std::string& id, const std::filesystem::path& cache) : id_(id), cache_(cache) {}
+  ~DownloadBar() {
+    if (drawn_) print_text(stderr, "\n");
+  }
+  DownloadBar(const DownloadBar&) = delete;
+  DownloadBar& operator=(const DownloadBar&) = delete;
+
+  void show(std::uint64_t done, std::uint64_t total) {
+    if (total != total_) {  // the small files, then the weights
+      total_ = total;
+      first_ = done;
+      start_ = Clock::now();
+      if (drawn_) print_text(stderr, "\n");
+      drawn_ = false;
+      print_text(stderr, "quire: downloading {} to {}: {:.1f} MB\n", id_, cache_.string(), mb(total));
+    }
+    if (isatty(STDERR_FILENO) == 0) return;
+    constexpr std::uint64_t kWidth = 40;
+    const auto filled = static_cast<std::size_t>(kWidth * done / total);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double rate = seconds > 0 && done > first_ ? mb(done - first_) / seconds : 0;
+    print_text(stderr, "\r[{}{}] {:.1f} of {:.1f} MB, {:.1f} MB/s\033[K", std::string(filled, '#'),
+               std::string(kWidth - filled, ' '), mb(done), mb(total), rate);
+    drawn_ = true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+  const std::string& id_;
+  const std::filesystem::path& cache_;
+  std::uint64_t total_ = 0;
+  std::uint64_t first_ = 0;  // bytes that an earlier download left
+  Clock::time_point start_;
+  bool drawn_ = false;  // the cursor is behind a bar
+};
+
+}  // namespace
+
+bool is_hub_model(const std::string& model) {
+  std::error_code ec;
+  return is_hub_id(model) && !std::filesystem::exists(model, ec);
+}
+
+std::string ModelSource::find(const std::string& model, ModelParts parts) const {
+  if (!is_hub_model(model)) return model;
+  const InterruptFlag interrupt;
+  return find(model, parts, [] { return InterruptFlag::raised().load(); });
+}
+
+std::string ModelSource::find(const std::string& model, ModelParts parts,
+                              const std::function<bool()>& stopped) const {
+  if (!is_hub_model(model)) return model;
+  HubSettings settings = hub_settings_from_environment();
+  settings.offline = settings.offline || offline;
+  DownloadBar bar(model, settings.cache);
+  const DownloadHooks hooks{[&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); }, stopped};
+  return find_hub_model(settings, {model, revision, parts}, hooks).string();
+}
+
+void add_source_options(CLI::App& command, ModelSource& source) {
+  command.add_option("--revision", source.revision, "branch, tag or commit of a hub id")
+      ->capture_default_str();
+  command.add_flag("--offline", source.offline, "take a hub id from the cache alone");
+}
+
+}  // namespace quire::cli
