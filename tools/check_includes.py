@@ -2,7 +2,8 @@
 """Checks who includes whom: one line a violation, exit code 1 if there is any.
 
 Holds the table below, that headers form no cycle, that each outside library stays in its folder, that nothing
-uses assert (it vanishes in release builds), and that CUDA is named only where it is implemented.
+uses assert (it vanishes in release builds), that CUDA is named only where it is implemented, and that no namespace has
+two classes of one name (the linker would take one's members for the other's and say nothing).
 """
 
 import re
@@ -13,10 +14,12 @@ from pathlib import Path
 ALLOWED = {
     "base": [],
     "ops": ["base"],
+    "http": ["base"],
     "tokenizer": ["base"],
     "kvcache": ["base"],
     "checkpoint": ["base", "ops"],
     "parallel": ["base", "ops"],
+    "hub": ["base", "http", "checkpoint/weight_index.h"],
     "backends": ["base", "ops", "backends/*"],  # the registry
     "backends/*": ["base", "ops"],
     "layers": ["base", "ops"],
@@ -25,10 +28,10 @@ ALLOWED = {
     "runner": ["base", "ops", "models", "checkpoint", "quire", "kvcache/ids.h", "scheduler/step_plan.h"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                "runner", "quire", "backends/registry.h"],
-    "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
+    "inspect": ["base", "http", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                 "runner", "engine", "quire", "backends", "backends/*"],
     "server": ["base", "engine", "tokenizer", "quire"],
-    "cli": ["base", "inspect", "server", "engine", "tokenizer", "quire"],
+    "cli": ["base", "hub", "inspect", "server", "engine", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
 
@@ -40,8 +43,8 @@ OUTSIDE = {
     r"xxhash\.h": ["kvcache"],
     r"(pcre2|utf8proc)\.h": ["tokenizer"],
     r"boost/": ["server"],
-    r"openssl/": ["server"],
-    r"curl/": ["inspect"],
+    r"openssl/": ["server", "hub"],
+    r"curl/": ["http"],
     r"mpi\.h": ["parallel"],
     r"(cuda|cublas|cudnn|nccl|cub/|cutlass/)": ["backends/cuda"],
     r"(cassert|assert\.h)": [],
@@ -57,6 +60,8 @@ STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMENT = re.compile(f"({STRING.pattern})|{COMMENT.pattern}", re.DOTALL)
 CUDA = re.compile(r"cuda|cublas|cudnn|nccl", re.IGNORECASE)
+NAMESPACE = re.compile(r"namespace\s*([\w:]*)\s*\{|\}  // namespace")
+CLASS = re.compile(r"(?:class|struct|union|enum class)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?\s*(?:\{|:[^:])")
 
 
 def folder_of(name):
@@ -103,6 +108,19 @@ def check_cuda(name, text):
             yield number, "names CUDA outside backends/cuda"
 
 
+def classes(text):
+    """Yields the number of the line and the full name of each class that other files see."""
+    namespaces = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := NAMESPACE.match(line):
+            if match.group(1) is None:
+                namespaces.pop()
+            else:
+                namespaces.append(match.group(1))
+        elif (match := CLASS.match(line)) and "" not in namespaces:
+            yield number, "::".join([*namespaces, match.group(1)])
+
+
 def find_cycle(graph):
     """A list of headers that include one another in a circle, or None."""
     state = {}
@@ -130,6 +148,7 @@ def main():
              for path in sorted(base.rglob("*")) if path.suffix in SOURCES}
     violations = []
     graph = {}
+    owners = {}
     for name, path in files.items():
         text = path.read_text(encoding="utf-8")
         where = path.relative_to(root)
@@ -140,6 +159,10 @@ def main():
             if problem:
                 violations.append(f"{where}:{number}: {problem}")
         violations += [f"{where}:{number}: {problem}" for number, problem in check_cuda(name, text)]
+        for number, full_name in classes(text):
+            owner = owners.setdefault(full_name, where)
+            if owner != where:
+                violations.append(f"{where}:{number}: {full_name} is a class of {owner}, too")
         graph[name] = [header for _, _, header in includes if header in files]
     cycle = find_cycle(graph)
     if cycle:
