@@ -13,6 +13,10 @@ endif()
 if(QUIRE_SANITIZE)
   target_compile_options(quire_options INTERFACE -fsanitize=${QUIRE_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)
+  if(QUIRE_SANITIZE MATCHES undefined)
+    # What ASan finds, too; a third of the time to compile.
+    target_compile_options(quire_options INTERFACE -fno-sanitize=null,object-size,vptr)
+  endif()
   target_link_options(quire_options INTERFACE -fsanitize=${QUIRE_SANITIZE})
   # Clang 14 cannot compile coroutines with this check.
   target_compile_options(quire_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)

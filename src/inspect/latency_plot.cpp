@@ -9,7 +9,7 @@ namespace quire {
 namespace {
 
 // In the drawing's units, which are pixels where nothing scales it.
-constexpr double kWidth = 340, kHeight = 250;  // of a panel's axes
+constexpr double kPanelWidth = 340, kPanelHeight = 250;  // of a panel's axes
 constexpr double kLeft = 70, kTop = 60, kGap = 90, kBottom = 60;
 constexpr int kMaxSteps = 6;
 constexpr std::string_view kMedianColor = "#1f5fa8", kP99Color = "#c4502a";
@@ -63,25 +63,25 @@ class Panel {
   }
 
  private:
-  double x(double tokens_per_s) const { return left_ + kWidth * tokens_per_s / x_ticks_.back(); }
-  double y(double ms) const { return kTop + kHeight * (1 - ms / y_ticks_.back()); }
+  double x(double tokens_per_s) const { return left_ + kPanelWidth * tokens_per_s / x_ticks_.back(); }
+  double y(double ms) const { return kTop + kPanelHeight * (1 - ms / y_ticks_.back()); }
 
   std::string axes() const {
-    constexpr double kBase = kTop + kHeight;
+    constexpr double kBase = kTop + kPanelHeight;
     std::string svg =
-        text(left_ + kWidth / 2, kTop - 12, "middle", panel_.latency + " (ms)", " font-weight=\"bold\"");
+        text(left_ + kPanelWidth / 2, kTop - 12, "middle", panel_.latency + " (ms)", " font-weight=\"bold\"");
     for (const double tick : x_ticks_) {
       svg += line(x(tick), kTop, x(tick), kBase, "#dddddd");
       svg += text(x(tick), kBase + 18, "middle", format_text("{:g}", tick));
     }
     for (const double tick : y_ticks_) {
-      svg += line(left_, y(tick), left_ + kWidth, y(tick), "#dddddd");
+      svg += line(left_, y(tick), left_ + kPanelWidth, y(tick), "#dddddd");
       svg += text(left_ - 8, y(tick) + 4, "end", format_text("{:g}", tick));
     }
-    svg += line(left_, kBase, left_ + kWidth, kBase, "black") + line(left_, kTop, left_, kBase, "black");
-    svg += text(left_ + kWidth / 2, kBase + 40, "middle", "output tokens/s");
+    svg += line(left_, kBase, left_ + kPanelWidth, kBase, "black") + line(left_, kTop, left_, kBase, "black");
+    svg += text(left_ + kPanelWidth / 2, kBase + 40, "middle", "output tokens/s");
     svg += text(left_, kBase + 40, "start", "median", format_text(" fill=\"{}\"", kMedianColor));
-    svg += text(left_ + kWidth, kBase + 40, "end", "99th percentile", format_text(" fill=\"{}\"", kP99Color));
+    svg += text(left_ + kPanelWidth, kBase + 40, "end", "99th percentile", format_text(" fill=\"{}\"", kP99Color));
     return svg;
   }
 
@@ -123,8 +123,8 @@ std::vector<double> axis_ticks(double largest, int count) {
 }
 
 std::string latency_plot(std::string_view title, std::span<const LatencyPanel> panels) {
-  const double width = kLeft + static_cast<double>(panels.size()) * (kWidth + kGap) - kGap + kLeft / 2;
-  const double height = kTop + kHeight + kBottom;
+  const double width = kLeft + static_cast<double>(panels.size()) * (kPanelWidth + kGap) - kGap + kLeft / 2;
+  const double height = kTop + kPanelHeight + kBottom;
   std::string svg = format_text(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:g}\" height=\"{1:g}\" viewBox=\"0 0 {0:g} "
       "{1:g}\" "
@@ -132,7 +132,7 @@ std::string latency_plot(std::string_view title, std::span<const LatencyPanel> p
       width, height);
   svg += text(kLeft, 22, "start", title, " font-size=\"15\"");
   for (std::size_t i = 0; i < panels.size(); ++i)
-    svg += Panel(panels[i], kLeft + static_cast<double>(i) * (kWidth + kGap)).draw();
+    svg += Panel(panels[i], kLeft + static_cast<double>(i) * (kPanelWidth + kGap)).draw();
   return svg + "</svg>\n";
 }
 

@@ -10,7 +10,7 @@
 namespace quire::server {
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr int kMostTokens = std::numeric_limits<int>::max();
 
 void check_tool(const OrderedJson& value, const std::string& place) {
   const JsonFields tool(value, place);
@@ -100,8 +100,8 @@ void read_logprobs(const JsonFields& fields, const ServedModel& model, SamplingP
 }
 
 void read_max_tokens(const JsonFields& fields, const ServedModel& model, ChatRequest& request) {
-  const auto older = fields.integer("max_tokens", 1, kMaxInt);
-  const auto newer = fields.integer("max_completion_tokens", 1, kMaxInt);
+  const auto older = fields.integer("max_tokens", 1, kMostTokens);
+  const auto newer = fields.integer("max_completion_tokens", 1, kMostTokens);
   if (const auto given = newer ? newer : older) request.max_tokens = static_cast<int>(*given);
   // What it will be at most, where it depends on the prompt.
   request.params.max_tokens = request.max_tokens.value_or(model.max_model_len);

@@ -5,7 +5,7 @@
 namespace quire::server {
 namespace {
 
-constexpr const char* kObject = "chat.completion";
+constexpr const char* kChatObject = "chat.completion";
 constexpr const char* kChunkObject = "chat.completion.chunk";
 
 // Both names that clients know: vLLM's, and DeepSeek's.
@@ -72,7 +72,7 @@ void ChatOutput::add(const OutputDelta& delta, std::int64_t num_tokens) {
 OrderedJson chat_body(const ResponseHead& head, const ChatRequest& request, const RequestOutput& output,
                       std::span<const ChatOutput> parsed, const ServedModel& model,
                       const std::optional<Timings>& timings) {
-  OrderedJson body = begin_response(head, kObject);
+  OrderedJson body = begin_response(head, kChatObject);
   const TokenNames names = token_names(request, model);
   Usage usage;
   usage.add(output);

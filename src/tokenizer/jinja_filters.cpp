@@ -12,7 +12,7 @@
 namespace quire::jinja {
 namespace {
 
-bool flag(const Value* value) { return value != nullptr && truth(*value); }
+bool is_set(const Value* value) { return value != nullptr && truth(*value); }
 
 template <Text (*transform)(Runtime&, const Text&)>
 Value transform_filter(const Invocation& call) {
@@ -60,11 +60,11 @@ Value indent_filter(const Invocation& call) {
   text.append("\n", true);
   const std::vector<Text> lines = split_lines(runtime, text);
   Text result;
-  if (flag(args[1])) result.append(indention);
+  if (is_set(args[1])) result.append(indention);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     runtime.charge(indention.memory() + lines[i].memory());
     if (i > 0) result.append("\n", true);
-    if (i > 0 && (flag(args[2]) || !lines[i].empty())) result.append(indention);
+    if (i > 0 && (is_set(args[2]) || !lines[i].empty())) result.append(indention);
     result.append(lines[i]);
   }
   return runtime.make(std::move(result));
@@ -73,8 +73,8 @@ Value indent_filter(const Invocation& call) {
 Value tojson_filter(const Invocation& call) {
   const auto args = bind(call, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
-  style.ensure_ascii = flag(args[0]);
-  style.sort_keys = flag(args[3]);
+  style.ensure_ascii = is_set(args[0]);
+  style.sort_keys = is_set(args[3]);
   if (args[1] != nullptr && !args[1]->is_none()) {
     style.item_separator = ",";
     if (const Text* text = args[1]->text()) {
@@ -101,7 +101,7 @@ Value length_filter(const Invocation& call) {
 
 Value default_filter(const Invocation& call) {
   const auto args = bind(call, {"default_value", "boolean"});
-  if (!call.self.is_undefined() && !(flag(args[1]) && !truth(call.self))) return call.self;
+  if (!call.self.is_undefined() && !(is_set(args[1]) && !truth(call.self))) return call.self;
   return args[0] != nullptr ? *args[0] : call.runtime.make("", true);
 }
 

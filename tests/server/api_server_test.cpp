@@ -262,8 +262,9 @@ TEST_F(ApiServerTest, StoppingAbortsWhatDoesNotFinishInTime) {
   gate.wait_reached();
   HttpClient whole = connect();
   whole.send(post_json("/v1/completions", R"({"prompt": "b", "max_tokens": 1500, "ignore_eos": true})"));
+  becomes_true([&] { return server_->connections() == 2; });
   std::thread opener([&] {
-    becomes_true([&] { return server_->connections() == 2; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it is stopping
     gate.open();
   });
   server_->stop(std::chrono::milliseconds(1));
