@@ -8,6 +8,7 @@
 #include "backends/cpu/simd/simd_backend.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/module.h"
 #include "base/thread_pool.h"
 
 namespace quire {
@@ -24,7 +25,7 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   return std::make_unique<SimdBackend>(isa, options.cpu_threads == 0 ? usable_cores() : options.cpu_threads);
 }
 
-// The CUDA backend's module, which lies in lib/quire beside the library or below the program's folder.
+// The CUDA backend's module.
 class GpuModule {
  public:
   // Opened once, and never closed: what it made may live on.
@@ -46,7 +47,7 @@ class GpuModule {
   static constexpr char kFile[] = "libquire_cuda.so";
 
   GpuModule() {
-    const std::filesystem::path path = find();
+    const std::filesystem::path path = find_module(kFile);
     if (path.empty()) {
       report_.problem = "this installation was built without CUDA";
       return;
@@ -60,16 +61,6 @@ class GpuModule {
     const auto report_devices = reinterpret_cast<ReportDevices>(dlsym(module, kReportDevices));
     QUIRE_CHECK(open_ != nullptr && report_devices != nullptr, "{} is not of this program", path.string());
     report_devices(report_);
-  }
-
-  static std::filesystem::path find() {
-    Dl_info info{};
-    QUIRE_CHECK(dladdr(reinterpret_cast<const void*>(&find), &info) != 0);
-    const auto folder = std::filesystem::weakly_canonical(info.dli_fname).parent_path();
-    for (const auto& candidate : {folder / "quire" / kFile, folder.parent_path() / "lib" / "quire" / kFile}) {
-      if (std::filesystem::exists(candidate)) return candidate;
-    }
-    return {};
   }
 
   ModuleReport report_;

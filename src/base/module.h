@@ -1,0 +1,11 @@
+#pragma once
+
+#include <filesystem>
+
+namespace quire {
+
+// A module of this program that is opened at run time, such as "libquire_cuda.so": in lib/quire beside the
+// library or below the program's folder. Empty where it is not installed.
+std::filesystem::path find_module(const char* file);
+
+}  // namespace quire

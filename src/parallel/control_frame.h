@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace quire {
+
+// What goes over a control connection: frames, each a header and a body. All processes are of one program, on
+// machines of one byte order.
+static_assert(std::endian::native == std::endian::little);
+
+enum class FrameType : std::uint16_t {
+  kHello,    // a follower's first: Hello
+  kWelcome,  // rank 0's answer to it: Welcome
+  kStart,    // to all, once all ranks are there: Start
+  kMessage,  // an order or an answer
+  kBeat,     // a sign of life, without a body
+  kEnd,      // the sender ends in order and sends nothing more; without a body
+  kLost,     // rank 0 tells who is lost: LostNotice, then the reason's text
+};
+
+struct FrameHeader {
+  static constexpr std::uint32_t kMagic = 0x31435251;  // "QRC1"
+
+  std::uint32_t magic = kMagic;
+  FrameType type = FrameType::kBeat;
+  std::uint16_t kind = 0;    // of a message: the engine's to choose
+  std::uint64_t length = 0;  // bytes of the body
+  std::uint64_t step = 0;    // the last step of the sender
+};
+
+// 32 random bytes that only the processes of one engine know.
+using ControlSecret = std::array<std::byte, 32>;
+
+struct Hello {
+  ControlSecret secret{};
+  std::uint64_t rank = 0;
+};
+struct Welcome {
+  ControlSecret secret{};
+};
+struct Start {
+  std::uint32_t size = 0;
+  std::uint32_t watchdog_ms = 0;
+};
+struct LostNotice {
+  std::uint64_t rank = 0;
+  std::uint64_t last_step = 0;
+};
+
+// A header and its body in a row, for the bodies above.
+template <typename Body>
+struct Frame {
+  FrameHeader header;
+  Body body;
+
+  explicit Frame(FrameType type, const Body& the_body = {}) : body(the_body) {
+    header.type = type;
+    header.length = sizeof(Body);
+  }
+  // Whether what was received is a frame of that type.
+  bool is(FrameType type) const {
+    return header.magic == FrameHeader::kMagic && header.type == type && header.length == sizeof(Body);
+  }
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
+  std::span<std::byte> writable_bytes() { return std::as_writable_bytes(std::span(this, 1)); }
+};
+static_assert(sizeof(Frame<Hello>) == sizeof(FrameHeader) + sizeof(Hello));  // no padding
+static_assert(sizeof(Frame<Welcome>) == sizeof(FrameHeader) + sizeof(Welcome));
+static_assert(sizeof(Frame<Start>) == sizeof(FrameHeader) + sizeof(Start));
+
+// Cuts what comes from a connection into frames.
+class FrameReader {
+ public:
+  static constexpr std::uint64_t kMaxBody = std::uint64_t{64} << 20;
+
+  using OnFrame = std::function<void(const FrameHeader& header, std::vector<std::byte> body)>;
+
+  // Calls on_frame for each frame that is whole with these bytes. False, for good, where they are no frames
+  // or promise a body above kMaxBody; nothing is allocated for that.
+  bool take(std::span<const std::byte> bytes, const OnFrame& on_frame);
+
+ private:
+  FrameHeader header_;
+  std::size_t header_bytes_ = 0;  // of header_, that have come
+  std::vector<std::byte> body_;
+};
+
+}  // namespace quire
