@@ -12,6 +12,8 @@ struct EngineConfig {
   std::string device = "auto";     // auto (a GPU where there is one), cpu, cuda, cuda:1
   std::string cpu_isa = "auto";    // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;             // 0: one for each core this process may use
+  int tensor_parallel_size = 1;    // ranks the model is spread over
+  double watchdog = 5;             // seconds until a rank in another process that gives no sign is lost
   std::string dtype = "auto";      // auto (the checkpoint's), float32, bfloat16, float16
   int max_num_seqs = 256;          // sequences that run at once
   int max_num_batched_tokens = 0;  // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/bench_output.h"
 #include "cli/commands.h"
+#include "cli/follower.h"
 #include "cli/options.h"
 #include "inspect/shapes.h"
 
@@ -111,6 +112,7 @@ void print_json(const BenchResult& r) {
 }
 
 int Bench::run() {
+  refuse_several_processes("bench");
   if (isatty(STDERR_FILENO) != 0) {
     options.on_progress = [](std::size_t done, std::size_t total) { show_progress(done, total, "tokens"); };
   }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 
@@ -104,6 +105,7 @@ void Chat::answer(const std::string& question) {
 
 int Chat::run() {
   config.model = source.find(config.model);
+  if (follows(config, [this] { return open_model(config.model); })) return 0;
   llm_ = std::make_unique<LLM>(config);
   params_ = sampling.over(llm_->default_sampling_params());
   llm_->check(params_);

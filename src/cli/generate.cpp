@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 
@@ -147,6 +148,7 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
 
 int Generate::run() {
   config.model = source.find(config.model);
+  if (follows(config, [this] { return open_model(config.model); })) return 0;
   LLM llm(config);
   GenerateOptions options;
   options.progress = !stream;

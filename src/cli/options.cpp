@@ -75,6 +75,15 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
                   "instruction set of the CPU kernels: auto, reference, avx2, avx512, avx512_bf16 or amx")
       ->capture_default_str();
   command.add_option("--cpu-threads", config.cpu_threads, "threads of the CPU kernels (default: one a core)");
+  command
+      .add_option("--tensor-parallel-size", config.tensor_parallel_size,
+                  "ranks that the model is spread over: threads, or under `mpirun -np N` processes")
+      ->capture_default_str();
+  command
+      .add_option("--watchdog", config.watchdog,
+                  "seconds until a rank in another process that gives no sign of life is lost")
+      ->check(CLI::Range(0.5, 3600.0))
+      ->capture_default_str();
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
   command.add_option("--max-num-seqs", config.max_num_seqs, "sequences that run at once")
       ->capture_default_str();

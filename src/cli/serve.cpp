@@ -2,18 +2,23 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/follower.h"
 #include "cli/options.h"
 #include "inspect/shapes.h"
 #include "server/api_server.h"
 
 namespace quire::cli {
 namespace {
+
+constexpr std::chrono::seconds kLostDrain{1};
 
 struct Serve {
   EngineConfig engine;
@@ -43,14 +48,18 @@ class StopSignal {
     struct sigaction action {};
     action.sa_handler = [](int signal) {
       if (raised_.exchange(true)) ::_exit(128 + signal);
-      const std::uint64_t one = 1;
-      [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
+      raise();
     };
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
   }
 
   static void arm() { raised_ = false; }
+  // As if the first one had come.
+  static void raise() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
+  }
   static void wait() {
     std::uint64_t count = 0;
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
@@ -79,17 +88,30 @@ int Serve::run() {
   if (service.served_model_names.empty() && is_hub_model(engine.model))
     service.served_model_names = {engine.model};  // not the folder's, which is a commit
   server::check_options(service);                 // before the model is loaded
+  const auto open = [this] {
+    engine.model = source.find(engine.model, ModelParts::kAll, {});
+    return shape.empty() ? open_model(engine.model) : random_model(find_shape(shape));
+  };
+  if (follows(engine, open)) return 0;
   server::ApiServer http(server);
   print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
-  engine.model = source.find(engine.model, ModelParts::kAll, {});
-  auto loaded = std::make_unique<Engine>(
-      engine, shape.empty() ? open_model(engine.model) : random_model(find_shape(shape)));
+  ModelFiles files = open();
+  auto loaded = std::make_unique<Engine>(engine, std::move(files));
+  Engine& started = *loaded;
   const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
+  started.on_lost([](const std::string& why) {
+    print_text(stderr, "quire: stopping: {}\n", why);
+    StopSignal::raise();
+  });
   StopSignal::arm();
   http.serve(model);
   print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
              address(http.port()));
   StopSignal::wait();
+  if (!started.healthy()) {
+    http.stop(kLostDrain);  // every request has its error
+    std::_Exit(kFailed);    // what another rank takes part in cannot be ended in order
+  }
   print_text(stderr, "quire: stopping; requests under way have {} s (a second signal: none)\n",
              drain_timeout);
   http.stop(std::chrono::milliseconds(static_cast<std::int64_t>(drain_timeout * 1e3)));

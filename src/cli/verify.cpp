@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/follower.h"
 #include "cli/options.h"
 
 namespace quire::cli {
@@ -54,6 +55,7 @@ void add_verify(CLI::App& app, Command& chosen) {
   command->add_flag("--json", options->json, "print one JSON object a prompt");
   command->callback([options, &chosen] {
     chosen = [options] {
+      refuse_several_processes("verify");
       options->config.model = options->source.find(options->config.model);
       return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
     };

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "backends/registry.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/thread_name.h"
 #include "engine/preemption_costs.h"
 #include "ops/philox.h"
-#include "parallel/single_rank.h"
 
 namespace quire {
 namespace {
@@ -66,21 +64,22 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       hooks_(std::move(hooks)),
       seed_(config.seed),
       max_queued_requests_(queue_limit("max-num-queued-reqs", config.max_num_queued_reqs)),
-      max_queued_tokens_(queue_limit("max-num-queued-tokens", config.max_num_queued_tokens)) {
+      max_queued_tokens_(queue_limit("max-num-queued-tokens", config.max_num_queued_tokens)),
+      engine_config_(config) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
-    backend_ = make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
-    comm_ = std::make_unique<SingleRank>(*backend_);
+    ranks_ = std::make_unique<RankGroup>(engine_config_, model_);
+    ranks_->open();
   });
-  naming_model([&] { config_ = resolve_config(config, model_.config, *backend_, *comm_); });
+  naming_model([&] { config_ = ranks_->resolve(); });
   read_eos_token_ids();
-  naming_model([&] { plan_ = plan_memory(*backend_, *comm_, config_, model_.config); });
+  naming_model([&] { plan_ = ranks_->plan_memory(); });
   log_plan();
-  timed("weights", [&] { naming_model([&] { load_weights(); }); });
-  timed("graphs", [&] { runner_->capture_graphs(); });
+  timed("weights", [&] { naming_model([&] { ranks_->load(); }); });
+  timed("graphs", [&] { ranks_->capture_graphs(); });
   PreemptionCosts preemption;  // as they are: what can be saved is
   if (config_.num_host_blocks > 0 && config.preemption_mode == "auto")
-    timed("swap costs", [&] { preemption = measure_preemption_costs(*runner_, config_); });
+    timed("swap costs", [&] { preemption = measure_preemption_costs(*ranks_, config_); });
   SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
                              .max_num_batched_tokens = config_.max_num_batched_tokens,
                              .max_model_len = config_.max_model_len,
@@ -98,6 +97,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
   searches_.emplace(*scheduler_, *outputs_, hooks_.fault);
+  ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -135,25 +135,14 @@ void Engine::timed(const char* phase, const Work& work) {
 
 void Engine::log_plan() const {
   log_info("{}: {}, {} on {}", model_.directory.string(), model_.config.architecture(),
-           to_string(config_.dtype), backend_->name());
+           to_string(config_.dtype), ranks_->backend().name());
+  if (ranks_->size() > 1) log_info("{} ranks; of each:", ranks_->size());
   log_info(
       "memory: weights {:.1f} MiB, KV cache {:.1f} MiB for {} tokens, workspace {:.1f} MiB, host {:.1f} MiB",
       to_mib(plan_.weights), to_mib(plan_.kv_cache), std::int64_t{config_.num_blocks} * config_.block_size,
       to_mib(plan_.workspace), to_mib(plan_.host));
   log_info("at most {} sequences and {} tokens a step, {} tokens a sequence", config_.max_num_seqs,
            config_.max_num_batched_tokens, config_.max_model_len);
-}
-
-void Engine::load_weights() {
-  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, config_, model_.config, *model_.weights);
-  const std::string& architecture = model_.config.architecture();
-  const auto& ignorable = find_model_family(architecture).ignorable_endings;
-  for (const std::string& name : model_.weights->unclaimed()) {
-    const bool ignored = std::any_of(ignorable.begin(), ignorable.end(),
-                                     [&](const std::string& ending) { return name.ends_with(ending); });
-    if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
-  }
-  model_.weights.reset();
 }
 
 void Engine::read_eos_token_ids() {
@@ -273,7 +262,7 @@ void Engine::post(Message message) {
 // The loop. A step is submitted while fewer than depth are in flight; otherwise the oldest is collected.
 void Engine::run() {
   name_thread("quire-engine");
-  const int depth = backend_->asynchronous() ? ModelRunner::kMaxInFlight : 1;
+  const int depth = ranks_->backend().asynchronous() ? ModelRunner::kMaxInFlight : 1;
   while (take_messages()) {
     try {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();
@@ -287,9 +276,9 @@ void Engine::run() {
 
 // Plans a step and submits it. False: there is nothing to plan.
 bool Engine::queue_step() {
-  const std::optional<StepPlan> plan = scheduler_->schedule();
+  std::optional<StepPlan> plan = scheduler_->schedule();
   const bool failed = finish_unplanned();
-  if (plan) submit_step(*plan);
+  if (plan) submit_step(std::move(*plan));
   return plan || failed;
 }
 
@@ -310,8 +299,8 @@ void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
   finish_unplanned();
   drop_steps();
-  const std::vector<SequenceUpdate> failed =
-      scheduler_->num_in_flight() > 0 ? scheduler_->fail_in_flight() : scheduler_->fail_all();
+  const bool goes_on = scheduler_->num_in_flight() > 0 && !lost_;
+  const std::vector<SequenceUpdate> failed = goes_on ? scheduler_->fail_in_flight() : scheduler_->fail_all();
   for (const SequenceUpdate& update : failed) finish(update.id, FinishReason::kError, why);
   publish_stats();
 }
@@ -320,12 +309,25 @@ void Engine::fail_step(const std::string& why) {
 void Engine::drop_steps() {
   try {
     if (hooks_.fault) hooks_.fault(EngineStage::kDrop, 0);
-    runner_->drop_in_flight();
+    ranks_->drop_in_flight();
   } catch (const std::exception& e) {
-    device_lost_ = true;
-    log_error("waiting for steps that are dropped: {}", e.what());
+    lose(e.what());
   }
   steps_.clear();
+}
+
+void Engine::lose(const std::string& why) {
+  const std::lock_guard lock(lost_mutex_);
+  if (lost_.exchange(true)) return;
+  why_lost_ = why;
+  log_error("every request will fail from now on: {}", why);
+  if (lost_listener_) lost_listener_(why);
+}
+
+void Engine::on_lost(std::function<void(const std::string&)> listener) {
+  const std::lock_guard lock(lost_mutex_);
+  lost_listener_ = std::move(listener);
+  if (lost_ && lost_listener_) lost_listener_(why_lost_);
 }
 
 void Engine::publish_stats() {
@@ -348,7 +350,7 @@ void Engine::poison_new_blocks(const StepPlan& plan) {
       position += config_.block_size;
     }
   }
-  runner_->poison(std::move(blocks));
+  ranks_->poison(std::move(blocks));
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.
@@ -417,7 +419,7 @@ void Engine::handle(Abort abort) {
 
 void Engine::handle(Stop stop) { scheduler_->abort(stop.id); }
 
-void Engine::submit_step(const StepPlan& plan) {
+void Engine::submit_step(StepPlan plan) {
   StepInFlight step;
   StepRecord& record = step.record;
   record.tokens = static_cast<std::uint64_t>(plan.num_tokens);
@@ -442,16 +444,16 @@ void Engine::submit_step(const StepPlan& plan) {
   if (hooks_.fault) hooks_.fault(EngineStage::kSubmit, 0);
   const int profile_every = profile_every_;
   if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
-    record.ops = runner_->submit_profiled(plan);
+    record.ops = ranks_->submit_profiled(std::move(plan));
   } else {
-    runner_->submit(plan);
+    ranks_->submit(std::move(plan));
   }
   steps_.push_back(step);
 }
 
 void Engine::collect_step() {
   if (hooks_.fault) hooks_.fault(EngineStage::kCollect, 0);
-  StepResult result = runner_->collect();
+  StepResult result = ranks_->collect();
   const auto now = std::chrono::steady_clock::now();
   const auto start = std::max(steps_.front().start, last_collected_);
   StepRecord record = steps_.front().record;

@@ -17,12 +17,10 @@
 #include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
+#include "engine/rank_group.h"
 #include "engine/request.h"
 #include "engine/sampling_state.h"
-#include "ops/communicator.h"
 #include "quire/engine_config.h"
-#include "runner/memory_plan.h"
-#include "runner/model_runner.h"
 #include "scheduler/scheduler.h"
 
 namespace quire {
@@ -77,8 +75,11 @@ class Engine {
   // refuse (a prompt that is empty or can never fit) ends the request with FinishReason::kError.
   RequestId submit(EngineRequest&& request);
   void abort(RequestId id);  // legal in every state, effective at the next step
-  // False: the device is lost; every request will fail.
-  bool healthy() const { return !device_lost_; }
+  // False: a device or a rank is lost; every request will fail.
+  bool healthy() const { return !lost_; }
+  // Called once when that happens, with why, on any thread, or at once where it has. It must not throw, nor
+  // destroy the engine.
+  void on_lost(std::function<void(const std::string&)> listener);
 
   SamplingContext sampling_context() const;
   const RuntimeConfig& config() const { return config_; }
@@ -94,9 +95,9 @@ class Engine {
   // logged. With profile_every, on a backend with graphs, every so many steps one has its ops timed.
   using StepObserver = std::function<void(const StepRecord&)>;
   void observe_steps(StepObserver observer, int profile_every = 0);
-  bool can_profile() const { return backend_->has_graphs(); }
-  // As Backend's. While no request is unfinished.
-  std::optional<DeviceCeiling> measure_ceiling() { return backend_->measure_ceiling(); }
+  bool can_profile() const { return ranks_->backend().has_graphs(); }
+  // As Backend's, of rank 0. While no request is unfinished.
+  std::optional<DeviceCeiling> measure_ceiling() { return ranks_->backend().measure_ceiling(); }
 
  private:
   struct Arrival {
@@ -123,7 +124,6 @@ class Engine {
   template <typename Work>
   void timed(const char* phase, const Work& work);
   void log_plan() const;
-  void load_weights();
   void read_eos_token_ids();
   void post(Message message);
   void check_queue() const;  // under mutex_
@@ -140,9 +140,10 @@ class Engine {
   void drop_steps();
   void publish_stats();
   void fail_step(const std::string& why);
+  void lose(const std::string& why);
   void poison_new_blocks(const StepPlan& plan);
   bool queue_step();
-  void submit_step(const StepPlan& plan);
+  void submit_step(StepPlan plan);
   void collect_step();
   void book(const StepRecord& record);
   void add_to_stats(const StepRecord& record);  // under stats_mutex_
@@ -154,11 +155,10 @@ class Engine {
   std::uint64_t seed_;
   int max_queued_requests_;
   std::int64_t max_queued_tokens_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Communicator> comm_;
+  const EngineConfig engine_config_;
+  std::unique_ptr<RankGroup> ranks_;
   RuntimeConfig config_;
   MemoryPlan plan_;
-  std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
   std::optional<BeamSearches> searches_;
@@ -178,7 +178,10 @@ class Engine {
   std::shared_ptr<const StepObserver> step_observer_;  // guarded by stats_mutex_
   std::atomic<int> profile_every_{0};
   std::uint64_t steps_planned_ = 0;
-  std::atomic<bool> device_lost_{false};
+  std::mutex lost_mutex_;
+  std::atomic<bool> lost_{false};
+  std::string why_lost_;                                   // guarded by lost_mutex_
+  std::function<void(const std::string&)> lost_listener_;  // guarded by lost_mutex_
   std::thread thread_;
 };
 

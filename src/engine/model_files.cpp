@@ -24,7 +24,7 @@ ModelFiles open_model(const std::string& model) {
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
   }
-  files.weights = std::make_unique<Checkpoint>(directory);
+  files.open_weights = [directory] { return std::make_unique<Checkpoint>(directory); };
   return files;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +18,8 @@ struct ModelFiles {
   std::filesystem::path directory;  // where errors say it is
   ModelConfig config;
   GenerationConfig generation;
-  std::unique_ptr<WeightSource> weights;
+  // Opens the weights, for each rank anew; values are read as they are taken. From any thread.
+  std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
 };
 

@@ -10,12 +10,12 @@ namespace quire {
 namespace {
 
 // Of the second time: the first one may prepare something.
-double seconds(ModelRunner& runner, const StepPlan& plan) {
+double seconds(RankGroup& ranks, const StepPlan& plan) {
   std::chrono::duration<double> taken{};
   for (int round = 0; round < 2; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    runner.submit(plan);
-    runner.collect();
+    ranks.submit(plan);
+    ranks.collect();
     taken = std::chrono::steady_clock::now() - start;
   }
   return taken.count();
@@ -46,25 +46,25 @@ StepPlan prefill_plan(int first, int num_tokens, int block_size) {
 
 }  // namespace
 
-PreemptionCosts measure_preemption_costs(ModelRunner& runner, const RuntimeConfig& config) {
+PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& config) {
   constexpr int kMostBlocks = 256, kFirstTokens = 32, kMostTokens = 2048;
   constexpr double kEnough = 0.02;  // seconds
   PreemptionCosts costs;
   const int num_blocks = std::min({kMostBlocks, config.num_host_blocks, config.num_blocks});
-  costs.block_copied = seconds(runner, copy_plan(num_blocks)) / num_blocks;
+  costs.block_copied = seconds(ranks, copy_plan(num_blocks)) / num_blocks;
 
   const auto capacity = static_cast<int>(
       std::min(std::int64_t{config.num_blocks} * config.block_size, std::int64_t{config.max_model_len}));
   const int most = std::min({kMostTokens, config.max_num_batched_tokens, capacity});
   int num_tokens = std::min(kFirstTokens, most);
-  double alone = seconds(runner, prefill_plan(0, num_tokens, config.block_size));
+  double alone = seconds(ranks, prefill_plan(0, num_tokens, config.block_size));
   while (alone < kEnough && num_tokens < most) {
     num_tokens = std::min(2 * num_tokens, most);
-    alone = seconds(runner, prefill_plan(0, num_tokens, config.block_size));
+    alone = seconds(ranks, prefill_plan(0, num_tokens, config.block_size));
   }
   const int before = capacity - num_tokens;
   if (before >= num_tokens) {
-    const double behind = seconds(runner, prefill_plan(before, num_tokens, config.block_size));
+    const double behind = seconds(ranks, prefill_plan(before, num_tokens, config.block_size));
     costs.pair = std::max(0.0, behind - alone) / num_tokens / before;
   }
   costs.token = std::max(0.0, alone / num_tokens - 0.5 * num_tokens * costs.pair);

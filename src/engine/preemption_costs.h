@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runner/model_runner.h"
+#include "engine/rank_group.h"
 #include "scheduler/scheduler.h"
 
 namespace quire {
@@ -8,6 +8,6 @@ namespace quire {
 // Measured with plans of their own: copies of up to 256 blocks to host memory and back, and a prompt's part
 // with nothing before it and with as much as the cache holds. Nothing may be in flight; slot 0 and the
 // cache's contents are lost. There must be swap space.
-PreemptionCosts measure_preemption_costs(ModelRunner& runner, const RuntimeConfig& config);
+PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& config);
 
 }  // namespace quire

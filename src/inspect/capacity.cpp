@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "backends/registry.h"
-#include "parallel/single_rank.h"
+#include "engine/rank_group.h"
+#include "parallel/absent_ranks.h"
 
 namespace quire {
 std::size_t Capacity::kv_bytes_per_token() const {
@@ -13,7 +14,8 @@ std::size_t Capacity::kv_bytes_per_token() const {
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
   const auto backend =
       make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
-  SingleRank comm(*backend);
+  check_rank_count(config);
+  AbsentRanks comm(0, config.tensor_parallel_size);
   Capacity result;
   result.architecture = model.architecture();
   result.device = backend->name();

@@ -81,7 +81,8 @@ class Panel {
     svg += line(left_, kBase, left_ + kPanelWidth, kBase, "black") + line(left_, kTop, left_, kBase, "black");
     svg += text(left_ + kPanelWidth / 2, kBase + 40, "middle", "output tokens/s");
     svg += text(left_, kBase + 40, "start", "median", format_text(" fill=\"{}\"", kMedianColor));
-    svg += text(left_ + kPanelWidth, kBase + 40, "end", "99th percentile", format_text(" fill=\"{}\"", kP99Color));
+    svg += text(left_ + kPanelWidth, kBase + 40, "end", "99th percentile",
+                format_text(" fill=\"{}\"", kP99Color));
     return svg;
   }
 

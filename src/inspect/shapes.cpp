@@ -133,7 +133,8 @@ ModelConfig shape_config(const Shape& shape) {
 }
 
 ModelFiles random_model(const Shape& shape) {
-  return {"shape " + shape.name, shape_config(shape), {}, std::make_unique<RandomWeights>(), {}};
+  return {
+      "shape " + shape.name, shape_config(shape), {}, [] { return std::make_unique<RandomWeights>(); }, {}};
 }
 
 }  // namespace quire

@@ -72,7 +72,7 @@ TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
       const MemoryPlan plan = plan_memory(backend, comm, config, model.config);
       EXPECT_EQ(backend.weights + backend.device + backend.host, 0U) << "planning allocated";
 
-      const ModelRunner runner(backend, comm, config, model.config, *model.weights);
+      const ModelRunner runner(backend, comm, config, model.config, *model.open_weights());
       EXPECT_EQ(plan.weights, backend.weights);
       EXPECT_EQ(plan.workspace + plan.kv_cache, backend.device);
       EXPECT_EQ(plan.host + plan.swap_space, backend.host);

@@ -1,0 +1,76 @@
+#include "engine/rank.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+
+void Rank::open() {
+  backend_ = make_backend(device_);
+  if (config_.tensor_parallel_size > 1 && backend_->device() != DeviceKind::kCpu) {
+    fail("tensor-parallel-size is {}; several ranks run on the CPU (--device cpu), not on {}",
+         config_.tensor_parallel_size, backend_->name());
+  }
+  comm_ = connect_(*backend_);
+}
+
+void Rank::resolve(std::size_t kv_cache_memory) {
+  EngineConfig config = config_;
+  if (kv_cache_memory > 0) config.kv_cache_memory = kv_cache_memory;
+  runtime_ = resolve_config(config, model_.config, *backend_, *comm_);
+}
+
+MemoryPlan Rank::plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
+
+void Rank::load() {
+  const std::unique_ptr<WeightSource> weights = model_.open_weights();
+  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, model_.config, *weights);
+  const std::string& architecture = model_.config.architecture();
+  const auto& ignorable = find_model_family(architecture).ignorable_endings;
+  for (const std::string& name : weights->unclaimed()) {
+    const bool ignored = std::any_of(ignorable.begin(), ignorable.end(),
+                                     [&](const std::string& ending) { return name.ends_with(ending); });
+    if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
+  }
+}
+
+RankAnswer Rank::execute(const RankOrder& order) {
+  RankAnswer answer;
+  switch (order.kind) {
+    case RankOrder::Kind::kOpen:
+      open();
+      break;
+    case RankOrder::Kind::kResolve:
+      resolve(order.kv_cache_memory);
+      answer.num_blocks = static_cast<std::uint64_t>(runtime_.num_blocks);
+      break;
+    case RankOrder::Kind::kLoad:
+      load();
+      break;
+    case RankOrder::Kind::kCaptureGraphs:
+      runner_->capture_graphs();
+      break;
+    case RankOrder::Kind::kDrop:
+      runner_->drop_in_flight();
+      break;
+    case RankOrder::Kind::kSubmit:
+      runner_->submit(*order.plan);
+      break;
+    case RankOrder::Kind::kSubmitProfiled:
+      runner_->submit_profiled(*order.plan);
+      break;
+    case RankOrder::Kind::kCollect:
+      runner_->collect();
+      break;
+    case RankOrder::Kind::kPoison:
+      runner_->poison(order.blocks);
+      break;
+    case RankOrder::Kind::kStop:
+      QUIRE_CHECK(false, "who runs the rank stops it");
+  }
+  return answer;
+}
+
+}  // namespace quire

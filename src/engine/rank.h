@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/registry.h"
+#include "engine/model_files.h"
+#include "ops/communicator.h"
+#include "quire/engine_config.h"
+#include "runner/memory_plan.h"
+#include "runner/model_runner.h"
+
+namespace quire {
+
+// What rank 0 tells the other ranks to do. They do it in the order they are told, and rank 0 does the same at
+// the same time, so that the collectives of all ranks meet.
+struct RankOrder {
+  enum class Kind : std::uint16_t {
+    kOpen,     // the device
+    kResolve,  // the configuration
+    kLoad,     // the rank's shard of the weights
+    kCaptureGraphs,
+    kCollect,  // the oldest plan's result
+    kDrop,     // what is in flight
+    kSubmit,
+    kSubmitProfiled,
+    kPoison,
+    kStop,
+  };
+
+  Kind kind = Kind::kStop;
+  std::size_t kv_cache_memory = 0;            // kResolve: bytes; 0: as the configuration says
+  std::shared_ptr<const StepPlan> plan = {};  // kSubmit, kSubmitProfiled
+  std::vector<BlockId> blocks = {};           // kPoison
+
+  // Where another fails, it is said in answer to the next one that is answered.
+  bool is_answered() const { return kind <= Kind::kDrop; }
+};
+
+struct RankAnswer {
+  std::string error = {};        // empty: it is done
+  std::uint64_t num_blocks = 0;  // kResolve: of the KV cache
+};
+
+// One rank of an engine: a device, its shard of the model, and what runs plans on it. Thread contract: one
+// thread.
+class Rank {
+ public:
+  using Connect = std::function<std::unique_ptr<Communicator>(Backend& backend)>;
+
+  // `config` and `model` must outlive it.
+  Rank(const EngineConfig& config, const ModelFiles& model, BackendOptions device, Connect connect)
+      : config_(config), model_(model), device_(std::move(device)), connect_(std::move(connect)) {}
+
+  // In this order; Error where it cannot be done.
+  void open();
+  void resolve(std::size_t kv_cache_memory);
+  MemoryPlan plan_memory();
+  void load();
+
+  // Any order but kStop. What a step yields is dropped: it is rank 0's to collect. Error.
+  RankAnswer execute(const RankOrder& order);
+
+  Backend& backend() { return *backend_; }
+  const RuntimeConfig& config() const { return runtime_; }
+  ModelRunner& runner() { return *runner_; }
+
+ private:
+  const EngineConfig& config_;
+  const ModelFiles& model_;
+  const BackendOptions device_;
+  const Connect connect_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Communicator> comm_;
+  RuntimeConfig runtime_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+}  // namespace quire

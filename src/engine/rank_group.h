@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/rank_link.h"
+#include "parallel/processes.h"
+
+namespace quire {
+
+// Error where EngineConfig::tensor_parallel_size is no number of ranks.
+void check_rank_count(const EngineConfig& config);
+
+// The ranks that share the engine's model, as rank 0 has them: itself, and the others in threads of this
+// process or in processes of their own. What it is told to do, all do. Thread contract: one thread at a time,
+// but as is said.
+class RankGroup {
+ public:
+  // `config` and `model` must outlive it. Error where the ranks asked for cannot be had.
+  RankGroup(const EngineConfig& config, const ModelFiles& model);
+  ~RankGroup();  // the other ranks end
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  // In this order. Error that names the rank where it is not this one.
+  void open();
+  const RuntimeConfig& resolve();  // with the cache that every rank has room for
+  MemoryPlan plan_memory() { return own_->plan_memory(); }
+  void load();
+  void capture_graphs();
+
+  // As ModelRunner's. Where a rank fails, all do.
+  void submit(StepPlan plan);
+  OpTimes submit_profiled(StepPlan plan);
+  StepResult collect();
+  // Error where there is no way back: a rank is lost, or one of several processes failed in a step.
+  void drop_in_flight();
+  void poison(std::vector<BlockId> blocks);
+
+  int size() const { return 1 + static_cast<int>(links_.size()); }
+  Backend& backend() { return own_->backend(); }
+  // Has it called once a rank is lost, with why, on a thread of its own, or at once. Set once, before any
+  // step.
+  void on_lost(std::function<void(const std::string&)> callback);
+
+ private:
+  void start_threads(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
+  void start_processes(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
+  void tell(const RankOrder& order);
+  template <typename Work>
+  std::vector<RankAnswer> together(const RankOrder& order, const Work& work);
+  template <typename Work>
+  auto in_step(const Work& work);
+
+  Processes* processes_ = nullptr;
+  std::unique_ptr<ThreadRanks> meeting_;     // of ranks in threads
+  std::unique_ptr<ControlChannel> channel_;  // to ranks in processes
+  std::unique_ptr<Rank> own_;
+  std::vector<std::unique_ptr<RankLink>> links_;  // to ranks 1, 2, …
+  bool broken_ = false;                           // processes, of which one did not end its step
+};
+
+int num_processes();  // that mpirun started together; 1: this one alone
+// Whether another process leads: then this one follows it, with the same model and configuration, until it
+// ends. Error as RankGroup's; and where a step fails or a rank is lost, which end this process.
+bool is_follower();
+void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_model);
+
+}  // namespace quire

@@ -1,0 +1,190 @@
+#include "engine/rank_link.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/thread_name.h"
+#include "scheduler/plan_codec.h"
+
+namespace quire {
+namespace {
+
+// What ranks send to rank 0; orders' kinds come before.
+constexpr std::uint16_t kAnswer = 100;
+constexpr std::uint16_t kStepFailed = 101;
+
+template <typename T>
+std::vector<std::byte> to_bytes(const T* values, std::size_t count) {
+  const auto bytes = std::as_bytes(std::span(values, count));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::uint64_t read_number(std::span<const std::byte> body) {
+  std::uint64_t number = 0;
+  if (body.size() != sizeof number)
+    fail("an order of {} bytes has no number of {}", body.size(), sizeof number);
+  std::memcpy(&number, body.data(), sizeof number);
+  return number;
+}
+
+std::vector<BlockId> read_blocks(std::span<const std::byte> body) {
+  if (body.size() % sizeof(BlockId) != 0) fail("an order of {} bytes has no list of blocks", body.size());
+  std::vector<BlockId> blocks(body.size() / sizeof(BlockId));
+  if (!blocks.empty()) std::memcpy(blocks.data(), body.data(), body.size());
+  return blocks;
+}
+
+std::vector<std::byte> encode_body(const RankOrder& order) {
+  const std::uint64_t memory = order.kv_cache_memory;
+  switch (order.kind) {
+    case RankOrder::Kind::kResolve:
+      return to_bytes(&memory, 1);
+    case RankOrder::Kind::kSubmit:
+    case RankOrder::Kind::kSubmitProfiled:
+      return encode(*order.plan);
+    case RankOrder::Kind::kPoison:
+      return to_bytes(order.blocks.data(), order.blocks.size());
+    default:
+      return {};
+  }
+}
+
+RankOrder decode_order(const ControlMessage& message) {
+  if (message.kind > static_cast<std::uint16_t>(RankOrder::Kind::kStop))
+    fail("an order of kind {} is not known; do all ranks run the same version?", message.kind);
+  RankOrder order;
+  order.kind = static_cast<RankOrder::Kind>(message.kind);
+  if (order.kind == RankOrder::Kind::kResolve) order.kv_cache_memory = read_number(message.body);
+  if (order.kind == RankOrder::Kind::kPoison) order.blocks = read_blocks(message.body);
+  if (order.kind == RankOrder::Kind::kSubmit || order.kind == RankOrder::Kind::kSubmitProfiled)
+    order.plan = std::make_shared<const StepPlan>(decode_plan(message.body));
+  return order;
+}
+
+// A number, then the error's text.
+void send_answer(ControlChannel& channel, const RankAnswer& answer) {
+  std::vector<std::byte> body = to_bytes(&answer.num_blocks, 1);
+  const auto text = to_bytes(answer.error.data(), answer.error.size());
+  body.insert(body.end(), text.begin(), text.end());
+  channel.send(0, kAnswer, body);
+}
+
+std::string read_text(std::span<const std::byte> body) {
+  return {reinterpret_cast<const char*>(body.data()), body.size()};
+}
+
+}  // namespace
+
+std::string of_rank(int rank, int size, const std::string& why) {
+  return format_text("rank {} of {}: {}", rank, size, why);
+}
+
+ThreadLink::ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting)
+    : rank_(rank), size_(size), it_(std::move(it)), meeting_(meeting), thread_([this] { run(); }) {}
+
+ThreadLink::~ThreadLink() {
+  send({.kind = RankOrder::Kind::kStop});
+  thread_.join();
+}
+
+void ThreadLink::send(const RankOrder& order) {
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.push_back(order);
+  }
+  changed_.notify_all();
+}
+
+RankAnswer ThreadLink::answer() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !answers_.empty(); });
+  RankAnswer answer = std::move(answers_.front());
+  answers_.pop_front();
+  return answer;
+}
+
+RankOrder ThreadLink::next_order() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !orders_.empty(); });
+  RankOrder order = std::move(orders_.front());
+  orders_.pop_front();
+  return order;
+}
+
+void ThreadLink::run() {
+  name_thread("quire-rank");
+  for (;;) {
+    const RankOrder order = next_order();
+    if (order.kind == RankOrder::Kind::kStop) return;
+    RankAnswer answer = execute(order);
+    if (!order.is_answered()) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      answers_.push_back(std::move(answer));
+    }
+    changed_.notify_all();
+  }
+}
+
+// A step that failed stays so until it is dropped.
+RankAnswer ThreadLink::execute(const RankOrder& order) {
+  if (order.kind == RankOrder::Kind::kDrop) failure_.clear();
+  if (!failure_.empty()) return {.error = failure_};
+  try {
+    return it_->execute(order);
+  } catch (const std::exception& e) {
+    RankAnswer failed{.error = of_rank(rank_, size_, e.what())};
+    if (!order.is_answered()) {
+      failure_ = failed.error;
+      meeting_.fail(failure_);
+    }
+    return failed;
+  }
+}
+
+void ProcessLink::send(const RankOrder& order) {
+  channel_.send(rank_, static_cast<std::uint16_t>(order.kind), encode_body(order));
+}
+
+RankAnswer ProcessLink::answer() {
+  const std::optional<ControlMessage> message = channel_.receive(rank_);
+  if (!message) fail("{}", of_rank(rank_, channel_.size(), "it has ended"));
+  if (message->kind == kStepFailed) fail("{}", of_rank(rank_, channel_.size(), read_text(message->body)));
+  const std::span<const std::byte> body = message->body;
+  if (message->kind != kAnswer || body.size() < sizeof(std::uint64_t))
+    fail("{}", of_rank(rank_, channel_.size(), "it answers what this version does not know"));
+  RankAnswer answer{.error = read_text(body.subspan(sizeof(std::uint64_t))),
+                    .num_blocks = read_number(body.first(sizeof(std::uint64_t)))};
+  if (!answer.error.empty()) answer.error = of_rank(rank_, channel_.size(), answer.error);
+  return answer;
+}
+
+std::string describe(const Loss& loss, ControlChannel& channel) {
+  try {
+    while (const auto message = channel.try_receive(loss.rank))
+      if (message->kind == kStepFailed) return of_rank(loss.rank, loss.size, read_text(message->body));
+  } catch (const Error&) {  // the loss itself: there is no message
+  }
+  return loss.text();
+}
+
+void follow_orders(Rank& rank, ControlChannel& channel) {
+  while (const std::optional<ControlMessage> message = channel.receive(0)) {
+    const RankOrder order = decode_order(*message);
+    if (order.kind == RankOrder::Kind::kStop) return;
+    if (order.plan) channel.set_progress(order.plan->id);
+    RankAnswer answer;
+    try {
+      answer = rank.execute(order);
+    } catch (const std::exception& e) {
+      answer.error = e.what();
+      if (!order.is_answered()) {
+        channel.send(0, kStepFailed, to_bytes(answer.error.data(), answer.error.size()));
+        throw;
+      }
+    }
+    if (order.is_answered()) send_answer(channel, answer);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,199 @@
+// A model spread over ranks in threads gives what one rank gives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/model_config.h"
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+#include "engine/submit.h"
+#include "inspect/verify.h"
+#include "models/model.h"
+
+namespace quire {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+EngineConfig config_of(const std::string& model, int ranks, const std::string& dtype = "float32") {
+  EngineConfig config = testing::golden_config(model, dtype);
+  config.device = "cpu";
+  config.tensor_parallel_size = ranks;
+  return config;
+}
+
+EngineRequest greedy(std::vector<TokenId> prompt, int max_tokens = 24) {
+  EngineRequest request;
+  request.prompt = std::move(prompt);
+  request.params.temperature = 0;
+  request.params.max_tokens = max_tokens;
+  request.params.ignore_eos = true;
+  return request;
+}
+
+// Logits of a golden prompt's every position, then tokens that follow it.
+struct Answer {
+  std::vector<float> logits;
+  std::vector<TokenId> tokens;
+  bool operator==(const Answer&) const = default;
+};
+
+std::vector<Answer> answers(const EngineConfig& config, const std::string& model) {
+  Engine engine(config, open_model(config.model));
+  std::vector<std::future<Answer>> pending;
+  for (int i = 0; i < testing::num_golden_prompts(model); ++i) {
+    EngineRequest request = greedy(testing::golden_ids(model, "prompt." + std::to_string(i)));
+    request.prompt_logits = true;
+    auto done = std::make_shared<std::promise<Answer>>();
+    pending.push_back(done->get_future());
+    request.on_update = [done, answer = Answer{}](const RequestUpdate& update) mutable {
+      answer.logits.insert(answer.logits.end(), update.logits.begin(), update.logits.end());
+      answer.tokens = update.output.token_ids;
+      if (update.finished) done->set_value(std::move(answer));
+    };
+    engine.submit(std::move(request));
+  }
+  std::vector<Answer> result;
+  for (auto& answer : pending) result.push_back(answer.get());
+  return result;
+}
+
+using Case = std::tuple<std::string, int, std::string>;  // model, ranks, dtype
+
+class TensorParallelTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
+  const auto& [model, ranks, dtype] = GetParam();
+  int count = 0;
+  verify(config_of(model, ranks, dtype), [&](const VerifyResult& result) {
+    ++count;
+    EXPECT_TRUE(result.passed()) << "prompt " << result.prompt << ", chunk " << result.chunk_size
+                                 << ", error " << result.error;
+  });
+  EXPECT_GE(count, 4);
+}
+
+TEST_P(TensorParallelTest, IsBitwiseStableAndHasTheTokensOfOneRank) {
+  const auto& [model, ranks, dtype] = GetParam();
+  const std::vector<Answer> first = answers(config_of(model, ranks, dtype), model);
+  EXPECT_TRUE(answers(config_of(model, ranks, dtype), model) == first);
+  if (dtype != "float32") return;  // two tokens may be equally likely
+  const std::vector<Answer> alone = answers(config_of(model, 1, dtype), model);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(first[i].tokens, alone[i].tokens) << i;
+}
+
+// Over as many ranks as divide the heads. Some models have one or two KV heads, which more ranks replicate,
+// and vocabularies that have to be padded.
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const std::string& model : testing::golden_models()) {
+    const auto config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
+    const ModelSpec spec = find_model_family(config.architecture()).describe(config);
+    for (const int ranks : {2, 4}) {
+      if (model == "toy" || spec.num_heads % ranks != 0) continue;
+      result.emplace_back(model, ranks, "float32");
+      result.emplace_back(model, ranks, "bfloat16");
+    }
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, TensorParallelTest, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return testing::test_name(
+      {std::get<0>(test.param), std::to_string(std::get<1>(test.param)), std::get<2>(test.param)});
+});
+
+// Requests that share a prefix, in a cache too small for all of them.
+std::vector<std::vector<TokenId>> crowd(int ranks, SchedulerStats* stats) {
+  EngineConfig config = config_of("qwen3", ranks);
+  config.block_size = 8;
+  config.max_num_batched_tokens = 32;
+  Engine measured(config);
+  config.kv_cache_memory = 24 * measured.config().block_bytes();
+  EngineHooks hooks;
+  hooks.poison_blocks = true;
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  std::vector<std::future<RequestOutput>> outputs;
+  for (int i = 0; i < 8; ++i) {
+    std::vector<TokenId> prompt;
+    for (int t = 0; t < 20 + 3 * i; ++t) prompt.push_back((t * 37 + (t < 16 ? 0 : i) * 101) % 512);
+    outputs.push_back(testing::submit(engine, greedy(std::move(prompt), 60)));
+  }
+  std::vector<std::vector<TokenId>> result;
+  for (auto& output : outputs) result.push_back(output.get().outputs.front().token_ids);
+  *stats = engine.stats().scheduler;
+  return result;
+}
+
+TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
+  SchedulerStats stats;
+  const auto alone = crowd(1, &stats);
+  for (const int ranks : {2, 4}) {
+    EXPECT_EQ(crowd(ranks, &stats), alone);
+    EXPECT_GT(stats.num_preemptions, 0U);
+    EXPECT_GT(stats.prefix_cache_hits, 0U);
+  }
+}
+
+TEST(RankGroupTest, AStepThatFailsIsComputedAgainOnEveryRank) {
+  const EngineConfig config = config_of("qwen3", 2);
+  for (const EngineStage stage : {EngineStage::kSubmit, EngineStage::kCollect}) {
+    EngineHooks hooks;
+    hooks.fault = [stage, visits = 0](EngineStage at, SequenceId) mutable {
+      if (at == stage && (++visits == 3 || visits == 9)) throw std::runtime_error("injected");
+    };
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    std::vector<std::future<RequestOutput>> outputs;
+    for (int i = 0; i < 3; ++i)
+      outputs.push_back(
+          testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
+                testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
+    EXPECT_TRUE(engine.healthy());
+  }
+}
+
+void expect_refused(const EngineConfig& config, const ::testing::Matcher<std::string>& why) {
+  try {
+    const Engine engine(config, open_model(config.model));
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), why);
+  }
+}
+
+TEST(RankGroupTest, WhatCannotBeDividedIsRefused) {
+  expect_refused(config_of("qwen3", 3), AllOf(HasSubstr("attention heads"), HasSubstr("3 ranks")));
+  expect_refused(config_of("qwen3", 0), HasSubstr("tensor-parallel-size is 0"));
+  expect_refused(config_of("qwen3", -2), HasSubstr("tensor-parallel-size is -2"));
+  expect_refused(config_of("qwen3", 5000), HasSubstr("tensor-parallel-size is 5000"));
+}
+
+TEST(RankGroupTest, ARankThatCannotLoadIsNamed) {
+  const EngineConfig config = config_of("qwen3", 2);
+  ModelFiles model = open_model(config.model);
+  const auto rank_0 = std::this_thread::get_id();
+  model.open_weights = [open = model.open_weights, rank_0] {
+    if (std::this_thread::get_id() != rank_0) throw Error("the disk is gone");
+    return open();
+  };
+  try {
+    const Engine engine(config, std::move(model));
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("rank 1 of 2: the disk is gone"));
+  }
+}
+
+}  // namespace
+}  // namespace quire
