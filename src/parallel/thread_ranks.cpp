@@ -23,7 +23,7 @@ constexpr std::chrono::microseconds kSpinTime{20};
 
 // Elements: slices begin at cache lines, and a block of sums is sent to the other ranks from the cache.
 constexpr std::int64_t kSliceUnit = 64;
-constexpr std::int64_t kBlock = 4096;
+constexpr std::int64_t kSentAtOnce = 4096;
 
 bool same_shape(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.rank() != b.rank()) return false;
@@ -111,8 +111,8 @@ class ThreadRanks::Rank : public Communicator {
     const std::int64_t end = std::min(n, (rank_ + 1) * slice);
     std::transform(meeting.calls().begin(), meeting.calls().end(), parts_.begin(),
                    [](const Call& call) { return call.in.data_as<std::byte>(); });
-    for (std::int64_t at = rank_ * slice; at < end; at += kBlock) {
-      const std::int64_t count = std::min(kBlock, end - at);
+    for (std::int64_t at = rank_ * slice; at < end; at += kSentAtOnce) {
+      const std::int64_t count = std::min(kSentAtOnce, end - at);
       add_in_order(tensor, parts_, at, count);
       const std::size_t offset = static_cast<std::size_t>(at) * size_of(tensor.dtype());
       for (int r = 0; r < size(); ++r) {
