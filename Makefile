@@ -4,6 +4,8 @@ BUILD := build/release
 CAPABILITY := $(shell command -v nvcc >/dev/null && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
                       head -n 1 | tr -d . | sed s/^90$$/90a/)
 GPU := $(if $(CAPABILITY),-DQUIRE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(CAPABILITY)-real)
+# With Open MPI here, ranks in several processes.
+MPI := $(if $(shell command -v mpicc),-DQUIRE_MPI=ON)
 
 .PHONY: demo test soak configure
 
@@ -20,4 +22,4 @@ soak:
 
 configure:
 	@tools/install_deps.sh build
-	@test -f $(BUILD)/build.ninja || cmake --preset release $(GPU)
+	@test -f $(BUILD)/build.ninja || cmake --preset release $(GPU) $(MPI)

@@ -68,6 +68,9 @@ void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& mode
 
 void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& model,
                                 const BackendOptions& device) {
+  if (processes_->rank() != 0)
+    fail("this process is rank {} of {}, which follows rank 0 and has no engine of its own",
+         processes_->rank(), processes_->size());
   ControlListener listener;
   processes_->broadcast(listener.invitation(), 0);
   channel_ = listener.accept(processes_->size(), config.watchdog);
