@@ -213,6 +213,25 @@ std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
   return output.outputs;
 }
 
+TEST(LostDeviceTest, EndsEveryRequestAndIsToldOnce) {
+  const EngineConfig config = testing::golden_config("qwen3");
+  EngineHooks hooks;
+  hooks.fault = [](EngineStage stage, SequenceId) {
+    if (stage == EngineStage::kCollect || stage == EngineStage::kDrop) throw std::runtime_error("it is gone");
+  };
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  std::vector<std::string> told;
+  engine.on_lost([&told](const std::string& why) { told.push_back(why); });
+  std::vector<std::future<CompletionOutput>> outputs;
+  for (int i = 0; i < 4; ++i) outputs.push_back(submit(engine, request_of(golden_prompt(i % 3))));
+  for (auto& output : outputs) EXPECT_EQ(output.get().finish_reason, FinishReason::kError);
+  EXPECT_FALSE(engine.healthy());
+  EXPECT_EQ(submit(engine, request_of(golden_prompt(0))).get().finish_reason, FinishReason::kError);
+  EXPECT_THAT(told, ElementsAreArray({"it is gone"}));
+  engine.on_lost([&told](const std::string&) { told.emplace_back("at once"); });
+  EXPECT_EQ(told.back(), "at once");
+}
+
 TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
   EngineHooks hooks;
   hooks.fault = [rounds = 0](EngineStage stage, SequenceId) mutable {
