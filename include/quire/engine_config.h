@@ -19,12 +19,12 @@ struct EngineConfig {
   int max_num_batched_tokens = 0;  // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
   int max_model_len = 0;           // prompt and output of a sequence; 0: the model's
   int block_size = 16;             // tokens in a block of the KV cache: a power of two, 8 to 256
-  // Bytes; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
+  // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;
   double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be taken, weights and all
-  // GiB of host memory that preempted sequences' blocks may go to, where that costs less than computing them
-  // again (auto), always (swap), or never (recompute).
+  // GiB of each rank's host memory that preempted sequences' blocks may go to, where that costs less than
+  // computing them again (auto), always (swap), or never (recompute).
   double swap_space = 0;
   std::string preemption_mode = "auto";
   bool enforce_eager = false;  // no recorded graphs

@@ -99,6 +99,10 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   }
 }
 
+std::string resolved_cpu_isa(const std::string& cpu_isa) {
+  return std::string(to_string(resolve_isa(cpu_isa)));
+}
+
 MachineReport inspect_machine() {
   MachineReport report;
   for (const CpuIsa isa : available_isas()) report.cpu_isas.emplace_back(to_string(isa));

@@ -20,6 +20,9 @@ struct BackendOptions {
 // GPU was asked for and cannot be used.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
+// The instruction set that BackendOptions::cpu_isa stands for on this machine.
+std::string resolved_cpu_isa(const std::string& cpu_isa);
+
 // What this machine offers.
 struct MachineReport {
   std::vector<std::string> cpu_isas;  // that the CPU kernels can use

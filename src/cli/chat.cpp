@@ -104,8 +104,8 @@ void Chat::answer(const std::string& question) {
 }
 
 int Chat::run() {
+  if (follows(config, [this] { return open_model(source.find(config.model)); })) return 0;
   config.model = source.find(config.model);
-  if (follows(config, [this] { return open_model(config.model); })) return 0;
   llm_ = std::make_unique<LLM>(config);
   params_ = sampling.over(llm_->default_sampling_params());
   llm_->check(params_);

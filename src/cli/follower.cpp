@@ -1,5 +1,6 @@
 #include "cli/follower.h"
 
+#include <csignal>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -9,7 +10,12 @@
 namespace quire::cli {
 
 bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open) {
+  if (config.tensor_parallel_size == 1 && num_processes() > 1)
+    fail("mpirun started {} processes, and --tensor-parallel-size is 1; it is the number of processes",
+         num_processes());
   if (!is_follower()) return false;
+  std::signal(SIGINT, SIG_IGN);  // mpirun sends them to all; rank 0 says when to end
+  std::signal(SIGTERM, SIG_IGN);
   try {
     follow(config, open);
   } catch (const std::exception& e) {

@@ -147,8 +147,8 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
 }
 
 int Generate::run() {
+  if (follows(config, [this] { return open_model(source.find(config.model)); })) return 0;
   config.model = source.find(config.model);
-  if (follows(config, [this] { return open_model(config.model); })) return 0;
   LLM llm(config);
   GenerateOptions options;
   options.progress = !stream;

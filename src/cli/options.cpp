@@ -97,7 +97,8 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
       ->capture_default_str();
   command
       .add_option("--kv-cache-memory", config.kv_cache_memory,
-                  "bytes, or with a unit such as 4GiB (default: what max-num-seqs full sequences need, on a "
+                  "bytes of each rank, or with a unit such as 4GiB (default: what max-num-seqs full "
+                  "sequences need, on a "
                   "CPU at most 4GiB)")
       ->transform(CLI::AsSizeValue(false));
   command
@@ -105,7 +106,7 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
                   "share of the GPU's memory to take for weights, workspace and KV cache")
       ->capture_default_str();
   command.add_option("--swap-space", config.swap_space,
-                     "GiB of host memory for the KV cache of preempted sequences (default: 0)");
+                     "GiB of host memory for the KV cache of preempted sequences, of each rank (default: 0)");
   command
       .add_option("--preemption-mode", config.preemption_mode,
                   "with swap space: auto (what costs less), swap or recompute")

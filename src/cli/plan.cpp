@@ -24,7 +24,9 @@ std::string mib(std::size_t bytes) {
 }
 
 void print_table(const Capacity& c) {
-  print_text(stdout, "{}, {}, on {}\n\n", c.architecture, to_string(c.config.dtype), c.device);
+  print_text(stdout, "{}, {}, on {}\n", c.architecture, to_string(c.config.dtype), c.device);
+  if (c.ranks > 1) print_text(stdout, "each of {} ranks:\n", c.ranks);
+  print_text(stdout, "\n");
   print_text(stdout, "weights    {:>14}\n", mib(c.plan.weights));
   print_text(stdout, "workspace  {:>14}   steps of {} tokens, {} sequences of {} tokens\n",
              mib(c.plan.workspace), c.config.max_num_batched_tokens, c.config.max_num_seqs,
@@ -51,6 +53,7 @@ void print_json(const Capacity& c) {
       {"architecture", c.architecture},
       {"dtype", to_string(c.config.dtype)},
       {"device", c.device},
+      {"ranks", c.ranks},
       {"weights_bytes", c.plan.weights},
       {"workspace_bytes", c.plan.workspace},
       {"host_bytes", c.plan.host},

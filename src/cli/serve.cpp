@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
 
 #include "base/error.h"
@@ -18,7 +17,7 @@
 namespace quire::cli {
 namespace {
 
-constexpr std::chrono::seconds kLostDrain{1};
+constexpr double kLostDrain = 1;  // seconds: every request has its error already
 
 struct Serve {
   EngineConfig engine;
@@ -93,29 +92,28 @@ int Serve::run() {
     return shape.empty() ? open_model(engine.model) : random_model(find_shape(shape));
   };
   if (follows(engine, open)) return 0;
+  std::atomic<bool> lost = false;  // the device, or a rank
   server::ApiServer http(server);
   print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
   ModelFiles files = open();
   auto loaded = std::make_unique<Engine>(engine, std::move(files));
-  Engine& started = *loaded;
-  const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
-  started.on_lost([](const std::string& why) {
+  loaded->on_lost([&lost](const std::string& why) {
     print_text(stderr, "quire: stopping: {}\n", why);
+    lost = true;
     StopSignal::raise();
   });
+  const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
   StopSignal::arm();
   http.serve(model);
   print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
              address(http.port()));
   StopSignal::wait();
-  if (!started.healthy()) {
-    http.stop(kLostDrain);  // every request has its error
-    std::_Exit(kFailed);    // what another rank takes part in cannot be ended in order
-  }
-  print_text(stderr, "quire: stopping; requests under way have {} s (a second signal: none)\n",
-             drain_timeout);
-  http.stop(std::chrono::milliseconds(static_cast<std::int64_t>(drain_timeout * 1e3)));
-  return 0;
+  const auto longest = std::chrono::duration<double>(lost ? kLostDrain : drain_timeout);
+  if (!lost)
+    print_text(stderr, "quire: stopping; requests under way have {} s (a second signal: none)\n",
+               drain_timeout);
+  http.stop(std::chrono::duration_cast<std::chrono::milliseconds>(longest));
+  return lost ? kFailed : 0;
 }
 
 void add_access_options(CLI::App& command, Serve& serve) {

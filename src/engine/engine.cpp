@@ -68,7 +68,11 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       engine_config_(config) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
-    ranks_ = std::make_unique<RankGroup>(engine_config_, model_);
+    const auto before_step = [this](int rank) {
+      hooks_.fault(EngineStage::kRank, static_cast<SequenceId>(rank));
+    };
+    ranks_ = hooks_.fault ? std::make_unique<RankGroup>(engine_config_, model_, before_step)
+                          : std::make_unique<RankGroup>(engine_config_, model_);
     ranks_->open();
   });
   naming_model([&] { config_ = ranks_->resolve(); });
@@ -109,6 +113,7 @@ Engine::~Engine() {
   wake_.notify_one();
   thread_.join();
   outputs_.reset();  // what it still delivers may post to this engine
+  ranks_.reset();    // as may what it still notices
 }
 
 // Runs a part of loading; its errors say which model it was.

@@ -22,6 +22,20 @@ void Rank::resolve(std::size_t kv_cache_memory) {
   runtime_ = resolve_config(config, model_.config, *backend_, *comm_);
 }
 
+std::string Rank::common() const {
+  const RuntimeConfig& c = runtime_;
+  const ModelSpec& spec = c.spec;
+  return format_text(
+      "model {}\nmodel's sizes {}\ndtype {}\ncpu-isa {}\nmax-num-seqs {}\nmax-num-batched-tokens {}\n"
+      "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n",
+      model_.config.architecture(),
+      format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, window {}", spec.num_layers,
+                  spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
+                  spec.sliding_window),
+      to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
+      c.max_model_len, c.block_size, c.num_host_blocks, c.max_logprobs);
+}
+
 MemoryPlan Rank::plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
 
 void Rank::load() {
@@ -45,6 +59,7 @@ RankAnswer Rank::execute(const RankOrder& order) {
     case RankOrder::Kind::kResolve:
       resolve(order.kv_cache_memory);
       answer.num_blocks = static_cast<std::uint64_t>(runtime_.num_blocks);
+      answer.common = common();
       break;
     case RankOrder::Kind::kLoad:
       load();

@@ -44,6 +44,8 @@ struct RankOrder {
 struct RankAnswer {
   std::string error = {};        // empty: it is done
   std::uint64_t num_blocks = 0;  // kResolve: of the KV cache
+  // kResolve: what must be the same on all ranks, a line each: "block_size 16".
+  std::string common = {};
 };
 
 // One rank of an engine: a device, its shard of the model, and what runs plans on it. Thread contract: one
@@ -59,6 +61,7 @@ class Rank {
   // In this order; Error where it cannot be done.
   void open();
   void resolve(std::size_t kv_cache_memory);
+  std::string common() const;  // as RankAnswer's
   MemoryPlan plan_memory();
   void load();
 

@@ -1,8 +1,11 @@
 #include "engine/rank_group.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -15,14 +18,13 @@ namespace {
 
 constexpr int kMaxRanks = 1024;
 
-int check_size(const EngineConfig& config, const Processes* processes) {
+void check_size(const EngineConfig& config, const Processes* processes) {
   check_rank_count(config);
   const int size = config.tensor_parallel_size;
   if (processes != nullptr && processes->size() != size) {
     fail("tensor-parallel-size is {}, and mpirun started {} processes; there is one for each rank", size,
          processes->size());
   }
-  return size;
 }
 
 BackendOptions device_options(const EngineConfig& config) {
@@ -37,13 +39,15 @@ void check_rank_count(const EngineConfig& config) {
     fail("tensor-parallel-size is {}; it must be from 1 to {}", size, kMaxRanks);
 }
 
-RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model) : processes_(started_processes()) {
-  const int size = check_size(config, processes_);
+RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
+                     const std::function<void(int)>& before_step)
+    : size_(config.tensor_parallel_size), processes_(size_ > 1 ? started_processes() : nullptr) {
+  check_size(config, processes_);
   const BackendOptions device = device_options(config);
   if (processes_ != nullptr) {
     start_processes(config, model, device);
-  } else if (size > 1) {
-    start_threads(config, model, device);
+  } else if (size_ > 1) {
+    start_threads(config, model, device, before_step);
   } else {
     own_ = std::make_unique<Rank>(config, model, device,
                                   [](Backend& backend) { return std::make_unique<SingleRank>(backend); });
@@ -51,19 +55,19 @@ RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model) : proc
 }
 
 // The cores are shared out.
-void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& model,
-                              const BackendOptions& device) {
-  const int size = config.tensor_parallel_size;
-  BackendOptions share = device;
-  if (share.cpu_threads == 0) share.cpu_threads = std::max(1, usable_cores() / size);
-  meeting_ = std::make_unique<ThreadRanks>(size);
+void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
+                              const std::function<void(int)>& before_step) {
+  if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
+  meeting_ = std::make_unique<ThreadRanks>(size_);
   const auto make = [&](int rank) {
-    return std::make_unique<Rank>(config, model, share,
+    return std::make_unique<Rank>(config, model, device,
                                   [this, rank](Backend&) { return meeting_->connect(rank); });
   };
   own_ = make(0);
-  for (int rank = 1; rank < size; ++rank)
-    links_.push_back(std::make_unique<ThreadLink>(rank, size, make(rank), *meeting_));
+  for (int rank = 1; rank < size_; ++rank) {
+    auto before = before_step ? std::bind_front(before_step, rank) : std::function<void()>();
+    threads_.push_back(std::make_unique<ThreadLink>(rank, size_, make(rank), *meeting_, std::move(before)));
+  }
 }
 
 void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& model,
@@ -76,26 +80,37 @@ void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& mo
   channel_ = listener.accept(processes_->size(), config.watchdog);
   own_ = std::make_unique<Rank>(
       config, model, device, [this](Backend&) { return processes_->connect([this] { channel_->check(); }); });
-  for (int rank = 1; rank < processes_->size(); ++rank)
-    links_.push_back(std::make_unique<ProcessLink>(rank, *channel_));
 }
 
 RankGroup::~RankGroup() {
-  if (channel_ == nullptr) {
-    if (meeting_) meeting_->fail("the engine ends");  // for a rank that waits in a step that was never whole
-    links_.clear();
-    return;
-  }
+  if (meeting_) meeting_->fail("the engine ends");  // for a rank that waits in a step that was never whole
+  if (channel_ == nullptr) return;
   try {
+    if (!broken_.empty()) fail("{}", broken_);
     tell({.kind = RankOrder::Kind::kStop});
-    if (channel_->end()) processes_->finish();
+    if (channel_->end()) {
+      processes_->finish();
+      return;
+    }
   } catch (const std::exception& e) {
-    log_error("ending the other ranks: {}", e.what());
+    log_info("the other ranks are left alone: {}", e.what());
   }
+  // To the others this one is lost, too. MPI may still write to its tensors.
+  channel_.reset();
+  [[maybe_unused]] const Rank* const left = own_.release();
 }
 
 void RankGroup::tell(const RankOrder& order) {
-  for (const auto& link : links_) link->send(order);
+  if (channel_) send_order(*channel_, order);
+  for (const auto& thread : threads_) thread->send(order);
+}
+
+std::vector<RankAnswer> RankGroup::answers() {
+  std::vector<RankAnswer> answers;
+  for (int rank = 1; rank < size_; ++rank)
+    answers.push_back(channel_ ? receive_answer(*channel_, rank)
+                               : threads_[static_cast<std::size_t>(rank - 1)]->answer());
+  return answers;
 }
 
 // Has every rank do its part; the first error comes out when all have.
@@ -108,12 +123,11 @@ std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& 
   } catch (...) {
     failure = std::current_exception();
   }
-  std::vector<RankAnswer> answers;
-  for (const auto& link : links_) answers.push_back(link->answer());
+  std::vector<RankAnswer> others = answers();
   if (failure) std::rethrow_exception(failure);
-  for (const RankAnswer& answer : answers)
+  for (const RankAnswer& answer : others)
     if (!answer.error.empty()) fail("{}", answer.error);
-  return answers;
+  return others;
 }
 
 void RankGroup::open() {
@@ -125,12 +139,25 @@ const RuntimeConfig& RankGroup::resolve() {
     return together({.kind = RankOrder::Kind::kResolve, .kv_cache_memory = bytes},
                     [this, bytes] { own_->resolve(bytes); });
   };
-  const std::vector<RankAnswer> answers = resolve_with(0);
+  const std::vector<RankAnswer> others = resolve_with(0);
   std::vector<std::uint64_t> blocks{static_cast<std::uint64_t>(own_->config().num_blocks)};
-  for (const RankAnswer& answer : answers) blocks.push_back(answer.num_blocks);
+  for (const RankAnswer& answer : others) blocks.push_back(answer.num_blocks);
   const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
-  if (*least != *most) resolve_with(*least * own_->config().block_bytes());
+  check_common(*least == *most ? others : resolve_with(*least * own_->config().block_bytes()));
   return own_->config();
+}
+
+// Ranks that were started with different flags, or have different models, would compute something else.
+void RankGroup::check_common(const std::vector<RankAnswer>& others) const {
+  const std::string own = own_->common();
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    std::istringstream here(own), there(others[i].common);
+    for (std::string line, other; std::getline(here, line);) {
+      std::getline(there, other);
+      if (other != line)
+        fail("{}", of_rank(static_cast<int>(i) + 1, size_, format_text("{}; rank 0 has {}", other, line)));
+    }
+  }
 }
 
 void RankGroup::load() {
@@ -148,38 +175,42 @@ auto RankGroup::in_step(const Work& work) {
     return work();
   } catch (const std::exception& e) {
     if (meeting_) meeting_->fail(e.what());
-    broken_ = channel_ != nullptr;
+    if (channel_ && broken_.empty()) {
+      const std::optional<Loss> loss = channel_->loss();
+      broken_ = loss ? describe(*loss, *channel_) : e.what();
+      if (!broken_.starts_with("rank ")) broken_ = of_rank(0, size_, broken_);
+    }
     throw;
   }
 }
 
 void RankGroup::submit(StepPlan plan) {
-  if (links_.empty()) return own_->runner().submit(plan);
-  const auto shared = std::make_shared<const StepPlan>(std::move(plan));
-  if (channel_) channel_->set_progress(shared->id);
-  in_step([&] {
-    tell({.kind = RankOrder::Kind::kSubmit, .plan = shared});
-    own_->runner().submit(*shared);
-  });
+  if (size_ == 1) return own_->runner().submit(plan);
+  const std::shared_ptr<const StepPlan> shared = tell_step(RankOrder::Kind::kSubmit, std::move(plan));
+  in_step([&] { own_->runner().submit(*shared); });
 }
 
 OpTimes RankGroup::submit_profiled(StepPlan plan) {
+  const std::shared_ptr<const StepPlan> shared = tell_step(RankOrder::Kind::kSubmitProfiled, std::move(plan));
+  return in_step([&] { return own_->runner().submit_profiled(*shared); });
+}
+
+std::shared_ptr<const StepPlan> RankGroup::tell_step(RankOrder::Kind kind, StepPlan plan) {
   const auto shared = std::make_shared<const StepPlan>(std::move(plan));
-  return in_step([&] {
-    tell({.kind = RankOrder::Kind::kSubmitProfiled, .plan = shared});
-    return own_->runner().submit_profiled(*shared);
-  });
+  if (channel_) channel_->set_progress(shared->id);
+  tell({.kind = kind, .plan = shared});
+  return shared;
 }
 
 StepResult RankGroup::collect() {
-  if (links_.empty()) return own_->runner().collect();
+  if (size_ == 1) return own_->runner().collect();
   StepResult result;
   in_step([&] { together({.kind = RankOrder::Kind::kCollect}, [&] { result = own_->runner().collect(); }); });
   return result;
 }
 
 void RankGroup::drop_in_flight() {
-  if (broken_) fail("a rank of several processes did not end its step");
+  if (!broken_.empty()) fail("{}", broken_);
   together({.kind = RankOrder::Kind::kDrop}, [this] { own_->runner().drop_in_flight(); });
   if (meeting_) meeting_->reset();
 }
@@ -209,10 +240,13 @@ void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_
   Processes& processes = *started_processes();
   check_size(config, &processes);
   const auto channel = join_control(processes.broadcast({}, 0), processes.rank());
-  const ModelFiles model = open_model();
-  Rank rank(config, model, device_options(config),
-            [&](Backend&) { return processes.connect([&channel] { channel->check(); }); });
-  follow_orders(rank, *channel);
+  std::optional<ModelFiles> model;
+  follow_orders(*channel, [&] {
+    model.emplace(open_model());
+    return std::make_unique<Rank>(config, *model, device_options(config), [&](Backend&) {
+      return processes.connect([&channel] { channel->check(); });
+    });
+  });
   if (channel->end()) processes.finish();
 }
 

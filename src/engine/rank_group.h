@@ -19,7 +19,10 @@ void check_rank_count(const EngineConfig& config);
 class RankGroup {
  public:
   // `config` and `model` must outlive it. Error where the ranks asked for cannot be had.
-  RankGroup(const EngineConfig& config, const ModelFiles& model);
+  // before_step, for tests: called by each rank in a thread but rank 0, with its number, before each step;
+  // what it throws is that rank's failure.
+  RankGroup(const EngineConfig& config, const ModelFiles& model,
+            const std::function<void(int)>& before_step = {});
   ~RankGroup();  // the other ranks end
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -39,27 +42,32 @@ class RankGroup {
   void drop_in_flight();
   void poison(std::vector<BlockId> blocks);
 
-  int size() const { return 1 + static_cast<int>(links_.size()); }
+  int size() const { return size_; }
   Backend& backend() { return own_->backend(); }
   // Has it called once a rank is lost, with why, on a thread of its own, or at once. Set once, before any
   // step.
   void on_lost(std::function<void(const std::string&)> callback);
 
  private:
-  void start_threads(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
+  void start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
+                     const std::function<void(int)>& before_step);
   void start_processes(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
   void tell(const RankOrder& order);
+  std::shared_ptr<const StepPlan> tell_step(RankOrder::Kind kind, StepPlan plan);
+  std::vector<RankAnswer> answers();
   template <typename Work>
   std::vector<RankAnswer> together(const RankOrder& order, const Work& work);
   template <typename Work>
   auto in_step(const Work& work);
+  void check_common(const std::vector<RankAnswer>& others) const;
 
-  Processes* processes_ = nullptr;
+  const int size_;
+  Processes* const processes_;               // null: ranks are threads
   std::unique_ptr<ThreadRanks> meeting_;     // of ranks in threads
   std::unique_ptr<ControlChannel> channel_;  // to ranks in processes
   std::unique_ptr<Rank> own_;
-  std::vector<std::unique_ptr<RankLink>> links_;  // to ranks 1, 2, …
-  bool broken_ = false;                           // processes, of which one did not end its step
+  std::vector<std::unique_ptr<ThreadLink>> threads_;  // ranks 1, 2, …
+  std::string broken_;  // why a step of several processes did not end; empty: all did
 };
 
 int num_processes();  // that mpirun started together; 1: this one alone

@@ -61,10 +61,13 @@ RankOrder decode_order(const ControlMessage& message) {
   return order;
 }
 
-// A number, then the error's text.
+// A number; then whether it failed, and the error's text or what is common.
 void send_answer(ControlChannel& channel, const RankAnswer& answer) {
   std::vector<std::byte> body = to_bytes(&answer.num_blocks, 1);
-  const auto text = to_bytes(answer.error.data(), answer.error.size());
+  const bool failed = !answer.error.empty();
+  body.push_back(std::byte{failed});
+  const std::string& said = failed ? answer.error : answer.common;
+  const auto text = to_bytes(said.data(), said.size());
   body.insert(body.end(), text.begin(), text.end());
   channel.send(0, kAnswer, body);
 }
@@ -79,8 +82,14 @@ std::string of_rank(int rank, int size, const std::string& why) {
   return format_text("rank {} of {}: {}", rank, size, why);
 }
 
-ThreadLink::ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting)
-    : rank_(rank), size_(size), it_(std::move(it)), meeting_(meeting), thread_([this] { run(); }) {}
+ThreadLink::ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting,
+                       std::function<void()> before_step)
+    : rank_(rank),
+      size_(size),
+      it_(std::move(it)),
+      meeting_(meeting),
+      before_step_(std::move(before_step)),
+      thread_([this] { run(); }) {}
 
 ThreadLink::~ThreadLink() {
   send({.kind = RankOrder::Kind::kStop});
@@ -131,6 +140,7 @@ RankAnswer ThreadLink::execute(const RankOrder& order) {
   if (order.kind == RankOrder::Kind::kDrop) failure_.clear();
   if (!failure_.empty()) return {.error = failure_};
   try {
+    if (before_step_ && order.plan) before_step_();
     return it_->execute(order);
   } catch (const std::exception& e) {
     RankAnswer failed{.error = of_rank(rank_, size_, e.what())};
@@ -142,20 +152,28 @@ RankAnswer ThreadLink::execute(const RankOrder& order) {
   }
 }
 
-void ProcessLink::send(const RankOrder& order) {
-  channel_.send(rank_, static_cast<std::uint16_t>(order.kind), encode_body(order));
+void send_order(ControlChannel& channel, const RankOrder& order) {
+  const std::vector<std::byte> body = encode_body(order);
+  if (body.size() > ControlChannel::kMaxBody)
+    fail("a step plan of {} bytes; other processes take {}", body.size(), ControlChannel::kMaxBody);
+  channel.broadcast(static_cast<std::uint16_t>(order.kind), body);
 }
 
-RankAnswer ProcessLink::answer() {
-  const std::optional<ControlMessage> message = channel_.receive(rank_);
-  if (!message) fail("{}", of_rank(rank_, channel_.size(), "it has ended"));
-  if (message->kind == kStepFailed) fail("{}", of_rank(rank_, channel_.size(), read_text(message->body)));
+RankAnswer receive_answer(ControlChannel& channel, int rank) {
+  const std::optional<ControlMessage> message = channel.receive(rank);
+  if (!message) fail("{}", of_rank(rank, channel.size(), "it has ended"));
+  if (message->kind == kStepFailed) fail("{}", of_rank(rank, channel.size(), read_text(message->body)));
+  constexpr std::size_t kHead = sizeof(std::uint64_t) + 1;
   const std::span<const std::byte> body = message->body;
-  if (message->kind != kAnswer || body.size() < sizeof(std::uint64_t))
-    fail("{}", of_rank(rank_, channel_.size(), "it answers what this version does not know"));
-  RankAnswer answer{.error = read_text(body.subspan(sizeof(std::uint64_t))),
-                    .num_blocks = read_number(body.first(sizeof(std::uint64_t)))};
-  if (!answer.error.empty()) answer.error = of_rank(rank_, channel_.size(), answer.error);
+  if (message->kind != kAnswer || body.size() < kHead)
+    fail("{}", of_rank(rank, channel.size(), "its answer is not known; do all ranks run the same version?"));
+  RankAnswer answer{.num_blocks = read_number(body.first(sizeof(std::uint64_t)))};
+  const bool failed = body[kHead - 1] != std::byte{0};
+  const std::string said = read_text(body.subspan(kHead));
+  if (failed)
+    answer.error = of_rank(rank, channel.size(), said);
+  else
+    answer.common = said;
   return answer;
 }
 
@@ -168,22 +186,28 @@ std::string describe(const Loss& loss, ControlChannel& channel) {
   return loss.text();
 }
 
-void follow_orders(Rank& rank, ControlChannel& channel) {
+void follow_orders(ControlChannel& channel, const std::function<std::unique_ptr<Rank>()>& make) {
+  std::unique_ptr<Rank> rank;
+  std::uint64_t step = 0;
   while (const std::optional<ControlMessage> message = channel.receive(0)) {
-    const RankOrder order = decode_order(*message);
-    if (order.kind == RankOrder::Kind::kStop) return;
-    if (order.plan) channel.set_progress(order.plan->id);
+    if (message->kind == static_cast<std::uint16_t>(RankOrder::Kind::kStop)) return;
     RankAnswer answer;
+    bool answered = false;
     try {
-      answer = rank.execute(order);
+      const RankOrder order = decode_order(*message);
+      answered = order.is_answered();
+      if (order.plan) channel.set_progress(step = order.plan->id);
+      if (rank == nullptr) rank = make();
+      answer = rank->execute(order);
     } catch (const std::exception& e) {
       answer.error = e.what();
-      if (!order.is_answered()) {
+      if (!answered) {
+        answer.error = format_text("step {}: {}", step, answer.error);
         channel.send(0, kStepFailed, to_bytes(answer.error.data(), answer.error.size()));
         throw;
       }
     }
-    if (order.is_answered()) send_answer(channel, answer);
+    if (answered) send_answer(channel, answer);
   }
 }
 

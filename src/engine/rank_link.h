@@ -1,11 +1,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <thread>
 
 #include "engine/rank.h"
@@ -14,27 +14,26 @@
 
 namespace quire {
 
+// How orders reach the other ranks, and answers to those that have one come back.
+
 // "rank 1 of 4: WHY"
 std::string of_rank(int rank, int size, const std::string& why);
 
-// Another rank, as rank 0 sees it: orders go there, and answers to those that have one come back. Thread
-// contract: one thread.
-class RankLink {
+// A rank in a thread of this process. Where it fails in a step, the ranks' meeting fails. Thread contract:
+// one thread.
+class ThreadLink {
  public:
-  virtual ~RankLink() = default;
-  virtual void send(const RankOrder& order) = 0;  // does not wait for the rank
-  // To the oldest order not yet answered; waits for it. Its error names the rank.
-  virtual RankAnswer answer() = 0;
-};
+  // `meeting` must outlive it. before_step, if any, is called on the thread before each step; what it throws
+  // is that step's failure.
+  ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting,
+             std::function<void()> before_step);
+  ~ThreadLink();
+  ThreadLink(const ThreadLink&) = delete;
+  ThreadLink& operator=(const ThreadLink&) = delete;
 
-// A rank in a thread of this process. Where it fails in a step, the ranks' meeting fails.
-class ThreadLink final : public RankLink {
- public:
-  // `meeting` must outlive it.
-  ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting);
-  ~ThreadLink() override;
-  void send(const RankOrder& order) override;
-  RankAnswer answer() override;
+  void send(const RankOrder& order);  // does not wait for the rank
+  // To the oldest order not yet answered; waits for it. Its error names the rank.
+  RankAnswer answer();
 
  private:
   void run();
@@ -46,6 +45,7 @@ class ThreadLink final : public RankLink {
   const std::unique_ptr<Rank> it_;  // the thread's
   std::string failure_;             // the thread's: of the step
   ThreadRanks& meeting_;
+  const std::function<void()> before_step_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<RankOrder> orders_;    // guarded by mutex_
@@ -53,24 +53,16 @@ class ThreadLink final : public RankLink {
   std::thread thread_;
 };
 
-// A rank in a process of its own, which runs follow_orders. Error of every call where a rank is lost.
-class ProcessLink final : public RankLink {
- public:
-  // `channel` must outlive it.
-  ProcessLink(int rank, ControlChannel& channel) : rank_(rank), channel_(channel) {}
-  void send(const RankOrder& order) override;
-  RankAnswer answer() override;
+// To ranks in processes of their own. Error where a rank is lost.
 
- private:
-  const int rank_;
-  ControlChannel& channel_;
-};
-
+// To all; Error where the order is too large, and then nobody has it.
+void send_order(ControlChannel& channel, const RankOrder& order);
+// As ThreadLink's.
+RankAnswer receive_answer(ControlChannel& channel, int rank);
 // Why a rank was lost: what it said itself, if it could.
 std::string describe(const Loss& loss, ControlChannel& channel);
-
-// The other end: does what rank 0 says until it says stop. Error where a step fails or a rank is lost; an
-// order that is answered may fail, and the answer says so.
-void follow_orders(Rank& rank, ControlChannel& channel);
+// The other end: does what rank 0 says until it says stop. `make` is called with the first order. Error where
+// a step fails or a rank is lost; an order that is answered may fail, and the answer says so.
+void follow_orders(ControlChannel& channel, const std::function<std::unique_ptr<Rank>()>& make);
 
 }  // namespace quire

@@ -19,9 +19,12 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
   Capacity result;
   result.architecture = model.architecture();
   result.device = backend->name();
+  result.ranks = config.tensor_parallel_size;
   result.config = resolve_config(config, model, *backend, comm);
   result.plan = plan_memory(*backend, comm, result.config, model);
-  result.memory = memory == 0 ? backend->total_memory() : memory;
+  const bool shared = backend->device() == DeviceKind::kCpu;  // by the ranks
+  const auto ranks = static_cast<std::size_t>(shared ? config.tensor_parallel_size : 1);
+  result.memory = memory == 0 ? backend->total_memory() / ranks : memory;
 
   const RuntimeConfig& runtime = result.config;
   const std::size_t fixed = result.plan.total() - result.plan.kv_cache;

@@ -17,6 +17,7 @@ struct Capacity {
 
   std::string architecture;
   std::string device;
+  int ranks = 1;  // what follows is of each
   RuntimeConfig config;
   MemoryPlan plan;
   std::size_t memory = 0;    // asked about
@@ -28,7 +29,8 @@ struct Capacity {
   bool fits() const { return plan.total() <= memory; }  // as configured
 };
 
-// memory: bytes; 0: all of this machine's. No weight is loaded. Error as when the engine starts.
+// memory: bytes of a rank; 0: its share of this machine's. No weight is loaded. Error as when the engine
+// starts.
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory);
 
 }  // namespace quire

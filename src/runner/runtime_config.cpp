@@ -69,7 +69,7 @@ std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config
   }
   if (memory > 0) return memory;
   if (backend.device() != DeviceKind::kCpu) return device_cache_bytes(runtime, config, model, backend, comm);
-  // As many tokens however many ranks share the memory.
+  // Ranks may be on one host.
   return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
 }
 

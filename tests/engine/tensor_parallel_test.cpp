@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -161,6 +162,26 @@ TEST(RankGroupTest, AStepThatFailsIsComputedAgainOnEveryRank) {
                 testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
     EXPECT_TRUE(engine.healthy());
   }
+}
+
+// Rank 1 fails while rank 0 waits for it in the step's first sum.
+TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
+  const EngineConfig config = config_of("qwen3", 4);
+  std::atomic<int> steps = 0;
+  EngineHooks hooks;
+  hooks.fault = [&steps](EngineStage at, SequenceId rank) {
+    if (at == EngineStage::kRank && rank == 1 && ++steps % 7 == 3) throw std::runtime_error("injected");
+  };
+  Engine engine(config, open_model(config.model), std::move(hooks));
+  std::vector<std::future<RequestOutput>> outputs;
+  for (int i = 0; i < 3; ++i)
+    outputs.push_back(
+        testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
+              testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
+  EXPECT_GT(steps, 10);
+  EXPECT_TRUE(engine.healthy());
 }
 
 void expect_refused(const EngineConfig& config, const ::testing::Matcher<std::string>& why) {

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -188,12 +192,14 @@ class MpiProcesses : public Processes {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
     check_launcher();
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &tensors_), "MPI_Comm_dup");  // here, where all are
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   std::string broadcast(const std::string& text, int root) override {
+    if (finished_) fail("MPI has ended in this process; under mpirun a process has one engine");
     std::uint64_t length = text.size();
     check_mpi(MPI_Bcast(&length, 1, MPI_UINT64_T, root, MPI_COMM_WORLD), "MPI_Bcast");
     QUIRE_CHECK(length <= INT_MAX);
@@ -204,12 +210,13 @@ class MpiProcesses : public Processes {
   }
 
   std::unique_ptr<Communicator> connect(std::function<void()> check_alive) override {
-    MPI_Comm comm = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-    return std::make_unique<MpiCommunicator>(comm, std::move(check_alive));
+    return std::make_unique<MpiCommunicator>(tensors_, std::move(check_alive));
   }
 
-  void finish() override { check_mpi(MPI_Finalize(), "MPI_Finalize"); }
+  void finish() override {
+    finished_ = true;
+    check_mpi(MPI_Finalize(), "MPI_Finalize");
+  }
 
  private:
   // Processes that another MPI's launcher started do not find each other: each is alone.
@@ -228,6 +235,8 @@ class MpiProcesses : public Processes {
 
   int rank_ = 0;
   int size_ = 1;
+  bool finished_ = false;
+  MPI_Comm tensors_ = MPI_COMM_NULL;  // their messages do not meet those of the start
 };
 
 }  // namespace
