@@ -1,7 +1,9 @@
 #include "cli/follower.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <thread>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -10,9 +12,9 @@
 namespace quire::cli {
 
 bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open) {
-  if (config.tensor_parallel_size == 1 && num_processes() > 1)
-    fail("mpirun started {} processes, and --tensor-parallel-size is 1; it is the number of processes",
-         num_processes());
+  if (const int n = num_processes(); n > 1 && n != config.tensor_parallel_size)
+    fail("mpirun started {} processes, and --tensor-parallel-size is {}; it is the number of processes", n,
+         config.tensor_parallel_size);
   if (!is_follower()) return false;
   std::signal(SIGINT, SIG_IGN);  // mpirun sends them to all; rank 0 says when to end
   std::signal(SIGTERM, SIG_IGN);
@@ -20,6 +22,9 @@ bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open
     follow(config, open);
   } catch (const std::exception& e) {
     print_text(stderr, "quire: {}\n", e.what());
+    // Rank 0 has its clients to tell: once a process has died, mpirun gives the others a second, unless one
+    // more ends meanwhile.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     std::_Exit(kFailed);  // MPI may still be at work in what would be destroyed
   }
   return true;

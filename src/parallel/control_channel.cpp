@@ -278,10 +278,10 @@ void ControlChannel::close(Peer& from, const std::string& why) {
     }
     send_notices();
   }
-  // A follower that ends before rank 0 waits for this.
-  if (ended && rank_ == 0) send_without_waiting(from, FrameType::kEnd, {});
+  // A follower that ends before rank 0 waits for this. Where end() is about to say it, it is left to that.
+  const bool answered = ended && rank_ == 0 && send_without_waiting(from, FrameType::kEnd, {});
   // Who waits to send to it gives up. A follower that is yet to end still says so to rank 0.
-  if (!ended || rank_ == 0) ::shutdown(from.socket.get(), SHUT_RDWR);
+  if (!ended || answered) ::shutdown(from.socket.get(), SHUT_RDWR);
   changed_.notify_all();
   if (first) call_back();
 }

@@ -183,6 +183,9 @@ class MpiProcesses : public Processes {
     int initialized = 0;
     MPI_Initialized(&initialized);
     if (initialized == 0) {
+      // Else a thread that finds a peer's connection closed waits in MPI until mpirun has printed that, which
+      // may then be busy ending this process.
+      ::setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
       int provided = 0;
       check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
       if (provided < MPI_THREAD_SERIALIZED)
