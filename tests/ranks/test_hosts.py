@@ -42,8 +42,8 @@ class Hosts:
             ip("address", "add", f"{address}/24", "dev", "cable", host=name)
             for device in ("lo", "cable"):
                 ip("link", "set", device, "up", host=name)
-            setting = f"net.ipv4.ip_local_port_range={ports}"
-            subprocess.run(["ip", "netns", "exec", name, "sysctl", "-q", "-w", setting], check=True)
+            setting = f"echo {ports} >/proc/sys/net/ipv4/ip_local_port_range"
+            ip("netns", "exec", name, "sh", "-c", setting)
 
     def stop(self):
         for name in self.names:
@@ -117,4 +117,4 @@ def test_a_rank_that_cannot_reach_rank_0_says_so(hosts, start):
     job = start(2, "generate", "-p", "a", *DEVICE, "--tensor-parallel-size", 2, **hosts.keywords())
     assert job.wait() != 0
     (line,) = job.lines()
-    assert re.match(rf"quire: rank 1 cannot reach rank 0 at {ADDRESSES[0]}:\d+: network is unreachable; at ", line), line
+    assert re.match(rf"quire: rank 1 cannot reach rank 0 at {ADDRESSES[0]}:\d+: network is unreachable; ", line), line
