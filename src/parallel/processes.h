@@ -20,8 +20,8 @@ class Processes {
   // Every process gets what `root` gives. Blocks, and does not notice a peer's death: for the start only.
   virtual std::string broadcast(const std::string& text, int root) = 0;
 
-  // Communicator for tensors on the CPU; waits for nobody. One at a time. Sums are added in float32 in rank order and
-  // rounded once: bitwise the same on all ranks and in every run. While an operation waits it calls
+  // Communicator for tensors on the CPU; waits for nobody. One at a time. Sums are added in float32 in rank
+  // order and rounded once: bitwise the same on all ranks and in every run. While an operation waits it calls
   // check_alive about every millisecond, and gives up by throwing what that throws (Error where MPI fails).
   // The communicator is not used again then, and the process is to end without finish(): the operation's
   // tensors may still be written to.
