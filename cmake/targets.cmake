@@ -16,7 +16,7 @@ function(quire_library folder)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE quire_options ${arg_PRIVATE_DEPS})
   if(QUIRE_SANITIZE AND NOT folder STREQUAL models)  # models' files all have the same names
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)  # half the time to compile
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)  # headers are read once
     # Of a file that another includes, GCC takes what is private for what is not.
     target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()

@@ -12,9 +12,7 @@
 namespace quire::cli {
 
 bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open) {
-  if (const int n = num_processes(); n > 1 && n != config.tensor_parallel_size)
-    fail("mpirun started {} processes, and --tensor-parallel-size is {}; it is the number of processes", n,
-         config.tensor_parallel_size);
+  check_processes(config);
   if (!is_follower()) return false;
   std::signal(SIGINT, SIG_IGN);  // mpirun sends them to all; rank 0 says when to end
   std::signal(SIGTERM, SIG_IGN);

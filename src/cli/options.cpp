@@ -61,13 +61,8 @@ void add_end_options(CLI::App& command, SamplingOptions& options) {
                    "special tokens have their text, too");
 }
 
-}  // namespace
-
-void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& source) {
-  command.add_option("MODEL", config.model,
-                     "Hugging Face checkpoint directory, or a hub id such as Qwen/Qwen3-0.6B (default: the "
-                     "bundled model)");
-  add_source_options(command, source);
+// What computes, and in which numbers.
+void add_device_options(CLI::App& command, EngineConfig& config) {
   command.add_option("--device", config.device, "auto (a GPU where there is one), cpu, cuda or cuda:N")
       ->capture_default_str();
   command
@@ -85,6 +80,16 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
       ->check(CLI::Range(0.5, 3600.0))
       ->capture_default_str();
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& source) {
+  command.add_option("MODEL", config.model,
+                     "Hugging Face checkpoint directory, or a hub id such as Qwen/Qwen3-0.6B (default: the "
+                     "bundled model)");
+  add_source_options(command, source);
+  add_device_options(command, config);
   command.add_option("--max-num-seqs", config.max_num_seqs, "sequences that run at once")
       ->capture_default_str();
   command.add_option("--max-num-batched-tokens", config.max_num_batched_tokens,

@@ -18,15 +18,6 @@ namespace {
 
 constexpr int kMaxRanks = 1024;
 
-void check_size(const EngineConfig& config, const Processes* processes) {
-  check_rank_count(config);
-  const int size = config.tensor_parallel_size;
-  if (processes != nullptr && processes->size() != size) {
-    fail("tensor-parallel-size is {}, and mpirun started {} processes; there is one for each rank", size,
-         processes->size());
-  }
-}
-
 BackendOptions device_options(const EngineConfig& config) {
   return {config.device, config.cpu_isa, config.cpu_threads, config.deterministic};
 }
@@ -42,7 +33,8 @@ void check_rank_count(const EngineConfig& config) {
 RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
                      const std::function<void(int)>& before_step)
     : size_(config.tensor_parallel_size), processes_(size_ > 1 ? started_processes() : nullptr) {
-  check_size(config, processes_);
+  check_rank_count(config);
+  if (processes_ != nullptr) check_processes(config);
   const BackendOptions device = device_options(config);
   if (processes_ != nullptr) {
     start_processes(config, model, device);
@@ -231,6 +223,12 @@ int num_processes() {
   return processes == nullptr ? 1 : processes->size();
 }
 
+void check_processes(const EngineConfig& config) {
+  if (const int n = num_processes(); n > 1 && n != config.tensor_parallel_size)
+    fail("mpirun started {} processes, and --tensor-parallel-size is {}; it is the number of processes", n,
+         config.tensor_parallel_size);
+}
+
 bool is_follower() {
   const Processes* processes = started_processes();
   return processes != nullptr && processes->rank() != 0;
@@ -238,7 +236,7 @@ bool is_follower() {
 
 void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_model) {
   Processes& processes = *started_processes();
-  check_size(config, &processes);
+  check_rank_count(config);
   const auto channel = join_control(processes.broadcast({}, 0), processes.rank());
   std::optional<ModelFiles> model;
   follow_orders(*channel, [&] {

@@ -71,6 +71,8 @@ class RankGroup {
 };
 
 int num_processes();  // that mpirun started together; 1: this one alone
+// Error where there are several, and not one for each rank.
+void check_processes(const EngineConfig& config);
 // Whether another process leads: then this one follows it, with the same model and configuration, until it
 // ends. Error as RankGroup's; and where a step fails or a rank is lost, which end this process.
 bool is_follower();

@@ -145,6 +145,18 @@ TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
   }
 }
 
+// Of three prompts at once, of the model "qwen3".
+void expect_golden_tokens(Engine& engine) {
+  std::vector<std::future<RequestOutput>> outputs;
+  for (int i = 0; i < 3; ++i)
+    outputs.push_back(
+        testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
+              testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
+  EXPECT_TRUE(engine.healthy());
+}
+
 TEST(RankGroupTest, AStepThatFailsIsComputedAgainOnEveryRank) {
   const EngineConfig config = config_of("qwen3", 2);
   for (const EngineStage stage : {EngineStage::kSubmit, EngineStage::kCollect}) {
@@ -153,14 +165,7 @@ TEST(RankGroupTest, AStepThatFailsIsComputedAgainOnEveryRank) {
       if (at == stage && (++visits == 3 || visits == 9)) throw std::runtime_error("injected");
     };
     Engine engine(config, open_model(config.model), std::move(hooks));
-    std::vector<std::future<RequestOutput>> outputs;
-    for (int i = 0; i < 3; ++i)
-      outputs.push_back(
-          testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
-    for (int i = 0; i < 3; ++i)
-      EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
-                testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
-    EXPECT_TRUE(engine.healthy());
+    expect_golden_tokens(engine);
   }
 }
 
@@ -173,15 +178,8 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
     if (at == EngineStage::kRank && rank == 1 && ++steps % 7 == 3) throw std::runtime_error("injected");
   };
   Engine engine(config, open_model(config.model), std::move(hooks));
-  std::vector<std::future<RequestOutput>> outputs;
-  for (int i = 0; i < 3; ++i)
-    outputs.push_back(
-        testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
-  for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
-              testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
+  expect_golden_tokens(engine);
   EXPECT_GT(steps, 10);
-  EXPECT_TRUE(engine.healthy());
 }
 
 void expect_refused(const EngineConfig& config, const ::testing::Matcher<std::string>& why) {

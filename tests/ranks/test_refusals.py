@@ -54,3 +54,19 @@ def test_what_one_rank_has_of_its_own_is_refused_with_its_name(start, tmp_path, 
     wrapper.write_text(f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] && own="{own}" || own="{others}"\nexec "$@" $own\n')
     job = start(2, *arguments, RANKS, 2, wrapper=("sh", wrapper))
     check_refusal(job, f"(/.*: )?rank 1 of 2: {message}")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--block-size 8", ".*: rank 1 of 2: block-size 8; rank 0 has block-size 16"),
+        ("--max-num-seqs 2", ".*: rank 1 of 2: max-num-seqs 2; rank 0 has max-num-seqs 256"),
+        ("--dtype float16", ".*: rank 1 of 2: dtype float16; rank 0 has dtype bfloat16"),
+        ("--cpu-isa none", "rank 1 of 2: cpu-isa .*none.*"),
+    ],
+)
+def test_flags_that_differ_are_refused(start, tmp_path, flags, message):
+    wrapper = tmp_path / "other_flags.sh"
+    wrapper.write_text(f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || set -- "$@" {flags}\nexec "$@"\n')
+    job = start(2, *GENERATE, RANKS, 2, wrapper=("sh", wrapper))
+    check_refusal(job, message)
