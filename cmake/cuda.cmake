@@ -6,6 +6,10 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13 REQUIRED)
+find_path(nccl_include nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # the library itself is opened at run time
+if(NOT nccl_include)
+  message(FATAL_ERROR "nccl.h is missing; it is in NVIDIA's package libnccl-dev")
+endif()
 
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cu
      ${PROJECT_SOURCE_DIR}/src/backends/cuda/kernels/*.cpp)
@@ -21,6 +25,7 @@ add_library(quire_cuda MODULE ${sources})
 set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/quire
                       INSTALL_RPATH "$ORIGIN/..")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(quire_cuda SYSTEM PRIVATE ${nccl_include})
 target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)
 install(TARGETS quire_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR}/quire)

@@ -24,10 +24,10 @@ Tensor device_tensor(DType dtype, std::int64_t rows, std::int64_t cols, F&& fill
 }
 
 // Microseconds of one call, in a graph of `calls` of them: the median of 15 replays, once the card's clock
-// has had time to rise. `call(i)` should go round among inputs that together exceed the L2 cache where the op
-// reads from memory.
+// has had time to rise: after so many replays, or 0: 80 ms. `call(i)` should go round among inputs that
+// together exceed the L2 cache where the op reads from memory.
 template <typename F>
-double graph_time_us(const LaunchContext& context, int calls, F&& call) {
+double graph_time_us(const LaunchContext& context, int calls, F&& call, int warm_replays = 0) {
   cudaGraph_t graph{};
   cudaGraphExec_t exec{};
   check(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal), "capture");
@@ -48,7 +48,7 @@ double graph_time_us(const LaunchContext& context, int calls, F&& call) {
   };
   using Clock = std::chrono::steady_clock;
   const auto warm = Clock::now() + std::chrono::milliseconds(80);
-  while (Clock::now() < warm) replay_ms();
+  for (int i = 0; warm_replays > 0 ? i < warm_replays : Clock::now() < warm; ++i) replay_ms();
   std::vector<float> times(15);
   for (float& time : times) time = replay_ms();
   check(cudaGraphExecDestroy(exec), "graph");

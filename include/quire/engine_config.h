@@ -8,17 +8,18 @@ namespace quire {
 
 // What an engine is started with; nothing changes afterwards. Names are vLLM's.
 struct EngineConfig {
-  std::string model;               // checkpoint directory; empty: the bundled model
-  std::string device = "auto";     // auto (a GPU where there is one), cpu, cuda, cuda:1
-  std::string cpu_isa = "auto";    // auto, reference, avx2, avx512, avx512_bf16, amx
-  int cpu_threads = 0;             // 0: one for each core this process may use
-  int tensor_parallel_size = 1;    // ranks the model is spread over
-  double watchdog = 5;             // seconds until a rank in another process that gives no sign is lost
-  std::string dtype = "auto";      // auto (the checkpoint's), float32, bfloat16, float16
-  int max_num_seqs = 256;          // sequences that run at once
-  int max_num_batched_tokens = 0;  // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
-  int max_model_len = 0;           // prompt and output of a sequence; 0: the model's
-  int block_size = 16;             // tokens in a block of the KV cache: a power of two, 8 to 256
+  std::string model;             // checkpoint directory; empty: the bundled model
+  std::string device = "auto";   // auto (a GPU where there is one), cpu, cuda, cuda:1: the first rank's
+  std::string cpu_isa = "auto";  // auto, reference, avx2, avx512, avx512_bf16, amx
+  int cpu_threads = 0;           // 0: one for each core this process may use
+  int tensor_parallel_size = 1;  // ranks the model is spread over
+  double watchdog = 5;           // seconds until a rank that gives no sign, or is waited for, is lost
+  bool disable_custom_all_reduce = false;  // ranks on GPUs add up by NCCL alone
+  std::string dtype = "auto";              // auto (the checkpoint's), float32, bfloat16, float16
+  int max_num_seqs = 256;                  // sequences that run at once
+  int max_num_batched_tokens = 0;          // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
+  int max_model_len = 0;                   // prompt and output of a sequence; 0: the model's
+  int block_size = 16;                     // tokens in a block of the KV cache: a power of two, 8 to 256
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;

@@ -91,11 +91,12 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
       return make_cpu_backend(options);
     }
   }
-  const int index = options.device == "auto" ? 0 : device_index(options.device);
+  const int index = (options.device == "auto" ? 0 : device_index(options.device)) + options.place;
+  const std::string name = options.place == 0 ? options.device : format_text("cuda:{}", index);
   try {
     return GpuModule::get().open({index, options.deterministic});
   } catch (const Error& e) {
-    fail("device {} cannot be used: {}", options.device, e.what());
+    fail("device {} cannot be used: {}", name, e.what());
   }
 }
 

@@ -14,6 +14,7 @@ struct BackendOptions {
   std::string cpu_isa = "auto";  // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;           // 0: one for each core this process may use
   bool deterministic = false;    // a sequence's logits are bitwise the same whatever else runs
+  int place = 0;                 // among the GPUs from that of `device` on
 };
 
 // Error that lists the names on any other, on an instruction set that this machine does not have, and where a

@@ -76,9 +76,12 @@ void add_device_options(CLI::App& command, EngineConfig& config) {
       ->capture_default_str();
   command
       .add_option("--watchdog", config.watchdog,
-                  "seconds until a rank in another process that gives no sign of life is lost")
+                  "seconds until a rank is lost: a process that gives no sign of life, or a GPU that others "
+                  "wait for")
       ->check(CLI::Range(0.5, 3600.0))
       ->capture_default_str();
+  command.add_flag("--disable-custom-all-reduce", config.disable_custom_all_reduce,
+                   "ranks on GPUs add up by NCCL alone");
   command.add_option("--dtype", config.dtype, "auto, float32, bfloat16 or float16")->capture_default_str();
 }
 

@@ -113,7 +113,9 @@ int Serve::run() {
     print_text(stderr, "quire: stopping; requests under way have {} s (a second signal: none)\n",
                drain_timeout);
   http.stop(std::chrono::duration_cast<std::chrono::milliseconds>(longest));
-  return lost ? kFailed : 0;
+  if (!lost) return 0;
+  std::fflush(nullptr);
+  std::_Exit(kFailed);  // the device, or MPI, may still be at work in what would be destroyed
 }
 
 void add_access_options(CLI::App& command, Serve& serve) {

@@ -68,11 +68,10 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       engine_config_(config) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
-    const auto before_step = [this](int rank) {
-      hooks_.fault(EngineStage::kRank, static_cast<SequenceId>(rank));
-    };
-    ranks_ = hooks_.fault ? std::make_unique<RankGroup>(engine_config_, model_, before_step)
-                          : std::make_unique<RankGroup>(engine_config_, model_);
+    std::function<void(int)> before_step;
+    if (hooks_.fault)
+      before_step = [this](int rank) { hooks_.fault(EngineStage::kRank, static_cast<SequenceId>(rank)); };
+    ranks_ = std::make_unique<RankGroup>(engine_config_, model_, before_step, hooks_.ranks_per_gpu);
     ranks_->open();
   });
   naming_model([&] { config_ = ranks_->resolve(); });

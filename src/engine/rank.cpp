@@ -7,13 +7,10 @@
 
 namespace quire {
 
-void Rank::open() {
-  backend_ = make_backend(device_);
-  if (config_.tensor_parallel_size > 1 && backend_->device() != DeviceKind::kCpu) {
-    fail("tensor-parallel-size is {}; several ranks run on the CPU (--device cpu), not on {}",
-         config_.tensor_parallel_size, backend_->name());
-  }
-  comm_ = connect_(*backend_);
+void Rank::open() { backend_ = make_backend(device_); }
+
+void Rank::connect() {
+  comm_ = backend_->connect(connect_(*backend_), {config_.watchdog, config_.disable_custom_all_reduce});
 }
 
 void Rank::resolve(std::size_t kv_cache_memory) {
@@ -23,17 +20,20 @@ void Rank::resolve(std::size_t kv_cache_memory) {
 }
 
 std::string Rank::common() const {
+  if (runtime_.num_blocks == 0) return format_text("on a CPU {}\n", backend_->device() == DeviceKind::kCpu);
   const RuntimeConfig& c = runtime_;
   const ModelSpec& spec = c.spec;
   return format_text(
       "model {}\nmodel's sizes {}\ndtype {}\ncpu-isa {}\nmax-num-seqs {}\nmax-num-batched-tokens {}\n"
-      "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n",
+      "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
+      "disable-custom-all-reduce {}\ngraphs {}\n",
       model_.config.architecture(),
       format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, window {}", spec.num_layers,
                   spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
                   spec.sliding_window),
       to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
-      c.max_model_len, c.block_size, c.num_host_blocks, c.max_logprobs);
+      c.max_model_len, c.block_size, c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce,
+      c.use_graphs);
 }
 
 MemoryPlan Rank::plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
@@ -55,6 +55,10 @@ RankAnswer Rank::execute(const RankOrder& order) {
   switch (order.kind) {
     case RankOrder::Kind::kOpen:
       open();
+      answer.common = common();
+      break;
+    case RankOrder::Kind::kConnect:
+      connect();
       break;
     case RankOrder::Kind::kResolve:
       resolve(order.kv_cache_memory);

@@ -21,6 +21,7 @@ namespace quire {
 struct RankOrder {
   enum class Kind : std::uint16_t {
     kOpen,     // the device
+    kConnect,  // to the other ranks
     kResolve,  // the configuration
     kLoad,     // the rank's shard of the weights
     kCaptureGraphs,
@@ -44,7 +45,7 @@ struct RankOrder {
 struct RankAnswer {
   std::string error = {};        // empty: it is done
   std::uint64_t num_blocks = 0;  // kResolve: of the KV cache
-  // kResolve: what must be the same on all ranks, a line each: "block_size 16".
+  // kOpen, kResolve: what must be the same on all ranks, a line each: "block_size 16".
   std::string common = {};
 };
 
@@ -52,6 +53,7 @@ struct RankAnswer {
 // thread.
 class Rank {
  public:
+  // What connects the ranks for tensors in host memory.
   using Connect = std::function<std::unique_ptr<Communicator>(Backend& backend)>;
 
   // `config` and `model` must outlive it.
@@ -60,13 +62,19 @@ class Rank {
 
   // In this order; Error where it cannot be done.
   void open();
+  void connect();
   void resolve(std::size_t kv_cache_memory);
-  std::string common() const;  // as RankAnswer's
+  std::string common() const;  // as RankAnswer's, of what is known by now
   MemoryPlan plan_memory();
   void load();
 
   // Any order but kStop. What a step yields is dropped: it is rank 0's to collect. Error.
   RankAnswer execute(const RankOrder& order);
+
+  // Other ranks and this one wait no longer for each other; it cannot go on.
+  void abandon() {
+    if (comm_) comm_->abandon();
+  }
 
   Backend& backend() { return *backend_; }
   const RuntimeConfig& config() const { return runtime_; }

@@ -1,8 +1,10 @@
 #include "engine/rank_group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -17,9 +19,12 @@ namespace quire {
 namespace {
 
 constexpr int kMaxRanks = 1024;
+// For a rank that is lost to end its thread.
+constexpr std::chrono::seconds kLeavePatience{2};
 
-BackendOptions device_options(const EngineConfig& config) {
-  return {config.device, config.cpu_isa, config.cpu_threads, config.deterministic};
+BackendOptions device_options(const EngineConfig& config, const Processes* processes) {
+  const int place = processes == nullptr ? 0 : processes->place_on_host();
+  return {config.device, config.cpu_isa, config.cpu_threads, config.deterministic, place};
 }
 
 }  // namespace
@@ -31,34 +36,38 @@ void check_rank_count(const EngineConfig& config) {
 }
 
 RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
-                     const std::function<void(int)>& before_step)
-    : size_(config.tensor_parallel_size), processes_(size_ > 1 ? started_processes() : nullptr) {
+                     const std::function<void(int)>& before_step, int ranks_per_gpu)
+    : size_(config.tensor_parallel_size),
+      watchdog_(config.watchdog),
+      processes_(size_ > 1 ? started_processes() : nullptr) {
   check_rank_count(config);
   if (processes_ != nullptr) check_processes(config);
-  const BackendOptions device = device_options(config);
+  const BackendOptions device = device_options(config, processes_);
   if (processes_ != nullptr) {
     start_processes(config, model, device);
   } else if (size_ > 1) {
-    start_threads(config, model, device, before_step);
+    start_threads(config, model, device, before_step, ranks_per_gpu);
   } else {
     own_ = std::make_unique<Rank>(config, model, device,
                                   [](Backend& backend) { return std::make_unique<SingleRank>(backend); });
   }
 }
 
-// The cores are shared out.
+// The cores are shared out, and GPUs taken one after the other.
 void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                              const std::function<void(int)>& before_step) {
+                              const std::function<void(int)>& before_step, int ranks_per_gpu) {
   if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
   meeting_ = std::make_unique<ThreadRanks>(size_);
   const auto make = [&](int rank) {
+    device.place = rank / ranks_per_gpu;
     return std::make_unique<Rank>(config, model, device,
                                   [this, rank](Backend&) { return meeting_->connect(rank); });
   };
   own_ = make(0);
   for (int rank = 1; rank < size_; ++rank) {
     auto before = before_step ? std::bind_front(before_step, rank) : std::function<void()>();
-    threads_.push_back(std::make_unique<ThreadLink>(rank, size_, make(rank), *meeting_, std::move(before)));
+    threads_.push_back(std::make_unique<ThreadLink>(rank, size_, make(rank), std::move(before),
+                                                    [this](const std::string& why) { fail_meeting(why); }));
   }
 }
 
@@ -74,8 +83,19 @@ void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& mo
       config, model, device, [this](Backend&) { return processes_->connect([this] { channel_->check(); }); });
 }
 
+// Nobody waits for this rank. Where steps cannot be computed again, the ranks are lost.
+void RankGroup::fail_meeting(const std::string& why) {
+  if (meeting_) meeting_->fail(why);
+  if (!survives_failures_ && on_lost_) on_lost_(in_its_step(why));
+}
+
+std::string RankGroup::in_its_step(const std::string& why) const {
+  return format_text("{} (step {})", why.starts_with("rank ") ? why : of_rank(0, size_, why), step_.load());
+}
+
 RankGroup::~RankGroup() {
   if (meeting_) meeting_->fail("the engine ends");  // for a rank that waits in a step that was never whole
+  if (meeting_ && !broken_.empty()) leave_threads();
   if (channel_ == nullptr) return;
   try {
     if (!broken_.empty()) fail("{}", broken_);
@@ -92,16 +112,29 @@ RankGroup::~RankGroup() {
   [[maybe_unused]] const Rank* const left = own_.release();
 }
 
+// GPUs may still be at work in what would be freed, and hold up who frees it.
+void RankGroup::leave_threads() {
+  for (auto& thread : threads_) {
+    if (thread->leave(kLeavePatience)) continue;
+    [[maybe_unused]] const ThreadLink* const link = thread.release();
+    [[maybe_unused]] const ThreadRanks* const meeting = meeting_.release();
+  }
+  [[maybe_unused]] const Rank* const own = own_.release();
+}
+
 void RankGroup::tell(const RankOrder& order) {
   if (channel_) send_order(*channel_, order);
   for (const auto& thread : threads_) thread->send(order);
 }
 
-std::vector<RankAnswer> RankGroup::answers() {
+// Ranks end a step together, since they meet in it; what else they do may take them any time.
+std::vector<RankAnswer> RankGroup::answers(RankOrder::Kind kind) {
+  const bool waits_long = kind != RankOrder::Kind::kCollect || survives_failures_;
+  const double patience = waits_long ? std::numeric_limits<double>::infinity() : watchdog_;
   std::vector<RankAnswer> answers;
   for (int rank = 1; rank < size_; ++rank)
     answers.push_back(channel_ ? receive_answer(*channel_, rank)
-                               : threads_[static_cast<std::size_t>(rank - 1)]->answer());
+                               : threads_[static_cast<std::size_t>(rank - 1)]->answer(patience));
   return answers;
 }
 
@@ -112,10 +145,12 @@ std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& 
   std::exception_ptr failure;
   try {
     work();
-  } catch (...) {
+  } catch (const std::exception& e) {
     failure = std::current_exception();
+    own_->abandon();
+    if (meeting_) meeting_->fail(e.what());
   }
-  std::vector<RankAnswer> others = answers();
+  std::vector<RankAnswer> others = answers(order.kind);
   if (failure) std::rethrow_exception(failure);
   for (const RankAnswer& answer : others)
     if (!answer.error.empty()) fail("{}", answer.error);
@@ -123,7 +158,9 @@ std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& 
 }
 
 void RankGroup::open() {
-  together({.kind = RankOrder::Kind::kOpen}, [this] { own_->open(); });
+  check_common(together({.kind = RankOrder::Kind::kOpen}, [this] { own_->open(); }));
+  survives_failures_ = size_ == 1 || (meeting_ && own_->backend().device() == DeviceKind::kCpu);
+  together({.kind = RankOrder::Kind::kConnect}, [this] { own_->connect(); });
 }
 
 const RuntimeConfig& RankGroup::resolve() {
@@ -166,11 +203,11 @@ auto RankGroup::in_step(const Work& work) {
   try {
     return work();
   } catch (const std::exception& e) {
+    own_->abandon();
     if (meeting_) meeting_->fail(e.what());
-    if (channel_ && broken_.empty()) {
-      const std::optional<Loss> loss = channel_->loss();
-      broken_ = loss ? describe(*loss, *channel_) : e.what();
-      if (!broken_.starts_with("rank ")) broken_ = of_rank(0, size_, broken_);
+    if (!survives_failures_ && broken_.empty()) {
+      const std::optional<Loss> loss = channel_ ? channel_->loss() : std::nullopt;
+      broken_ = loss ? describe(*loss, *channel_) : in_its_step(e.what());
     }
     throw;
   }
@@ -189,6 +226,7 @@ OpTimes RankGroup::submit_profiled(StepPlan plan) {
 
 std::shared_ptr<const StepPlan> RankGroup::tell_step(RankOrder::Kind kind, StepPlan plan) {
   const auto shared = std::make_shared<const StepPlan>(std::move(plan));
+  step_ = shared->id;
   if (channel_) channel_->set_progress(shared->id);
   tell({.kind = kind, .plan = shared});
   return shared;
@@ -213,9 +251,8 @@ void RankGroup::poison(std::vector<BlockId> blocks) {
 }
 
 void RankGroup::on_lost(std::function<void(const std::string&)> callback) {
-  if (channel_ == nullptr) return;
-  channel_->on_loss(
-      [this, callback = std::move(callback)](const Loss& loss) { callback(describe(loss, *channel_)); });
+  on_lost_ = std::move(callback);
+  if (channel_) channel_->on_loss([this](const Loss& loss) { on_lost_(describe(loss, *channel_)); });
 }
 
 int num_processes() {
@@ -241,7 +278,7 @@ void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_
   std::optional<ModelFiles> model;
   follow_orders(*channel, [&] {
     model.emplace(open_model());
-    return std::make_unique<Rank>(config, *model, device_options(config), [&](Backend&) {
+    return std::make_unique<Rank>(config, *model, device_options(config, &processes), [&](Backend&) {
       return processes.connect([&channel] { channel->check(); });
     });
   });

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -7,6 +9,7 @@
 
 #include "engine/rank_link.h"
 #include "parallel/processes.h"
+#include "parallel/thread_ranks.h"
 
 namespace quire {
 
@@ -20,9 +23,9 @@ class RankGroup {
  public:
   // `config` and `model` must outlive it. Error where the ranks asked for cannot be had.
   // before_step, for tests: called by each rank in a thread but rank 0, with its number, before each step;
-  // what it throws is that rank's failure.
+  // what it throws is that rank's failure. ranks_per_gpu, for tests: of ranks in threads.
   RankGroup(const EngineConfig& config, const ModelFiles& model,
-            const std::function<void(int)>& before_step = {});
+            const std::function<void(int)>& before_step = {}, int ranks_per_gpu = 1);
   ~RankGroup();  // the other ranks end
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -38,7 +41,8 @@ class RankGroup {
   void submit(StepPlan plan);
   OpTimes submit_profiled(StepPlan plan);
   StepResult collect();
-  // Error where there is no way back: a rank is lost, or one of several processes failed in a step.
+  // Error where there is no way back: a rank is lost, or one on a GPU or of several processes failed in a
+  // step.
   void drop_in_flight();
   void poison(std::vector<BlockId> blocks);
 
@@ -50,24 +54,33 @@ class RankGroup {
 
  private:
   void start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                     const std::function<void(int)>& before_step);
+                     const std::function<void(int)>& before_step, int ranks_per_gpu);
   void start_processes(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
   void tell(const RankOrder& order);
   std::shared_ptr<const StepPlan> tell_step(RankOrder::Kind kind, StepPlan plan);
-  std::vector<RankAnswer> answers();
+  std::vector<RankAnswer> answers(RankOrder::Kind kind);
   template <typename Work>
   std::vector<RankAnswer> together(const RankOrder& order, const Work& work);
   template <typename Work>
   auto in_step(const Work& work);
   void check_common(const std::vector<RankAnswer>& others) const;
+  void fail_meeting(const std::string& why);  // from any rank's thread
+  std::string in_its_step(const std::string& why) const;
+  void leave_threads();
 
   const int size_;
+  const double watchdog_;
   Processes* const processes_;               // null: ranks are threads
   std::unique_ptr<ThreadRanks> meeting_;     // of ranks in threads
   std::unique_ptr<ControlChannel> channel_;  // to ranks in processes
   std::unique_ptr<Rank> own_;
   std::vector<std::unique_ptr<ThreadLink>> threads_;  // ranks 1, 2, …
-  std::string broken_;  // why a step of several processes did not end; empty: all did
+  std::function<void(const std::string&)> on_lost_;
+  std::atomic<std::uint64_t> step_ = 0;  // that was told last
+  // Ranks on CPUs in one process compute a step again. What waits for another rank on a GPU, or in MPI,
+  // cannot be taken back. Set by open().
+  bool survives_failures_ = true;
+  std::string broken_;  // why a step cannot be computed again; empty: all can
 };
 
 int num_processes();  // that mpirun started together; 1: this one alone

@@ -82,18 +82,26 @@ std::string of_rank(int rank, int size, const std::string& why) {
   return format_text("rank {} of {}: {}", rank, size, why);
 }
 
-ThreadLink::ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting,
-                       std::function<void()> before_step)
+ThreadLink::ThreadLink(int rank, int size, std::unique_ptr<Rank> it, std::function<void()> before_step,
+                       std::function<void(const std::string&)> on_failure)
     : rank_(rank),
       size_(size),
       it_(std::move(it)),
-      meeting_(meeting),
       before_step_(std::move(before_step)),
+      on_failure_(std::move(on_failure)),
       thread_([this] { run(); }) {}
 
 ThreadLink::~ThreadLink() {
   send({.kind = RankOrder::Kind::kStop});
   thread_.join();
+}
+
+bool ThreadLink::leave(std::chrono::milliseconds patience) {
+  send({.kind = RankOrder::Kind::kStop});
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, patience, [this] { return ended_; })) return false;
+  [[maybe_unused]] const Rank* const left = it_.release();
+  return true;
 }
 
 void ThreadLink::send(const RankOrder& order) {
@@ -104,9 +112,14 @@ void ThreadLink::send(const RankOrder& order) {
   changed_.notify_all();
 }
 
-RankAnswer ThreadLink::answer() {
+RankAnswer ThreadLink::answer(double patience) {
+  constexpr std::chrono::duration<double> kTurn{0.1};
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !answers_.empty(); });
+  const auto is_there = [this] { return !answers_.empty(); };
+  for (int turns = 0; !changed_.wait_for(lock, kTurn, is_there); ++turns) {
+    if (turns * kTurn.count() >= patience)
+      fail("{}", of_rank(rank_, size_, format_text("it is lost: no answer for {:g} s", patience)));
+  }
   RankAnswer answer = std::move(answers_.front());
   answers_.pop_front();
   return answer;
@@ -124,14 +137,15 @@ void ThreadLink::run() {
   name_thread("quire-rank");
   for (;;) {
     const RankOrder order = next_order();
-    if (order.kind == RankOrder::Kind::kStop) return;
-    RankAnswer answer = execute(order);
-    if (!order.is_answered()) continue;
+    const bool ends = order.kind == RankOrder::Kind::kStop;
+    RankAnswer answer = ends ? RankAnswer{} : execute(order);
     {
       const std::lock_guard lock(mutex_);
-      answers_.push_back(std::move(answer));
+      if (order.is_answered()) answers_.push_back(std::move(answer));
+      ended_ = ends;
     }
     changed_.notify_all();
+    if (ends) return;
   }
 }
 
@@ -144,10 +158,9 @@ RankAnswer ThreadLink::execute(const RankOrder& order) {
     return it_->execute(order);
   } catch (const std::exception& e) {
     RankAnswer failed{.error = of_rank(rank_, size_, e.what())};
-    if (!order.is_answered()) {
-      failure_ = failed.error;
-      meeting_.fail(failure_);
-    }
+    if (!order.is_answered()) failure_ = failed.error;
+    it_->abandon();
+    on_failure_(failed.error);
     return failed;
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -10,7 +11,6 @@
 
 #include "engine/rank.h"
 #include "parallel/control_channel.h"
-#include "parallel/thread_ranks.h"
 
 namespace quire {
 
@@ -19,21 +19,23 @@ namespace quire {
 // "rank 1 of 4: WHY"
 std::string of_rank(int rank, int size, const std::string& why);
 
-// A rank in a thread of this process. Where it fails in a step, the ranks' meeting fails. Thread contract:
-// one thread.
+// A rank in a thread of this process. Thread contract: one thread.
 class ThreadLink {
  public:
-  // `meeting` must outlive it. before_step, if any, is called on the thread before each step; what it throws
-  // is that step's failure.
-  ThreadLink(int rank, int size, std::unique_ptr<Rank> it, ThreadRanks& meeting,
-             std::function<void()> before_step);
+  // Both are called on its thread. before_step, if any: before each step; what it throws is that step's
+  // failure. on_failure: where an order fails, with why, before it is answered.
+  ThreadLink(int rank, int size, std::unique_ptr<Rank> it, std::function<void()> before_step,
+             std::function<void(const std::string&)> on_failure);
   ~ThreadLink();
   ThreadLink(const ThreadLink&) = delete;
   ThreadLink& operator=(const ThreadLink&) = delete;
 
   void send(const RankOrder& order);  // does not wait for the rank
-  // To the oldest order not yet answered; waits for it. Its error names the rank.
-  RankAnswer answer();
+  // To the oldest order not yet answered; waits for it. Its error names the rank. Error where it takes longer
+  // than `patience` seconds, not counting those in which this process did not run.
+  RankAnswer answer(double patience);
+  // Ends the thread, where it ends in time, and leaves the rank as it is: its device may still be at work.
+  bool leave(std::chrono::milliseconds patience);
 
  private:
   void run();
@@ -42,14 +44,15 @@ class ThreadLink {
 
   const int rank_;
   const int size_;
-  const std::unique_ptr<Rank> it_;  // the thread's
-  std::string failure_;             // the thread's: of the step
-  ThreadRanks& meeting_;
+  std::unique_ptr<Rank> it_;  // the thread's
+  std::string failure_;       // the thread's: of the step
   const std::function<void()> before_step_;
+  const std::function<void(const std::string&)> on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<RankOrder> orders_;    // guarded by mutex_
   std::deque<RankAnswer> answers_;  // guarded by mutex_
+  bool ended_ = false;              // guarded by mutex_
   std::thread thread_;
 };
 

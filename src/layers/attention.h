@@ -27,7 +27,8 @@ class Attention {
  public:
   Attention(const LoadContext& context, const std::string& prefix, const AttentionOptions& options);
 
-  // x [tokens, hidden_size]; the result [tokens, hidden_size] lasts until the next layer's.
+  // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
+  // next layer's.
   Tensor forward(const Tensor& x, const KvCacheLayer& cache, const AttentionBatch& batch) const;
 
  private:

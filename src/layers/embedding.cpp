@@ -45,8 +45,12 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LoadContext& context, const
       scale_(scale) {}
 
 void VocabParallelEmbedding::forward(const Tensor& out, const Tensor& ids) const {
-  ops::embedding(backend_, out, *weights_, ids, comm_.rank() * weights_->out_features(), scale_);
+  forward_part(out, ids);
   comm_.all_reduce(out);
+}
+
+void VocabParallelEmbedding::forward_part(const Tensor& out, const Tensor& ids) const {
+  ops::embedding(backend_, out, *weights_, ids, comm_.rank() * weights_->out_features(), scale_);
 }
 
 LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights,

@@ -17,6 +17,8 @@ class VocabParallelEmbedding {
 
   void forward(const Tensor& out,
                const Tensor& ids) const;  // out f32 [tokens, hidden_size], ids i32 [tokens]
+  // This rank's part of it: of the sum over the ranks.
+  void forward_part(const Tensor& out, const Tensor& ids) const;
 
   const std::shared_ptr<const LinearWeights>& weights() const { return weights_; }
 

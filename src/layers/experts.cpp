@@ -25,7 +25,7 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
 }  // namespace
 
 Experts::Experts(const LoadContext& context, const std::string& prefix, const ExpertOptions& options)
-    : backend_(context.backend), comm_(context.comm), normalize_(options.normalize) {
+    : backend_(context.backend), normalize_(options.normalize) {
   Workspace& workspace = context.workspace;
   router_ = backend_.make_linear(
       std::vector{context.weights.take(prefix + ".gate.weight", {options.num_experts, options.hidden_size})},
@@ -33,7 +33,7 @@ Experts::Experts(const LoadContext& context, const std::string& prefix, const Ex
   const ExpertShape shape = {.num_experts = options.num_experts,
                              .top_k = options.top_k,
                              .hidden_size = options.hidden_size,
-                             .intermediate_size = options.intermediate_size / comm_.size(),
+                             .intermediate_size = options.intermediate_size / context.comm.size(),
                              .max_num_tokens = workspace.max_tokens()};
   weights_ = backend_.make_experts(load_experts(context, prefix, options), shape, context.dtype);
   logits_ = workspace.activation("router_logits", DType::kF32, options.num_experts);
@@ -51,7 +51,6 @@ Tensor Experts::forward(const Tensor& x) const {
   const ExpertRouting routing = {routing_.experts.rows(0, tokens), routing_.weights.rows(0, tokens)};
   ops::routing_linear(backend_, routing, x, *router_, normalize_, logits);
   ops::experts(backend_, out, x, *weights_, routing, workspace_);
-  comm_.all_reduce(out);
   return out;
 }
 

@@ -21,12 +21,12 @@ class Experts {
  public:
   Experts(const LoadContext& context, const std::string& prefix, const ExpertOptions& options);
 
-  // x [tokens, hidden_size]; the result [tokens, hidden_size] lasts until the next layer's.
+  // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
+  // next layer's.
   Tensor forward(const Tensor& x) const;
 
  private:
   Backend& backend_;
-  Communicator& comm_;
   bool normalize_;
   std::unique_ptr<LinearWeights> router_;
   std::unique_ptr<ExpertWeights> weights_;

@@ -39,19 +39,18 @@ void ColumnParallelLinear::forward_gated(const Tensor& out, const Tensor& x, con
 
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
-    : backend_(context.backend), comm_(context.comm) {
-  const std::int64_t count = shard_size(in_features, comm_, "columns of " + prefix);
+    : backend_(context.backend) {
+  const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
   const WeightTensorPtr weight = context.weights.take(prefix + ".weight", {out_features, in_features});
-  weights_ =
-      backend_.make_linear(std::vector{slice_cols(weight, comm_.rank() * count, count)}, context.dtype);
+  weights_ = backend_.make_linear(std::vector{slice_cols(weight, context.comm.rank() * count, count)},
+                                  context.dtype);
   if (!has_bias) return;
   const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {out_features});
-  if (comm_.rank() == 0) bias_ = context.workspace.load(*bias);
+  if (context.comm.rank() == 0) bias_ = context.workspace.load(*bias);
 }
 
 void RowParallelLinear::forward(const Tensor& out, const Tensor& x) const {
   ops::linear(backend_, out, x, *weights_, bias_);
-  comm_.all_reduce(out);
 }
 
 }  // namespace quire

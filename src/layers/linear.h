@@ -39,8 +39,8 @@ class ColumnParallelLinear {
   Tensor bias_;
 };
 
-// A projection whose input is spread over the ranks: each multiplies its columns, the sum is taken over the
-// ranks.
+// A projection whose input is spread over the ranks: each multiplies its columns. The result is this rank's
+// part: the sum over the ranks is the projection.
 class RowParallelLinear {
  public:
   RowParallelLinear(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
@@ -51,7 +51,6 @@ class RowParallelLinear {
 
  private:
   Backend& backend_;
-  Communicator& comm_;
   std::unique_ptr<LinearWeights> weights_;
   Tensor bias_;  // on rank 0 only, so that it is added once
 };

@@ -13,7 +13,8 @@ class GatedMlp {
   GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
            std::int64_t intermediate_size, bool has_bias = false);
 
-  // x [tokens, hidden_size]; the result [tokens, hidden_size] lasts until the next layer's.
+  // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
+  // next layer's.
   Tensor forward(const Tensor& x) const;
 
  private:

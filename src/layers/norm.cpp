@@ -17,7 +17,7 @@ Tensor load_scaled(const LoadContext& context, const std::string& name, std::int
 
 Norm::Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
            const NormOptions& options)
-    : backend_(context.backend), update_scale_(options.update_scale) {
+    : backend_(context.backend), comm_(context.comm), update_scale_(options.update_scale) {
   params_.weight = load_scaled(context, prefix + ".weight", hidden_size, options.output_scale);
   if (options.kind == NormKind::kLayer)
     params_.bias = load_scaled(context, prefix + ".bias", hidden_size, options.output_scale);
@@ -29,7 +29,7 @@ void Norm::forward(const Tensor& out, const Tensor& residual) const {
 }
 
 void Norm::forward(const Tensor& out, const Tensor& residual, const Tensor& update) const {
-  ops::add_norm(backend_, out, residual, update, update_scale_, params_);
+  comm_.all_reduce_add_norm(backend_, out, residual, update, update_scale_, params_);
 }
 
 }  // namespace quire

@@ -23,11 +23,13 @@ class Norm {
        const NormOptions& options);
 
   void forward(const Tensor& out, const Tensor& residual) const;  // both [tokens, hidden_size]
-  // residual += update_scale * update first.
+  // residual += update_scale * the sum over the ranks of update, of which each has a part, first. update may
+  // be written.
   void forward(const Tensor& out, const Tensor& residual, const Tensor& update) const;
 
  private:
   Backend& backend_;
+  Communicator& comm_;
   NormParams params_;
   float update_scale_;
 };

@@ -83,12 +83,12 @@ Tensor DecoderModel::forward(const ModelInput& input) {
   const std::int64_t tokens = input.token_ids.dim(0);
   const Tensor residual = residual_.rows(0, tokens);
   const Tensor normed = normed_.rows(0, tokens);
-  Tensor update;  // what the block before adds to the residual stream
+  Tensor update;  // this rank's part of what the block before adds to the residual stream
   embedding_.forward(residual, input.token_ids);
   if (embedding_norm_) embedding_norm_->forward(residual, residual);
   if (positions_) {
     update = position_rows_.rows(0, tokens);
-    positions_->forward(update, input.batch.positions);
+    positions_->forward_part(update, input.batch.positions);
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];

@@ -104,6 +104,14 @@ struct NormParams {
   float eps = 0;  // added to the mean square, or to the variance
 };
 
+// How ranks on devices are connected.
+struct RankOptions {
+  double watchdog = 5;                     // seconds until a rank that is waited for in one operation is lost
+  bool disable_custom_all_reduce = false;  // only by the vendor's library, not by kernels of ours
+};
+
+class Communicator;
+
 // Everything Quire asks of a device: memory, a queue, and the ops. Ops are queued in the order they are
 // called and run in that order; tensors must live until then. Arguments come checked (ops.cpp). Sums are
 // taken in float32. Activations and weights of one model share a float dtype; the residual stream is always
@@ -136,6 +144,12 @@ class Backend {
     return nullptr;
   }
   virtual void replay(const Graph& graph) { static_cast<void>(graph); }
+
+  // The communicator for tensors on this device, of the ranks that `host` connects for tensors in host
+  // memory. All ranks call it at the same time. It may not outlive this backend. Error, on every rank, where
+  // they cannot be connected.
+  virtual std::unique_ptr<Communicator> connect(std::unique_ptr<Communicator> host,
+                                                const RankOptions& options);
 
   // Measured now, on a device with nothing else to do; none where the host can measure it as well.
   virtual std::optional<DeviceCeiling> measure_ceiling() { return {}; }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/tensor.h"
+#include "ops/backend.h"
 
 namespace quire {
 
@@ -12,12 +12,20 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Replaces `tensor` by the sum over all ranks, added in rank order.
+  // Replaces `tensor` by the sum over all ranks, added in rank order. (NCCL has an order of its own.)
   virtual void all_reduce(const Tensor& tensor) = 0;
+  // `backend`.add_norm of the sum of x over all ranks. x may be written on the way.
+  virtual void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual,
+                                   const Tensor& x, float scale, const NormParams& params);
   // Puts the ranks' [rows, n] side by side into out [rows, size() * n].
   virtual void all_gather(const Tensor& out, const Tensor& in) = 0;
   // Replaces `tensor` on every rank by that of rank `root`.
   virtual void broadcast(const Tensor& tensor, int root) = 0;
+  // Error where a rank is known to be gone. For who waits for another rank by other means.
+  virtual void check_ranks() {}
+  // Nothing of this rank's is waited for any more: what is queued ends, with whatever result. From any
+  // thread.
+  virtual void abandon() {}
 };
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/backend.h"
+#include "ops/communicator.h"
 
 namespace quire {
 
@@ -23,6 +23,10 @@ class ForwardingBackend : public Backend {
   bool has_graphs() const override { return inner_.has_graphs(); }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override { return inner_.capture(ops); }
   void replay(const Graph& graph) override { inner_.replay(graph); }
+  std::unique_ptr<Communicator> connect(std::unique_ptr<Communicator> host,
+                                        const RankOptions& options) override {
+    return inner_.connect(std::move(host), options);
+  }
   std::optional<DeviceCeiling> measure_ceiling() override { return inner_.measure_ceiling(); }
   void start_profile() override { inner_.start_profile(); }
   OpTimes stop_profile() override { return inner_.stop_profile(); }

@@ -144,6 +144,10 @@ class ThreadRanks::Rank : public Communicator {
     copy_elements(tensor, meeting.call(root).in);
   }
 
+  void check_ranks() override {
+    if ((ranks_.state_.load(std::memory_order_acquire) & kFailed) != 0) ranks_.throw_failure();
+  }
+
  private:
   ThreadRanks& ranks_;
   int rank_;

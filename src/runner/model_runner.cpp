@@ -108,8 +108,9 @@ void ModelRunner::capture_graph(int rows) {
     return std::pair(hidden, model_->compute_logits(hidden));
   };
   const auto [hidden, logits] = ops();  // as it must be before it is recorded; no sequence has a length
+  // The inputs are written anew for the next one; and while a graph is made, no op may wait for another rank.
+  backend_.wait(backend_.record());
   auto graph = backend_.capture(ops);
-  backend_.wait(backend_.record());  // the inputs are written anew for the next one
   graphs_.push_back({rows, std::move(graph), hidden, logits});
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -11,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/registry.h"
 #include "base/error.h"
 #include "checkpoint/model_config.h"
 #include "engine/engine.h"
@@ -25,11 +29,35 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-EngineConfig config_of(const std::string& model, int ranks, const std::string& dtype = "float32") {
+EngineConfig config_of(const std::string& model, int ranks, const std::string& dtype = "float32",
+                       const std::string& device = "cpu") {
   EngineConfig config = testing::golden_config(model, dtype);
-  config.device = "cpu";
+  config.device = device;
   config.tensor_parallel_size = ranks;
   return config;
+}
+
+int num_gpus() {
+  const MachineReport machine = inspect_machine();
+  return machine.gpus.problem.empty() ? static_cast<int>(machine.gpus.devices.size()) : 0;
+}
+
+// Ranks on GPUs share them where there are too few. Then a kernel that is loaded late would wait for one that
+// waits for it, so all are loaded at the start.
+bool can_run_on_gpus(int ranks) {
+  const char* loading = std::getenv("CUDA_MODULE_LOADING");
+  return ranks <= num_gpus() || (num_gpus() > 0 && loading != nullptr && std::string(loading) == "EAGER");
+}
+
+EngineHooks hooks_of(const EngineConfig& config) {
+  EngineHooks hooks;
+  if (config.device == "cuda")
+    hooks.ranks_per_gpu = (config.tensor_parallel_size + num_gpus() - 1) / num_gpus();
+  return hooks;
+}
+
+std::vector<std::string> devices(int ranks) {
+  return can_run_on_gpus(ranks) ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
 }
 
 EngineRequest greedy(std::vector<TokenId> prompt, int max_tokens = 24) {
@@ -49,7 +77,7 @@ struct Answer {
 };
 
 std::vector<Answer> answers(const EngineConfig& config, const std::string& model) {
-  Engine engine(config, open_model(config.model));
+  Engine engine(config, open_model(config.model), hooks_of(config));
   std::vector<std::future<Answer>> pending;
   for (int i = 0; i < testing::num_golden_prompts(model); ++i) {
     EngineRequest request = greedy(testing::golden_ids(model, "prompt." + std::to_string(i)));
@@ -68,27 +96,32 @@ std::vector<Answer> answers(const EngineConfig& config, const std::string& model
   return result;
 }
 
-using Case = std::tuple<std::string, int, std::string>;  // model, ranks, dtype
+using Case = std::tuple<std::string, int, std::string, std::string>;  // model, ranks, dtype, device
 
 class TensorParallelTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
-  const auto& [model, ranks, dtype] = GetParam();
+  const auto& [model, ranks, dtype, device] = GetParam();
+  const EngineConfig config = config_of(model, ranks, dtype, device);
   int count = 0;
-  verify(config_of(model, ranks, dtype), [&](const VerifyResult& result) {
+  const auto check = [&](const VerifyResult& result) {
     ++count;
     EXPECT_TRUE(result.passed()) << "prompt " << result.prompt << ", chunk " << result.chunk_size
                                  << ", error " << result.error;
-  });
+  };
+  verify(config, check, hooks_of(config));
   EXPECT_GE(count, 4);
 }
 
 TEST_P(TensorParallelTest, IsBitwiseStableAndHasTheTokensOfOneRank) {
-  const auto& [model, ranks, dtype] = GetParam();
-  const std::vector<Answer> first = answers(config_of(model, ranks, dtype), model);
-  EXPECT_TRUE(answers(config_of(model, ranks, dtype), model) == first);
+  const auto& [model, ranks, dtype, device] = GetParam();
+  EngineConfig config = config_of(model, ranks, dtype, device);
+  config.deterministic = device == "cuda";  // else bits depend on who shares a step
+  const std::vector<Answer> first = answers(config, model);
+  EXPECT_TRUE(answers(config, model) == first);
   if (dtype != "float32") return;  // two tokens may be equally likely
-  const std::vector<Answer> alone = answers(config_of(model, 1, dtype), model);
+  config.tensor_parallel_size = 1;
+  const std::vector<Answer> alone = answers(config, model);
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(first[i].tokens, alone[i].tokens) << i;
 }
 
@@ -101,26 +134,30 @@ std::vector<Case> cases() {
     const ModelSpec spec = find_model_family(config.architecture()).describe(config);
     for (const int ranks : {2, 4}) {
       if (model == "toy" || spec.num_heads % ranks != 0) continue;
-      result.emplace_back(model, ranks, "float32");
-      result.emplace_back(model, ranks, "bfloat16");
+      for (const std::string& device : devices(ranks)) {
+        result.emplace_back(model, ranks, "float32", device);
+        result.emplace_back(model, ranks, "bfloat16", device);
+      }
     }
   }
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, TensorParallelTest, ::testing::ValuesIn(cases()), [](const auto& test) {
-  return testing::test_name(
-      {std::get<0>(test.param), std::to_string(std::get<1>(test.param)), std::get<2>(test.param)});
+  return testing::test_name({std::get<0>(test.param), std::to_string(std::get<1>(test.param)),
+                             std::get<2>(test.param), std::get<3>(test.param)});
 });
 
 // Requests that share a prefix, in a cache too small for all of them.
-std::vector<std::vector<TokenId>> crowd(int ranks, SchedulerStats* stats) {
-  EngineConfig config = config_of("qwen3", ranks);
+std::vector<std::vector<TokenId>> crowd(const std::string& device, int ranks, SchedulerStats* stats) {
+  EngineConfig config = config_of("qwen3", ranks, "float32", device);
   config.block_size = 8;
   config.max_num_batched_tokens = 32;
-  Engine measured(config);
-  config.kv_cache_memory = 24 * measured.config().block_bytes();
-  EngineHooks hooks;
+  EngineHooks hooks = hooks_of(config);
+  {
+    const Engine measured(config, open_model(config.model), hooks);
+    config.kv_cache_memory = 24 * measured.config().block_bytes();
+  }
   hooks.poison_blocks = true;
   Engine engine(config, open_model(config.model), std::move(hooks));
   std::vector<std::future<RequestOutput>> outputs;
@@ -136,12 +173,14 @@ std::vector<std::vector<TokenId>> crowd(int ranks, SchedulerStats* stats) {
 }
 
 TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
-  SchedulerStats stats;
-  const auto alone = crowd(1, &stats);
   for (const int ranks : {2, 4}) {
-    EXPECT_EQ(crowd(ranks, &stats), alone);
-    EXPECT_GT(stats.num_preemptions, 0U);
-    EXPECT_GT(stats.prefix_cache_hits, 0U);
+    for (const std::string& device : devices(ranks)) {
+      SchedulerStats stats;
+      const auto alone = crowd(device, 1, &stats);
+      EXPECT_EQ(crowd(device, ranks, &stats), alone) << device;
+      EXPECT_GT(stats.num_preemptions, 0U);
+      EXPECT_GT(stats.prefix_cache_hits, 0U);
+    }
   }
 }
 
@@ -180,6 +219,55 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
   Engine engine(config, open_model(config.model), std::move(hooks));
   expect_golden_tokens(engine);
   EXPECT_GT(steps, 10);
+}
+
+// A rank on a GPU, in a step that is not to be.
+class LostRankTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_run_on_gpus(2)) GTEST_SKIP() << "no two GPUs here";
+  }
+
+  // `step` is what rank 1 does before its third step. Every request ends with an error, and why is said once.
+  void expect_lost(const std::function<void()>& step, const ::testing::Matcher<std::string>& why) {
+    EngineConfig config = config_of("qwen3", 2, "float32", "cuda");
+    config.kv_cache_memory = 1 << 22;
+    config.watchdog = 0.5;
+    EngineHooks hooks = hooks_of(config);
+    hooks.fault = [&step, steps = 0](EngineStage at, SequenceId rank) mutable {
+      if (at == EngineStage::kRank && rank == 1 && ++steps == 3) step();
+    };
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    std::promise<std::string> lost;
+    engine.on_lost([&lost](const std::string& reason) { lost.set_value(reason); });
+    auto output = testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt.0"), 40));
+    auto reason = lost.get_future();
+    ASSERT_EQ(reason.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    EXPECT_THAT(reason.get(), why);
+    ended_ = true;
+    EXPECT_EQ(output.get().outputs.front().finish_reason, FinishReason::kError);
+    EXPECT_FALSE(engine.healthy());
+  }
+
+  std::atomic<bool> ended_ = false;
+};
+
+TEST_F(LostRankTest, ThatFailsIsNamed) {
+  expect_lost([] { throw std::runtime_error("injected"); },
+              AllOf(HasSubstr("rank 1 of 2: injected"), HasSubstr("step")));
+}
+
+TEST_F(LostRankTest, ThatHangsIsNamedWithinTheWatchdogsTime) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration taken{};
+  expect_lost(
+      [&] {
+        while (!ended_ && std::chrono::steady_clock::now() - begin < std::chrono::seconds(15))
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        taken = std::chrono::steady_clock::now() - begin;
+      },
+      AllOf(HasSubstr("rank 1 of 2"), HasSubstr("lost"), HasSubstr("for 0.5 s"), HasSubstr("step")));
+  EXPECT_LT(taken, std::chrono::seconds(10));
 }
 
 void expect_refused(const EngineConfig& config, const ::testing::Matcher<std::string>& why) {

@@ -11,7 +11,7 @@ from mpi_job import MpiJob
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOY = ROOT / "models" / "toy"
 # Everything on one thread in float32: on a machine that others use, too, and the same text for any number of ranks.
-DEVICE = ("--device", "cpu", "--cpu-threads", 1)
+DEVICE = ("--device", os.environ.get("QUIRE_TEST_DEVICE", "cpu"), "--cpu-threads", 1)
 PROMPTS = ["Once there was", "The KV cache keeps", "What is Quire?", "A scheduler", "In the morning"]
 
 

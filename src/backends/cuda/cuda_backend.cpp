@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/cuda/ceiling.h"
+#include "backends/cuda/cuda_ranks.h"
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/experts.h"
@@ -114,7 +115,9 @@ Event CudaBackend::record() {
 void CudaBackend::wait(Event event) {
   QUIRE_CHECK(event <= last_event_);
   // A mark that was reused since then stands for a later point of the same stream.
-  check(cudaEventSynchronize(events_[event % kEvents]), "running a step");
+  const cudaEvent_t mark = events_[event % kEvents];
+  if (watch_ != nullptr) return watch_->wait(mark);
+  check(cudaEventSynchronize(mark), "running a step");
 }
 
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
@@ -138,6 +141,11 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
 
 void CudaBackend::replay(const Graph& graph) {
   check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).get(), context().stream), "starting a graph");
+}
+
+std::unique_ptr<Communicator> CudaBackend::connect(std::unique_ptr<Communicator> host,
+                                                   const RankOptions& options) {
+  return host->size() == 1 ? std::move(host) : connect_ranks(*this, std::move(host), options);
 }
 
 std::optional<DeviceCeiling> CudaBackend::measure_ceiling() {

@@ -6,6 +6,7 @@
 #include "backends/cuda/linear_weights.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/op_timer.h"
+#include "backends/cuda/rank_watch.h"
 #include "ops/backend.h"
 #include "ops/backend_module.h"
 
@@ -31,6 +32,8 @@ class CudaBackend final : public Backend {
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void replay(const Graph& graph) override;
+  std::unique_ptr<Communicator> connect(std::unique_ptr<Communicator> host,
+                                        const RankOptions& options) override;
   std::optional<DeviceCeiling> measure_ceiling() override;
   void start_profile() override;
   OpTimes stop_profile() override;
@@ -74,6 +77,13 @@ class CudaBackend final : public Backend {
   void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
                    const Tensor& pairs) override;
 
+  // Makes the device this thread's current one; every op begins with it.
+  const LaunchContext& context(OpKind kind = OpKind::kOther) const;
+  int device_index() const { return device_; }
+  bool deterministic() const { return deterministic_; }
+  // From now on ops may wait for other ranks.
+  void watch_ranks(std::shared_ptr<RankWatch> watch) { watch_ = std::move(watch); }
+
  private:
   static constexpr std::size_t kEvents = 64;  // that may be waited for at one time
 
@@ -82,8 +92,6 @@ class CudaBackend final : public Backend {
     std::size_t total = 0;
   };
   Memory memory() const;
-  // Makes the device this thread's current one; every op begins with it.
-  const LaunchContext& context(OpKind kind = OpKind::kOther) const;
   // The parts' rows on the device, one below the other.
   CudaLinear load(std::span<const WeightTensorPtr> parts, DType dtype);
 
@@ -97,6 +105,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LibraryMatmul> library_;
   std::unique_ptr<WeightLoader> loader_;  // until the first product
   std::unique_ptr<OpTimer> timer_;        // while ops are timed
+  std::shared_ptr<RankWatch> watch_;      // null: there are no other ranks
   AttentionShape attention_shape_;        // of the last plan
 };
 

@@ -95,6 +95,8 @@ class MpiCommunicator : public Communicator {
     }
   }
 
+  void check_ranks() override { check_alive_(); }
+
  private:
   // What rank r sent to the last gather of `bytes`.
   const std::byte* received(std::size_t r, std::size_t bytes) const { return scratch_.get() + r * bytes; }
@@ -196,10 +198,15 @@ class MpiProcesses : public Processes {
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
     check_launcher();
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &tensors_), "MPI_Comm_dup");  // here, where all are
+    MPI_Comm host = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host),
+              "MPI_Comm_split_type");
+    MPI_Comm_rank(host, &place_on_host_);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int place_on_host() const override { return place_on_host_; }
 
   std::string broadcast(const std::string& text, int root) override {
     if (finished_) fail("MPI has ended in this process; under mpirun a process has one engine");
@@ -238,6 +245,7 @@ class MpiProcesses : public Processes {
 
   int rank_ = 0;
   int size_ = 1;
+  int place_on_host_ = 0;
   bool finished_ = false;
   MPI_Comm tensors_ = MPI_COMM_NULL;  // their messages do not meet those of the start
 };

@@ -324,10 +324,8 @@ CUtensorMap x_map(const Tensor& x, int tile_tokens) {
 
 template <typename T, typename Out, int kTokens, bool kGated>
 void launch_plan(const LaunchContext& context, const LinearArgs& args, const Maps& maps, const Plan& plan) {
-  const auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
-  static const cudaError_t enlarged =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes);
-  check(enlarged, "shared memory of batched_matmul");
+  constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
+  allow_shared_bytes<kernel>(kMaxSharedBytes);
   const int columns = kGated ? args.n / 2 : args.n;
   const Params params{
       .bias = args.bias,

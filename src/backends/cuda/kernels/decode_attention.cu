@@ -415,9 +415,7 @@ template <typename T, int kDim, int kHeadTiles>
 void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
   using Sizes = Ring<kDim, kHeadTiles>;
   constexpr auto kernel = decode_kernel<T, kDim, kHeadTiles>;
-  static const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         static_cast<int>(Sizes::kBytes));
-  check(status, "decode attention: shared memory");
+  allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
   launch(context, "decode attention", kernel, dim3(static_cast<unsigned>(num_shares_of(context.num_sms))),
          dim3(Sizes::kThreads), Sizes::kBytes, args);
 }

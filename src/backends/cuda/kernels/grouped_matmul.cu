@@ -272,10 +272,8 @@ CUtensorMap x_map(const Tensor& x, int tokens) {
 template <typename T, int kTokens, bool kGated>
 void launch_tile(const LaunchContext& context, const Maps& maps, const Params& params, int pairs) {
   constexpr int kBytes = stages_of(kTokens) * stage_bytes_of(kTokens);
-  const auto kernel = grouped_matmul_kernel<T, kTokens, kGated>;
-  static const cudaError_t enlarged =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check(enlarged, "shared memory of grouped_matmul");
+  constexpr auto kernel = grouped_matmul_kernel<T, kTokens, kGated>;
+  allow_shared_bytes<kernel>(kBytes);
   const int tiles = (pairs / kTokens + std::min(params.num_experts, pairs)) * params.row_tiles;
   launch(context, "grouped_matmul", kernel, dim3(static_cast<unsigned>(std::min(context.num_sms, tiles))),
          dim3(kThreads), kBytes, maps, params);

@@ -12,11 +12,11 @@ void check(cudaError_t status, const char* what) {
 
 namespace {
 
-// Of the current device: 90 for 9.0.
+// 90 for 9.0. Devices that are used together are of one kind.
 int compute_capability() {
   static const int capability = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "the current device");
+    const int device = current_device();
+    int major = 0, minor = 0;
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "compute capability");
     return major * 10 + minor;
@@ -25,6 +25,12 @@ int compute_capability() {
 }
 
 }  // namespace
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "the current device");
+  return device;
+}
 
 LaunchContext make_context(int device) {
   LaunchContext context;

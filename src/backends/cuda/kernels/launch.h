@@ -2,7 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace quire::cuda {
 
@@ -19,6 +21,7 @@ LaunchContext make_context(int device);
 // Error with `what` and the driver's words, unless status is success.
 void check(cudaError_t status, const char* what);
 
+int current_device();  // its number, below 64
 // Whether the current device lets a kernel start while the one before it ends: from Hopper on.
 bool overlaps_kernels();
 // Whether the current device has the instructions of 90a.
@@ -40,6 +43,17 @@ __device__ inline void admit_next_kernel() {
 #endif
 }
 #endif
+
+// Lets `kernel` have so many bytes of shared memory, always the same, on the current device: asked once a
+// device.
+template <auto kernel>
+void allow_shared_bytes(int bytes) {
+  static std::atomic<std::uint64_t> devices = 0;
+  const std::uint64_t bit = std::uint64_t{1} << current_device();
+  if ((devices.load(std::memory_order_relaxed) & bit) != 0) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+  devices.fetch_or(bit, std::memory_order_relaxed);
+}
 
 // Launches `kernel` in clusters of so many neighbours of the grid's first dimension; where the device can, by
 // programmatic dependent launch.

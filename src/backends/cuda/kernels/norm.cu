@@ -7,37 +7,10 @@
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
-#include "backends/cuda/kernels/vec.cuh"
-#include "ops/backend.h"
+#include "backends/cuda/kernels/norm.cuh"
 
 namespace quire::cuda {
 namespace {
-
-constexpr unsigned kMaxThreads = 1024;
-
-template <typename In, typename Out>
-struct NormArgs {
-  Out* out;
-  float* residual;
-  const In* x;  // added to the residual first; null: nothing is
-  const float* weight;
-  const float* bias;  // of LayerNorm
-  std::int64_t out_stride, residual_stride, x_stride;
-  int columns;
-  float scale;  // of x
-  float eps;
-};
-
-// The sum over the block, in every thread. To be followed by a barrier before the next.
-__device__ float block_sum(float value) {
-  __shared__ float partial[kMaxThreads / 32];
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0F;
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-  return sum;
-}
 
 // The residual at `column` as it stays, added to and written back where there is an update.
 template <int kWidth, typename In>
@@ -52,52 +25,10 @@ __device__ Vec<float, kWidth> updated(float* residual, const In* x, float scale,
   return values;
 }
 
-template <int kWidth>
-__device__ float sum_of(const Vec<float, kWidth>& values) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += values.values[i];
-  return sum;
-}
-
-template <int kWidth>
-__device__ float squares(const Vec<float, kWidth>& values, float center) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += (values.values[i] - center) * (values.values[i] - center);
-  return sum;
-}
-
-// What a row's values become once its sums are known.
-template <bool kCentered>
-struct Normed {
-  float center;
-  float inverse;
-
-  template <int kWidth, typename Out>
-  __device__ void write(Out* out, const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
-                        const float* bias) const {
-    Vec<Out, kWidth> normed;
-    if constexpr (kCentered) {
-      const auto shift = load_vec<kWidth>(bias);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float value = (values.values[i] - center) * inverse * weight.values[i];
-        normed.values[i] = narrow<Out>(value + shift.values[i]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i)
-        normed.values[i] = narrow<Out>(values.values[i] * inverse * weight.values[i]);
-    }
-    store_vec(out, normed);
-  }
-};
-
 // A thread keeps kHeld vectors in registers; what a row has beyond that is read again (over 16384 columns, or
 // 4096 where rows are not aligned). kCentered: LayerNorm.
 template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
-__global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> args) {
+__global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out> args) {
   admit_next_kernel();
   const std::int64_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
@@ -146,7 +77,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(NormArgs<In, Out> arg
 template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
 void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
   const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
-  const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxThreads);
+  const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
   launch(context, "norm", norm_kernel<kWidth, kHeld, kCentered, In, Out>, dim3(static_cast<unsigned>(rows)),
          dim3(threads), 0, args);
 }

@@ -406,13 +406,12 @@ void launch_shape(const LaunchContext& context, const PrefillParams& params, con
                   const AttentionBatch& batch, const AttentionShape& shape) {
   using S = Shape<kDim>;
   constexpr int kBytes = sizeof(Shared<S>);
-  static const cudaError_t enlarged =
-      cudaFuncSetAttribute(prefill_hopper_kernel<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check(enlarged, "shared memory of prefill_attention");
+  constexpr auto kernel = prefill_hopper_kernel<T, S>;
+  allow_shared_bytes<kernel>(kBytes);
   const Maps maps{query_map(call.q, params, batch, shape), cache_map(call.cache.keys, S::kKeys),
                   cache_map(call.cache.values, S::kKeys)};
   const int grid = std::min(context.num_sms, max_prefill_work(batch, params));
-  launch(context, "prefill_attention", prefill_hopper_kernel<T, S>, grid, kThreads, kBytes, maps, params);
+  launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, params);
 }
 
 template <typename T>

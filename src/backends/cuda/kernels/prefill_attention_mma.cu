@@ -203,10 +203,9 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
 template <typename T, int kDim>
 void launch_shape(const LaunchContext& context, const PrefillParams& params, int work) {
   using S = Shape<kDim>;
-  static const cudaError_t enlarged =
-      cudaFuncSetAttribute(prefill_mma_kernel<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes);
-  check(enlarged, "shared memory of prefill_attention");
-  launch(context, "prefill_attention", prefill_mma_kernel<T, S>, work, S::kThreads, S::kBytes, params);
+  constexpr auto kernel = prefill_mma_kernel<T, S>;
+  allow_shared_bytes<kernel>(S::kBytes);
+  launch(context, "prefill_attention", kernel, work, S::kThreads, S::kBytes, params);
 }
 
 template <typename T>

@@ -295,18 +295,15 @@ struct Plan {
  private:
   // What a block can have beside the kernel's own variables.
   static int most_shared_bytes() {
+    constexpr int kOwn = 8192;
     static const int bytes = [] {
-      constexpr int kOwn = 8192;
-      int device = 0;
       int all = 0;
-      check(cudaGetDevice(&device), "the current device");
-      check(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "shared memory");
-      for (const auto kernel : {sample_kernel<true>, sample_kernel<false>}) {
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all - kOwn),
-              "shared memory for sampling");
-      }
+      check(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerBlockOptin, current_device()),
+            "shared memory");
       return all - kOwn;
     }();
+    allow_shared_bytes<sample_kernel<true>>(bytes);
+    allow_shared_bytes<sample_kernel<false>>(bytes);
     return bytes;
   }
 

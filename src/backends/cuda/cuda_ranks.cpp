@@ -1,0 +1,343 @@
+#include "backends/cuda/cuda_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/nccl.h"
+#include "backends/cuda/rank_watch.h"
+#include "base/error.h"
+
+namespace quire::cuda {
+namespace {
+
+// That a rank can send to another in one launch.
+constexpr std::size_t kSlotBytes = std::size_t{8} << 20;
+// Above so many bytes sent, NCCL's two trips cost less than one with everything.
+constexpr std::size_t kMostSentAtOnce = std::size_t{4} << 20;
+
+// A text that fits a message of fixed size, cut off if need be.
+template <std::size_t kSize>
+void put_text(std::array<char, kSize>& to, const std::string& text) {
+  to = {};
+  std::copy_n(text.begin(), std::min(text.size(), kSize - 1), to.begin());
+}
+
+// What ranks tell each other first.
+struct Introduction {
+  std::array<char, 64> host;
+  std::uint64_t process;
+  std::array<char, 16> gpu;
+  bool has_nccl;
+  std::byte* inbox;
+  cudaIpcMemHandle_t inbox_handle;
+  const std::shared_ptr<PeerSigns>* signs;
+};
+
+// Every rank's part of the start, or why it has none. Then no rank goes on.
+template <typename T>
+struct Outcome {
+  T result{};
+  std::array<char, 512> error{};  // empty: none
+};
+
+// Does `work` on every rank, and gives all results to all.
+template <typename T>
+std::vector<T> share(Communicator& host, const std::function<T()>& work) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  Outcome<T> own;
+  try {
+    own.result = work();
+  } catch (const std::exception& e) {
+    put_text(own.error, e.what());
+  }
+  std::vector<Outcome<T>> all(static_cast<std::size_t>(host.size()));
+  const auto bytes = static_cast<std::int64_t>(sizeof own);
+  host.all_gather(Tensor(all.data(), DType::kU8, {1, host.size() * bytes}),
+                  Tensor(&own, DType::kU8, {1, bytes}));
+  std::vector<T> results;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].error.front() != '\0') fail("rank {} of {}: {}", rank, all.size(), all[rank].error.data());
+    results.push_back(all[rank].result);
+  }
+  return results;
+}
+
+// Differs between machines that run, also where they have the same name.
+std::string host_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+std::uint64_t process_id() {
+  static const std::uint64_t id = [] {
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random();
+  }();
+  return id;
+}
+
+// Memory of another process, as this device addresses it.
+class IpcMemory {
+ public:
+  explicit IpcMemory(const cudaIpcMemHandle_t& handle) {
+    check(cudaIpcOpenMemHandle(&data_, handle, cudaIpcMemLazyEnablePeerAccess), "another process's memory");
+  }
+  IpcMemory(IpcMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  ~IpcMemory() {
+    if (data_ != nullptr) cudaIpcCloseMemHandle(data_);
+  }
+  IpcMemory& operator=(IpcMemory&&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// One rank's end of peers' memory.
+class PeerMemory {
+ public:
+  PeerMemory(CudaBackend& backend, int rank, int size)
+      : rank_(rank),
+        inbox_(backend.allocate(inbox_bytes(size, kSlotBytes), MemoryKind::kDevice)),
+        turn_(backend.allocate(2 * sizeof(std::uint32_t), MemoryKind::kDevice)),
+        signs_(make_signs()) {
+    clear_inbox(backend.context(), inbox(), inbox_.bytes());
+    check(cudaStreamSynchronize(backend.context().stream), "clearing an inbox");
+  }
+
+  std::byte* inbox() const { return static_cast<std::byte*>(inbox_.data()); }
+  const std::shared_ptr<PeerSigns>& signs() const { return signs_; }
+
+  // Error where an inbox is out of reach.
+  void reach(int device, int num_sms, const std::vector<Introduction>& ranks) {
+    const Introduction& own = ranks[static_cast<std::size_t>(rank_)];
+    int on_this_gpu = 0;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const Introduction& other = ranks[rank];
+      if (other.host != own.host) fail("rank {} is on another host", rank);
+      on_this_gpu += other.gpu == own.gpu ? 1 : 0;
+      peers_.inboxes[rank] = other.process == own.process ? in_this_process(device, other.inbox)
+                                                          : ipc_.emplace_back(other.inbox_handle).data();
+    }
+    peers_.rank = rank_;
+    peers_.size = static_cast<int>(ranks.size());
+    // Where ranks share a GPU, there is room for them all to wait, and for what they wait for.
+    peers_.max_blocks = on_this_gpu == 1 ? num_sms : num_sms / 2 / on_this_gpu;
+    peers_.slot_bytes = kSlotBytes;
+    peers_.turn = static_cast<std::uint32_t*>(turn_.data());
+    peers_.signs = signs_.get();
+  }
+
+  const Peers& peers() const { return peers_; }
+
+ private:
+  static std::byte* in_this_process(int device, std::byte* inbox) {
+    cudaPointerAttributes attributes{};
+    check(cudaPointerGetAttributes(&attributes, inbox), "an inbox");
+    if (attributes.device == device) return inbox;
+    int reaches = 0;
+    check(cudaDeviceCanAccessPeer(&reaches, device, attributes.device), "asking for peers");
+    if (reaches == 0) fail("GPU {} does not reach the memory of GPU {}", device, attributes.device);
+    const cudaError_t status = cudaDeviceEnablePeerAccess(attributes.device, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      static_cast<void>(cudaGetLastError());
+    } else {
+      check(status, "reaching a peer's memory");
+    }
+    return inbox;
+  }
+
+  int rank_;
+  Buffer inbox_, turn_;
+  std::shared_ptr<PeerSigns> signs_;
+  std::vector<IpcMemory> ipc_;
+  Peers peers_;
+};
+
+class CudaCommunicator final : public Communicator {
+ public:
+  // One of peers and nccl may be null.
+  CudaCommunicator(CudaBackend& backend, int rank, int size, std::unique_ptr<PeerMemory> peers,
+                   std::unique_ptr<NcclRanks> nccl, std::shared_ptr<RankWatch> watch)
+      : backend_(backend),
+        rank_(rank),
+        size_(size),
+        peers_(std::move(peers)),
+        nccl_(std::move(nccl)),
+        watch_(std::move(watch)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void all_reduce(const Tensor& tensor) override {
+    if (tensor.numel() == 0) return;
+    const LaunchContext& context = backend_.context();
+    if (is_ours(tensor)) {
+      peer_all_reduce(context, peers_->peers(), tensor);
+    } else {
+      nccl_->all_reduce(tensor);
+    }
+  }
+
+  void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
+                           float scale, const NormParams& params) override {
+    if (x.numel() == 0) return;
+    if (is_ours(x) && peer_all_reduce_add_norm_supports(out, residual, x, params)) {
+      peer_all_reduce_add_norm(backend_.context(), peers_->peers(), out, residual, x, scale, params);
+    } else {
+      Communicator::all_reduce_add_norm(backend, out, residual, x, scale, params);
+    }
+  }
+
+  void all_gather(const Tensor& out, const Tensor& in) override {
+    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dtype() == in.dtype() && out.dim(0) == in.dim(0) &&
+                    out.dim(1) == size_ * in.dim(1),
+                "all_gather of {} into {}", in.describe(), out.describe());
+    if (in.numel() == 0) return;
+    const LaunchContext& context = backend_.context();
+    if (peers_) {
+      peer_all_gather(context, peers_->peers(), out, in);
+    } else {
+      nccl_->all_gather(out, in);
+    }
+  }
+
+  void broadcast(const Tensor& tensor, int root) override {
+    QUIRE_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+    if (tensor.numel() == 0) return;
+    const LaunchContext& context = backend_.context();
+    if (peers_) {
+      peer_broadcast(context, peers_->peers(), tensor, root);
+    } else {
+      nccl_->broadcast(tensor, root);
+    }
+  }
+
+  void abandon() override { watch_->abandon(); }
+
+ private:
+  // Between two, one shot moves as few bytes as anything.
+  bool is_ours(const Tensor& tensor) const {
+    if (!peers_ || !nccl_) return peers_ != nullptr;
+    return tensor.bytes() * static_cast<std::size_t>(size_ - 1) <= kMostSentAtOnce;
+  }
+
+  CudaBackend& backend_;
+  const int rank_, size_;
+  std::unique_ptr<PeerMemory> peers_;
+  std::unique_ptr<NcclRanks> nccl_;
+  std::shared_ptr<RankWatch> watch_;
+};
+
+void check_different_gpus(const std::vector<Introduction>& ranks) {
+  for (std::size_t a = 0; a < ranks.size(); ++a) {
+    for (std::size_t b = a + 1; b < ranks.size(); ++b) {
+      if (ranks[a].gpu == ranks[b].gpu && ranks[a].process != ranks[b].process)
+        fail("ranks {} and {} have the same GPU; each process needs one of its own", a, b);
+    }
+  }
+}
+
+bool share_gpus(const std::vector<Introduction>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const Introduction& a) {
+    return std::count_if(ranks.begin(), ranks.end(), [&](const Introduction& b) { return a.gpu == b.gpu; }) >
+           1;
+  });
+}
+
+Introduction introduce(const CudaBackend& backend, const PeerMemory& memory) {
+  Introduction own{};
+  put_text(own.host, host_id());
+  own.process = process_id();
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, backend.device_index()), "reading the device's properties");
+  std::memcpy(own.gpu.data(), &properties.uuid, own.gpu.size());
+  own.has_nccl = Nccl::find() != nullptr;
+  own.inbox = memory.inbox();
+  // Where memory cannot be shared among processes, they do without.
+  if (cudaIpcGetMemHandle(&own.inbox_handle, own.inbox) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  own.signs = &memory.signs();
+  return own;
+}
+
+// Null where a rank does not reach another's memory.
+std::unique_ptr<PeerMemory> reach(CudaBackend& backend, Communicator& host,
+                                  std::unique_ptr<PeerMemory> memory, const std::vector<Introduction>& ranks,
+                                  bool is_wanted) {
+  const auto reached = share<bool>(host, [&] {
+    if (!is_wanted || host.size() > kMaxPeers) return false;
+    try {
+      memory->reach(backend.device_index(), backend.context().num_sms, ranks);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  });
+  if (std::find(reached.begin(), reached.end(), false) != reached.end()) return {};
+  return memory;
+}
+
+std::unique_ptr<NcclRanks> connect_nccl(CudaBackend& backend, Communicator& host,
+                                        const std::vector<Introduction>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!ranks[rank].has_nccl)
+      fail(
+          "rank {} of {}: GPUs that do not reach each other's memory need NCCL, and libnccl.so.2 is not "
+          "installed",
+          rank, ranks.size());
+  }
+  const Nccl& nccl = *Nccl::find();
+  const auto ids = share<ncclUniqueId>(host, [&] {
+    ncclUniqueId id{};
+    if (host.rank() == 0) nccl.check(nccl.get_unique_id(&id), "beginning");
+    return id;
+  });
+  std::unique_ptr<NcclRanks> connected;
+  share<bool>(host, [&] {
+    connected =
+        std::make_unique<NcclRanks>(nccl, ids.front(), host.rank(), host.size(), backend.context().stream);
+    return true;
+  });
+  return connected;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_ptr<Communicator> host,
+                                            const RankOptions& options) {
+  const int rank = host->rank(), size = host->size();
+  std::unique_ptr<PeerMemory> memory;
+  const auto ranks = share<Introduction>(*host, [&] {
+    memory = std::make_unique<PeerMemory>(backend, rank, size);
+    return introduce(backend, *memory);
+  });
+  check_different_gpus(ranks);
+  std::vector<std::shared_ptr<PeerSigns>> signs{memory->signs()};
+  for (const Introduction& other : ranks) {
+    if (other.process == process_id() && other.signs != &memory->signs()) signs.push_back(*other.signs);
+  }
+  // No rank goes on before this, so the others' signs were there.
+  auto peers = reach(backend, *host, std::move(memory), ranks, !options.disable_custom_all_reduce);
+  std::unique_ptr<NcclRanks> nccl;
+  const bool all_have_nccl =
+      std::all_of(ranks.begin(), ranks.end(), [](const Introduction& other) { return other.has_nccl; });
+  const bool gains = size > 2 && all_have_nccl && !backend.deterministic() && !share_gpus(ranks);
+  if (peers == nullptr || gains) nccl = connect_nccl(backend, *host, ranks);
+  auto watch = std::make_shared<RankWatch>(std::move(host), std::move(signs), options.watchdog);
+  backend.watch_ranks(watch);
+  return std::make_unique<CudaCommunicator>(backend, rank, size, std::move(peers), std::move(nccl),
+                                            std::move(watch));
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,335 @@
+// Collectives over peer memory, among ranks on the GPUs there are: several share one, each with a stream, and
+// few blocks each so that all are on it at once.
+#include "backends/cuda/kernels/peer_collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "backends/cpu/reference/reference_backend.h"
+#include "backends/cuda/kernels/elementwise.h"
+#include "cuda/device_memory.h"
+#include "parallel/collectives.h"
+
+namespace quire::cuda {
+namespace {
+
+using quire::testing::dtype_of;
+using quire::testing::rank_order;
+using quire::testing::rank_values;
+using quire::testing::same_bits;
+using quire::testing::sum_of_ranks;
+
+constexpr std::size_t kSlotBytes = 1 << 16;
+
+// A rank's device, stream and memory.
+class Rank {
+ public:
+  explicit Rank(int device) : device_(device) {
+    use();
+    context_ = make_context(device);
+    check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "a stream");
+  }
+  ~Rank() {
+    use();
+    cudaStreamSynchronize(context_.stream);
+    for (void* memory : memory_) cudaFree(memory);
+    cudaStreamDestroy(context_.stream);
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  void use() const { check(cudaSetDevice(device_), "a device"); }
+  int device() const { return device_; }
+  const LaunchContext& context() const { return context_; }
+
+  std::byte* allocate(std::size_t bytes) {
+    use();
+    void* data = nullptr;
+    check(cudaMalloc(&data, std::max<std::size_t>(bytes, 16)), "memory");
+    memory_.push_back(data);
+    return static_cast<std::byte*>(data);
+  }
+  template <typename T>
+  Tensor upload(const std::vector<T>& values, std::vector<std::int64_t> shape) {
+    std::byte* data = allocate(values.size() * sizeof(T));
+    check(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    return Tensor(data, dtype_of<T>(), {shape[0], shape[1]}, DeviceKind::kCuda);
+  }
+  template <typename T>
+  std::vector<T> download(const Tensor& tensor) const {
+    use();
+    check(cudaStreamSynchronize(context_.stream), "kernels under test");
+    std::vector<T> values(static_cast<std::size_t>(tensor.numel()));
+    check(cudaMemcpy(values.data(), tensor.data(), tensor.bytes(), cudaMemcpyDeviceToHost), "download");
+    return values;
+  }
+
+ private:
+  int device_;
+  LaunchContext context_;
+  std::vector<void*> memory_;
+};
+
+class PeerCollectivesTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!testing::has_gpu()) GTEST_SKIP() << "no GPU here";
+    int devices = 0;
+    check(cudaGetDeviceCount(&devices), "devices");
+    check(cudaHostAlloc(reinterpret_cast<void**>(&signs_), sizeof(PeerSigns) * kMaxPeers,
+                        cudaHostAllocPortable | cudaHostAllocMapped),
+          "signs");
+    Peers peers{.rank = 0, .size = size(), .max_blocks = 2, .slot_bytes = kSlotBytes};
+    for (int r = 0; r < size(); ++r) {
+      signs_[r] = {};
+      ranks_.push_back(std::make_unique<Rank>(r % devices));
+      peers.inboxes[r] = ranks_.back()->allocate(inbox_bytes(size(), kSlotBytes));
+      clear_inbox(ranks_.back()->context(), peers.inboxes[r], inbox_bytes(size(), kSlotBytes));
+      check(cudaStreamSynchronize(ranks_.back()->context().stream), "clearing");
+      for (int d = 0; d < devices; ++d) {
+        if (d != ranks_.back()->device() && cudaDeviceEnablePeerAccess(d, 0) != cudaSuccess)
+          static_cast<void>(cudaGetLastError());
+      }
+    }
+    for (int r = 0; r < size(); ++r) {
+      peers.rank = r;
+      peers.signs = &signs_[r];
+      peers.turn = reinterpret_cast<std::uint32_t*>(ranks_[static_cast<std::size_t>(r)]->allocate(8));
+      check(cudaMemset(peers.turn, 0, 8), "turn");
+      peers_.push_back(peers);
+    }
+  }
+  void TearDown() override {
+    ranks_.clear();
+    if (signs_ != nullptr) cudaFreeHost(signs_);
+  }
+
+  int size() const { return GetParam(); }
+  Rank& rank(int r) { return *ranks_[static_cast<std::size_t>(r)]; }
+  const Peers& peers(int r) const { return peers_[static_cast<std::size_t>(r)]; }
+  // Calls f(rank) for each, its device current.
+  template <typename F>
+  void on_all(const F& f) {
+    for (int r = 0; r < size(); ++r) {
+      rank(r).use();
+      f(r);
+    }
+  }
+
+  void gather(const std::vector<Tensor>& outs, const std::vector<Tensor>& ins) {
+    on_all([&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      peer_all_gather(rank(r).context(), peers(r), outs[i], ins[i]);
+    });
+  }
+
+  // Memory is taken before any kernel waits: the driver may have it wait for them.
+  template <typename T>
+  void expect_sums(std::uint32_t seed, std::int64_t n) {
+    std::vector<Tensor> tensors;
+    on_all([&](int r) { tensors.push_back(rank(r).upload(rank_values<T>(r, seed, n), {1, n})); });
+    on_all(
+        [&](int r) { peer_all_reduce(rank(r).context(), peers(r), tensors[static_cast<std::size_t>(r)]); });
+    const auto expected = sum_of_ranks<T>(rank_order(size()), seed, n);
+    on_all([&](int r) {
+      EXPECT_TRUE(same_bits(rank(r).download<T>(tensors[static_cast<std::size_t>(r)]), expected))
+          << "rank " << r << ", " << n << " of " << to_string(dtype_of<T>());
+    });
+  }
+
+  // Against the reference backend, which adds the sum, rounded, to the residual.
+  template <typename T>
+  void expect_added_and_normed(std::uint32_t seed, std::int64_t rows, std::int64_t columns, bool centered) {
+    const std::int64_t n = rows * columns;
+    const auto residual = rank_values<float>(99, seed, n), weight = rank_values<float>(98, seed, columns);
+    std::vector<Tensor> xs, outs, residuals, vectors;
+    on_all([&](int r) {
+      xs.push_back(rank(r).upload(rank_values<T>(r, seed, n), {rows, columns}));
+      outs.push_back(rank(r).upload(std::vector<T>(static_cast<std::size_t>(n)), {rows, columns}));
+      residuals.push_back(rank(r).upload(residual, {rows, columns}));
+      void* const values = rank(r).upload(weight, {1, columns}).data();
+      vectors.push_back(Tensor(values, DType::kF32, {columns}, DeviceKind::kCuda));
+    });
+    on_all([&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      const NormParams params{vectors[i], centered ? vectors[i] : Tensor(), 1e-6F};
+      ASSERT_TRUE(peer_all_reduce_add_norm_supports(outs[i], residuals[i], xs[i], params));
+      peer_all_reduce_add_norm(rank(r).context(), peers(r), outs[i], residuals[i], xs[i], 0.5F, params);
+    });
+    auto sum = sum_of_ranks<T>(rank_order(size()), seed, n);
+    auto expected_residual = residual;
+    auto scale = weight;
+    std::vector<T> expected(static_cast<std::size_t>(n));
+    const Tensor vector(scale.data(), DType::kF32, {columns});
+    ReferenceBackend().add_norm(Tensor(expected.data(), dtype_of<T>(), {rows, columns}),
+                                Tensor(expected_residual.data(), DType::kF32, {rows, columns}),
+                                Tensor(sum.data(), dtype_of<T>(), {rows, columns}), 0.5F,
+                                {vector, centered ? vector : Tensor(), 1e-6F});
+    const auto first = rank(0).download<T>(outs[0]);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const float want = to_float(expected[i]);
+      ASSERT_NEAR(to_float(first[i]), want, (sizeof(T) == 4 ? 3e-5F : 1e-2F) * (std::abs(want) + 1)) << i;
+    }
+    on_all([&](int r) {
+      const auto index = static_cast<std::size_t>(r);
+      EXPECT_TRUE(same_bits(rank(r).download<T>(outs[index]), first)) << r;
+      EXPECT_TRUE(same_bits(rank(r).download<float>(residuals[index]), expected_residual)) << r;
+    });
+  }
+
+  template <typename T>
+  void expect_gathered(std::uint32_t seed, std::int64_t rows, std::int64_t columns) {
+    std::vector<Tensor> ins, outs;
+    on_all([&](int r) {
+      ins.push_back(rank(r).upload(rank_values<T>(r, seed, rows * columns), {rows, columns}));
+      outs.push_back(rank(r).upload(std::vector<T>(static_cast<std::size_t>(rows * columns * size())),
+                                    {rows, columns * size()}));
+    });
+    gather(outs, ins);
+    std::vector<T> expected;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (int r = 0; r < size(); ++r) {
+        const auto values = rank_values<T>(r, seed, rows * columns);
+        expected.insert(expected.end(), values.begin() + row * columns, values.begin() + (row + 1) * columns);
+      }
+    }
+    on_all([&](int r) {
+      EXPECT_TRUE(same_bits(rank(r).download<T>(outs[static_cast<std::size_t>(r)]), expected)) << r;
+    });
+  }
+
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Peers> peers_;
+  PeerSigns* signs_ = nullptr;
+};
+
+// One after the other, so that slots are used again by what is larger and smaller; some take several
+// launches.
+TEST_P(PeerCollectivesTest, SumsAreTheRanksInOrder) {
+  std::uint32_t seed = 0;
+  for (const std::int64_t n : {1, 8, 7, 4096, 100'003, 3, 33'000, 64, 65'536, 12'345}) {
+    expect_sums<float>(++seed, n);
+    expect_sums<BFloat16>(++seed, n);
+    expect_sums<Float16>(++seed, n);
+  }
+}
+
+TEST_P(PeerCollectivesTest, SumsAreAddedAndNormedOnTheWay) {
+  std::uint32_t seed = 0;
+  for (const auto& [rows, columns] :
+       {std::pair{1, 4096}, {3, 64}, {40, 1024}, {9, 8200}, {2, 5120}, {1, 16384}}) {
+    expect_added_and_normed<BFloat16>(++seed, rows, columns, false);
+    expect_added_and_normed<Float16>(++seed, rows, columns, true);
+    if (columns <= 8192) expect_added_and_normed<float>(++seed, rows, columns, true);
+    if (columns <= 8192) expect_added_and_normed<float>(++seed, rows, columns, false);
+  }
+}
+
+TEST_P(PeerCollectivesTest, PartsComeToLieSideBySide) {
+  std::uint32_t seed = 0;
+  for (const auto& [rows, columns] : {std::pair{1, 4000}, {5, 3}, {70, 512}, {2, 257}, {1, 1}}) {
+    expect_gathered<float>(++seed, rows, columns);
+    if (columns % 2 == 0) expect_gathered<BFloat16>(++seed, rows, columns);
+  }
+}
+
+TEST_P(PeerCollectivesTest, EveryRankGetsTheRootsValues) {
+  for (int root = 0; root < size(); ++root) {
+    const std::int64_t n = 1001 * (root + 1);
+    std::vector<Tensor> tensors;
+    on_all([&](int r) { tensors.push_back(rank(r).upload(rank_values<float>(r, 5, n), {1, n})); });
+    on_all([&](int r) {
+      peer_broadcast(rank(r).context(), peers(r), tensors[static_cast<std::size_t>(r)], root);
+    });
+    on_all([&](int r) {
+      EXPECT_TRUE(same_bits(rank(r).download<float>(tensors[static_cast<std::size_t>(r)]),
+                            rank_values<float>(root, 5, n)))
+          << r;
+    });
+  }
+}
+
+// All bits set is the mark of what has not come; as a value, it is a NaN like others.
+TEST_P(PeerCollectivesTest, NoValueIsTakenForOneThatHasNotCome) {
+  const std::vector<std::uint32_t> bits = {0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFF800000};
+  std::vector<float> values(bits.size());
+  std::memcpy(values.data(), bits.data(), bits.size() * sizeof(float));
+  std::vector<Tensor> ins, outs;
+  on_all([&](int r) {
+    ins.push_back(rank(r).upload(values, {1, std::ssize(values)}));
+    outs.push_back(rank(r).upload(std::vector<float>(values.size() * static_cast<std::size_t>(size())),
+                                  {1, std::ssize(values) * size()}));
+  });
+  gather(outs, ins);
+  on_all([&](int r) {
+    const auto all = rank(r).download<float>(outs[static_cast<std::size_t>(r)]);
+    for (std::size_t i = 0; i < all.size(); i += values.size()) {
+      EXPECT_TRUE(std::isnan(all[i]));
+      EXPECT_TRUE(std::isnan(all[i + 1]));
+      EXPECT_TRUE(all[i + 2] == 0 && std::signbit(all[i + 2]));
+      EXPECT_TRUE(std::isinf(all[i + 3]));
+    }
+  });
+}
+
+// A graph passes the same arguments each time; others come between.
+TEST_P(PeerCollectivesTest, RecordedGraphsMayBeRepeated) {
+  const std::int64_t n = 3000;
+  std::vector<Tensor> tensors;
+  std::vector<cudaGraphExec_t> graphs;
+  on_all([&](int r) {
+    tensors.push_back(rank(r).upload(std::vector<float>(n, 1.0F), {1, n}));
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(rank(r).context().stream, cudaStreamCaptureModeThreadLocal), "capture");
+    for (int i = 0; i < 3; ++i) peer_all_reduce(rank(r).context(), peers(r), tensors.back());
+    check(cudaStreamEndCapture(rank(r).context().stream, &graph), "capture");
+    check(cudaGraphInstantiate(&graphs.emplace_back(), graph, 0), "a graph");
+    cudaGraphDestroy(graph);
+  });
+  double expected = 1;
+  for (int round = 0; round < 3; ++round) {
+    on_all([&](int r) {
+      check(cudaGraphLaunch(graphs[static_cast<std::size_t>(r)], rank(r).context().stream), "a graph");
+    });
+    expect_sums<BFloat16>(static_cast<std::uint32_t>(round), 500);
+    expected *= std::pow(size(), 3);
+  }
+  on_all([&](int r) {
+    const auto values = rank(r).download<float>(tensors[static_cast<std::size_t>(r)]);
+    EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(expected)), n);
+    cudaGraphExecDestroy(graphs[static_cast<std::size_t>(r)]);
+  });
+}
+
+TEST_P(PeerCollectivesTest, WhoWaitsForLongSaysForWhomAndEndsWhenTold) {
+  const int missing = size() - 1;
+  std::vector<Tensor> tensors;
+  on_all([&](int r) { tensors.push_back(rank(r).upload(rank_values<float>(r, 1, 64), {1, 64})); });
+  for (int r = 0; r < missing; ++r) {
+    rank(r).use();
+    peer_all_reduce(rank(r).context(), peers(r), tensors[static_cast<std::size_t>(r)]);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto waited_for = [&](int r) { return *const_cast<volatile std::uint64_t*>(&signs_[r].waiting); };
+  while (waited_for(0) == 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
+    std::this_thread::yield();
+  for (int r = 0; r < missing; ++r) {
+    *const_cast<volatile std::uint32_t*>(&signs_[r].abandoned) = 1;
+    rank(r).use();
+    check(cudaStreamSynchronize(rank(r).context().stream), "an abandoned collective");
+    EXPECT_EQ(waited_for(r), static_cast<std::uint64_t>(missing + 1)) << "in turn 0";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, PeerCollectivesTest, ::testing::Values(2, 3, 4, 8));
+
+}  // namespace
+}  // namespace quire::cuda
