@@ -71,7 +71,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
     std::function<void(int)> before_step;
     if (hooks_.fault)
       before_step = [this](int rank) { hooks_.fault(EngineStage::kRank, static_cast<SequenceId>(rank)); };
-    ranks_ = std::make_unique<RankGroup>(engine_config_, model_, before_step, hooks_.ranks_per_gpu);
+    ranks_ = std::make_unique<RankGroup>(engine_config_, model_, before_step);
     ranks_->open();
   });
   naming_model([&] { config_ = ranks_->resolve(); });

@@ -22,7 +22,6 @@ enum class EngineStage : std::uint8_t {
 struct EngineHooks {
   int prefix_hash_bits = 64;   // fewer make hashes collide
   bool poison_blocks = false;  // a block is full of NaN when it is given to a sequence
-  int ranks_per_gpu = 1;       // of those in threads
   // Called where a sequence is about to go through a stage, or a step is (kSubmit, kCollect, kDrop: id 0;
   // kRank: by a rank in a thread, id: the rank), on the thread of that stage. What it throws is that stage's
   // failure.

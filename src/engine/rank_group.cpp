@@ -36,7 +36,7 @@ void check_rank_count(const EngineConfig& config) {
 }
 
 RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
-                     const std::function<void(int)>& before_step, int ranks_per_gpu)
+                     const std::function<void(int)>& before_step)
     : size_(config.tensor_parallel_size),
       watchdog_(config.watchdog),
       processes_(size_ > 1 ? started_processes() : nullptr) {
@@ -46,7 +46,7 @@ RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
   if (processes_ != nullptr) {
     start_processes(config, model, device);
   } else if (size_ > 1) {
-    start_threads(config, model, device, before_step, ranks_per_gpu);
+    start_threads(config, model, device, before_step);
   } else {
     own_ = std::make_unique<Rank>(config, model, device,
                                   [](Backend& backend) { return std::make_unique<SingleRank>(backend); });
@@ -55,19 +55,20 @@ RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
 
 // The cores are shared out, and GPUs taken one after the other.
 void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                              const std::function<void(int)>& before_step, int ranks_per_gpu) {
+                              const std::function<void(int)>& before_step) {
   if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
   meeting_ = std::make_unique<ThreadRanks>(size_);
   const auto make = [&](int rank) {
-    device.place = rank / ranks_per_gpu;
+    device.place = rank;
     return std::make_unique<Rank>(config, model, device,
                                   [this, rank](Backend&) { return meeting_->connect(rank); });
   };
   own_ = make(0);
   for (int rank = 1; rank < size_; ++rank) {
     auto before = before_step ? std::bind_front(before_step, rank) : std::function<void()>();
-    threads_.push_back(std::make_unique<ThreadLink>(rank, size_, make(rank), std::move(before),
-                                                    [this](const std::string& why) { fail_meeting(why); }));
+    threads_.push_back(
+        std::make_unique<ThreadLink>(rank, size_, make(rank), std::move(before),
+                                     [this](const std::string& why) { on_thread_failure(why); }));
   }
 }
 
@@ -83,9 +84,9 @@ void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& mo
       config, model, device, [this](Backend&) { return processes_->connect([this] { channel_->check(); }); });
 }
 
-// Nobody waits for this rank. Where steps cannot be computed again, the ranks are lost.
-void RankGroup::fail_meeting(const std::string& why) {
-  if (meeting_) meeting_->fail(why);
+// Nobody waits for that rank. Where steps cannot be computed again, the ranks are lost.
+void RankGroup::on_thread_failure(const std::string& why) {
+  meeting_->fail(why);
   if (!survives_failures_ && on_lost_) on_lost_(in_its_step(why));
 }
 
@@ -100,6 +101,7 @@ RankGroup::~RankGroup() {
   try {
     if (!broken_.empty()) fail("{}", broken_);
     tell({.kind = RankOrder::Kind::kStop});
+    own_.reset();  // as the others do now; GPUs' ranks part together
     if (channel_->end()) {
       processes_->finish();
       return;
@@ -138,6 +140,12 @@ std::vector<RankAnswer> RankGroup::answers(RankOrder::Kind kind) {
   return answers;
 }
 
+// Some rank in a thread cannot go on, so none waits for it.
+void RankGroup::fail_threads(const std::string& why) {
+  meeting_->fail(why);
+  if (!survives_failures_ && broken_.empty()) broken_ = in_its_step(why);
+}
+
 // Has every rank do its part; the first error comes out when all have.
 template <typename Work>
 std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& work) {
@@ -148,12 +156,15 @@ std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& 
   } catch (const std::exception& e) {
     failure = std::current_exception();
     own_->abandon();
-    if (meeting_) meeting_->fail(e.what());
+    if (meeting_) fail_threads(e.what());
   }
   std::vector<RankAnswer> others = answers(order.kind);
   if (failure) std::rethrow_exception(failure);
-  for (const RankAnswer& answer : others)
-    if (!answer.error.empty()) fail("{}", answer.error);
+  for (const RankAnswer& answer : others) {
+    if (answer.error.empty()) continue;
+    if (meeting_) fail_threads(answer.error);
+    fail("{}", answer.error);
+  }
   return others;
 }
 
@@ -204,9 +215,9 @@ auto RankGroup::in_step(const Work& work) {
     return work();
   } catch (const std::exception& e) {
     own_->abandon();
-    if (meeting_) meeting_->fail(e.what());
-    if (!survives_failures_ && broken_.empty()) {
-      const std::optional<Loss> loss = channel_ ? channel_->loss() : std::nullopt;
+    if (meeting_) fail_threads(e.what());
+    if (channel_ && broken_.empty()) {
+      const std::optional<Loss> loss = channel_->loss();
       broken_ = loss ? describe(*loss, *channel_) : in_its_step(e.what());
     }
     throw;

@@ -23,9 +23,9 @@ class RankGroup {
  public:
   // `config` and `model` must outlive it. Error where the ranks asked for cannot be had.
   // before_step, for tests: called by each rank in a thread but rank 0, with its number, before each step;
-  // what it throws is that rank's failure. ranks_per_gpu, for tests: of ranks in threads.
+  // what it throws is that rank's failure.
   RankGroup(const EngineConfig& config, const ModelFiles& model,
-            const std::function<void(int)>& before_step = {}, int ranks_per_gpu = 1);
+            const std::function<void(int)>& before_step = {});
   ~RankGroup();  // the other ranks end
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -54,7 +54,7 @@ class RankGroup {
 
  private:
   void start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                     const std::function<void(int)>& before_step, int ranks_per_gpu);
+                     const std::function<void(int)>& before_step);
   void start_processes(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
   void tell(const RankOrder& order);
   std::shared_ptr<const StepPlan> tell_step(RankOrder::Kind kind, StepPlan plan);
@@ -64,7 +64,8 @@ class RankGroup {
   template <typename Work>
   auto in_step(const Work& work);
   void check_common(const std::vector<RankAnswer>& others) const;
-  void fail_meeting(const std::string& why);  // from any rank's thread
+  void on_thread_failure(const std::string& why);  // on that rank's thread
+  void fail_threads(const std::string& why);
   std::string in_its_step(const std::string& why) const;
   void leave_threads();
 

@@ -134,13 +134,12 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
 
 }  // namespace
 
-bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result,
-            const EngineHooks& hooks) {
+bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result) {
   bool passed = true;
   for (const int chunk : {0, kChunk}) {
     EngineConfig chunked = config;
     if (chunk != 0) chunked.max_num_batched_tokens = chunk;
-    Engine engine(chunked, open_model(chunked.model), hooks);
+    Engine engine(chunked);
     const auto references =
         read_references(engine.model_directory() / "expected.safetensors", engine.config().spec.vocab_size);
     for (std::size_t i = 0; i < references.size(); ++i) {

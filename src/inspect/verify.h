@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/hooks.h"
 #include "quire/engine_config.h"
 
 namespace quire {
@@ -31,7 +30,6 @@ struct VerifyResult {
 // the other, and the logits there have nothing to do with the reference: in a model of routed experts,
 // computed in 16 bits, up to one position in eight may be beyond the limit. Error when the folder is no such
 // model. Other settings of `config` apply as they are.
-bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result,
-            const EngineHooks& hooks = {});
+bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result);
 
 }  // namespace quire

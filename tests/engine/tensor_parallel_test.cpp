@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -42,22 +41,8 @@ int num_gpus() {
   return machine.gpus.problem.empty() ? static_cast<int>(machine.gpus.devices.size()) : 0;
 }
 
-// Ranks on GPUs share them where there are too few. Then a kernel that is loaded late would wait for one that
-// waits for it, so all are loaded at the start.
-bool can_run_on_gpus(int ranks) {
-  const char* loading = std::getenv("CUDA_MODULE_LOADING");
-  return ranks <= num_gpus() || (num_gpus() > 0 && loading != nullptr && std::string(loading) == "EAGER");
-}
-
-EngineHooks hooks_of(const EngineConfig& config) {
-  EngineHooks hooks;
-  if (config.device == "cuda")
-    hooks.ranks_per_gpu = (config.tensor_parallel_size + num_gpus() - 1) / num_gpus();
-  return hooks;
-}
-
 std::vector<std::string> devices(int ranks) {
-  return can_run_on_gpus(ranks) ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
+  return num_gpus() >= ranks ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
 }
 
 EngineRequest greedy(std::vector<TokenId> prompt, int max_tokens = 24) {
@@ -77,7 +62,7 @@ struct Answer {
 };
 
 std::vector<Answer> answers(const EngineConfig& config, const std::string& model) {
-  Engine engine(config, open_model(config.model), hooks_of(config));
+  Engine engine(config, open_model(config.model));
   std::vector<std::future<Answer>> pending;
   for (int i = 0; i < testing::num_golden_prompts(model); ++i) {
     EngineRequest request = greedy(testing::golden_ids(model, "prompt." + std::to_string(i)));
@@ -109,7 +94,7 @@ TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
     EXPECT_TRUE(result.passed()) << "prompt " << result.prompt << ", chunk " << result.chunk_size
                                  << ", error " << result.error;
   };
-  verify(config, check, hooks_of(config));
+  verify(config, check);
   EXPECT_GE(count, 4);
 }
 
@@ -153,11 +138,8 @@ std::vector<std::vector<TokenId>> crowd(const std::string& device, int ranks, Sc
   EngineConfig config = config_of("qwen3", ranks, "float32", device);
   config.block_size = 8;
   config.max_num_batched_tokens = 32;
-  EngineHooks hooks = hooks_of(config);
-  {
-    const Engine measured(config, open_model(config.model), hooks);
-    config.kv_cache_memory = 24 * measured.config().block_bytes();
-  }
+  config.kv_cache_memory = 24 * Engine(config).config().block_bytes();
+  EngineHooks hooks;
   hooks.poison_blocks = true;
   Engine engine(config, open_model(config.model), std::move(hooks));
   std::vector<std::future<RequestOutput>> outputs;
@@ -225,17 +207,17 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
 class LostRankTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!can_run_on_gpus(2)) GTEST_SKIP() << "no two GPUs here";
+    if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   }
 
-  // `step` is what rank 1 does before its third step. Every request ends with an error, and why is said once.
-  void expect_lost(const std::function<void()>& step, const ::testing::Matcher<std::string>& why) {
+  // `step` is what rank 1 does before its n-th step. Every request ends with an error, and why is said once.
+  void expect_lost(int n, const std::function<void()>& step, const ::testing::Matcher<std::string>& why) {
     EngineConfig config = config_of("qwen3", 2, "float32", "cuda");
     config.kv_cache_memory = 1 << 22;
     config.watchdog = 0.5;
-    EngineHooks hooks = hooks_of(config);
-    hooks.fault = [&step, steps = 0](EngineStage at, SequenceId rank) mutable {
-      if (at == EngineStage::kRank && rank == 1 && ++steps == 3) step();
+    EngineHooks hooks;
+    hooks.fault = [&step, n, steps = 0](EngineStage at, SequenceId rank) mutable {
+      if (at == EngineStage::kRank && rank == 1 && ++steps == n) step();
     };
     Engine engine(config, open_model(config.model), std::move(hooks));
     std::promise<std::string> lost;
@@ -253,21 +235,27 @@ class LostRankTest : public ::testing::Test {
 };
 
 TEST_F(LostRankTest, ThatFailsIsNamed) {
-  expect_lost([] { throw std::runtime_error("injected"); },
-              AllOf(HasSubstr("rank 1 of 2: injected"), HasSubstr("step")));
+  expect_lost(
+      3, [] { throw std::runtime_error("injected"); },
+      AllOf(HasSubstr("rank 1 of 2: injected"), HasSubstr("step")));
 }
 
+// In the first step rank 0 waits in the step's first sum; later for an answer to the step before.
 TEST_F(LostRankTest, ThatHangsIsNamedWithinTheWatchdogsTime) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::duration taken{};
-  expect_lost(
-      [&] {
-        while (!ended_ && std::chrono::steady_clock::now() - begin < std::chrono::seconds(15))
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        taken = std::chrono::steady_clock::now() - begin;
-      },
-      AllOf(HasSubstr("rank 1 of 2"), HasSubstr("lost"), HasSubstr("for 0.5 s"), HasSubstr("step")));
-  EXPECT_LT(taken, std::chrono::seconds(10));
+  for (const int step : {1, 3}) {
+    ended_ = false;
+    const auto begin = std::chrono::steady_clock::now();
+    std::chrono::steady_clock::duration taken{};
+    expect_lost(
+        step,
+        [&] {
+          while (!ended_ && std::chrono::steady_clock::now() - begin < std::chrono::seconds(15))
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          taken = std::chrono::steady_clock::now() - begin;
+        },
+        AllOf(HasSubstr("rank 1 of 2"), HasSubstr("lost"), HasSubstr("for 0.5 s"), HasSubstr("step")));
+    EXPECT_LT(taken, std::chrono::seconds(10)) << "step " << step;
+  }
 }
 
 void expect_refused(const EngineConfig& config, const ::testing::Matcher<std::string>& why) {

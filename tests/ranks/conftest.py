@@ -10,7 +10,7 @@ from mpi_job import MpiJob
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOY = ROOT / "models" / "toy"
-# Everything on one thread in float32: on a machine that others use, too, and the same text for any number of ranks.
+# QUIRE_TEST_DEVICE=cuda: on GPUs, as far as there are enough. Everything on one thread in float32: on a machine that others use, too, and the same text for any number of ranks.
 DEVICE = ("--device", os.environ.get("QUIRE_TEST_DEVICE", "cpu"), "--cpu-threads", 1)
 PROMPTS = ["Once there was", "The KV cache keeps", "What is Quire?", "A scheduler", "In the morning"]
 
@@ -29,6 +29,8 @@ def start(binary, tmp_path):
     jobs = []
 
     def start(num_ranks, *arguments, **keywords):
+        if DEVICE[1] == "cuda" and num_ranks > num_gpus():
+            pytest.skip(f"{num_ranks} ranks, {num_gpus()} GPUs")
         directory = tmp_path / f"job-{len(jobs)}"
         directory.mkdir()
         jobs.append(MpiJob(directory, num_ranks, *arguments, **{"binary": binary} | keywords))
@@ -61,6 +63,10 @@ def long_model(tmp_path_factory):
     config["max_position_embeddings"] = 100_000
     (model / "config.json").write_text(json.dumps(config))
     return model
+
+
+def num_gpus():
+    return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.count("GPU ")
 
 
 @pytest.fixture(scope="session")

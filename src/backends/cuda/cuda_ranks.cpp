@@ -122,18 +122,15 @@ class PeerMemory {
   // Error where an inbox is out of reach.
   void reach(int device, int num_sms, const std::vector<Introduction>& ranks) {
     const Introduction& own = ranks[static_cast<std::size_t>(rank_)];
-    int on_this_gpu = 0;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const Introduction& other = ranks[rank];
       if (other.host != own.host) fail("rank {} is on another host", rank);
-      on_this_gpu += other.gpu == own.gpu ? 1 : 0;
       peers_.inboxes[rank] = other.process == own.process ? in_this_process(device, other.inbox)
                                                           : ipc_.emplace_back(other.inbox_handle).data();
     }
     peers_.rank = rank_;
     peers_.size = static_cast<int>(ranks.size());
-    // Where ranks share a GPU, there is room for them all to wait, and for what they wait for.
-    peers_.max_blocks = on_this_gpu == 1 ? num_sms : num_sms / 2 / on_this_gpu;
+    peers_.max_blocks = num_sms;
     peers_.slot_bytes = kSlotBytes;
     peers_.turn = static_cast<std::uint32_t*>(turn_.data());
     peers_.signs = signs_.get();
@@ -243,17 +240,10 @@ class CudaCommunicator final : public Communicator {
 void check_different_gpus(const std::vector<Introduction>& ranks) {
   for (std::size_t a = 0; a < ranks.size(); ++a) {
     for (std::size_t b = a + 1; b < ranks.size(); ++b) {
-      if (ranks[a].gpu == ranks[b].gpu && ranks[a].process != ranks[b].process)
-        fail("ranks {} and {} have the same GPU; each process needs one of its own", a, b);
+      if (ranks[a].gpu == ranks[b].gpu)
+        fail("ranks {} and {} have the same GPU; each needs one of its own", a, b);
     }
   }
-}
-
-bool share_gpus(const std::vector<Introduction>& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](const Introduction& a) {
-    return std::count_if(ranks.begin(), ranks.end(), [&](const Introduction& b) { return a.gpu == b.gpu; }) >
-           1;
-  });
 }
 
 Introduction introduce(const CudaBackend& backend, const PeerMemory& memory) {
@@ -332,7 +322,7 @@ std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_pt
   std::unique_ptr<NcclRanks> nccl;
   const bool all_have_nccl =
       std::all_of(ranks.begin(), ranks.end(), [](const Introduction& other) { return other.has_nccl; });
-  const bool gains = size > 2 && all_have_nccl && !backend.deterministic() && !share_gpus(ranks);
+  const bool gains = size > 2 && all_have_nccl && !backend.deterministic();
   if (peers == nullptr || gains) nccl = connect_nccl(backend, *host, ranks);
   auto watch = std::make_shared<RankWatch>(std::move(host), std::move(signs), options.watchdog);
   backend.watch_ranks(watch);

@@ -8,7 +8,7 @@
 // turn between, which they sent when they had emptied it. The number of the turn lies on the device, since a
 // recorded graph passes the same arguments each time.
 //
-// A block sends all its parts before it waits for any, and all blocks of a launch are on the device at once
+// A thread that waits for a part has sent its own, and all blocks of a launch are on the device at once
 // (Peers::max_blocks), so ranks cannot wait for each other for ever.
 //
 // Bytes a rank of N sends for n bytes: (N - 1) n over the link; reads N n, writes n and as much to empty the
@@ -93,10 +93,14 @@ class Exchange {
     }
   }
 
-  // By every thread of every block, at the end.
-  __device__ void finish() const {
+  // By every thread of every block: counts the blocks that know the turn, whose number may then change. What
+  // comes between hides how long that takes.
+  __device__ void begin_ending() {
     __syncthreads();
-    if (threadIdx.x != 0 || atomicAdd(&peers_.turn[1], 1U) + 1 != gridDim.x) return;
+    if (threadIdx.x == 0) blocks_before_ = atomicAdd(&peers_.turn[1], 1U);
+  }
+  __device__ void end() const {
+    if (threadIdx.x != 0 || blocks_before_ + 1 != gridDim.x) return;
     peers_.turn[1] = 0;
     peers_.turn[0] = turn_ + 1;
   }
@@ -115,7 +119,27 @@ class Exchange {
 
   const Peers& peers_;
   unsigned turn_;
+  unsigned blocks_before_ = 0;
 };
+
+// Calls send(i), and later receive(i), for this thread's i < count of all threads'. Sends run ahead, so that
+// the link has work meanwhile, by as much on every rank.
+template <int kRanks, typename Send, typename Receive>
+__device__ void send_ahead(Exchange<kRanks>& exchange, unsigned first, unsigned step, unsigned count,
+                           Send&& send, Receive&& receive) {
+  constexpr unsigned kAhead = 4;
+  unsigned sent = first;
+  const auto send_until = [&](unsigned end) {
+    for (; sent < min(end, count); sent += step) send(sent);
+  };
+  send_until(first + kAhead * step);
+  exchange.begin_ending();
+  for (unsigned i = first; i < count; i += step) {
+    send_until(i + (kAhead + 1) * step);
+    receive(i);
+  }
+  exchange.end();
+}
 
 // The sum over the ranks in their order, of which this one's is `own`.
 template <typename T, int kRanks>
@@ -139,40 +163,38 @@ __device__ Vec<T, 16 / sizeof(T)> sum_of_ranks(const Peers& peers, const Vec<T, 
 
 template <typename T, int kRanks>
 __global__ void __launch_bounds__(kPeerThreads)
-    reduce_kernel(const __grid_constant__ Peers peers, T* data, std::int64_t count) {
+    reduce_kernel(const __grid_constant__ Peers peers, T* data, unsigned count) {
   constexpr int kWidth = 16 / sizeof(T);
   admit_next_kernel();
   wait_for_kernels();
-  const Exchange<kRanks> exchange(peers);
-  const std::int64_t vectors = (count + kWidth - 1) / kWidth;
-  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  const auto own = [&](std::int64_t index) {
+  Exchange<kRanks> exchange(peers);
+  const auto own = [&](unsigned index) {
     if ((index + 1) * kWidth <= count) return load_vec<kWidth>(data + index * kWidth);
     Vec<T, kWidth> values{};
-    for (std::int64_t i = index * kWidth; i < count; ++i) values.values[i - index * kWidth] = data[i];
+    for (unsigned i = index * kWidth; i < count; ++i) values.values[i - index * kWidth] = data[i];
     return values;
   };
-  for (std::int64_t i = first; i < vectors; i += step) exchange.send(i, sendable(as_words<T>(own(i))));
-  for (std::int64_t i = first; i < vectors; i += step) {
-    const auto mine = own(i);
+  const auto receive = [&](unsigned index) {
+    const auto mine = own(index);
     uint4 words[kRanks];
-    exchange.receive(i, words);
+    exchange.receive(index, words);
     const auto sum = sum_of_ranks<T>(peers, mine, words);
-    if ((i + 1) * kWidth <= count) {
-      store_vec(data + i * kWidth, sum);
+    if ((index + 1) * kWidth <= count) {
+      store_vec(data + index * kWidth, sum);
     } else {
-      for (std::int64_t j = i * kWidth; j < count; ++j) data[j] = sum.values[j - i * kWidth];
+      for (unsigned i = index * kWidth; i < count; ++i) data[i] = sum.values[i - index * kWidth];
     }
-  }
-  exchange.finish();
+  };
+  send_ahead(
+      exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, (count + kWidth - 1) / kWidth,
+      [&](unsigned index) { exchange.send(index, sendable(as_words<T>(own(index)))); }, receive);
 }
 
 // A block takes whole rows; a thread holds kHeld vectors of one. kCentered: LayerNorm.
 template <typename T, int kRanks, int kHeld, bool kCentered>
 __global__ void __launch_bounds__(kPeerThreads)
     reduce_norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
-                       int rows) {
+                       unsigned rows) {
   constexpr int kWidth = 16 / sizeof(T);
   admit_next_kernel();
   const int first = static_cast<int>(threadIdx.x) * kWidth;
@@ -187,15 +209,15 @@ __global__ void __launch_bounds__(kPeerThreads)
   Vec<float, kWidth> weight[kHeld];
   for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });  // there before any kernel
   wait_for_kernels();
-  const Exchange<kRanks> exchange(peers);
-  const auto vector_of = [&](std::int64_t row, int c) { return (row * args.columns + c) / kWidth; };
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  Exchange<kRanks> exchange(peers);
+  const auto vector_of = [&](unsigned row, int c) { return (row * args.columns + c) / kWidth; };
+  const auto send = [&](unsigned row) {
     const T* x = args.x + row * args.x_stride;
     for_held([&](int, int c) {
       exchange.send(vector_of(row, c), sendable(as_words<T>(load_vec<kWidth>(x + c))));
     });
-  }
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  };
+  const auto receive = [&](unsigned row) {
     const T* x = args.x + row * args.x_stride;
     float* residual = args.residual + row * args.residual_stride;
     Vec<float, kWidth> held[kHeld];
@@ -222,8 +244,8 @@ __global__ void __launch_bounds__(kPeerThreads)
     T* out = args.out + row * args.out_stride;
     for_held([&](int v, int c) { normed.write(out + c, held[v], weight[v], args.bias + c); });
     __syncthreads();  // before the next row's sums
-  }
-  exchange.finish();
+  };
+  send_ahead(exchange, blockIdx.x, gridDim.x, rows, send, receive);
 }
 
 // Words of 4 bytes, kWidth of them a vector; a vector takes 16 bytes of a slot.
@@ -240,10 +262,7 @@ __global__ void __launch_bounds__(kPeerThreads)
     copy_kernel(const __grid_constant__ Peers peers, const __grid_constant__ CopyArgs args) {
   admit_next_kernel();
   wait_for_kernels();
-  const Exchange<kRanks> exchange(peers);
-  const unsigned count = args.rows * args.vectors;
-  const unsigned first = blockIdx.x * blockDim.x + threadIdx.x;
-  const unsigned step = gridDim.x * blockDim.x;
+  Exchange<kRanks> exchange(peers);
   const auto keep = [&](unsigned index, int rank, uint4 words) {
     if ((args.kept >> rank & 1) == 0) return;
     unsigned* to = args.out + (index / args.vectors) * args.out_stride + rank * args.sender_stride +
@@ -254,8 +273,9 @@ __global__ void __launch_bounds__(kPeerThreads)
       *to = words.x;
     }
   };
-  for (unsigned i = first; i < count; i += step) {
-    const unsigned* from = args.in + (i / args.vectors) * args.in_stride + (i % args.vectors) * kWidth;
+  const auto send = [&](unsigned index) {
+    const unsigned* from =
+        args.in + (index / args.vectors) * args.in_stride + (index % args.vectors) * kWidth;
     uint4 words{};
     if constexpr (kWidth == 4) {
       words = *reinterpret_cast<const uint4*>(from);
@@ -263,18 +283,19 @@ __global__ void __launch_bounds__(kPeerThreads)
       words.x = *from;
     }
     words = sendable(words);
-    exchange.send(i, words);
-    keep(i, peers.rank, words);
-  }
-  for (unsigned i = first; i < count; i += step) {
+    exchange.send(index, words);
+    keep(index, peers.rank, words);
+  };
+  const auto receive = [&](unsigned index) {
     uint4 words[kRanks];
-    exchange.receive(i, words);
+    exchange.receive(index, words);
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (exchange.is_other(rank)) keep(i, rank, words[rank]);
+      if (exchange.is_other(rank)) keep(index, rank, words[rank]);
     }
-  }
-  exchange.finish();
+  };
+  send_ahead(exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x,
+             args.rows * args.vectors, send, receive);
 }
 
 void require(bool holds, const char* what) { check(holds ? cudaSuccess : cudaErrorInvalidValue, what); }
@@ -339,7 +360,7 @@ void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Ten
         const dim3 grid =
             grid_of(peers, ceil_div(ceil_div(count, 16 / sizeof(T)), kFlatThreads), kFlatThreads);
         launch(context, "all_reduce", reduce_kernel<T, kRanks>, grid, dim3(kFlatThreads), 0, peers,
-               tensor.data_as<T>() + begin, count);
+               tensor.data_as<T>() + begin, static_cast<unsigned>(count));
       }
     });
   });
@@ -382,7 +403,7 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
       for (std::int64_t begin = 0; begin < x.dim(0); begin += at_once) {
         const std::int64_t rows = std::min(at_once, x.dim(0) - begin);
         launch(context, "all_reduce_add_norm", kernel, grid_of(peers, rows, threads), dim3(threads), 0, peers,
-               args, static_cast<int>(rows));
+               args, static_cast<unsigned>(rows));
         args.x += rows * args.x_stride;
         args.out += rows * args.out_stride;
         args.residual += rows * args.residual_stride;
