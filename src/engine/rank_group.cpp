@@ -4,7 +4,6 @@
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "parallel/control_listener.h"
+#include "parallel/patience.h"
 #include "parallel/single_rank.h"
 
 namespace quire {
@@ -132,10 +132,10 @@ void RankGroup::tell(const RankOrder& order) {
 // Ranks end a step together, since they meet in it; what else they do may take them any time.
 std::vector<RankAnswer> RankGroup::answers(RankOrder::Kind kind) {
   const bool waits_long = kind != RankOrder::Kind::kCollect || survives_failures_;
-  const double patience = waits_long ? std::numeric_limits<double>::infinity() : watchdog_;
+  const double patience = waits_long ? kForever : watchdog_;
   std::vector<RankAnswer> answers;
   for (int rank = 1; rank < size_; ++rank)
-    answers.push_back(channel_ ? receive_answer(*channel_, rank)
+    answers.push_back(channel_ ? receive_answer(*channel_, rank, patience)
                                : threads_[static_cast<std::size_t>(rank - 1)]->answer(patience));
   return answers;
 }

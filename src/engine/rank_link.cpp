@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/thread_name.h"
+#include "parallel/patience.h"
 #include "scheduler/plan_codec.h"
 
 namespace quire {
@@ -113,13 +114,9 @@ void ThreadLink::send(const RankOrder& order) {
 }
 
 RankAnswer ThreadLink::answer(double patience) {
-  constexpr std::chrono::duration<double> kTurn{0.1};
   std::unique_lock lock(mutex_);
-  const auto is_there = [this] { return !answers_.empty(); };
-  for (int turns = 0; !changed_.wait_for(lock, kTurn, is_there); ++turns) {
-    if (turns * kTurn.count() >= patience)
-      fail("{}", of_rank(rank_, size_, format_text("it is lost: no answer for {:g} s", patience)));
-  }
+  if (!wait_patiently(changed_, lock, patience, [this] { return !answers_.empty(); }))
+    fail("rank {} of {} is lost: no answer for {:g} s", rank_, size_, patience);
   RankAnswer answer = std::move(answers_.front());
   answers_.pop_front();
   return answer;
@@ -172,8 +169,8 @@ void send_order(ControlChannel& channel, const RankOrder& order) {
   channel.broadcast(static_cast<std::uint16_t>(order.kind), body);
 }
 
-RankAnswer receive_answer(ControlChannel& channel, int rank) {
-  const std::optional<ControlMessage> message = channel.receive(rank);
+RankAnswer receive_answer(ControlChannel& channel, int rank, double patience) {
+  const std::optional<ControlMessage> message = channel.receive(rank, patience);
   if (!message) fail("{}", of_rank(rank, channel.size(), "it has ended"));
   if (message->kind == kStepFailed) fail("{}", of_rank(rank, channel.size(), read_text(message->body)));
   constexpr std::size_t kHead = sizeof(std::uint64_t) + 1;

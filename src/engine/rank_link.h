@@ -61,7 +61,7 @@ class ThreadLink {
 // To all; Error where the order is too large, and then nobody has it.
 void send_order(ControlChannel& channel, const RankOrder& order);
 // As ThreadLink's.
-RankAnswer receive_answer(ControlChannel& channel, int rank);
+RankAnswer receive_answer(ControlChannel& channel, int rank, double patience);
 // Why a rank was lost: what it said itself, if it could.
 std::string describe(const Loss& loss, ControlChannel& channel);
 // The other end: does what rank 0 says until it says stop. `make` is called with the first order. Error where

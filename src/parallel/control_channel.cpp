@@ -124,10 +124,12 @@ std::optional<ControlMessage> ControlChannel::pop(Peer& from) {
   return message;
 }
 
-std::optional<ControlMessage> ControlChannel::receive(int from) {
+std::optional<ControlMessage> ControlChannel::receive(int from, double patience) {
   Peer& sender = peer(from);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !sender.messages.empty() || loss_ || sender.ended; });
+  if (!wait_patiently(changed_, lock, patience,
+                      [&] { return !sender.messages.empty() || loss_ || sender.ended; }))
+    fail("rank {} of {} is lost: no answer for {:g} s", from, size(), patience);
   return pop(sender);
 }
 

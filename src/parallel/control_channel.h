@@ -17,6 +17,7 @@
 
 #include "parallel/control_frame.h"
 #include "parallel/control_socket.h"
+#include "parallel/patience.h"
 #include "parallel/silence.h"
 
 namespace quire {
@@ -71,7 +72,8 @@ class ControlChannel {
 
   // The next message of that peer, in the order they were sent. None once it has ended and all are read.
   // Error with the loss's text where anybody is lost; what that peer had sent before comes first.
-  std::optional<ControlMessage> receive(int from);
+  // Error where none comes for `patience` seconds, not counting those in which this process did not run.
+  std::optional<ControlMessage> receive(int from, double patience = kForever);
   // The same without waiting: none also where there is no message now.
   std::optional<ControlMessage> try_receive(int from);
 

@@ -253,6 +253,15 @@ TEST(LossTest, AKilledPeerIsNoticedAtOnceByAllAndWhatItSaidIsKept) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(LossTest, WhoIsAliveButDoesNotAnswerIsNotWaitedForForEver) {
+  auto channels = connect_all(3);
+  channels[1]->send(0, 5, bytes_of("done"));
+  const auto begin = steady_clock::now();
+  expect_error([&] { channels[0]->receive(2, 0.3); }, {"rank 2 of 3 is lost: no answer for 0.3 s"});
+  EXPECT_GE(steady_clock::now() - begin, 300ms);
+  EXPECT_TRUE(channels[0]->receive(1, 0.3).has_value());
+}
+
 TEST(LossTest, WhatAPeerSaidBeforeItDiedComesFirst) {
   auto channels = connect_all(2);
   channels[1]->send(0, 5, bytes_of("out of memory"));
