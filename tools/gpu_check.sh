@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What must hold on a machine with an NVIDIA GPU: tests, then timings; about twenty minutes. Run from the project's root.
-# Usage: gpu_check.sh BUILD [tests|memcheck|racecheck|timings]...    BUILD: a build tree with QUIRE_CUDA on and the
-# target cuda_kernel_bench built; all parts by default.
+# Usage: gpu_check.sh BUILD [tests|memcheck|racecheck|timings|ranks]...    BUILD: a build tree with QUIRE_CUDA on and
+# the target cuda_kernel_bench built; all parts by default. ranks: on two GPUs or more, with pytest and Open MPI.
 set -euo pipefail
 build=${1:?gpu_check.sh: name the build tree}
 shift
-parts=("${@:-tests memcheck racecheck timings}")
+parts=("${@:-tests memcheck racecheck timings ranks}")
 logs=$(mktemp -d)
 quire=$build/bin/quire
 
@@ -15,7 +15,7 @@ run_tests() {
   title "kernels"
   "$build/bin/cuda_tests" --gtest_brief=1
   title "golden models, invariance, graphs"
-  "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*'
+  "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*-*TensorParallel*'
   title "engine on the GPU"
   QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*:*Swap*:*Beam*:*Embedding*:*Outputs*:*Wishes*'
   title "memory held and planned"
@@ -82,12 +82,39 @@ run_timings() {
   "$quire" bench latency --shape qwen3-8b --input-len 128 --output-len 128
 }
 
+run_ranks() {
+  local ranks gpus sizes=(1)
+  gpus=$(nvidia-smi -L | wc -l)
+  [ "$gpus" -gt 1 ] || { echo "ranks: there is one GPU here; skipped"; return; }
+  for ranks in 2 4 8; do [ "$ranks" -gt "$gpus" ] || sizes+=("$ranks"); done
+  title "collectives"
+  "$build/bin/cuda_tests" --gtest_brief=1 --gtest_filter='*Peer*'
+  title "golden models, preemption and prefix hits, lost ranks"
+  "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*TensorParallel*cuda*:RankGroup*:LostRank*'
+  title "several processes"
+  QUIRE_TEST_DEVICE=cuda QUIRE=$quire python3 -m pytest -q -p no:cacheprovider -rs tests/ranks -k 'failures or processes'
+  title "an all-reduce in a graph (16 KiB: must 5 us among 2, 6 among 4)"
+  "$build/bin/all_reduce_bench"
+  title "one stream, Qwen3-8B (must 1.65 times among 2, 2.5 among 4; goal 1.85 and 3.0)"
+  for ranks in "${sizes[@]}"; do
+    printf -- '-- %d\n' "$ranks"
+    "$quire" bench latency --shape qwen3-8b --input-len 128 --output-len 128 --tensor-parallel-size "$ranks"
+  done
+  title "256 requests of 512 in and 512 out, Qwen3-32B (must 1.8 times among 2, 3.3 among 4)"
+  for ranks in "${sizes[@]}"; do
+    printf -- '-- %d\n' "$ranks"
+    "$quire" bench throughput --shape qwen3-32b --workload random --requests 256 --input-len 512 --output-len 512 \
+      --tensor-parallel-size "$ranks"
+  done
+}
+
 for part in ${parts[*]}; do
   case "$part" in
     tests) run_tests ;;
     memcheck) run_memcheck ;;
     racecheck) run_racecheck ;;
     timings) run_timings ;;
-    *) echo "gpu_check.sh: unknown part '$part'; use tests, memcheck, racecheck or timings" >&2; exit 2 ;;
+    ranks) run_ranks ;;
+    *) echo "gpu_check.sh: unknown part '$part'; use tests, memcheck, racecheck, timings or ranks" >&2; exit 2 ;;
   esac
 done

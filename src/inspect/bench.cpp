@@ -207,12 +207,14 @@ double percentile(std::vector<double> values, double fraction) {
 
 // The matrices of the vocabulary's height are the embedding and the head, or one for both. A token reads one
 // row of an embedding, and is multiplied with the head only where it is sampled from.
-StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config) {
+StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int ranks) {
+  const int shards = config.spec.num_heads / config.num_heads;
+  const std::int64_t vocab_rows = (config.spec.vocab_size + shards - 1) / shards;
   double head_bytes = 0;
   for (const MemoryPlan::Matrix& matrix : plan.matrices) {
     const double flop =
         2.0 * static_cast<double>(matrix.out_features) * static_cast<double>(matrix.in_features);
-    if (matrix.out_features == config.spec.vocab_size) {
+    if (matrix.out_features == vocab_rows) {
       flop_per_logits = flop;
       head_bytes = static_cast<double>(matrix.bytes);
     } else {
@@ -229,8 +231,11 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config) {
     routed_share = static_cast<double>(shape.top_k) / shape.num_experts;
   }
   // A product with the key and one with the value, in every head.
-  flop_per_attention_pair = 4.0 * config.spec.num_layers * config.spec.num_heads * config.spec.head_dim;
+  flop_per_attention_pair = 4.0 * config.spec.num_layers * config.num_heads * config.spec.head_dim;
   kv_bytes_per_token = static_cast<double>(config.block_bytes()) / config.block_size;
+  for (double* amount : {&flop_per_token, &flop_per_logits, &flop_per_attention_pair, &weight_bytes,
+                         &expert_bytes, &kv_bytes_per_token})
+    *amount *= ranks;
 }
 
 double StepWork::linear_flop(const StepRecord& step) const {
@@ -267,7 +272,9 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   std::mt19937_64 random(0);
   warm_up(engine, options, random);
 
-  const StepWork work(engine.memory_plan(), engine.config());
+  // A GPU is one rank's own; ranks on CPUs share the machine.
+  const StepWork work(engine.memory_plan(), engine.config(),
+                      engine.can_profile() ? 1 : config.tensor_parallel_size);
   engine.observe_steps([&](const StepRecord& step) { totals.add(step, work); });
   std::size_t done = 0;
   std::size_t total = 0;

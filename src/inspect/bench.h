@@ -49,7 +49,8 @@ struct BenchResult {
   std::vector<StartupPhase> startup;
 };
 
-// Operations and bytes of a model's steps, from its plan.
+// Operations and bytes of a model's steps, from the plan of one rank: those of `ranks` such ranks, as share a
+// machine whose ceilings they are compared with.
 struct StepWork {
   double flop_per_token = 0;  // of the linear layers, the head apart
   double flop_per_logits = 0;
@@ -59,7 +60,7 @@ struct StepWork {
   double routed_share = 0;  // of them, for one token
   double kv_bytes_per_token = 0;
 
-  StepWork(const MemoryPlan& plan, const RuntimeConfig& config);
+  StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int ranks = 1);
   double linear_flop(const StepRecord& step) const;
   double flop(const StepRecord& step) const;      // with attention
   double kv_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token

@@ -82,6 +82,7 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   config.spec = find_model_family(model.architecture()).describe(model);
   config.dtype = DType::kBF16;
   config.block_size = 16;
+  config.num_heads = 16;
   config.num_kv_heads = 8;
   const StepWork work(plan, config);
   EXPECT_NEAR(work.flop_per_token, 0.881e9, 0.001e9);
@@ -98,6 +99,19 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   routed.experts.push_back({{.num_experts = 8, .top_k = 2, .hidden_size = 10, .intermediate_size = 5}, 1600});
   EXPECT_EQ(StepWork(routed, config).decode_bytes(decode), work.decode_bytes(decode) + 1600 * 7.0 / 16);
   EXPECT_EQ(StepWork(routed, config).flop_per_token, work.flop_per_token + 2 * 3 * 2.0 * 10 * 5);
+  // One of two ranks has half of everything; both together have it all.
+  MemoryPlan half = plan;
+  for (MemoryPlan::Matrix& matrix : half.matrices) {
+    matrix.out_features /= 2;
+    matrix.bytes /= 2;
+  }
+  RuntimeConfig shard = config;
+  shard.num_heads = 8;
+  shard.num_kv_heads = 4;
+  EXPECT_EQ(StepWork(half, shard).flop(decode), work.flop(decode) / 2);
+  EXPECT_EQ(StepWork(half, shard).decode_bytes(decode), work.decode_bytes(decode) / 2);
+  EXPECT_EQ(StepWork(half, shard, 2).flop(decode), work.flop(decode));
+  EXPECT_EQ(StepWork(half, shard, 2).decode_bytes(decode), work.decode_bytes(decode));
   // An embedding of its own is not read.
   plan.matrices.push_back(plan.matrices.back());
   EXPECT_EQ(StepWork(plan, config).weight_bytes, work.weight_bytes);
