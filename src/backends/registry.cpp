@@ -91,8 +91,10 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
       return make_cpu_backend(options);
     }
   }
-  const int index = (options.device == "auto" ? 0 : device_index(options.device)) + options.place;
-  const std::string name = options.place == 0 ? options.device : format_text("cuda:{}", index);
+  // A process that sees one GPU alone has it, whichever of its host's processes it is.
+  const int place = GpuModule::get().report().devices.size() == 1 ? 0 : options.place;
+  const int index = (options.device == "auto" ? 0 : device_index(options.device)) + place;
+  const std::string name = place == 0 ? options.device : format_text("cuda:{}", index);
   try {
     return GpuModule::get().open({index, options.deterministic});
   } catch (const Error& e) {

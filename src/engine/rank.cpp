@@ -26,14 +26,14 @@ std::string Rank::common() const {
   return format_text(
       "model {}\nmodel's sizes {}\ndtype {}\ncpu-isa {}\nmax-num-seqs {}\nmax-num-batched-tokens {}\n"
       "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
-      "disable-custom-all-reduce {}\ngraphs {}\n",
+      "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
       model_.config.architecture(),
       format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, window {}", spec.num_layers,
                   spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
                   spec.sliding_window),
       to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
       c.max_model_len, c.block_size, c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce,
-      c.use_graphs);
+      c.use_graphs, config_.deterministic);
 }
 
 MemoryPlan Rank::plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }

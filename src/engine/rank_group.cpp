@@ -129,9 +129,10 @@ void RankGroup::tell(const RankOrder& order) {
   for (const auto& thread : threads_) thread->send(order);
 }
 
-// Ranks end a step together, since they meet in it; what else they do may take them any time.
+// Ranks end a step together, since they meet in it, or drop it; what else they do may take any time.
 std::vector<RankAnswer> RankGroup::answers(RankOrder::Kind kind) {
-  const bool waits_long = kind != RankOrder::Kind::kCollect || survives_failures_;
+  const bool of_step = kind == RankOrder::Kind::kCollect || kind == RankOrder::Kind::kDrop;
+  const bool waits_long = !of_step || survives_failures_;
   const double patience = waits_long ? kForever : watchdog_;
   std::vector<RankAnswer> answers;
   for (int rank = 1; rank < size_; ++rank)
@@ -151,26 +152,28 @@ template <typename Work>
 std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& work) {
   tell(order);
   std::exception_ptr failure;
+  bool lost = false;  // it is another's failure
   try {
     work();
   } catch (const std::exception& e) {
     failure = std::current_exception();
+    lost = dynamic_cast<const LostRank*>(&e) != nullptr;
     own_->abandon();
     if (meeting_) fail_threads(e.what());
   }
   std::vector<RankAnswer> others = answers(order.kind);
-  if (failure) std::rethrow_exception(failure);
+  if (failure && !lost) std::rethrow_exception(failure);
   for (const RankAnswer& answer : others) {
     if (answer.error.empty()) continue;
     if (meeting_) fail_threads(answer.error);
     fail("{}", answer.error);
   }
+  if (failure) std::rethrow_exception(failure);
   return others;
 }
 
 void RankGroup::open() {
   check_common(together({.kind = RankOrder::Kind::kOpen}, [this] { own_->open(); }));
-  survives_failures_ = size_ == 1 || (meeting_ && own_->backend().device() == DeviceKind::kCpu);
   together({.kind = RankOrder::Kind::kConnect}, [this] { own_->connect(); });
 }
 
@@ -202,6 +205,7 @@ void RankGroup::check_common(const std::vector<RankAnswer>& others) const {
 
 void RankGroup::load() {
   together({.kind = RankOrder::Kind::kLoad}, [this] { own_->load(); });
+  survives_failures_ = size_ == 1 || (meeting_ && own_->backend().device() == DeviceKind::kCpu);
 }
 
 void RankGroup::capture_graphs() {

@@ -79,7 +79,7 @@ class RankGroup {
   std::function<void(const std::string&)> on_lost_;
   std::atomic<std::uint64_t> step_ = 0;  // that was told last
   // Ranks on CPUs in one process compute a step again. What waits for another rank on a GPU, or in MPI,
-  // cannot be taken back. Set by open().
+  // cannot be taken back. Set by load().
   bool survives_failures_ = true;
   std::string broken_;  // why a step cannot be computed again; empty: all can
 };

@@ -100,9 +100,14 @@ ThreadLink::~ThreadLink() {
 bool ThreadLink::leave(std::chrono::milliseconds patience) {
   send({.kind = RankOrder::Kind::kStop});
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, patience, [this] { return ended_; })) return false;
-  [[maybe_unused]] const Rank* const left = it_.release();
-  return true;
+  if (changed_.wait_for(lock, patience, [this] { return ended_; })) {
+    [[maybe_unused]] const Rank* const left = it_.release();
+    return true;
+  }
+  lock.unlock();
+  const std::lock_guard calling(calling_);
+  on_failure_ = {};
+  return false;
 }
 
 void ThreadLink::send(const RankOrder& order) {
@@ -157,7 +162,8 @@ RankAnswer ThreadLink::execute(const RankOrder& order) {
     RankAnswer failed{.error = of_rank(rank_, size_, e.what())};
     if (!order.is_answered()) failure_ = failed.error;
     it_->abandon();
-    on_failure_(failed.error);
+    const std::lock_guard calling(calling_);
+    if (on_failure_) on_failure_(failed.error);
     return failed;
   }
 }

@@ -35,6 +35,7 @@ class ThreadLink {
   // than `patience` seconds, not counting those in which this process did not run.
   RankAnswer answer(double patience);
   // Ends the thread, where it ends in time, and leaves the rank as it is: its device may still be at work.
+  // Where it does not, on_failure is called no more.
   bool leave(std::chrono::milliseconds patience);
 
  private:
@@ -47,7 +48,8 @@ class ThreadLink {
   std::unique_ptr<Rank> it_;  // the thread's
   std::string failure_;       // the thread's: of the step
   const std::function<void()> before_step_;
-  const std::function<void(const std::string&)> on_failure_;
+  std::mutex calling_;
+  std::function<void(const std::string&)> on_failure_;  // guarded by calling_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<RankOrder> orders_;    // guarded by mutex_

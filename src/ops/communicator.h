@@ -1,8 +1,15 @@
 #pragma once
 
+#include "base/error.h"
 #include "ops/backend.h"
 
 namespace quire {
+
+// A rank is gone, or waited for in vain. What that rank says of its failure itself is more to the point.
+class LostRank : public Error {
+ public:
+  using Error::Error;
+};
 
 // The ranks that share one model by tensor parallelism. One rank is the ordinary case. Every rank calls the
 // same operations in the same order; they are queued like the backend's ops.
@@ -14,7 +21,9 @@ class Communicator {
   virtual int size() const = 0;
   // Replaces `tensor` by the sum over all ranks, added in rank order. (NCCL has an order of its own.)
   virtual void all_reduce(const Tensor& tensor) = 0;
-  // `backend`.add_norm of the sum of x over all ranks. x may be written on the way.
+  // `backend`.add_norm of the sum of x over all ranks. x may be written on the way. A rank may leave some
+  // rows of the residual as they were: those it will not need in further calls with this shape. Nothing else
+  // is to read it.
   virtual void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual,
                                    const Tensor& x, float scale, const NormParams& params);
   // Puts the ranks' [rows, n] side by side into out [rows, size() * n].
@@ -23,8 +32,8 @@ class Communicator {
   virtual void broadcast(const Tensor& tensor, int root) = 0;
   // Error where a rank is known to be gone. For who waits for another rank by other means.
   virtual void check_ranks() {}
-  // Nothing of this rank's is waited for any more: what is queued ends, with whatever result. From any
-  // thread.
+  // What is queued waits no longer for other ranks, with whatever result, as far as it can be told to. From
+  // any thread.
   virtual void abandon() {}
 };
 

@@ -244,6 +244,8 @@ void ModelRunner::read_logits(const Tensor& hidden, SequenceResult& result) {
   for (std::int64_t row = 0; row < hidden.dim(0); row += config_.max_output_rows()) {
     const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), hidden.dim(0) - row);
     const Tensor rows = model_->compute_logits(hidden.rows(row, count));
+    backend_.wait(
+        backend_.record());  // a copy to memory that is not pinned waits, too, but looks after no rank
     for (std::int64_t i = 0; i < count; ++i) {
       float* out = &result.logits[static_cast<std::size_t>((row + i) * vocab)];
       backend_.copy(Tensor(out, DType::kF32, {1, vocab}), rows.rows(i, 1));
@@ -262,8 +264,9 @@ void ModelRunner::read_prompt_logprobs(const Tensor& hidden, const Tensor& targe
                              .num_top = num_top,
                              .rows = {},
                              .tokens = targets.rows(row, count)};
-    const LogprobRows rows =
-        report_logprobs(batch, model_->compute_logits(hidden.rows(row, count)), host.data());
+    const Tensor logits = model_->compute_logits(hidden.rows(row, count));
+    backend_.wait(backend_.record());  // as above
+    const LogprobRows rows = report_logprobs(batch, logits, host.data());
     backend_.wait(backend_.record());
     for (std::int64_t i = 0; i < count; ++i) result.prompt_logprobs.push_back(read_row(rows, i, num_top));
   }

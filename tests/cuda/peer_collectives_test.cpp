@@ -101,6 +101,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     }
     for (int r = 0; r < size(); ++r) {
       peers.rank = r;
+      peers.max_blocks = 1 + r % 2;  // ranks need not have equal ones
       peers.signs = &signs_[r];
       peers.turn = reinterpret_cast<std::uint32_t*>(ranks_[static_cast<std::size_t>(r)]->allocate(8));
       check(cudaMemset(peers.turn, 0, 8), "turn");
@@ -173,6 +174,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
                                 Tensor(expected_residual.data(), DType::kF32, {rows, columns}),
                                 Tensor(sum.data(), dtype_of<T>(), {rows, columns}), 0.5F,
                                 {vector, centered ? vector : Tensor(), 1e-6F});
+    const bool in_two_trips = size() > 2 && n * sizeof(T) > 512 * 1024;
     const auto first = rank(0).download<T>(outs[0]);
     for (std::size_t i = 0; i < first.size(); ++i) {
       const float want = to_float(expected[i]);
@@ -181,7 +183,13 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     on_all([&](int r) {
       const auto index = static_cast<std::size_t>(r);
       EXPECT_TRUE(same_bits(rank(r).download<T>(outs[index]), first)) << r;
-      EXPECT_TRUE(same_bits(rank(r).download<float>(residuals[index]), expected_residual)) << r;
+      auto result = rank(r).download<float>(residuals[index]);
+      for (std::int64_t row = 0; in_two_trips && row < rows; ++row) {  // others' rows may be anything
+        if (row % size() != r)
+          std::copy_n(&expected_residual[static_cast<std::size_t>(row * columns)], columns,
+                      &result[static_cast<std::size_t>(row * columns)]);
+      }
+      EXPECT_TRUE(same_bits(result, expected_residual)) << r;
     });
   }
 
@@ -224,8 +232,15 @@ TEST_P(PeerCollectivesTest, SumsAreTheRanksInOrder) {
 
 TEST_P(PeerCollectivesTest, SumsAreAddedAndNormedOnTheWay) {
   std::uint32_t seed = 0;
-  for (const auto& [rows, columns] :
-       {std::pair{1, 4096}, {3, 64}, {40, 1024}, {9, 8200}, {2, 5120}, {1, 16384}}) {
+  for (const auto& [rows, columns] : {std::pair{1, 4096},
+                                      {3, 64},
+                                      {40, 1024},
+                                      {9, 8200},
+                                      {2, 5120},
+                                      {1, 16384},
+                                      {300, 1024},
+                                      {301, 2048},
+                                      {129, 5120}}) {
     expect_added_and_normed<BFloat16>(++seed, rows, columns, false);
     expect_added_and_normed<Float16>(++seed, rows, columns, true);
     if (columns <= 8192) expect_added_and_normed<float>(++seed, rows, columns, true);

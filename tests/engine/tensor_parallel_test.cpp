@@ -134,8 +134,10 @@ INSTANTIATE_TEST_SUITE_P(Golden, TensorParallelTest, ::testing::ValuesIn(cases()
 });
 
 // Requests that share a prefix, in a cache too small for all of them.
-std::vector<std::vector<TokenId>> crowd(const std::string& device, int ranks, SchedulerStats* stats) {
+std::vector<std::vector<TokenId>> crowd(const std::string& device, int ranks, SchedulerStats* stats,
+                                        bool disable_custom_all_reduce = false) {
   EngineConfig config = config_of("qwen3", ranks, "float32", device);
+  config.disable_custom_all_reduce = disable_custom_all_reduce;
   config.block_size = 8;
   config.max_num_batched_tokens = 32;
   config.kv_cache_memory = 24 * Engine(config).config().block_bytes();
@@ -164,6 +166,12 @@ TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
       EXPECT_GT(stats.prefix_cache_hits, 0U);
     }
   }
+}
+
+TEST(RankGroupTest, NcclGivesTheSameTokens) {
+  if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
+  SchedulerStats stats;
+  EXPECT_EQ(crowd("cuda", 2, &stats, true), crowd("cuda", 1, &stats));
 }
 
 // Of three prompts at once, of the model "qwen3".
@@ -244,17 +252,17 @@ TEST_F(LostRankTest, ThatFailsIsNamed) {
 TEST_F(LostRankTest, ThatHangsIsNamedWithinTheWatchdogsTime) {
   for (const int step : {1, 3}) {
     ended_ = false;
-    const auto begin = std::chrono::steady_clock::now();
     std::chrono::steady_clock::duration taken{};
     expect_lost(
         step,
         [&] {
+          const auto begin = std::chrono::steady_clock::now();
           while (!ended_ && std::chrono::steady_clock::now() - begin < std::chrono::seconds(15))
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
           taken = std::chrono::steady_clock::now() - begin;
         },
         AllOf(HasSubstr("rank 1 of 2"), HasSubstr("lost"), HasSubstr("for 0.5 s"), HasSubstr("step")));
-    EXPECT_LT(taken, std::chrono::seconds(10)) << "step " << step;
+    EXPECT_LT(taken, std::chrono::seconds(2)) << "step " << step;
   }
 }
 

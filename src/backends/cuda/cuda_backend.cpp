@@ -187,6 +187,7 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
+  loader_.reset();  // before any op waits for another rank: freeing pinned memory may wait for it
   cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
 }
 

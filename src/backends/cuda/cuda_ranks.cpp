@@ -5,13 +5,12 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/cuda_backend.h"
-#include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/nccl.h"
 #include "backends/cuda/rank_watch.h"
 #include "base/error.h"
@@ -21,8 +20,6 @@ namespace {
 
 // That a rank can send to another in one launch.
 constexpr std::size_t kSlotBytes = std::size_t{8} << 20;
-// Above so many bytes sent, NCCL's two trips cost less than one with everything.
-constexpr std::size_t kMostSentAtOnce = std::size_t{4} << 20;
 
 // A text that fits a message of fixed size, cut off if need be.
 template <std::size_t kSize>
@@ -36,8 +33,8 @@ struct Introduction {
   std::array<char, 64> host;
   std::uint64_t process;
   std::array<char, 16> gpu;
-  bool has_nccl;
-  std::byte* inbox;
+  bool deterministic;
+  std::byte* inbox;  // null: it is not to be used
   cudaIpcMemHandle_t inbox_handle;
   const std::shared_ptr<PeerSigns>* signs;
 };
@@ -164,7 +161,7 @@ class PeerMemory {
 
 class CudaCommunicator final : public Communicator {
  public:
-  // One of peers and nccl may be null.
+  // One of peers and nccl is null.
   CudaCommunicator(CudaBackend& backend, int rank, int size, std::unique_ptr<PeerMemory> peers,
                    std::unique_ptr<NcclRanks> nccl, std::shared_ptr<RankWatch> watch)
       : backend_(backend),
@@ -179,8 +176,8 @@ class CudaCommunicator final : public Communicator {
 
   void all_reduce(const Tensor& tensor) override {
     if (tensor.numel() == 0) return;
-    const LaunchContext& context = backend_.context();
-    if (is_ours(tensor)) {
+    const LaunchContext& context = backend_.context();  // for NCCL, too: the device is current then
+    if (peers_) {
       peer_all_reduce(context, peers_->peers(), tensor);
     } else {
       nccl_->all_reduce(tensor);
@@ -190,7 +187,7 @@ class CudaCommunicator final : public Communicator {
   void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
                            float scale, const NormParams& params) override {
     if (x.numel() == 0) return;
-    if (is_ours(x) && peer_all_reduce_add_norm_supports(out, residual, x, params)) {
+    if (peers_ && peer_all_reduce_add_norm_supports(out, residual, x, params)) {
       peer_all_reduce_add_norm(backend_.context(), peers_->peers(), out, residual, x, scale, params);
     } else {
       Communicator::all_reduce_add_norm(backend, out, residual, x, scale, params);
@@ -224,12 +221,6 @@ class CudaCommunicator final : public Communicator {
   void abandon() override { watch_->abandon(); }
 
  private:
-  // Between two, one shot moves as few bytes as anything.
-  bool is_ours(const Tensor& tensor) const {
-    if (!peers_ || !nccl_) return peers_ != nullptr;
-    return tensor.bytes() * static_cast<std::size_t>(size_ - 1) <= kMostSentAtOnce;
-  }
-
   CudaBackend& backend_;
   const int rank_, size_;
   std::unique_ptr<PeerMemory> peers_;
@@ -246,27 +237,30 @@ void check_different_gpus(const std::vector<Introduction>& ranks) {
   }
 }
 
-Introduction introduce(const CudaBackend& backend, const PeerMemory& memory) {
+Introduction introduce(const CudaBackend& backend, const PeerMemory* memory) {
   Introduction own{};
   put_text(own.host, host_id());
   own.process = process_id();
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, backend.device_index()), "reading the device's properties");
   std::memcpy(own.gpu.data(), &properties.uuid, own.gpu.size());
-  own.has_nccl = Nccl::find() != nullptr;
-  own.inbox = memory.inbox();
+  own.deterministic = backend.deterministic();
+  if (memory == nullptr) return own;
+  own.inbox = memory->inbox();
   // Where memory cannot be shared among processes, they do without.
   if (cudaIpcGetMemHandle(&own.inbox_handle, own.inbox) != cudaSuccess) static_cast<void>(cudaGetLastError());
-  own.signs = &memory.signs();
+  own.signs = &memory->signs();
   return own;
 }
 
-// Null where a rank does not reach another's memory.
+// Null where a rank does not reach another's memory, or is not to.
 std::unique_ptr<PeerMemory> reach(CudaBackend& backend, Communicator& host,
-                                  std::unique_ptr<PeerMemory> memory, const std::vector<Introduction>& ranks,
-                                  bool is_wanted) {
+                                  std::unique_ptr<PeerMemory> memory,
+                                  const std::vector<Introduction>& ranks) {
   const auto reached = share<bool>(host, [&] {
-    if (!is_wanted || host.size() > kMaxPeers) return false;
+    const bool all_have_inboxes = std::all_of(ranks.begin(), ranks.end(),
+                                              [](const Introduction& rank) { return rank.inbox != nullptr; });
+    if (!all_have_inboxes) return false;
     try {
       memory->reach(backend.device_index(), backend.context().num_sms, ranks);
       return true;
@@ -280,23 +274,21 @@ std::unique_ptr<PeerMemory> reach(CudaBackend& backend, Communicator& host,
 
 std::unique_ptr<NcclRanks> connect_nccl(CudaBackend& backend, Communicator& host,
                                         const std::vector<Introduction>& ranks) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!ranks[rank].has_nccl)
-      fail(
-          "rank {} of {}: GPUs that do not reach each other's memory need NCCL, and libnccl.so.2 is not "
-          "installed",
-          rank, ranks.size());
-  }
-  const Nccl& nccl = *Nccl::find();
+  if (host.size() > 2 &&
+      std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.deterministic; }))
+    fail("deterministic sums among {} GPUs need GPUs that reach each other's memory", host.size());
   const auto ids = share<ncclUniqueId>(host, [&] {
+    const Nccl* nccl = Nccl::find();
+    if (nccl == nullptr)
+      fail("GPUs that do not reach each other's memory need NCCL, and libnccl.so.2 is not installed");
     ncclUniqueId id{};
-    if (host.rank() == 0) nccl.check(nccl.get_unique_id(&id), "beginning");
+    if (host.rank() == 0) nccl->check(nccl->get_unique_id(&id), "beginning");
     return id;
   });
   std::unique_ptr<NcclRanks> connected;
   share<bool>(host, [&] {
-    connected =
-        std::make_unique<NcclRanks>(nccl, ids.front(), host.rank(), host.size(), backend.context().stream);
+    connected = std::make_unique<NcclRanks>(*Nccl::find(), ids.front(), host.rank(), host.size(),
+                                            backend.context().stream);
     return true;
   });
   return connected;
@@ -309,21 +301,25 @@ std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_pt
   const int rank = host->rank(), size = host->size();
   std::unique_ptr<PeerMemory> memory;
   const auto ranks = share<Introduction>(*host, [&] {
-    memory = std::make_unique<PeerMemory>(backend, rank, size);
-    return introduce(backend, *memory);
+    if (size <= kMaxPeers && !options.disable_custom_all_reduce)
+      memory = std::make_unique<PeerMemory>(backend, rank, size);
+    return introduce(backend, memory.get());
   });
   check_different_gpus(ranks);
-  std::vector<std::shared_ptr<PeerSigns>> signs{memory->signs()};
+  // No rank leaves reach() before all are there, so that the others' signs are still where they say.
+  std::vector<std::shared_ptr<PeerSigns>> signs;
+  if (memory != nullptr) signs.push_back(memory->signs());
   for (const Introduction& other : ranks) {
-    if (other.process == process_id() && other.signs != &memory->signs()) signs.push_back(*other.signs);
+    if (other.process == process_id() && other.signs != nullptr &&
+        other.inbox != ranks[static_cast<std::size_t>(rank)].inbox)
+      signs.push_back(*other.signs);
   }
-  // No rank goes on before this, so the others' signs were there.
-  auto peers = reach(backend, *host, std::move(memory), ranks, !options.disable_custom_all_reduce);
+  auto peers = reach(backend, *host, std::move(memory), ranks);
   std::unique_ptr<NcclRanks> nccl;
-  const bool all_have_nccl =
-      std::all_of(ranks.begin(), ranks.end(), [](const Introduction& other) { return other.has_nccl; });
-  const bool gains = size > 2 && all_have_nccl && !backend.deterministic();
-  if (peers == nullptr || gains) nccl = connect_nccl(backend, *host, ranks);
+  if (peers == nullptr) {
+    signs.clear();
+    nccl = connect_nccl(backend, *host, ranks);
+  }
   auto watch = std::make_shared<RankWatch>(std::move(host), std::move(signs), options.watchdog);
   backend.watch_ranks(watch);
   return std::make_unique<CudaCommunicator>(backend, rank, size, std::move(peers), std::move(nccl),

@@ -9,8 +9,8 @@ namespace quire::cuda {
 class CudaBackend;
 
 // Ranks on GPUs, each with a backend of its own, of one process or several, of one host or several. Where all
-// GPUs reach each other's memory, kernels of ours add up (kernels/peer_collectives.h), but for what is large
-// among more than two ranks; that, and the rest, is NCCL's. Otherwise as Backend::connect says.
+// GPUs reach each other's memory, kernels of ours do everything (kernels/peer_collectives.h), else NCCL does.
+// Otherwise as Backend::connect says.
 std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_ptr<Communicator> host,
                                             const RankOptions& options);
 

@@ -76,12 +76,14 @@ void NcclRanks::all_reduce(const Tensor& tensor) {
 // NCCL puts whole contributions one behind the other: row by row, they come to lie side by side.
 void NcclRanks::all_gather(const Tensor& out, const Tensor& in) {
   nccl_.check(nccl_.group_start(), "all_gather");
-  for (std::int64_t row = 0; row < in.dim(0); ++row) {
-    nccl_.check(nccl_.all_gather(in.rows(row, 1).data(), out.rows(row, 1).data(),
-                                 static_cast<std::size_t>(in.dim(1)), data_type(in.dtype()), comm_, stream_),
-                "all_gather");
+  ncclResult_t result = ncclSuccess;
+  for (std::int64_t row = 0; row < in.dim(0) && result == ncclSuccess; ++row) {
+    result = nccl_.all_gather(in.rows(row, 1).data(), out.rows(row, 1).data(),
+                              static_cast<std::size_t>(in.dim(1)), data_type(in.dtype()), comm_, stream_);
   }
-  nccl_.check(nccl_.group_end(), "all_gather");
+  const ncclResult_t ended = nccl_.group_end();
+  nccl_.check(result, "all_gather");
+  nccl_.check(ended, "all_gather");
 }
 
 void NcclRanks::broadcast(const Tensor& tensor, int root) {

@@ -12,6 +12,8 @@ using namespace std::chrono_literals;
 constexpr auto kCheckPeriod = 1ms;
 // Between two looks at a kernel's signs: it gives them several times as often.
 constexpr auto kLookPeriod = 100ms;
+// NCCL's kernels give no signs. A step that takes so many times the watchdog's time is lost.
+constexpr int kLongestStep = 12;
 
 }  // namespace
 
@@ -27,7 +29,8 @@ RankWatch::RankWatch(std::unique_ptr<Communicator> host, std::vector<std::shared
     : host_(std::move(host)), signs_(std::move(signs)), watchdog_(watchdog) {}
 
 void RankWatch::wait(cudaEvent_t event) {
-  auto next_check = Clock::now() + kCheckPeriod;
+  const auto begin = Clock::now();
+  auto next_check = begin + kCheckPeriod;
   while (true) {
     const cudaError_t status = cudaEventQuery(event);
     if (status == cudaSuccess) return;
@@ -37,7 +40,10 @@ void RankWatch::wait(cudaEvent_t event) {
     next_check = now + kCheckPeriod;
     try {
       host_->check_ranks();
-      if (now - last_look_ >= kLookPeriod) look(now);
+      if (signs_.empty() && now - begin > kLongestStep * watchdog_)
+        throw LostRank(format_text("a rank is lost: a step has taken more than {:g} s",
+                                   kLongestStep * watchdog_.count()));
+      if (!signs_.empty() && now - last_look_ >= kLookPeriod) look(now);
     } catch (const Error&) {
       abandon();
       throw;
@@ -51,12 +57,12 @@ void RankWatch::look(Clock::time_point now) {
   last_look_ = now;
   const std::uint64_t waiting =
       std::atomic_ref(signs_.front()->waiting).exchange(0, std::memory_order_relaxed);
-  if (slept || waiting == 0 || waiting != waiting_) {
+  if (slept || waiting == 0 || waiting >> 8 != waiting_ >> 8) {  // another collective
     waiting_ = waiting;
     waiting_since_ = now;
   } else if (now - waiting_since_ >= watchdog_) {
-    fail("rank {} of {} is lost: a GPU has waited for it for {:g} s", waiting % 256 - 1, host_->size(),
-         watchdog_.count());
+    throw LostRank(format_text("rank {} of {} is lost: a GPU has waited for it for {:g} s", waiting % 256 - 1,
+                               host_->size(), watchdog_.count()));
   }
 }
 

@@ -17,13 +17,13 @@ std::shared_ptr<PeerSigns> make_signs();
 // Waits for a GPU whose kernels may wait for other ranks. Thread contract: one thread, but for abandon.
 class RankWatch {
  public:
-  // host: of all ranks. signs: those of the ranks in this process, this one's first. A rank that is waited
-  // for `watchdog` seconds in one collective is lost.
+  // host: of all ranks. signs: those of the ranks in this process, this one's first; none: NCCL adds up. A
+  // rank that is waited for `watchdog` seconds in one collective is lost.
   RankWatch(std::unique_ptr<Communicator> host, std::vector<std::shared_ptr<PeerSigns>> signs,
             double watchdog);
 
-  // Until the event has passed; Error where a rank is lost, and then the kernels of all ranks of this process
-  // wait no longer.
+  // Until the event has passed; LostRank where a rank is lost, and then our kernels of all ranks of this
+  // process wait no longer.
   void wait(cudaEvent_t event);
   // Has these kernels wait no longer. From any thread.
   void abandon() const;

@@ -1,18 +1,23 @@
-// All-reduce, all-reduce with residual add and norm, and all-gather over peer memory, in one shot: each rank
-// writes all it has to all others. Between two GPUs that moves no more than any other way; between N, N / 2
-// times what a ring does, for the latency of one trip.
+// All-reduce, all-reduce with residual add and norm, and all-gather over peer memory.
+//
+// In one trip each rank writes all it has to all others. Between two GPUs that moves no more than any other
+// way; among N, N / 2 times as much, for the latency of one trip. What is large goes in two: row t to its
+// owner, rank t % N, which adds up, norms, and sends what has become of it to all; residual rows stay with
+// their owners.
 //
 // An inbox word that has not come is kEmpty, which is never sent: it is a NaN (or two), and another takes its
 // place. So data need no flags and no fences; the reader polls the data themselves, and empties them again.
-// An inbox has two slots, used by turns: a rank that sends into a slot again has seen everybody's data of the
-// turn between, which they sent when they had emptied it. The number of the turn lies on the device, since a
-// recorded graph passes the same arguments each time.
+// An inbox has two slots, used by turns. Who has finished a turn has had something from every rank that the
+// rank sent in this turn, thus after it had emptied all of the turn before; so two turns on, the slot is
+// free. The number of the turn lies on the device, since a recorded graph passes the same arguments each
+// time.
 //
-// A thread that waits for a part has sent its own, and all blocks of a launch are on the device at once
+// A thread that waits for a first trip has sent its own, and all blocks of a launch are on the device at once
 // (Peers::max_blocks), so ranks cannot wait for each other for ever.
 //
-// Bytes a rank of N sends for n bytes: (N - 1) n over the link; reads N n, writes n and as much to empty the
-// inbox.
+// Bytes a rank of N sends for n bytes: (N - 1) n in one trip, 2 n (N - 1) / N in two. The link is the limit
+// of large tensors: of 450 GB/s a direction between two H200s (NVLink, 18 links), 64 MiB reach 284, NCCL 256;
+// among four 320 and 302 (bench/cuda/all_reduce_bench).
 #include <algorithm>
 
 #include "backends/cuda/kernels/norm.cuh"
@@ -76,7 +81,7 @@ class Exchange {
   }
 
   // Vector `index` of all others, to words[rank].
-  __device__ void receive(std::int64_t index, uint4 (&words)[kRanks]) const {
+  __device__ void receive(std::int64_t index, uint4 (&words)[kRanks]) {
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
       if (is_other(rank)) words[rank] = peek(place(peers_.rank, rank) + index);
@@ -85,12 +90,19 @@ class Exchange {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (!is_other(rank)) continue;
       uint4* const from = place(peers_.rank, rank) + index;
-      for (unsigned reads = 1; !is_complete(words[rank]); ++reads) {
-        if (reads % kPatience == 0 && !waits_on(rank)) break;
-        words[rank] = peek(from);
-      }
-      put(from, {kEmpty, kEmpty, kEmpty, kEmpty});
+      wait(from, rank, words[rank]);
     }
+  }
+
+  // The same of and to one rank.
+  __device__ void send_to(int rank, std::int64_t index, uint4 words) const {
+    put(place(rank, peers_.rank) + index, words);
+  }
+  __device__ uint4 receive_from(int rank, std::int64_t index) {
+    uint4* const from = place(peers_.rank, rank) + index;
+    uint4 words = peek(from);
+    wait(from, rank, words);
+    return words;
   }
 
   // By every thread of every block: counts the blocks that know the turn, whose number may then change. What
@@ -111,33 +123,34 @@ class Exchange {
     return reinterpret_cast<uint4*>(peers_.inboxes[owner] + slot * peers_.slot_bytes);
   }
 
-  __device__ bool waits_on(int rank) const {
+  // Until the words, read once already, are there. Empties their place.
+  __device__ void wait(uint4* from, int rank, uint4& words) {
+    for (unsigned reads = 1; !is_complete(words) && !abandoned_; ++reads) {
+      if (reads % kPatience == 0) tell_whom(rank);
+      words = peek(from);
+    }
+    put(from, {kEmpty, kEmpty, kEmpty, kEmpty});
+  }
+
+  __device__ void tell_whom(int rank) {
     volatile PeerSigns* const signs = peers_.signs;
     signs->waiting = std::uint64_t{turn_} << 8 | static_cast<unsigned>(rank + 1);
-    return signs->abandoned == 0;
+    abandoned_ = signs->abandoned != 0;
   }
 
   const Peers& peers_;
   unsigned turn_;
   unsigned blocks_before_ = 0;
+  bool abandoned_ = false;
 };
 
-// Calls send(i), and later receive(i), for this thread's i < count of all threads'. Sends run ahead, so that
-// the link has work meanwhile, by as much on every rank.
+// In one trip: send(i) for this thread's i < count of all threads', then receive(i).
 template <int kRanks, typename Send, typename Receive>
-__device__ void send_ahead(Exchange<kRanks>& exchange, unsigned first, unsigned step, unsigned count,
-                           Send&& send, Receive&& receive) {
-  constexpr unsigned kAhead = 4;
-  unsigned sent = first;
-  const auto send_until = [&](unsigned end) {
-    for (; sent < min(end, count); sent += step) send(sent);
-  };
-  send_until(first + kAhead * step);
+__device__ void exchange_all(Exchange<kRanks>& exchange, unsigned first, unsigned step, unsigned count,
+                             Send&& send, Receive&& receive) {
+  for (unsigned i = first; i < count; i += step) send(i);
   exchange.begin_ending();
-  for (unsigned i = first; i < count; i += step) {
-    send_until(i + (kAhead + 1) * step);
-    receive(i);
-  }
+  for (unsigned i = first; i < count; i += step) receive(i);
   exchange.end();
 }
 
@@ -185,52 +198,57 @@ __global__ void __launch_bounds__(kPeerThreads)
       for (unsigned i = index * kWidth; i < count; ++i) data[i] = sum.values[i - index * kWidth];
     }
   };
-  send_ahead(
+  exchange_all(
       exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, (count + kWidth - 1) / kWidth,
       [&](unsigned index) { exchange.send(index, sendable(as_words<T>(own(index)))); }, receive);
 }
 
-// A block takes whole rows; a thread holds kHeld vectors of one. kCentered: LayerNorm.
+// A row that a block of threads adds up and norms; a thread holds kHeld vectors of it. kCentered: LayerNorm.
 template <typename T, int kRanks, int kHeld, bool kCentered>
-__global__ void __launch_bounds__(kPeerThreads)
-    reduce_norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
-                       unsigned rows) {
-  constexpr int kWidth = 16 / sizeof(T);
-  admit_next_kernel();
-  const int first = static_cast<int>(threadIdx.x) * kWidth;
-  const int step = static_cast<int>(blockDim.x) * kWidth;
-  const auto columns = static_cast<float>(args.columns);
-  const auto for_held = [&](auto&& f) {
+class SummedRow {
+ public:
+  static constexpr int kWidth = 16 / sizeof(T);
+
+  // Before wait_for_kernels(): the weights are there before any kernel.
+  __device__ explicit SummedRow(const NormArgs<T, T>& args) : args_(args) {
+    for_held([&](int v, int c) { weight_[v] = load_vec<kWidth>(args_.weight + c); });
+  }
+
+  // f(held vector, column) for this thread's.
+  template <typename F>
+  __device__ void for_held(F&& f) const {
 #pragma unroll
     for (int v = 0; v < kHeld; ++v) {
-      if (first + v * step < args.columns) f(v, first + v * step);
+      const int column = static_cast<int>(threadIdx.x + v * blockDim.x) * kWidth;
+      if (column < args_.columns) f(v, column);
     }
-  };
-  Vec<float, kWidth> weight[kHeld];
-  for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });  // there before any kernel
-  wait_for_kernels();
-  Exchange<kRanks> exchange(peers);
-  const auto vector_of = [&](unsigned row, int c) { return (row * args.columns + c) / kWidth; };
-  const auto send = [&](unsigned row) {
-    const T* x = args.x + row * args.x_stride;
-    for_held([&](int, int c) {
-      exchange.send(vector_of(row, c), sendable(as_words<T>(load_vec<kWidth>(x + c))));
-    });
-  };
-  const auto receive = [&](unsigned row) {
-    const T* x = args.x + row * args.x_stride;
-    float* residual = args.residual + row * args.residual_stride;
+  }
+  // Of rows that lie one behind the other in a slot.
+  __device__ unsigned vector_of(unsigned row, int column) const {
+    return (row * args_.columns + column) / kWidth;
+  }
+  __device__ uint4 words_of(unsigned row, int column) const {
+    return sendable(as_words<T>(load_vec<kWidth>(args_.x + row * args_.x_stride + column)));
+  }
+
+  // Adds up `row`, of which the others' parts are row `place` of the inbox, and norms it. sent(column, words)
+  // is called with what comes out. By all threads.
+  template <typename Sent>
+  __device__ void finish(Exchange<kRanks>& exchange, const Peers& peers, unsigned row, unsigned place,
+                         Sent&& sent) {
+    float* residual = args_.residual + row * args_.residual_stride;
     Vec<float, kWidth> held[kHeld];
     for_held([&](int v, int c) {
-      const auto mine = load_vec<kWidth>(x + c);
+      const auto own = load_vec<kWidth>(args_.x + row * args_.x_stride + c);
       held[v] = load_vec<kWidth>(residual + c);
       uint4 words[kRanks];
-      exchange.receive(vector_of(row, c), words);
-      const auto sum = sum_of_ranks<T>(peers, mine, words);
+      exchange.receive(vector_of(place, c), words);
+      const auto sum = sum_of_ranks<T>(peers, own, words);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) held[v].values[i] += args.scale * widen(sum.values[i]);
+      for (int i = 0; i < kWidth; ++i) held[v].values[i] += args_.scale * widen(sum.values[i]);
       store_vec(residual + c, held[v]);
     });
+    const auto columns = static_cast<float>(args_.columns);
     Normed<kCentered> normed{};
     float sum = 0;
     if constexpr (kCentered) {
@@ -240,12 +258,74 @@ __global__ void __launch_bounds__(kPeerThreads)
       sum = 0;
     }
     for_held([&](int v, int) { sum += squares(held[v], kCentered ? normed.center : 0); });
-    normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
-    T* out = args.out + row * args.out_stride;
-    for_held([&](int v, int c) { normed.write(out + c, held[v], weight[v], args.bias + c); });
+    normed.inverse = rsqrtf(block_sum(sum) / columns + args_.eps);
+    T* out = args_.out + row * args_.out_stride;
+    for_held([&](int v, int c) {
+      normed.write(out + c, held[v], weight_[v], args_.bias + c);
+      sent(c, out + c);
+    });
     __syncthreads();  // before the next row's sums
+  }
+
+ private:
+  const NormArgs<T, T>& args_;
+  Vec<float, kWidth> weight_[kHeld];
+};
+
+template <typename T, int kRanks, int kHeld, bool kCentered>
+__global__ void __launch_bounds__(kPeerThreads)
+    reduce_norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
+                       unsigned rows) {
+  admit_next_kernel();
+  SummedRow<T, kRanks, kHeld, kCentered> summed(args);
+  wait_for_kernels();
+  Exchange<kRanks> exchange(peers);
+  const auto send = [&](unsigned row) {
+    summed.for_held([&](int, int c) { exchange.send(summed.vector_of(row, c), summed.words_of(row, c)); });
   };
-  send_ahead(exchange, blockIdx.x, gridDim.x, rows, send, receive);
+  const auto receive = [&](unsigned row) { summed.finish(exchange, peers, row, row, [](int, const T*) {}); };
+  exchange_all(exchange, blockIdx.x, gridDim.x, rows, send, receive);
+}
+
+// In two trips. The second goes through the upper half of the slots.
+template <typename T, int kRanks, int kHeld, bool kCentered>
+__global__ void __launch_bounds__(kPeerThreads)
+    scatter_norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
+                        unsigned rows) {
+  constexpr int kWidth = 16 / sizeof(T);
+  admit_next_kernel();
+  SummedRow<T, kRanks, kHeld, kCentered> summed(args);
+  wait_for_kernels();
+  Exchange<kRanks> exchange(peers);
+  const unsigned size = peers.size;
+  const std::int64_t upper = static_cast<std::int64_t>(peers.slot_bytes / 2 / 16);
+  // f(owner, row, its place among the owner's) for this block's rows that others own.
+  const auto for_others = [&](auto&& f) {
+    for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
+#pragma unroll
+      for (int owner = 0; owner < kRanks; ++owner) {
+        const unsigned row = place * size + owner;
+        if (exchange.is_other(owner) && row < rows) f(owner, row, place);
+      }
+    }
+  };
+  for_others([&](int owner, unsigned row, unsigned place) {
+    summed.for_held(
+        [&](int, int c) { exchange.send_to(owner, summed.vector_of(place, c), summed.words_of(row, c)); });
+  });
+  exchange.begin_ending();
+  for (unsigned place = blockIdx.x; place * size + peers.rank < rows; place += gridDim.x) {
+    summed.finish(exchange, peers, place * size + peers.rank, place, [&](int c, const T* normed) {
+      exchange.send(upper + summed.vector_of(place, c), sendable(as_words<T>(load_vec<kWidth>(normed))));
+    });
+  }
+  for_others([&](int owner, unsigned row, unsigned place) {
+    summed.for_held([&](int, int c) {
+      const uint4 words = exchange.receive_from(owner, upper + summed.vector_of(place, c));
+      store_vec(args.out + row * args.out_stride + c, as_values<T>(words));
+    });
+  });
+  exchange.end();
 }
 
 // Words of 4 bytes, kWidth of them a vector; a vector takes 16 bytes of a slot.
@@ -294,8 +374,8 @@ __global__ void __launch_bounds__(kPeerThreads)
       if (exchange.is_other(rank)) keep(index, rank, words[rank]);
     }
   };
-  send_ahead(exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x,
-             args.rows * args.vectors, send, receive);
+  exchange_all(exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x,
+               args.rows * args.vectors, send, receive);
 }
 
 void require(bool holds, const char* what) { check(holds ? cudaSuccess : cudaErrorInvalidValue, what); }
@@ -315,7 +395,8 @@ void dispatch_ranks(const Peers& peers, F&& f) {
 
 // Blocks of `threads` for so many pieces of work, all on the device at once.
 dim3 grid_of(const Peers& peers, std::int64_t pieces, unsigned threads) {
-  const std::int64_t most = std::int64_t{peers.max_blocks} * (kPeerThreads / threads);
+  // No multiprocessor takes fewer than 16 blocks, if they have the threads.
+  const std::int64_t most = std::int64_t{peers.max_blocks} * std::min(kPeerThreads / threads, 16U);
   return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, most)));
 }
 
@@ -335,6 +416,25 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
     args.in += args.rows * args.in_stride;
     args.out += args.rows * args.out_stride;
   }
+}
+
+// Above so many bytes, among more than two ranks, two trips with less to send take less time than one.
+constexpr std::size_t kOneTripBytes = 512 * 1024;
+
+int norm_trips(const Peers& peers, const Tensor& x) {
+  return peers.size > 2 && x.bytes() > kOneTripBytes && x.dim(0) >= peers.size ? 2 : 1;
+}
+
+template <typename T, int kRanks>
+auto norm_kernel_of(int trips, int held, bool centered) {
+  if (trips == 1) {
+    if (held == 1)
+      return centered ? reduce_norm_kernel<T, kRanks, 1, true> : reduce_norm_kernel<T, kRanks, 1, false>;
+    return centered ? reduce_norm_kernel<T, kRanks, 2, true> : reduce_norm_kernel<T, kRanks, 2, false>;
+  }
+  if (held == 1)
+    return centered ? scatter_norm_kernel<T, kRanks, 1, true> : scatter_norm_kernel<T, kRanks, 1, false>;
+  return centered ? scatter_norm_kernel<T, kRanks, 2, true> : scatter_norm_kernel<T, kRanks, 2, false>;
 }
 
 std::int64_t words_of(const Tensor& tensor, std::int64_t elements) {
@@ -392,21 +492,25 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                         .eps = params.eps};
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
-    const auto at_once = static_cast<std::int64_t>(peers.slot_bytes / sizeof(T)) / args.columns;
+    const bool centered = params.bias.defined();
+    const int trips = norm_trips(peers, x);
+    // A row that is no owner's first is never alone in a launch, so all ranks have a part in each.
+    const auto of_slot = static_cast<std::int64_t>(peers.slot_bytes / sizeof(T)) / args.columns;
+    const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
     require(at_once > 0, "a row to add up is too long");
     dispatch_ranks(peers, [&]<int kRanks>() {
-      const bool centered = params.bias.defined();
-      const auto kernel =
-          held == 1
-              ? (centered ? reduce_norm_kernel<T, kRanks, 1, true> : reduce_norm_kernel<T, kRanks, 1, false>)
-              : (centered ? reduce_norm_kernel<T, kRanks, 2, true> : reduce_norm_kernel<T, kRanks, 2, false>);
-      for (std::int64_t begin = 0; begin < x.dim(0); begin += at_once) {
-        const std::int64_t rows = std::min(at_once, x.dim(0) - begin);
-        launch(context, "all_reduce_add_norm", kernel, grid_of(peers, rows, threads), dim3(threads), 0, peers,
+      const auto kernel = norm_kernel_of<T, kRanks>(trips, held, centered);
+      for (std::int64_t begin = 0; begin < x.dim(0);) {
+        std::int64_t rows = std::min(at_once, x.dim(0) - begin);
+        const std::int64_t rest = x.dim(0) - begin - rows;
+        if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;
+        launch(context, "all_reduce_add_norm", kernel,
+               grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), dim3(threads), 0, peers,
                args, static_cast<unsigned>(rows));
         args.x += rows * args.x_stride;
         args.out += rows * args.out_stride;
         args.residual += rows * args.residual_stride;
+        begin += rows;
       }
     });
   });

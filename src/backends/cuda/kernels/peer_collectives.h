@@ -13,14 +13,13 @@ struct NormParams;
 namespace quire::cuda {
 
 // Collectives of GPUs that reach each other's memory: every rank writes what it has into the inboxes of the
-// others, and reads its own inbox until all is there. One trip over the link and no barrier.
+// others, and reads its own inbox until all is there. No barrier.
 
 inline constexpr int kMaxPeers = 8;
 
 // In host memory that the device can write to.
 struct PeerSigns {
   std::uint32_t abandoned = 0;  // kernels stop waiting, with whatever result
-  std::uint32_t pad = 0;
   // Written anew while a kernel waits for long: 256 * the number of the collective + the rank waited for + 1.
   std::uint64_t waiting = 0;
 };
@@ -53,7 +52,8 @@ void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Ten
 // Whether the next takes these.
 bool peer_all_reduce_add_norm_supports(const Tensor& out, const Tensor& residual, const Tensor& x,
                                        const NormParams& params);
-// The sum is rounded to x's type before it is added.
+// The sum is rounded to x's type before it is added. Rows of the residual that another rank owns may be left
+// as they were, as Communicator says.
 void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, const Tensor& out,
                               const Tensor& residual, const Tensor& x, float scale, const NormParams& params);
 // A row of `in` must fit a slot when each element takes 16 bytes.
