@@ -72,37 +72,27 @@ class Exchange {
 
   __device__ bool is_other(int rank) const { return rank < peers_.size && rank != peers_.rank; }
 
-  // This rank's vector `index` to all others.
-  __device__ void send(std::int64_t index, uint4 words) const {
-#pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (is_other(rank)) put(place(rank, peers_.rank) + index, words);
-    }
-  }
-
-  // Vector `index` of all others, to words[rank].
-  __device__ void receive(std::int64_t index, uint4 (&words)[kRanks]) {
-#pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (is_other(rank)) words[rank] = peek(place(peers_.rank, rank) + index);
-    }
-#pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (!is_other(rank)) continue;
-      uint4* const from = place(peers_.rank, rank) + index;
-      wait(from, rank, words[rank]);
-    }
-  }
-
-  // The same of and to one rank.
+  // This rank's vector `index` to another, or to all others.
   __device__ void send_to(int rank, std::int64_t index, uint4 words) const {
     put(place(rank, peers_.rank) + index, words);
   }
-  __device__ uint4 receive_from(int rank, std::int64_t index) {
-    uint4* const from = place(peers_.rank, rank) + index;
-    uint4 words = peek(from);
-    wait(from, rank, words);
-    return words;
+  __device__ void send(std::int64_t index, uint4 words) const {
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (is_other(rank)) send_to(rank, index, words);
+    }
+  }
+
+  // Vector `index` of all others below `ranks`, to words[rank].
+  __device__ void receive(std::int64_t index, uint4 (&words)[kRanks], int ranks = kRanks) {
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (is_other(rank) && rank < ranks) words[rank] = peek(place(peers_.rank, rank) + index);
+    }
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (is_other(rank) && rank < ranks) wait(place(peers_.rank, rank) + index, rank, words[rank]);
+    }
   }
 
   // By every thread of every block: counts the blocks that know the turn, whose number may then change. What
@@ -299,32 +289,34 @@ __global__ void __launch_bounds__(kPeerThreads)
   Exchange<kRanks> exchange(peers);
   const unsigned size = peers.size;
   const std::int64_t upper = static_cast<std::int64_t>(peers.slot_bytes / 2 / 16);
-  // f(owner, row, its place among the owner's) for this block's rows that others own.
-  const auto for_others = [&](auto&& f) {
-    for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
+  // Row place * size + owner is that owner's row number `place`.
+  const auto for_others = [&](unsigned place, auto&& f) {
 #pragma unroll
-      for (int owner = 0; owner < kRanks; ++owner) {
-        const unsigned row = place * size + owner;
-        if (exchange.is_other(owner) && row < rows) f(owner, row, place);
-      }
+    for (int owner = 0; owner < kRanks; ++owner) {
+      if (exchange.is_other(owner) && place * size + owner < rows) f(owner, place * size + owner);
     }
   };
-  for_others([&](int owner, unsigned row, unsigned place) {
-    summed.for_held(
-        [&](int, int c) { exchange.send_to(owner, summed.vector_of(place, c), summed.words_of(row, c)); });
-  });
+  for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
+    for_others(place, [&](int owner, unsigned row) {
+      summed.for_held(
+          [&](int, int c) { exchange.send_to(owner, summed.vector_of(place, c), summed.words_of(row, c)); });
+    });
+  }
   exchange.begin_ending();
   for (unsigned place = blockIdx.x; place * size + peers.rank < rows; place += gridDim.x) {
     summed.finish(exchange, peers, place * size + peers.rank, place, [&](int c, const T* normed) {
       exchange.send(upper + summed.vector_of(place, c), sendable(as_words<T>(load_vec<kWidth>(normed))));
     });
   }
-  for_others([&](int owner, unsigned row, unsigned place) {
+  for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
     summed.for_held([&](int, int c) {
-      const uint4 words = exchange.receive_from(owner, upper + summed.vector_of(place, c));
-      store_vec(args.out + row * args.out_stride + c, as_values<T>(words));
+      uint4 words[kRanks];
+      exchange.receive(upper + summed.vector_of(place, c), words, static_cast<int>(rows - place * size));
+      for_others(place, [&](int owner, unsigned row) {
+        store_vec(args.out + row * args.out_stride + c, as_values<T>(words[owner]));
+      });
     });
-  });
+  }
   exchange.end();
 }
 
@@ -421,8 +413,10 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
 // Above so many bytes, among more than two ranks, two trips with less to send take less time than one.
 constexpr std::size_t kOneTripBytes = 512 * 1024;
 
-int norm_trips(const Peers& peers, const Tensor& x) {
-  return peers.size > 2 && x.bytes() > kOneTripBytes && x.dim(0) >= peers.size ? 2 : 1;
+// In two trips every rank has rows in every launch, and half a slot holds two of a rank's at the least.
+int norm_trips(const Peers& peers, const Tensor& x, std::int64_t rows_of_slot) {
+  const bool fits = x.dim(0) >= peers.size && rows_of_slot >= 4;
+  return peers.size > 2 && x.bytes() > kOneTripBytes && fits ? 2 : 1;
 }
 
 template <typename T, int kRanks>
@@ -493,9 +487,8 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
     const bool centered = params.bias.defined();
-    const int trips = norm_trips(peers, x);
-    // A row that is no owner's first is never alone in a launch, so all ranks have a part in each.
     const auto of_slot = static_cast<std::int64_t>(peers.slot_bytes / sizeof(T)) / args.columns;
+    const int trips = norm_trips(peers, x, of_slot);
     const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
     require(at_once > 0, "a row to add up is too long");
     dispatch_ranks(peers, [&]<int kRanks>() {
@@ -503,7 +496,7 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
       for (std::int64_t begin = 0; begin < x.dim(0);) {
         std::int64_t rows = std::min(at_once, x.dim(0) - begin);
         const std::int64_t rest = x.dim(0) - begin - rows;
-        if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;
+        if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;  // too few for all ranks
         launch(context, "all_reduce_add_norm", kernel,
                grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), dim3(threads), 0, peers,
                args, static_cast<unsigned>(rows));
