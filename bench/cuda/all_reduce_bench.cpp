@@ -16,7 +16,7 @@
 namespace quire::cuda::bench {
 namespace {
 
-constexpr std::size_t kSlotBytes = std::size_t{8} << 20;
+constexpr std::size_t kSlotBytes = std::size_t{24} << 20;  // as the ranks of an engine have
 
 // What the ranks' threads share.
 struct Meeting {

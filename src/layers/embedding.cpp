@@ -77,10 +77,18 @@ LmHead::LmHead(const LoadContext& context, const std::string& name, const VocabP
 
 Tensor LmHead::forward(const Tensor& x) const {
   const Tensor local = local_logits_.rows(0, x.dim(0));
-  const Tensor all = logits_.rows(0, x.dim(0));
   ops::linear(backend_, local, x, *weights_);
+  return local;
+}
+
+Tensor LmHead::gather(const Tensor& local) const {
+  const Tensor all = logits_.rows(0, local.dim(0));
   comm_.all_gather(all, local);
   return all.columns(0, vocab_size_);
+}
+
+Tensor LmHead::gather_share(const Tensor& local) const {
+  return comm_.gather_share(logits_.rows(0, local.dim(0)), local).columns(0, vocab_size_);
 }
 
 }  // namespace quire

@@ -40,8 +40,11 @@ class LmHead {
   LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
          const std::string& embedding_name, std::int64_t vocab_size, std::int64_t hidden_size);
 
-  Tensor forward(
-      const Tensor& x) const;  // x [m, hidden_size], m <= max_output_rows; result f32 [m, vocab_size]
+  // x [m, hidden_size], m <= max_output_rows; result f32 [m, this rank's range].
+  Tensor forward(const Tensor& x) const;
+  // Of a result of forward: all ranges, f32 [m, vocab_size]; the same of the rows of Communicator::share_of.
+  Tensor gather(const Tensor& local) const;
+  Tensor gather_share(const Tensor& local) const;
 
  private:
   LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights, std::int64_t vocab_size);

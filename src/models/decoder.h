@@ -52,6 +52,8 @@ class DecoderModel : public Model {
 
   Tensor forward(const ModelInput& input) override;
   Tensor compute_logits(const Tensor& hidden) override { return head_.forward(hidden); }
+  Tensor gather_logits(const Tensor& part) override { return head_.gather(part); }
+  Tensor gather_logits_share(const Tensor& part) override { return head_.gather_share(part); }
 
  private:
   struct Layer {

@@ -241,8 +241,8 @@ class Backend {
                        const ExpertRouting& routing, const Tensor& workspace) = 0;
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) = 0;
-  // ids i32 [tokens]: where slots i32 [tokens] is not negative, the id becomes last_tokens[slot].
-  virtual void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) = 0;
+  // ids i32 [n]: where places i32 [n] is not negative, the id becomes tokens[place].
+  virtual void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) = 0;
   // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
   virtual std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {
     static_cast<void>(max_rows);

@@ -10,6 +10,12 @@ void Communicator::all_reduce_add_norm(Backend& backend, const Tensor& out, cons
   ops::add_norm(backend, out, residual, x, scale, params);
 }
 
+Tensor Communicator::gather_share(const Tensor& out, const Tensor& in) {
+  all_gather(out, in);
+  const auto [begin, count] = share_of(in.dim(0));
+  return out.rows(begin, count);
+}
+
 std::unique_ptr<Communicator> Backend::connect(std::unique_ptr<Communicator> host, const RankOptions&) {
   return host;
 }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "base/error.h"
 #include "ops/backend.h"
 
@@ -9,6 +12,10 @@ namespace quire {
 class LostRank : public Error {
  public:
   using Error::Error;
+};
+
+struct RowRange {
+  std::int64_t begin, count;
 };
 
 // The ranks that share one model by tensor parallelism. One rank is the ordinary case. Every rank calls the
@@ -28,6 +35,9 @@ class Communicator {
                                    const Tensor& x, float scale, const NormParams& params);
   // Puts the ranks' [rows, n] side by side into out [rows, size() * n].
   virtual void all_gather(const Tensor& out, const Tensor& in) = 0;
+  // This rank's share of the rows that all_gather would give, as a part of `out`. The rest of `out` may be
+  // written, too.
+  virtual Tensor gather_share(const Tensor& out, const Tensor& in);
   // Replaces `tensor` on every rank by that of rank `root`.
   virtual void broadcast(const Tensor& tensor, int root) = 0;
   // Error where a rank is known to be gone. For who waits for another rank by other means.
@@ -35,6 +45,13 @@ class Communicator {
   // What is queued waits no longer for other ranks, with whatever result, as far as it can be told to. From
   // any thread.
   virtual void abandon() {}
+
+  // Rows a rank has where they are shared out in order; the last ranks may have fewer.
+  std::int64_t rows_a_share(std::int64_t rows) const { return (rows + size() - 1) / size(); }
+  RowRange share_of(std::int64_t rows) const {
+    const std::int64_t begin = std::min(rank() * rows_a_share(rows), rows);
+    return {begin, std::min(rows_a_share(rows), rows - begin)};
+  }
 };
 
 }  // namespace quire

@@ -96,8 +96,8 @@ class ForwardingBackend : public Backend {
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     inner_.gather_rows(out, x, rows);
   }
-  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override {
-    inner_.fill_last_tokens(ids, slots, last_tokens);
+  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override {
+    inner_.fill_tokens(ids, places, tokens);
   }
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return inner_.sampling_workspace_bytes(max_rows, vocab_size);

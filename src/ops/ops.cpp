@@ -189,11 +189,11 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   backend.gather_rows(out, x, rows);
 }
 
-void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) {
+void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
-  check(backend, slots, DType::kI32, {ids.dim(0)}, "slots");
-  check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
-  backend.fill_last_tokens(ids, slots, last_tokens);
+  check(backend, places, DType::kI32, {ids.dim(0)}, "places");
+  check(backend, tokens, DType::kI32, {tokens.dim(0)}, "tokens");
+  backend.fill_tokens(ids, places, tokens);
 }
 
 void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries) {

@@ -28,7 +28,7 @@ void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x,
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
              const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
-void fill_last_tokens(Backend& backend, const Tensor& ids, const Tensor& slots, const Tensor& last_tokens);
+void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens);
 void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries);
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
                    const LogitsAdjustment& adjustment);

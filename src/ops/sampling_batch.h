@@ -15,6 +15,12 @@ struct SamplingBatch {
   Tensor positions;  // i32 [num_rows] of the sampled token in its sequence: the counter of its random numbers
   Tensor slots;      // i32 [num_rows] entry of last_tokens that the token is also written to
   Tensor workspace;  // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
+
+  SamplingBatch rows(std::int64_t begin, std::int64_t count) const {
+    const auto part = [&](const Tensor& entries) { return entries.rows(begin, count); };
+    return {static_cast<int>(count), part(temperature), part(top_k), part(top_p), part(min_p), part(seeds),
+            part(positions),         part(slots),       workspace};
+  }
 };
 
 }  // namespace quire

@@ -49,6 +49,7 @@ void answer_with(std::vector<float> hidden, SequenceResult& result) {
 ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config,
                          const ModelConfig& model, WeightSource& weights)
     : backend_(backend),
+      comm_(comm),
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
       batch_builder_(backend, config_),
@@ -64,7 +65,9 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
     host_cache_ = cache_layers(host_cache_buffer_, config.num_host_blocks);
   }
   last_tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
-  tokens_ = vector_of(workspace_.allocate(DType::kI32, config.max_num_seqs, 1));
+  const std::int64_t share = comm.rows_a_share(config.max_num_seqs);
+  tokens_ = vector_of(workspace_.allocate(DType::kI32, share * comm.size(), 1));
+  own_tokens_ = vector_of(workspace_.allocate(DType::kI32, share, 1));
   output_rows_ = workspace_.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size);
   const std::size_t token_bytes = static_cast<std::size_t>(config.max_num_seqs) * sizeof(TokenId);
   const std::size_t logprob_bytes = LogprobRows::bytes(config.max_output_rows(), config.max_logprobs);
@@ -103,9 +106,11 @@ void ModelRunner::capture_graphs() {
 
 void ModelRunner::capture_graph(int rows) {
   const StepTensors step = batch_builder_.build(StepPlan{}, stages_.front().inputs, rows);
-  const auto ops = [this, step] {
+  const auto ops = [this, step, rows] {
     const Tensor hidden = forward(step);
-    return std::pair(hidden, model_->compute_logits(hidden));
+    Logits logits{model_->compute_logits(hidden), {}};
+    if (!may_share(rows)) logits.all = model_->gather_logits(logits.part);
+    return std::pair(hidden, logits);
   };
   const auto [hidden, logits] = ops();  // as it must be before it is recorded; no sequence has a length
   // The inputs are written anew for the next one; and while a graph is made, no op may wait for another rank.
@@ -160,7 +165,7 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
     const Tensor hidden = forward(step);
     if (step.sampling.batch.num_rows > 0) {
       const Tensor picked = rows_to_sample(step, hidden);
-      sample(step.sampling, picked, model_->compute_logits(picked), stage, pending);
+      sample(step.sampling, picked, {model_->compute_logits(picked), {}}, stage, pending);
     }
     read_prompts(plan, step, hidden, pending.result);
     pool(plan, hidden, stage, pending);
@@ -177,7 +182,7 @@ void ModelRunner::copy_blocks(const StepTensors& step) {
 }
 
 Tensor ModelRunner::forward(const StepTensors& step) {
-  ops::fill_last_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
+  ops::fill_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
   ops::plan_attention(backend_, step.attention, batch_builder_.attention_shape());
   return model_->forward({step.token_ids, step.attention, cache_});
 }
@@ -188,22 +193,48 @@ Tensor ModelRunner::rows_to_sample(const StepTensors& step, const Tensor& hidden
   return picked;
 }
 
+// Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
+bool ModelRunner::may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
+
 // Of the first rows of `logits`, which were computed from `hidden`; further rows are padding.
-void ModelRunner::sample(const SamplingTensors& sampling, const Tensor& hidden, const Tensor& logits,
+void ModelRunner::sample(const SamplingTensors& sampling, const Tensor& hidden, const Logits& logits,
                          Stage& stage, Pending& pending) {
   const std::int64_t rows = sampling.batch.num_rows;
   const Tensor tokens = tokens_.rows(0, rows);
-  const Tensor to_sample = logits.rows(0, rows);
-  const bool adjusts = sampling.adjustment.num_rows > 0;
-  if (adjusts) ops::adjust_logits(backend_, to_sample, last_tokens_, sampling.adjustment);
-  ops::sample(backend_, tokens, last_tokens_, to_sample, sampling.batch);
+  const bool adjusts = sampling.adjustment.num_rows > 0, reports = sampling.logprobs.num_rows > 0;
+  if (may_share(rows) && !adjusts && !reports) {
+    sample_share(sampling, logits.part.rows(0, rows));
+  } else {
+    const Tensor all =
+        logits.all.defined() ? logits.all.rows(0, rows) : model_->gather_logits(logits.part.rows(0, rows));
+    if (adjusts) ops::adjust_logits(backend_, all, last_tokens_, sampling.adjustment);
+    ops::sample(backend_, tokens, last_tokens_, all, sampling.batch);
+    if (reports) {
+      // Log-probabilities are the model's own: what was changed in place is computed again, in the same
+      // shape.
+      const Tensor raw = adjusts ? model_->gather_logits(model_->compute_logits(hidden).rows(0, rows)) : all;
+      LogprobBatch batch = sampling.logprobs;
+      batch.tokens = tokens;
+      pending.logprobs = report_logprobs(batch, raw, stage.logprobs.data());
+    }
+  }
   backend_.copy(Tensor(stage.tokens.data(), DType::kI32, {rows}), tokens);
-  if (sampling.logprobs.num_rows == 0) return;
-  // Log-probabilities are the model's own: what was changed in place is computed again, in the same shape.
-  const Tensor raw = adjusts ? model_->compute_logits(hidden) : logits;
-  LogprobBatch batch = sampling.logprobs;
-  batch.tokens = tokens;
-  pending.logprobs = report_logprobs(batch, raw.rows(0, rows), stage.logprobs.data());
+}
+
+// Each rank draws for its share of the rows, and tells the others.
+void ModelRunner::sample_share(const SamplingTensors& sampling, const Tensor& part) {
+  const std::int64_t rows = part.dim(0);
+  const std::int64_t share = comm_.rows_a_share(rows);
+  const auto [begin, count] = comm_.share_of(rows);
+  const Tensor logits = model_->gather_logits_share(part);
+  if (count > 0)
+    ops::sample(backend_, own_tokens_.rows(0, count), last_tokens_, logits,
+                sampling.batch.rows(begin, count));
+  const auto as_row = [](const Tensor& tokens, std::int64_t n) {
+    return Tensor(tokens.data(), tokens.dtype(), {1, n}, tokens.device());
+  };
+  comm_.all_gather(as_row(tokens_, share * comm_.size()), as_row(own_tokens_, share));
+  ops::fill_tokens(backend_, last_tokens_, sampling.rows_of_slots, tokens_.rows(0, rows));
 }
 
 // Queues their computation and their copy to `host`, where they will lie as the result says.
@@ -243,7 +274,7 @@ void ModelRunner::read_logits(const Tensor& hidden, SequenceResult& result) {
   result.logits.resize(static_cast<std::size_t>(hidden.dim(0) * vocab));
   for (std::int64_t row = 0; row < hidden.dim(0); row += config_.max_output_rows()) {
     const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), hidden.dim(0) - row);
-    const Tensor rows = model_->compute_logits(hidden.rows(row, count));
+    const Tensor rows = all_logits(hidden.rows(row, count));
     backend_.wait(
         backend_.record());  // a copy to memory that is not pinned waits, too, but looks after no rank
     for (std::int64_t i = 0; i < count; ++i) {
@@ -264,7 +295,7 @@ void ModelRunner::read_prompt_logprobs(const Tensor& hidden, const Tensor& targe
                              .num_top = num_top,
                              .rows = {},
                              .tokens = targets.rows(row, count)};
-    const Tensor logits = model_->compute_logits(hidden.rows(row, count));
+    const Tensor logits = all_logits(hidden.rows(row, count));
     backend_.wait(backend_.record());  // as above
     const LogprobRows rows = report_logprobs(batch, logits, host.data());
     backend_.wait(backend_.record());

@@ -56,12 +56,17 @@ class ModelRunner {
     Buffer hidden;    // [max_output_rows, hidden_size] on the host: of last positions
   };
 
+  struct Logits {
+    Tensor part;  // Model::compute_logits
+    Tensor all;   // gathered of that; undefined: not yet
+  };
+
   // A step of one token a sequence, for `rows` sequences or fewer.
   struct DecodeGraph {
     int rows = 0;
     std::unique_ptr<Graph> graph;
     Tensor hidden;  // [rows, hidden_size]: what the logits are computed from
-    Tensor logits;  // f32 [rows, vocab_size]
+    Logits logits;
   };
 
   std::vector<KvCacheLayer> cache_layers(const Buffer& buffer, int num_blocks) const;
@@ -72,8 +77,11 @@ class ModelRunner {
   const DecodeGraph* find_graph(const StepPlan& plan) const;
   Tensor forward(const StepTensors& step);
   Tensor rows_to_sample(const StepTensors& step, const Tensor& hidden);
-  void sample(const SamplingTensors& sampling, const Tensor& hidden, const Tensor& logits, Stage& stage,
+  void sample(const SamplingTensors& sampling, const Tensor& hidden, const Logits& logits, Stage& stage,
               Pending& pending);
+  bool may_share(std::int64_t rows) const;
+  void sample_share(const SamplingTensors& sampling, const Tensor& part);
+  Tensor all_logits(const Tensor& hidden) { return model_->gather_logits(model_->compute_logits(hidden)); }
   LogprobRows report_logprobs(const LogprobBatch& batch, const Tensor& logits, void* host);
   void read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden, StepResult& result);
   void read_logits(const Tensor& hidden, SequenceResult& result);
@@ -82,6 +90,7 @@ class ModelRunner {
   Tensor last_hidden_row(const Stage& stage, std::size_t row) const;
 
   Backend& backend_;
+  Communicator& comm_;
   RuntimeConfig config_;
   Workspace workspace_;
   std::unique_ptr<Model> model_;
@@ -92,7 +101,8 @@ class ModelRunner {
   BatchBuilder batch_builder_;
   HiddenSums hidden_sums_;
   Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
-  Tensor tokens_;                    // i32 [max_num_seqs]: this step's samples
+  Tensor tokens_;                    // i32 [max_num_seqs or more]: this step's samples
+  Tensor own_tokens_;                // i32: those that this rank drew, where ranks share them out
   Tensor output_rows_;               // [max_output_rows, hidden_size]: hidden states that are sampled from
   Buffer logprobs_;                  // of one call of log_probs
   std::vector<DecodeGraph> graphs_;  // by rows, the smallest first

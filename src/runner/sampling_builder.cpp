@@ -30,7 +30,7 @@ SamplingBuilder::SamplingBuilder(Backend& backend, const RuntimeConfig& config)
 
 std::size_t SamplingBuilder::staging_bytes() const {
   const auto rows = static_cast<std::size_t>(config_.max_output_rows());
-  constexpr std::size_t kArrays = 18;  // of the batch, the adjustment and the logprobs, with an entry a row
+  constexpr std::size_t kArrays = 19;  // of the batch, the adjustment and the logprobs, with an entry a row
   constexpr std::size_t kBiases = SamplingState::kMaxBiases * (sizeof(TokenId) + sizeof(float));
   constexpr std::size_t kMasks =
       (SamplingState::kMaxStopIds + SamplingState::kMaxBadWords) * 2 * sizeof(TokenId);
@@ -83,6 +83,9 @@ void SamplingBuilder::stage_rows(const StepPlan& plan, StagingArea& staging, Sam
   const auto seeds = staging.take<std::int64_t>(DType::kI64, n, batch.seeds);
   const auto positions = staging.take<std::int32_t>(DType::kI32, n, batch.positions);
   const auto slots = staging.take<std::int32_t>(DType::kI32, n, batch.slots);
+  const auto rows_of_slots =
+      staging.take<std::int32_t>(DType::kI32, std::ssize(slots_), tensors.rows_of_slots);
+  std::fill(rows_of_slots.begin(), rows_of_slots.end(), -1);
 
   std::size_t row = 0;
   std::int32_t token = 0;
@@ -98,6 +101,7 @@ void SamplingBuilder::stage_rows(const StepPlan& plan, StagingArea& staging, Sam
     seeds[row] = static_cast<std::int64_t>(state.seed);
     positions[row] = sequence.first_position + sequence.num_tokens;
     slots[row] = sequence.slot;
+    rows_of_slots[static_cast<std::size_t>(sequence.slot)] = static_cast<std::int32_t>(row);
     ++row;
   }
 }

@@ -10,7 +10,8 @@ namespace quire {
 
 // The sampling side of a step plan as tensors on the device.
 struct SamplingTensors {
-  Tensor rows;  // i32 [rows]: rows of the hidden states to sample from
+  Tensor rows;           // i32 [rows]: rows of the hidden states to sample from
+  Tensor rows_of_slots;  // i32 [max_num_seqs]: the place of a slot's entry in that and in the batch, or -1
   SamplingBatch batch;
   LogitsAdjustment adjustment;
   LogprobBatch logprobs;  // of sampled tokens; its tokens are those sampled

@@ -401,7 +401,7 @@ TEST_F(BookkeepingTest, FillLastTokensReplacesTheIdsThatHaveASlot) {
   std::iota(last.begin(), last.end(), 5000);
   for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = i % 3 == 0 ? -1 : static_cast<int>(i * 7 % 300);
   const DeviceTensor device_ids(ints(ids)), device_slots(ints(slots)), device_last(ints(last));
-  fill_last_tokens(context_, device_ids.tensor(), device_slots.tensor(), device_last.tensor());
+  fill_tokens(context_, device_ids.tensor(), device_slots.tensor(), device_last.tensor());
   std::vector<std::int32_t> filled(1000);
   device_ids.download(ints(filled));
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -214,6 +214,35 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     });
   }
 
+  // Rank r gets rows from r * share on; the last ranks may have fewer.
+  template <typename T>
+  void expect_shares_gathered(std::uint32_t seed, std::int64_t rows, std::int64_t columns) {
+    const std::int64_t share = (rows + size() - 1) / size();
+    std::vector<Tensor> ins, outs;
+    on_all([&](int r) {
+      ins.push_back(rank(r).upload(rank_values<T>(r, seed, rows * columns), {rows, columns}));
+      outs.push_back(rank(r).upload(std::vector<T>(static_cast<std::size_t>(share * columns * size())),
+                                    {share, columns * size()}));
+    });
+    on_all([&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      peer_gather_share(rank(r).context(), peers(r), outs[i], ins[i]);
+    });
+    on_all([&](int r) {
+      auto result = rank(r).download<T>(outs[static_cast<std::size_t>(r)]);
+      std::vector<T> expected;
+      for (std::int64_t row = r * share; row < std::min((r + 1) * share, rows); ++row) {
+        for (int from = 0; from < size(); ++from) {
+          const auto values = rank_values<T>(from, seed, rows * columns);
+          expected.insert(expected.end(), values.begin() + row * columns,
+                          values.begin() + (row + 1) * columns);
+        }
+      }
+      result.resize(expected.size());
+      EXPECT_TRUE(same_bits(result, expected)) << r << ", " << rows << " rows";
+    });
+  }
+
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Peers> peers_;
   PeerSigns* signs_ = nullptr;
@@ -253,6 +282,16 @@ TEST_P(PeerCollectivesTest, PartsComeToLieSideBySide) {
   for (const auto& [rows, columns] : {std::pair{1, 4000}, {5, 3}, {70, 512}, {2, 257}, {1, 1}}) {
     expect_gathered<float>(++seed, rows, columns);
     if (columns % 2 == 0) expect_gathered<BFloat16>(++seed, rows, columns);
+  }
+}
+
+// Among others, since a rank that gets nothing in one of them would run ahead.
+TEST_P(PeerCollectivesTest, SharesOfRowsComeToLieSideBySide) {
+  std::uint32_t seed = 0;
+  for (const auto& [rows, columns] : {std::pair{8, 4000}, {5, 3}, {1, 64}, {57, 512}, {9, 257}, {20, 2048}}) {
+    expect_shares_gathered<float>(++seed, rows, columns);
+    expect_sums<float>(++seed, rows);
+    if (columns % 2 == 0) expect_shares_gathered<BFloat16>(++seed, rows, columns);
   }
 }
 

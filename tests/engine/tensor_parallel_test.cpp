@@ -168,6 +168,35 @@ TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
   }
 }
 
+// More than ranks share out among them, and at first some that cannot be drawn by one rank alone.
+std::vector<std::vector<TokenId>> draws(const std::string& device, int ranks) {
+  const EngineConfig config = config_of("qwen3", ranks, "float32", device);
+  Engine engine(config, open_model(config.model));
+  std::vector<std::future<RequestOutput>> outputs;
+  for (int i = 0; i < 19; ++i) {
+    EngineRequest request = greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i % 3)), 30 + i);
+    if (i % 4 != 0) request.params.temperature = 0.9F;
+    if (i % 4 == 2) request.params.top_p = 0.9F;
+    request.params.seed = 100 + static_cast<std::uint64_t>(i);
+    if (i == 5 || i == 17) {
+      request.params.presence_penalty = 0.5F;
+      request.params.logprobs = 2;
+      request.params.max_tokens = 9;
+    }
+    outputs.push_back(testing::submit(engine, std::move(request)));
+  }
+  std::vector<std::vector<TokenId>> result;
+  for (auto& output : outputs) result.push_back(output.get().outputs.front().token_ids);
+  return result;
+}
+
+TEST(RankGroupTest, ManySequencesAreDrawnAsByOneRank) {
+  for (const int ranks : {2, 4}) {
+    for (const std::string& device : devices(ranks))
+      EXPECT_EQ(draws(device, ranks), draws(device, 1)) << device;
+  }
+}
+
 TEST(RankGroupTest, NcclGivesTheSameTokens) {
   if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   SchedulerStats stats;

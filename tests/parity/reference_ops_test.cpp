@@ -163,7 +163,7 @@ TEST_P(ReferenceOpsTest, GatherRowsAndFillLastTokensCopyWhatIsNamed) {
     EXPECT_EQ(out.at(1, i), x.at(1, i));
   }
   std::vector<std::int32_t> ids = {10, 11, 12}, slots = {-1, 1, 0}, last = {70, 71};
-  ops::fill_last_tokens(*backend_, ints(ids), ints(slots), ints(last));
+  ops::fill_tokens(*backend_, ints(ids), ints(slots), ints(last));
   EXPECT_EQ(ids, (std::vector<std::int32_t>{10, 71, 70}));
 }
 

@@ -304,8 +304,8 @@ void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& 
   cuda::gather_rows(context(), out, x, rows);
 }
 
-void CudaBackend::fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) {
-  cuda::fill_last_tokens(context(), ids, slots, last_tokens);
+void CudaBackend::fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
+  cuda::fill_tokens(context(), ids, places, tokens);
 }
 
 std::size_t CudaBackend::sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {

@@ -65,7 +65,7 @@ class CudaBackend final : public Backend {
   void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
                const Tensor& workspace) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
-  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
+  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override;
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;
   void set_token_states(const Tensor& slot_states, const Tensor& entries) override;
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,

@@ -19,7 +19,7 @@ namespace quire::cuda {
 namespace {
 
 // That a rank can send to another in one launch.
-constexpr std::size_t kSlotBytes = std::size_t{8} << 20;
+constexpr std::size_t kSlotBytes = std::size_t{24} << 20;
 
 // A text that fits a message of fixed size, cut off if need be.
 template <std::size_t kSize>
@@ -195,9 +195,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   void all_gather(const Tensor& out, const Tensor& in) override {
-    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dtype() == in.dtype() && out.dim(0) == in.dim(0) &&
-                    out.dim(1) == size_ * in.dim(1),
-                "all_gather of {} into {}", in.describe(), out.describe());
+    check_fit(out, in);
     if (in.numel() == 0) return;
     const LaunchContext& context = backend_.context();
     if (peers_) {
@@ -205,6 +203,14 @@ class CudaCommunicator final : public Communicator {
     } else {
       nccl_->all_gather(out, in);
     }
+  }
+
+  Tensor gather_share(const Tensor& out, const Tensor& in) override {
+    if (!peers_) return Communicator::gather_share(out, in);
+    check_fit(out, in);
+    if (in.numel() > 0)
+      peer_gather_share(backend_.context(), peers_->peers(), out.rows(0, rows_a_share(in.dim(0))), in);
+    return out.rows(0, share_of(in.dim(0)).count);
   }
 
   void broadcast(const Tensor& tensor, int root) override {
@@ -221,6 +227,12 @@ class CudaCommunicator final : public Communicator {
   void abandon() override { watch_->abandon(); }
 
  private:
+  void check_fit(const Tensor& out, const Tensor& in) const {
+    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dtype() == in.dtype() && out.dim(0) == in.dim(0) &&
+                    out.dim(1) == size_ * in.dim(1),
+                "gathering {} into {}", in.describe(), out.describe());
+  }
+
   CudaBackend& backend_;
   const int rank_, size_;
   std::unique_ptr<PeerMemory> peers_;

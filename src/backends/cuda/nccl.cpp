@@ -78,8 +78,8 @@ void NcclRanks::all_gather(const Tensor& out, const Tensor& in) {
   nccl_.check(nccl_.group_start(), "all_gather");
   ncclResult_t result = ncclSuccess;
   for (std::int64_t row = 0; row < in.dim(0) && result == ncclSuccess; ++row) {
-    result = nccl_.all_gather(in.rows(row, 1).data(), out.rows(row, 1).data(),
-                              static_cast<std::size_t>(in.dim(1)), data_type(in.dtype()), comm_, stream_);
+    const Tensor part = in.rows(row, 1);
+    result = nccl_.all_gather(part.data(), out.rows(row, 1).data(), part.bytes(), ncclChar, comm_, stream_);
   }
   const ncclResult_t ended = nccl_.group_end();
   nccl_.check(result, "all_gather");

@@ -86,10 +86,10 @@ void ReferenceBackend::gather_rows(const Tensor& out, const Tensor& x, const Ten
   }
 }
 
-void ReferenceBackend::fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) {
+void ReferenceBackend::fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   for (std::int64_t t = 0; t < ids.dim(0); ++t) {
-    const std::int32_t slot = slots.data_as<const std::int32_t>()[t];
-    if (slot >= 0) ids.data_as<std::int32_t>()[t] = last_tokens.data_as<const std::int32_t>()[slot];
+    const std::int32_t place = places.data_as<const std::int32_t>()[t];
+    if (place >= 0) ids.data_as<std::int32_t>()[t] = tokens.data_as<const std::int32_t>()[place];
   }
 }
 

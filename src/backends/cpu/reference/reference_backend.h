@@ -41,7 +41,7 @@ class ReferenceBackend : public Backend {
   void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
                const Tensor& workspace) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
-  void fill_last_tokens(const Tensor& ids, const Tensor& slots, const Tensor& last_tokens) override;
+  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override;
   void set_token_states(const Tensor& slot_states, const Tensor& entries) override;
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                      const LogitsAdjustment& adjustment) override;

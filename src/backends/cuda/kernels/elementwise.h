@@ -26,8 +26,7 @@ void prepare_attention(const LaunchContext& context, const AttentionInput& input
 void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up);
 void gelu(const LaunchContext& context, const Tensor& out, const Tensor& x);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
-void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
-                      const Tensor& last_tokens);
+void fill_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places, const Tensor& tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);
 void copy_blocks(const LaunchContext& context, std::span<const KvCacheLayer> to,
                  std::span<const KvCacheLayer> from, const Tensor& pairs);

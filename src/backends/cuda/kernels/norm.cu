@@ -68,9 +68,11 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out>
       sum += squares(updated<kWidth>(residual, x, args.scale, c), 0);
   }
   normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
-  for_held([&](int v, int c) { normed.write(out + c, held[v], weight[v], args.bias + c); });
+  for_held(
+      [&](int v, int c) { store_vec(out + c, normed.template of<Out>(held[v], weight[v], args.bias + c)); });
   for (int c = rest; c < args.columns; c += step) {
-    normed.write(out + c, load_vec<kWidth>(residual + c), load_vec<kWidth>(args.weight + c), args.bias + c);
+    store_vec(out + c, normed.template of<Out>(load_vec<kWidth>(residual + c),
+                                               load_vec<kWidth>(args.weight + c), args.bias + c));
   }
 }
 

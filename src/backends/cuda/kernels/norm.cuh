@@ -55,9 +55,9 @@ struct Normed {
   float center;
   float inverse;
 
-  template <int kWidth, typename Out>
-  __device__ void write(Out* out, const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
-                        const float* bias) const {
+  template <typename Out, int kWidth>
+  __device__ Vec<Out, kWidth> of(const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
+                                 const float* bias) const {
     Vec<Out, kWidth> normed;
     if constexpr (kCentered) {
       const auto shift = load_vec<kWidth>(bias);
@@ -71,7 +71,7 @@ struct Normed {
       for (int i = 0; i < kWidth; ++i)
         normed.values[i] = narrow<Out>(values.values[i] * inverse * weight.values[i]);
     }
-    store_vec(out, normed);
+    return normed;
   }
 };
 

@@ -251,8 +251,9 @@ class SummedRow {
     normed.inverse = rsqrtf(block_sum(sum) / columns + args_.eps);
     T* out = args_.out + row * args_.out_stride;
     for_held([&](int v, int c) {
-      normed.write(out + c, held[v], weight_[v], args_.bias + c);
-      sent(c, out + c);
+      const auto values = normed.template of<T>(held[v], weight_[v], args_.bias + c);
+      store_vec(out + c, values);
+      sent(c, as_words<T>(values));
     });
     __syncthreads();  // before the next row's sums
   }
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   const auto send = [&](unsigned row) {
     summed.for_held([&](int, int c) { exchange.send(summed.vector_of(row, c), summed.words_of(row, c)); });
   };
-  const auto receive = [&](unsigned row) { summed.finish(exchange, peers, row, row, [](int, const T*) {}); };
+  const auto receive = [&](unsigned row) { summed.finish(exchange, peers, row, row, [](int, uint4) {}); };
   exchange_all(exchange, blockIdx.x, gridDim.x, rows, send, receive);
 }
 
@@ -282,7 +283,6 @@ template <typename T, int kRanks, int kHeld, bool kCentered>
 __global__ void __launch_bounds__(kPeerThreads)
     scatter_norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
                         unsigned rows) {
-  constexpr int kWidth = 16 / sizeof(T);
   admit_next_kernel();
   SummedRow<T, kRanks, kHeld, kCentered> summed(args);
   wait_for_kernels();
@@ -304,8 +304,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   }
   exchange.begin_ending();
   for (unsigned place = blockIdx.x; place * size + peers.rank < rows; place += gridDim.x) {
-    summed.finish(exchange, peers, place * size + peers.rank, place, [&](int c, const T* normed) {
-      exchange.send(upper + summed.vector_of(place, c), sendable(as_words<T>(load_vec<kWidth>(normed))));
+    summed.finish(exchange, peers, place * size + peers.rank, place, [&](int c, uint4 normed) {
+      exchange.send(upper + summed.vector_of(place, c), sendable(normed));
     });
   }
   for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
@@ -320,11 +320,13 @@ __global__ void __launch_bounds__(kPeerThreads)
   exchange.end();
 }
 
-// Words of 4 bytes, kWidth of them a vector; a vector takes 16 bytes of a slot.
+// Words of 4 bytes, kWidth of them a vector; a vector takes 16 bytes of a slot. Rank r gets rows from
+// r * share on, and where there are no more of them the last one again: every rank gets something, always.
 struct CopyArgs {
   const unsigned* in;
   unsigned* out;
-  unsigned rows, vectors;  // vectors of a row
+  unsigned rows, vectors;  // that a rank gets; vectors of a row
+  unsigned share, last_row;
   std::int64_t in_stride, out_stride, sender_stride;
   unsigned kept;  // a bit for each rank whose vectors are wanted
 };
@@ -345,18 +347,27 @@ __global__ void __launch_bounds__(kPeerThreads)
       *to = words.x;
     }
   };
-  const auto send = [&](unsigned index) {
-    const unsigned* from =
-        args.in + (index / args.vectors) * args.in_stride + (index % args.vectors) * kWidth;
+  const auto read = [&](unsigned row, unsigned index) {
+    const unsigned* from = args.in + row * args.in_stride + (index % args.vectors) * kWidth;
     uint4 words{};
     if constexpr (kWidth == 4) {
       words = *reinterpret_cast<const uint4*>(from);
     } else {
       words.x = *from;
     }
-    words = sendable(words);
-    exchange.send(index, words);
-    keep(index, peers.rank, words);
+    return sendable(words);
+  };
+  const auto send = [&](unsigned index) {
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank >= peers.size) break;
+      const uint4 words = read(min(rank * args.share + index / args.vectors, args.last_row), index);
+      if (rank == peers.rank) {
+        keep(index, rank, words);
+      } else {
+        exchange.send_to(rank, index, words);
+      }
+    }
   };
   const auto receive = [&](unsigned index) {
     uint4 words[kRanks];
@@ -394,6 +405,13 @@ dim3 grid_of(const Peers& peers, std::int64_t pieces, unsigned threads) {
 
 constexpr unsigned kFlatThreads = 256;
 
+std::int64_t words_of(const Tensor& tensor, std::int64_t elements) {
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(tensor.dtype()));
+  require(bytes % 4 == 0, "rows to gather are no whole words");
+  return bytes / 4;
+}
+
+// rows: that a rank gets.
 template <int kWidth>
 void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, std::int64_t rows) {
   const auto at_once = static_cast<std::int64_t>(peers.slot_bytes / 16 / args.vectors);
@@ -406,7 +424,31 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
       launch(context, "all_gather", copy_kernel<kWidth, kRanks>, grid, dim3(kFlatThreads), 0, peers, args);
     });
     args.in += args.rows * args.in_stride;
+    args.last_row -= args.rows;
     args.out += args.rows * args.out_stride;
+  }
+}
+
+// Of `in` to each rank the rows from rank * share on, as many as `out` has.
+void copy_side_by_side(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in,
+                       std::int64_t share) {
+  const std::int64_t words = words_of(in, in.dim(1));
+  CopyArgs args{.in = in.data_as<const unsigned>(),
+                .out = out.data_as<unsigned>(),
+                .rows = 0,
+                .vectors = static_cast<unsigned>(words),
+                .share = static_cast<unsigned>(share),
+                .last_row = static_cast<unsigned>(in.dim(0) - 1),
+                .in_stride = words_of(in, in.stride(0)),
+                .out_stride = words_of(out, out.stride(0)),
+                .sender_stride = words,
+                .kept = ~0U};
+  const int width = 16 / static_cast<int>(size_of(in.dtype()));
+  if (splits_into(in, width) && splits_into(out, width)) {
+    args.vectors /= 4;
+    copy_rows<4>(context, peers, args, out.dim(0));
+  } else {
+    copy_rows<1>(context, peers, args, out.dim(0));
   }
 }
 
@@ -429,12 +471,6 @@ auto norm_kernel_of(int trips, int held, bool centered) {
   if (held == 1)
     return centered ? scatter_norm_kernel<T, kRanks, 1, true> : scatter_norm_kernel<T, kRanks, 1, false>;
   return centered ? scatter_norm_kernel<T, kRanks, 2, true> : scatter_norm_kernel<T, kRanks, 2, false>;
-}
-
-std::int64_t words_of(const Tensor& tensor, std::int64_t elements) {
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(tensor.dtype()));
-  require(bytes % 4 == 0, "rows to gather are no whole words");
-  return bytes / 4;
 }
 
 }  // namespace
@@ -510,22 +546,12 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
 }
 
 void peer_all_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in) {
-  const std::int64_t words = words_of(in, in.dim(1));
-  CopyArgs args{.in = in.data_as<const unsigned>(),
-                .out = out.data_as<unsigned>(),
-                .rows = 0,
-                .vectors = static_cast<unsigned>(words),
-                .in_stride = words_of(in, in.stride(0)),
-                .out_stride = words_of(out, out.stride(0)),
-                .sender_stride = words,
-                .kept = ~0U};
-  const int width = 16 / static_cast<int>(size_of(in.dtype()));
-  if (splits_into(in, width) && splits_into(out, width)) {
-    args.vectors /= 4;
-    copy_rows<4>(context, peers, args, in.dim(0));
-  } else {
-    copy_rows<1>(context, peers, args, in.dim(0));
-  }
+  copy_side_by_side(context, peers, out, in, 0);
+}
+
+void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out,
+                       const Tensor& in) {
+  copy_side_by_side(context, peers, out, in, out.dim(0));
 }
 
 void peer_broadcast(const LaunchContext& context, const Peers& peers, const Tensor& tensor, int root) {
@@ -534,6 +560,8 @@ void peer_broadcast(const LaunchContext& context, const Peers& peers, const Tens
                       .out = tensor.data_as<unsigned>(),
                       .rows = 0,
                       .vectors = 1,
+                      .share = 0,
+                      .last_row = static_cast<unsigned>(words_of(tensor, tensor.numel()) - 1),
                       .in_stride = 1,
                       .out_stride = 1,
                       .sender_stride = 0,

@@ -58,6 +58,9 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                               const Tensor& residual, const Tensor& x, float scale, const NormParams& params);
 // A row of `in` must fit a slot when each element takes 16 bytes.
 void peer_all_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
+// The same of a share of the rows: out has as many as Communicator::rows_a_share says; what a rank's own
+// share has less is filled up.
+void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
 // tensor: contiguous, a multiple of 4 bytes.
 void peer_broadcast(const LaunchContext& context, const Peers& peers, const Tensor& tensor, int root);
 

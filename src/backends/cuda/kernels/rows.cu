@@ -94,13 +94,13 @@ __global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::in
   out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
 }
 
-__global__ void fill_last_tokens_kernel(int* ids, const int* slots, const int* last_tokens, int count) {
+__global__ void fill_tokens_kernel(int* ids, const int* places, const int* tokens, int count) {
   admit_next_kernel();
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   wait_for_kernels();
-  const int slot = slots[i];
-  if (slot >= 0) ids[i] = last_tokens[slot];
+  const int place = places[i];
+  if (place >= 0) ids[i] = tokens[place];
 }
 
 __global__ void update_block_tables_kernel(int* tables, const int* entries, std::int64_t stride, int count) {
@@ -180,13 +180,12 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
   });
 }
 
-void fill_last_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& slots,
-                      const Tensor& last_tokens) {
+void fill_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
+                 const Tensor& tokens) {
   const auto count = static_cast<int>(ids.dim(0));
   if (count == 0) return;
-  launch(context, "fill_last_tokens", fill_last_tokens_kernel, dim3(ceil_div(count, kMaxThreads)),
-         dim3(kMaxThreads), 0, ids.data_as<int>(), slots.data_as<const int>(),
-         last_tokens.data_as<const int>(), count);
+  launch(context, "fill_tokens", fill_tokens_kernel, dim3(ceil_div(count, kMaxThreads)), dim3(kMaxThreads), 0,
+         ids.data_as<int>(), places.data_as<const int>(), tokens.data_as<const int>(), count);
 }
 
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries) {
