@@ -41,7 +41,8 @@ class Model {
   // This rank's part of the logits, f32 [m, n], of hidden states [m, hidden_size], m <= max_output_rows,
   // until the next call.
   virtual Tensor compute_logits(const Tensor& hidden) = 0;
-  // Logits f32 [m, vocab_size] of the parts of all ranks, until the next call of these three.
+  // Logits f32 [m, vocab_size] of the parts of all ranks, until the next call of this, the one before or the
+  // one after.
   virtual Tensor gather_logits(const Tensor& part) = 0;
   // The same, of this rank's share of the rows alone (Communicator::share_of).
   virtual Tensor gather_logits_share(const Tensor& part) = 0;

@@ -29,17 +29,16 @@ class Communicator {
   // Replaces `tensor` by the sum over all ranks, added in rank order. (NCCL has an order of its own.)
   virtual void all_reduce(const Tensor& tensor) = 0;
   // `backend`.add_norm of the sum of x over all ranks. x may be written on the way. A rank may leave some
-  // rows of the residual as they were: those it will not need in further calls with this shape. Nothing else
-  // is to read it.
+  // rows of the residual as they were: those it will not need in further calls with tensors of these shapes
+  // and types. Nothing else is to read it.
   virtual void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual,
                                    const Tensor& x, float scale, const NormParams& params);
-  // Puts the ranks' [rows, n] side by side into out [rows, size() * n].
+  // Puts the ranks' [rows, n] side by side into out [rows, size() * n]. Of floats: four bytes of all ones, a
+  // NaN, may become another; integers pass where none is -1.
   virtual void all_gather(const Tensor& out, const Tensor& in) = 0;
   // This rank's share of the rows that all_gather would give, as a part of `out`. The rest of `out` may be
   // written, too.
   virtual Tensor gather_share(const Tensor& out, const Tensor& in);
-  // Replaces `tensor` on every rank by that of rank `root`.
-  virtual void broadcast(const Tensor& tensor, int root) = 0;
   // Error where a rank is known to be gone. For who waits for another rank by other means.
   virtual void check_ranks() {}
   // What is queued waits no longer for other ranks, with whatever result, as far as it can be told to. From

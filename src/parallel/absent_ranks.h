@@ -17,7 +17,6 @@ class AbsentRanks : public Communicator {
   int size() const override { return size_; }
   void all_reduce(const Tensor&) override { QUIRE_CHECK(false, "nobody to add to"); }
   void all_gather(const Tensor&, const Tensor&) override { QUIRE_CHECK(false, "nobody to gather from"); }
-  void broadcast(const Tensor&, int) override { QUIRE_CHECK(false, "nobody to send to"); }
 
  private:
   int rank_;

@@ -48,10 +48,9 @@ struct alignas(64) ThreadRanks::Call {
   std::string_view operation;
   Tensor in;
   Tensor out;  // of all_gather; else `in` again
-  int root = 0;
 
   std::string describe() const {
-    return format_text("{} of {} into {} (root {})", operation, in.describe(), out.describe(), root);
+    return format_text("{} of {} into {}", operation, in.describe(), out.describe());
   }
 };
 
@@ -78,7 +77,7 @@ class ThreadRanks::Meeting {
     for (int r = 0; r < ranks_.size_; ++r) {
       const Call& other = call(r);
       QUIRE_CHECK(other.operation == first.operation && same_shape(other.in, first.in) &&
-                      same_shape(other.out, first.out) && other.root == first.root,
+                      same_shape(other.out, first.out),
                   "rank 0 calls {}, rank {} calls {}", first.describe(), r, other.describe());
       QUIRE_CHECK(in_memory(other.in) && in_memory(other.out), "{}", other.describe());
     }
@@ -134,14 +133,6 @@ class ThreadRanks::Rank : public Communicator {
       const Tensor to = out.columns(r * in.dim(1), in.dim(1));
       for (std::int64_t row = 0; row < in.dim(0); ++row) copy_elements(to.rows(row, 1), from.rows(row, 1));
     }
-  }
-
-  void broadcast(const Tensor& tensor, int root) override {
-    const Meeting meeting(ranks_, rank_, {"broadcast", tensor, tensor, root});
-    meeting.check_same();
-    meeting.check_contiguous();
-    QUIRE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
-    copy_elements(tensor, meeting.call(root).in);
   }
 
   void check_ranks() override {

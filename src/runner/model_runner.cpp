@@ -202,6 +202,7 @@ void ModelRunner::sample(const SamplingTensors& sampling, const Tensor& hidden, 
   const std::int64_t rows = sampling.batch.num_rows;
   const Tensor tokens = tokens_.rows(0, rows);
   const bool adjusts = sampling.adjustment.num_rows > 0, reports = sampling.logprobs.num_rows > 0;
+  // Rows change with the help of token states, which are to be the same on every rank, and rank 0 reports.
   if (may_share(rows) && !adjusts && !reports) {
     sample_share(sampling, logits.part.rows(0, rows));
   } else {
@@ -233,6 +234,7 @@ void ModelRunner::sample_share(const SamplingTensors& sampling, const Tensor& pa
   const auto as_row = [](const Tensor& tokens, std::int64_t n) {
     return Tensor(tokens.data(), tokens.dtype(), {1, n}, tokens.device());
   };
+  static_assert(SequenceResult::kInvalidLogits != -1, "all_gather may change it");
   comm_.all_gather(as_row(tokens_, share * comm_.size()), as_row(own_tokens_, share));
   ops::fill_tokens(backend_, last_tokens_, sampling.rows_of_slots, tokens_.rows(0, rows));
 }

@@ -30,13 +30,14 @@ SamplingBuilder::SamplingBuilder(Backend& backend, const RuntimeConfig& config)
 
 std::size_t SamplingBuilder::staging_bytes() const {
   const auto rows = static_cast<std::size_t>(config_.max_output_rows());
-  constexpr std::size_t kArrays = 19;  // of the batch, the adjustment and the logprobs, with an entry a row
+  constexpr std::size_t kArrays = 18;  // of the batch, the adjustment and the logprobs, with an entry a row
   constexpr std::size_t kBiases = SamplingState::kMaxBiases * (sizeof(TokenId) + sizeof(float));
   constexpr std::size_t kMasks =
       (SamplingState::kMaxStopIds + SamplingState::kMaxBadWords) * 2 * sizeof(TokenId);
-  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 5);
+  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 6);
   const std::size_t targets = static_cast<std::size_t>(config_.max_num_batched_tokens) * sizeof(TokenId);
-  return targets + kArrays * (rows + 1) * sizeof(std::int64_t) + rows * (kBiases + kMasks) + kAlignmentSlack;
+  return targets + slots_.size() * sizeof(std::int32_t) + kArrays * (rows + 1) * sizeof(std::int64_t) +
+         rows * (kBiases + kMasks) + kAlignmentSlack;
 }
 
 void SamplingBuilder::start(const SequencePlan& plan) {

@@ -395,7 +395,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, ElementwiseTest, ::testing::Values(DType::kF32,
 
 class BookkeepingTest : public testing::DeviceTest {};
 
-TEST_F(BookkeepingTest, FillLastTokensReplacesTheIdsThatHaveASlot) {
+TEST_F(BookkeepingTest, FillTokensReplacesTheIdsThatHaveAPlace) {
   std::vector<std::int32_t> ids(1000), slots(1000), last(300);
   std::iota(ids.begin(), ids.end(), 0);
   std::iota(last.begin(), last.end(), 5000);

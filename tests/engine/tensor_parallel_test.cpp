@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "engine/submit.h"
+#include "inspect/shapes.h"
 #include "inspect/verify.h"
 #include "models/model.h"
 
@@ -168,9 +169,10 @@ TEST(RankGroupTest, PreemptionAndPrefixHitsChangeNothing) {
   }
 }
 
-// More than ranks share out among them, and at first some that cannot be drawn by one rank alone.
+// 19 at first, of which two cannot be drawn by one rank alone, then fewer and fewer.
 std::vector<std::vector<TokenId>> draws(const std::string& device, int ranks) {
-  const EngineConfig config = config_of("qwen3", ranks, "float32", device);
+  EngineConfig config = config_of("qwen3", ranks, "float32", device);
+  config.max_num_seqs = 24;
   Engine engine(config, open_model(config.model));
   std::vector<std::future<RequestOutput>> outputs;
   for (int i = 0; i < 19; ++i) {
@@ -197,33 +199,59 @@ TEST(RankGroupTest, ManySequencesAreDrawnAsByOneRank) {
   }
 }
 
+// Sums of such sizes go in two trips.
+TEST(RankGroupTest, LongPromptsOverFourGpusGiveTheTokensOfOne) {
+  if (num_gpus() < 4) GTEST_SKIP() << "no four GPUs here";
+  const auto tokens = [](int ranks) {
+    EngineConfig config;
+    config.device = "cuda";
+    config.dtype = "float32";
+    config.max_num_batched_tokens = 700;
+    config.kv_cache_memory = std::uint64_t{1} << 30;
+    config.tensor_parallel_size = ranks;
+    Engine engine(config, random_model(find_shape("qwen3-0.6b")));
+    std::vector<std::future<RequestOutput>> outputs;
+    for (int i = 0; i < 3; ++i) {
+      std::vector<TokenId> prompt;
+      for (int t = 0; t < 900 + i; ++t) prompt.push_back((t * 7919 + i * 101) % 150'000);
+      outputs.push_back(testing::submit(engine, greedy(std::move(prompt), 12)));
+    }
+    std::vector<std::vector<TokenId>> result;
+    for (auto& output : outputs) result.push_back(output.get().outputs.front().token_ids);
+    return result;
+  };
+  EXPECT_EQ(tokens(4), tokens(1));
+}
+
 TEST(RankGroupTest, NcclGivesTheSameTokens) {
   if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   SchedulerStats stats;
   EXPECT_EQ(crowd("cuda", 2, &stats, true), crowd("cuda", 1, &stats));
 }
 
-// Of three prompts at once, of the model "qwen3".
+// Of three prompts, each three times at once, of the model "qwen3".
 void expect_golden_tokens(Engine& engine) {
   std::vector<std::future<RequestOutput>> outputs;
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 9; ++i)
     outputs.push_back(
-        testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i)))));
-  for (int i = 0; i < 3; ++i)
+        testing::submit(engine, greedy(testing::golden_ids("qwen3", "prompt." + std::to_string(i % 3)))));
+  for (int i = 0; i < 9; ++i)
     EXPECT_EQ(outputs[static_cast<std::size_t>(i)].get().outputs.front().token_ids,
-              testing::golden_ids("qwen3", "greedy." + std::to_string(i)));
+              testing::golden_ids("qwen3", "greedy." + std::to_string(i % 3)));
   EXPECT_TRUE(engine.healthy());
 }
 
 TEST(RankGroupTest, AStepThatFailsIsComputedAgainOnEveryRank) {
   const EngineConfig config = config_of("qwen3", 2);
   for (const EngineStage stage : {EngineStage::kSubmit, EngineStage::kCollect}) {
+    std::atomic<int> visits = 0;
     EngineHooks hooks;
-    hooks.fault = [stage, visits = 0](EngineStage at, SequenceId) mutable {
-      if (at == stage && (++visits == 3 || visits == 9)) throw std::runtime_error("injected");
+    hooks.fault = [stage, &visits](EngineStage at, SequenceId) {
+      if (at == stage && ++visits % 25 == 3) throw std::runtime_error("injected");
     };
     Engine engine(config, open_model(config.model), std::move(hooks));
     expect_golden_tokens(engine);
+    EXPECT_GT(visits, 28);
   }
 }
 
@@ -233,11 +261,11 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
   std::atomic<int> steps = 0;
   EngineHooks hooks;
   hooks.fault = [&steps](EngineStage at, SequenceId rank) {
-    if (at == EngineStage::kRank && rank == 1 && ++steps % 7 == 3) throw std::runtime_error("injected");
+    if (at == EngineStage::kRank && rank == 1 && ++steps % 25 == 3) throw std::runtime_error("injected");
   };
   Engine engine(config, open_model(config.model), std::move(hooks));
   expect_golden_tokens(engine);
-  EXPECT_GT(steps, 10);
+  EXPECT_GT(steps, 28);
 }
 
 // A rank on a GPU, in a step that is not to be.

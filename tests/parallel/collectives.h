@@ -95,12 +95,26 @@ void check_gather(Communicator& comm, std::int64_t rows, std::int64_t n, std::in
   EXPECT_TRUE(same_bits(in, rank_values<T>(comm.rank(), seed, rows * in_stride)));
 }
 
-template <typename T>
-void check_broadcast(Communicator& comm, int root, std::int64_t n, std::uint32_t seed) {
-  std::vector<T> values = rank_values<T>(comm.rank(), seed, n);
-  comm.broadcast(Tensor(values.data(), dtype_of<T>(), {n}), root);
-  EXPECT_TRUE(same_bits(values, rank_values<T>(root, seed, n)))
-      << "rank " << comm.rank() << " of " << comm.size() << ", " << n << " values of rank " << root;
+// Every row is in one rank's share, in order, and only the last ranks have fewer than the others.
+inline void check_share(Communicator& comm, std::int64_t rows, std::int64_t n, std::uint32_t seed) {
+  const std::int64_t size = comm.size();
+  const std::int64_t full = (rows + size - 1) / size;
+  const auto [begin, count] = comm.share_of(rows);
+  EXPECT_EQ(begin, std::min(comm.rank() * full, rows));
+  EXPECT_EQ(count, std::min(full, rows - begin));
+  std::vector<float> in = rank_values<float>(comm.rank(), seed, rows * n);
+  std::vector<float> out(static_cast<std::size_t>(rows * n * size));
+  const Tensor share = comm.gather_share(Tensor(out.data(), DType::kF32, {rows, n * size}),
+                                         Tensor(in.data(), DType::kF32, {rows, n}));
+  ASSERT_EQ(share.dim(0), count);
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<float> theirs = rank_values<float>(rank, seed, rows * n);
+    for (std::int64_t row = 0; row < count; ++row) {
+      const float* values = share.data_as<float>() + row * share.stride(0) + rank * n;
+      EXPECT_TRUE(std::equal(values, values + n, theirs.begin() + (begin + row) * n))
+          << "rank " << comm.rank() << " of " << size << ", row " << begin + row << " of " << rows;
+    }
+  }
 }
 
 // Every element type, sizes that divide evenly and that don't, and none at all.
@@ -126,18 +140,8 @@ inline void check_gathers(Communicator& comm) {
       }
     }
   }
-}
-
-inline void check_broadcasts(Communicator& comm) {
-  for (int root = 0; root < comm.size(); ++root) {
-    for (const std::int64_t n : {0, 1, 333, 4096}) {
-      check_broadcast<float>(comm, root, n, static_cast<std::uint32_t>(root + n));
-      check_broadcast<Float16>(comm, root, n, static_cast<std::uint32_t>(root + n));
-    }
-  }
-  std::vector<std::int64_t> plan(3, comm.rank());  // no float
-  comm.broadcast(Tensor(plan.data(), DType::kI64, {3}), comm.size() - 1);
-  EXPECT_EQ(plan, std::vector<std::int64_t>(3, comm.size() - 1));
+  for (const std::int64_t rows : {0, 1, 5, 8, 33})
+    check_share(comm, rows, 21, static_cast<std::uint32_t>(rows));
 }
 
 // Operations in an order of chance, the same on every rank, of sizes of chance. before_each() runs ahead of
@@ -150,12 +154,11 @@ void check_rounds(Communicator& comm, int rounds, const F& before_each) {
     const auto rows = static_cast<std::int64_t>(random() % 4);
     const auto n = static_cast<std::int64_t>(1 + random() % 200);
     const auto operation = random() % 4;
-    const int root = static_cast<int>(random() % static_cast<unsigned>(comm.size()));
     before_each();
     if (operation == 0) check_sum<float>(comm, rows, n, seed);
     if (operation == 1) check_sum<BFloat16>(comm, rows, n, seed);
-    if (operation == 2) check_gather<BFloat16>(comm, rows, n, root, seed);
-    if (operation == 3) check_broadcast<float>(comm, root, rows * n, seed);
+    if (operation == 2) check_gather<BFloat16>(comm, rows, n, round % 3, seed);
+    if (operation == 3) check_share(comm, rows, n, seed);
   }
 }
 

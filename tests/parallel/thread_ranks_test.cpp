@@ -143,8 +143,6 @@ TEST_P(ThreadRanksTest, AllReduceAddsInRankOrderOnEveryRank) { run_all(testing::
 
 TEST_P(ThreadRanksTest, AllGatherPutsRowsSideBySide) { run_all(testing::check_gathers); }
 
-TEST_P(ThreadRanksTest, BroadcastSendsFromAnyRank) { run_all(testing::check_broadcasts); }
-
 TEST_P(ThreadRanksTest, OneOperationFollowsAnother) {
   run_all([](Communicator& comm) { testing::check_rounds(comm, 500, [] {}); });
 }
@@ -173,7 +171,7 @@ TEST(ThreadRanksFailureTest, WakesThoseWhoWaitAndRefusesThoseWhoCome) {
   };
   EXPECT_EQ(run(ranks, 3, reduce), std::vector<std::string>(3, "no memory on rank 2"));
   // Nobody waits now, and the failure still holds.
-  EXPECT_EQ(run(ranks, 3, testing::check_broadcasts), std::vector<std::string>(3, "no memory on rank 2"));
+  EXPECT_EQ(run(ranks, 3, testing::check_gathers), std::vector<std::string>(3, "no memory on rank 2"));
 }
 
 TEST(ThreadRanksFailureTest, IsAnErrorAndHoldsForOneRankToo) {
@@ -183,7 +181,7 @@ TEST(ThreadRanksFailureTest, IsAnErrorAndHoldsForOneRankToo) {
   const Tensor tensor(&value, DType::kF32, {1});
   ranks.fail("");
   EXPECT_THROW(comm->all_reduce(tensor), Error);
-  EXPECT_THROW(comm->broadcast(tensor, 0), Error);
+  EXPECT_THROW(comm->all_gather(tensor, tensor), Error);
   ranks.reset();
   comm->all_reduce(tensor);
   EXPECT_EQ(value, 1.0F);
@@ -199,7 +197,7 @@ TEST(ThreadRanksFailureTest, AResetMakesTheRanksMeetAgain) {
     };
     EXPECT_EQ(run(ranks, 4, wait_for_rank_0), (std::vector<std::string>{"", why, why, why}));
     ranks.reset();
-    EXPECT_EQ(run(ranks, 4, testing::check_broadcasts), std::vector<std::string>(4));
+    EXPECT_EQ(run(ranks, 4, testing::check_gathers), std::vector<std::string>(4));
   }
 }
 
@@ -241,7 +239,7 @@ TEST(ThreadRanksMismatchTest, OtherShapesAreReportedOnEveryRank) {
         EXPECT_EQ(values, std::vector<float>(6, 1.0F));
         comm.all_reduce(Tensor(values.data(), DType::kF32, {rows, 2}));
       },
-      "rank 0 calls all_reduce of float32 [2, 2] into float32 [2, 2] (root 0), rank 1 calls all_reduce of "
+      "rank 0 calls all_reduce of float32 [2, 2] into float32 [2, 2], rank 1 calls all_reduce of "
       "float32 [3, 2]");
 }
 
@@ -250,25 +248,19 @@ TEST(ThreadRanksMismatchTest, OtherOperationsAreReportedOnEveryRank) {
       [](Communicator& comm) {
         float value = 1.0F;
         const Tensor tensor(&value, DType::kF32, {1});
-        if (comm.rank() == 2) return comm.broadcast(tensor, 0);
+        if (comm.rank() == 2) return comm.all_gather(tensor, tensor);
         comm.all_reduce(tensor);
       },
-      "rank 2 calls broadcast");
+      "rank 2 calls all_gather");
 }
 
-TEST(ThreadRanksMismatchTest, OtherTypesAndRootsAreReportedOnEveryRank) {
+TEST(ThreadRanksMismatchTest, OtherTypesAreReportedOnEveryRank) {
   expect_refused(
       [](Communicator& comm) {
         float value = 1.0F;
         comm.all_reduce(Tensor(&value, comm.rank() == 1 ? DType::kF16 : DType::kBF16, {1}));
       },
       "rank 1 calls all_reduce of float16");
-  expect_refused(
-      [](Communicator& comm) {
-        float value = 1.0F;
-        comm.broadcast(Tensor(&value, DType::kF32, {1}), comm.rank());
-      },
-      "rank 1 calls broadcast of float32 [1] into float32 [1] (root 1)");
 }
 
 TEST(ThreadRanksMismatchTest, WhatOneRankAloneGetsWrongIsReportedOnEveryRank) {
@@ -283,9 +275,9 @@ TEST(ThreadRanksMismatchTest, WhatOneRankAloneGetsWrongIsReportedOnEveryRank) {
   expect_refused(
       [](Communicator& comm) {  // no memory
         float value = 1.0F;
-        comm.broadcast(Tensor(comm.rank() == 2 ? nullptr : &value, DType::kF32, {1}), 0);
+        comm.all_reduce(Tensor(comm.rank() == 2 ? nullptr : &value, DType::kF32, {1}));
       },
-      "broadcast of float32 [1]");
+      "all_reduce of float32 [1]");
 }
 
 TEST(ThreadRanksMismatchTest, TensorsThatDoNotFitAreReported) {
@@ -312,7 +304,6 @@ TEST(AbsentRanksTest, KnowTheirPlaceAndComputeNothing) {
   const Tensor tensor(&value, DType::kF32, {1, 1});
   EXPECT_THROW(ranks.all_reduce(tensor), InternalError);
   EXPECT_THROW(ranks.all_gather(tensor, tensor), InternalError);
-  EXPECT_THROW(ranks.broadcast(tensor, 0), InternalError);
   EXPECT_THROW(AbsentRanks(4, 4), InternalError);
 }
 

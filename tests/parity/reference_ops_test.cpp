@@ -153,7 +153,7 @@ TEST_P(ReferenceOpsTest, SiluMulGatesTheSecondHalf) {
   }
 }
 
-TEST_P(ReferenceOpsTest, GatherRowsAndFillLastTokensCopyWhatIsNamed) {
+TEST_P(ReferenceOpsTest, GatherRowsAndFillTokensCopyWhatIsNamed) {
   const Matrix x(GetParam(), 5, 3, random_);
   Matrix out(GetParam(), 2, 3, random_);
   std::vector<std::int32_t> rows = {4, 1};

@@ -213,17 +213,6 @@ class CudaCommunicator final : public Communicator {
     return out.rows(0, share_of(in.dim(0)).count);
   }
 
-  void broadcast(const Tensor& tensor, int root) override {
-    QUIRE_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
-    if (tensor.numel() == 0) return;
-    const LaunchContext& context = backend_.context();
-    if (peers_) {
-      peer_broadcast(context, peers_->peers(), tensor, root);
-    } else {
-      nccl_->broadcast(tensor, root);
-    }
-  }
-
   void abandon() override { watch_->abandon(); }
 
  private:

@@ -40,7 +40,6 @@ std::optional<Nccl> open_nccl() {
       !find_function(library, "ncclCommDestroy", nccl.comm_destroy) ||
       !find_function(library, "ncclAllReduce", nccl.all_reduce) ||
       !find_function(library, "ncclAllGather", nccl.all_gather) ||
-      !find_function(library, "ncclBroadcast", nccl.broadcast) ||
       !find_function(library, "ncclGroupStart", nccl.group_start) ||
       !find_function(library, "ncclGroupEnd", nccl.group_end))
     return {};
@@ -84,12 +83,6 @@ void NcclRanks::all_gather(const Tensor& out, const Tensor& in) {
   const ncclResult_t ended = nccl_.group_end();
   nccl_.check(result, "all_gather");
   nccl_.check(ended, "all_gather");
-}
-
-void NcclRanks::broadcast(const Tensor& tensor, int root) {
-  QUIRE_CHECK(tensor.contiguous(), "{}", tensor.describe());
-  nccl_.check(nccl_.broadcast(tensor.data(), tensor.data(), tensor.bytes(), ncclChar, root, comm_, stream_),
-              "broadcast");
 }
 
 }  // namespace quire::cuda

@@ -16,7 +16,6 @@ struct Nccl {
   decltype(&ncclCommDestroy) comm_destroy;
   decltype(&ncclAllReduce) all_reduce;
   decltype(&ncclAllGather) all_gather;
-  decltype(&ncclBroadcast) broadcast;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
 
@@ -38,7 +37,6 @@ class NcclRanks {
 
   void all_reduce(const Tensor& tensor);
   void all_gather(const Tensor& out, const Tensor& in);
-  void broadcast(const Tensor& tensor, int root);
 
  private:
   const Nccl& nccl_;

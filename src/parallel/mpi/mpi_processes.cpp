@@ -84,17 +84,6 @@ class MpiCommunicator : public Communicator {
     }
   }
 
-  void broadcast(const Tensor& tensor, int root) override {
-    QUIRE_CHECK(tensor.contiguous() && root >= 0 && root < size_, "{} of rank {}", tensor.describe(), root);
-    auto* data = tensor.data_as<std::byte>();
-    for (std::size_t begin = 0; begin < tensor.bytes(); begin += kChunkBytes) {
-      const auto count = static_cast<int>(std::min(kChunkBytes, tensor.bytes() - begin));
-      wait("a broadcast", [&](MPI_Request* request) {
-        return MPI_Ibcast(data + begin, count, MPI_BYTE, root, comm_, request);
-      });
-    }
-  }
-
   void check_ranks() override { check_alive_(); }
 
  private:

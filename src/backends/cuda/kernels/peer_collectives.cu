@@ -1,4 +1,5 @@
-// All-reduce, all-reduce with residual add and norm, and all-gather over peer memory.
+// All-reduce, all-reduce with residual add and norm, and all-gather, whole or of a share of the rows, over
+// peer memory.
 //
 // In one trip each rank writes all it has to all others. Between two GPUs that moves no more than any other
 // way; among N, N / 2 times as much, for the latency of one trip. What is large goes in two: row t to its
@@ -12,12 +13,14 @@
 // free. The number of the turn lies on the device, since a recorded graph passes the same arguments each
 // time.
 //
-// A thread that waits for a first trip has sent its own, and all blocks of a launch are on the device at once
-// (Peers::max_blocks), so ranks cannot wait for each other for ever.
+// A thread that waits for a first trip has sent its own, one that waits for a second waits for an owner that
+// waits for first trips alone, and all blocks of a launch are on the device at once (Peers::max_blocks):
+// ranks cannot wait for each other for ever.
 //
-// Bytes a rank of N sends for n bytes: (N - 1) n in one trip, 2 n (N - 1) / N in two. The link is the limit
-// of large tensors: of 450 GB/s a direction between two H200s (NVLink, 18 links), 64 MiB reach 284, NCCL 256;
-// among four 320 and 302 (bench/cuda/all_reduce_bench).
+// Bytes a rank of N sends for n bytes: (N - 1) n in one trip, 2 n (N - 1) / N in two. The links of four H200s
+// (NVLink, 450 GB/s a direction) take 348 GB/s of stores from each to all others at once, of any kind, and
+// 354 by the driver's copies; sums with norm of 64 MiB reach
+// 311 (bench/cuda/all_reduce_bench).
 #include <algorithm>
 
 #include "backends/cuda/kernels/norm.cuh"
@@ -328,7 +331,6 @@ struct CopyArgs {
   unsigned rows, vectors;  // that a rank gets; vectors of a row
   unsigned share, last_row;
   std::int64_t in_stride, out_stride, sender_stride;
-  unsigned kept;  // a bit for each rank whose vectors are wanted
 };
 
 template <int kWidth, int kRanks>
@@ -338,7 +340,6 @@ __global__ void __launch_bounds__(kPeerThreads)
   wait_for_kernels();
   Exchange<kRanks> exchange(peers);
   const auto keep = [&](unsigned index, int rank, uint4 words) {
-    if ((args.kept >> rank & 1) == 0) return;
     unsigned* to = args.out + (index / args.vectors) * args.out_stride + rank * args.sender_stride +
                    (index % args.vectors) * kWidth;
     if constexpr (kWidth == 4) {
@@ -407,7 +408,8 @@ constexpr unsigned kFlatThreads = 256;
 
 std::int64_t words_of(const Tensor& tensor, std::int64_t elements) {
   const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(tensor.dtype()));
-  require(bytes % 4 == 0, "rows to gather are no whole words");
+  require(bytes % 4 == 0 && reinterpret_cast<std::uintptr_t>(tensor.data()) % 4 == 0,
+          "rows to gather are no whole words");
   return bytes / 4;
 }
 
@@ -441,8 +443,7 @@ void copy_side_by_side(const LaunchContext& context, const Peers& peers, const T
                 .last_row = static_cast<unsigned>(in.dim(0) - 1),
                 .in_stride = words_of(in, in.stride(0)),
                 .out_stride = words_of(out, out.stride(0)),
-                .sender_stride = words,
-                .kept = ~0U};
+                .sender_stride = words};
   const int width = 16 / static_cast<int>(size_of(in.dtype()));
   if (splits_into(in, width) && splits_into(out, width)) {
     args.vectors /= 4;
@@ -455,10 +456,8 @@ void copy_side_by_side(const LaunchContext& context, const Peers& peers, const T
 // Above so many bytes, among more than two ranks, two trips with less to send take less time than one.
 constexpr std::size_t kOneTripBytes = 512 * 1024;
 
-// In two trips every rank has rows in every launch, and half a slot holds two of a rank's at the least.
-int norm_trips(const Peers& peers, const Tensor& x, std::int64_t rows_of_slot) {
-  const bool fits = x.dim(0) >= peers.size && rows_of_slot >= 4;
-  return peers.size > 2 && x.bytes() > kOneTripBytes && fits ? 2 : 1;
+std::int64_t rows_of_slot(const Peers& peers, const Tensor& x) {
+  return static_cast<std::int64_t>(peers.slot_bytes / size_of(x.dtype())) / x.dim(1);
 }
 
 template <typename T, int kRanks>
@@ -504,6 +503,12 @@ bool peer_all_reduce_add_norm_supports(const Tensor& out, const Tensor& residual
   return x.dtype() == out.dtype() && aligned && x.dim(1) <= 2 * kPeerThreads * width;
 }
 
+// In two trips every rank has rows in every launch, and half a slot holds two of a rank's at the least.
+int peer_norm_trips(const Peers& peers, const Tensor& x) {
+  const bool fits = x.dim(0) >= peers.size && rows_of_slot(peers, x) >= 4;
+  return peers.size > 2 && x.bytes() > kOneTripBytes && fits ? 2 : 1;
+}
+
 void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, const Tensor& out,
                               const Tensor& residual, const Tensor& x, float scale,
                               const NormParams& params) {
@@ -523,8 +528,8 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
     const bool centered = params.bias.defined();
-    const auto of_slot = static_cast<std::int64_t>(peers.slot_bytes / sizeof(T)) / args.columns;
-    const int trips = norm_trips(peers, x, of_slot);
+    const std::int64_t of_slot = rows_of_slot(peers, x);
+    const int trips = peer_norm_trips(peers, x);
     const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
     require(at_once > 0, "a row to add up is too long");
     dispatch_ranks(peers, [&]<int kRanks>() {
@@ -552,21 +557,6 @@ void peer_all_gather(const LaunchContext& context, const Peers& peers, const Ten
 void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out,
                        const Tensor& in) {
   copy_side_by_side(context, peers, out, in, out.dim(0));
-}
-
-void peer_broadcast(const LaunchContext& context, const Peers& peers, const Tensor& tensor, int root) {
-  require(tensor.contiguous(), "a tensor to broadcast is not contiguous");
-  const CopyArgs args{.in = tensor.data_as<const unsigned>(),
-                      .out = tensor.data_as<unsigned>(),
-                      .rows = 0,
-                      .vectors = 1,
-                      .share = 0,
-                      .last_row = static_cast<unsigned>(words_of(tensor, tensor.numel()) - 1),
-                      .in_stride = 1,
-                      .out_stride = 1,
-                      .sender_stride = 0,
-                      .kept = 1U << root};
-  copy_rows<1>(context, peers, args, words_of(tensor, tensor.numel()));
 }
 
 }  // namespace quire::cuda

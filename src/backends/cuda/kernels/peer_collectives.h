@@ -45,15 +45,17 @@ inline std::size_t inbox_bytes(int size, std::size_t slot_bytes) {
 void clear_inbox(const LaunchContext& context, std::byte* inbox, std::size_t bytes);
 
 // The operations of Communicator, on tensors of one shape on all ranks. What does not fit a slot takes
-// several launches. Sums are added in rank order in float32 and rounded once. All tensors are floats.
+// several launches. Sums are added in rank order in float32 and rounded once. A word of all ones, which is a
+// NaN, arrives as another.
 
 // tensor: contiguous, 16-byte aligned.
 void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Tensor& tensor);
 // Whether the next takes these.
 bool peer_all_reduce_add_norm_supports(const Tensor& out, const Tensor& residual, const Tensor& x,
                                        const NormParams& params);
-// The sum is rounded to x's type before it is added. Rows of the residual that another rank owns may be left
-// as they were, as Communicator says.
+// In two trips, each rank leaves the rows of the residual that are others' as they were.
+int peer_norm_trips(const Peers& peers, const Tensor& x);
+// The sum is rounded to x's type before it is added.
 void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, const Tensor& out,
                               const Tensor& residual, const Tensor& x, float scale, const NormParams& params);
 // A row of `in` must fit a slot when each element takes 16 bytes.
@@ -61,7 +63,5 @@ void peer_all_gather(const LaunchContext& context, const Peers& peers, const Ten
 // The same of a share of the rows: out has as many as Communicator::rows_a_share says; what a rank's own
 // share has less is filled up.
 void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
-// tensor: contiguous, a multiple of 4 bytes.
-void peer_broadcast(const LaunchContext& context, const Peers& peers, const Tensor& tensor, int root);
 
 }  // namespace quire::cuda
