@@ -292,6 +292,7 @@ TEST_P(PeerCollectivesTest, SumsAreTheRanksInOrder) {
 
 TEST_P(PeerCollectivesTest, SumsAreAddedAndNormedOnTheWay) {
   std::uint32_t seed = 0;
+  const std::int64_t one_trip_bytes = size() > 2 ? 512 * 1024 : 6 * 1024 * 1024;
   for (const auto& [rows, columns] : {std::pair{1, 4096},
                                       {3, 64},
                                       {40, 1024},
@@ -301,13 +302,14 @@ TEST_P(PeerCollectivesTest, SumsAreAddedAndNormedOnTheWay) {
                                       {300, 1024},
                                       {385, 2048},  // in float32 a row more than whole launches
                                       {65, 9216},
+                                      {1601, 2048},
                                       {129, 5120}}) {
     int trips = expect_added_and_normed<BFloat16>(++seed, rows, columns, false);
-    EXPECT_EQ(trips, size() > 2 && rows * columns * 2 > 512 * 1024 ? 2 : 1);
+    EXPECT_EQ(trips, rows * columns * 2 > one_trip_bytes ? 2 : 1);
     expect_added_and_normed<Float16>(++seed, rows, columns, true);
     if (columns > 8192) continue;
     trips = expect_added_and_normed<float>(++seed, rows, columns, true);
-    EXPECT_EQ(trips, size() > 2 && rows * columns * 4 > 512 * 1024 ? 2 : 1);
+    EXPECT_EQ(trips, rows * columns * 4 > one_trip_bytes ? 2 : 1);
     expect_added_and_normed<float>(++seed, rows, columns, false);
   }
 }

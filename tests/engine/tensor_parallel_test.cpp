@@ -200,13 +200,13 @@ TEST(RankGroupTest, ManySequencesAreDrawnAsByOneRank) {
 }
 
 // Sums of such sizes go in two trips.
-TEST(RankGroupTest, LongPromptsOverFourGpusGiveTheTokensOfOne) {
-  if (num_gpus() < 4) GTEST_SKIP() << "no four GPUs here";
+TEST(RankGroupTest, LongPromptsOverGpusGiveTheTokensOfOne) {
+  if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   const auto tokens = [](int ranks) {
     EngineConfig config;
     config.device = "cuda";
     config.dtype = "float32";
-    config.max_num_batched_tokens = 700;
+    config.max_num_batched_tokens = 2000;
     config.kv_cache_memory = std::uint64_t{1} << 30;
     config.tensor_parallel_size = ranks;
     Engine engine(config, random_model(find_shape("qwen3-0.6b")));
@@ -220,7 +220,10 @@ TEST(RankGroupTest, LongPromptsOverFourGpusGiveTheTokensOfOne) {
     for (auto& output : outputs) result.push_back(output.get().outputs.front().token_ids);
     return result;
   };
-  EXPECT_EQ(tokens(4), tokens(1));
+  const auto alone = tokens(1);
+  EXPECT_EQ(tokens(2), alone);
+  if (num_gpus() < 4) return;
+  EXPECT_EQ(tokens(4), alone);
 }
 
 TEST(RankGroupTest, NcclGivesTheSameTokens) {

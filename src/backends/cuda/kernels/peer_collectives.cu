@@ -2,9 +2,9 @@
 // peer memory.
 //
 // In one trip each rank writes all it has to all others. Between two GPUs that moves no more than any other
-// way; among N, N / 2 times as much, for the latency of one trip. What is large goes in two: row t to its
-// owner, rank t % N, which adds up, norms, and sends what has become of it to all; residual rows stay with
-// their owners.
+// way; among N, N / 2 times as much, for the latency of one trip. What is large and to be normed goes in two:
+// row t to its owner, rank t % N, which adds up, norms, and sends what has become of it to all; residual rows
+// stay with their owners.
 //
 // An inbox word that has not come is kEmpty, which is never sent: it is a NaN (or two), and another takes its
 // place. So data need no flags and no fences; the reader polls the data themselves, and empties them again.
@@ -453,8 +453,11 @@ void copy_side_by_side(const LaunchContext& context, const Peers& peers, const T
   }
 }
 
-// Above so many bytes, among more than two ranks, two trips with less to send take less time than one.
-constexpr std::size_t kOneTripBytes = 512 * 1024;
+// Up to so many bytes one trip takes less time than two: among more than two ranks since it is shorter,
+// between two, where it sends no more either, as long as that counts more than to norm all rows on both.
+std::size_t one_trip_bytes(const Peers& peers) {
+  return peers.size > 2 ? std::size_t{512} << 10 : std::size_t{6} << 20;
+}
 
 std::int64_t rows_of_slot(const Peers& peers, const Tensor& x) {
   return static_cast<std::int64_t>(peers.slot_bytes / size_of(x.dtype())) / x.dim(1);
@@ -506,7 +509,7 @@ bool peer_all_reduce_add_norm_supports(const Tensor& out, const Tensor& residual
 // In two trips every rank has rows in every launch, and half a slot holds two of a rank's at the least.
 int peer_norm_trips(const Peers& peers, const Tensor& x) {
   const bool fits = x.dim(0) >= peers.size && rows_of_slot(peers, x) >= 4;
-  return peers.size > 2 && x.bytes() > kOneTripBytes && fits ? 2 : 1;
+  return x.bytes() > one_trip_bytes(peers) && fits ? 2 : 1;
 }
 
 void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, const Tensor& out,
