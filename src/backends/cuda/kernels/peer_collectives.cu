@@ -453,8 +453,8 @@ void copy_side_by_side(const LaunchContext& context, const Peers& peers, const T
   }
 }
 
-// Up to so many bytes one trip takes less time than two: among more than two ranks since it is shorter,
-// between two, where it sends no more either, as long as that counts more than to norm all rows on both.
+// Up to so many bytes one trip takes less time than two. Between two ranks it never sends more; there two
+// trips gain because each row is normed once.
 std::size_t one_trip_bytes(const Peers& peers) {
   return peers.size > 2 ? std::size_t{512} << 10 : std::size_t{6} << 20;
 }
