@@ -34,16 +34,12 @@ std::byte* device_bytes(std::size_t bytes, int value) {
   return static_cast<std::byte*>(data);
 }
 
-void run(Meeting& meeting, int rank, int size) {
-  check(cudaSetDevice(rank), "a device");
-  LaunchContext context = cuda::make_context(rank);
-  check(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "a stream");
+// A rank's memory that the others write to; theirs, once all have come.
+Peers meet(Meeting& meeting, const LaunchContext& context, int rank, int size, PeerSigns* signs) {
   for (int peer = 0; peer < size; ++peer) {
     if (peer != rank) check(cudaDeviceEnablePeerAccess(peer, 0), "a peer");
   }
   meeting.peers.inboxes[rank] = device_bytes(inbox_bytes(size, kSlotBytes), 0xFF);
-  const Nccl* nccl = Nccl::find();
-  if (rank == 0 && nccl != nullptr) nccl->check(nccl->get_unique_id(&meeting.id), "beginning");
   meeting.barrier.arrive_and_wait();
   Peers peers = meeting.peers;
   peers.rank = rank;
@@ -51,8 +47,18 @@ void run(Meeting& meeting, int rank, int size) {
   peers.max_blocks = context.num_sms;
   peers.slot_bytes = kSlotBytes;
   peers.turn = reinterpret_cast<std::uint32_t*>(device_bytes(8, 0));
+  peers.signs = signs;
+  return peers;
+}
+
+void run(Meeting& meeting, int rank, int size) {
+  check(cudaSetDevice(rank), "a device");
+  LaunchContext context = cuda::make_context(rank);
+  check(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "a stream");
+  const Nccl* nccl = Nccl::find();
+  if (rank == 0 && nccl != nullptr) nccl->check(nccl->get_unique_id(&meeting.id), "beginning");
   const auto signs = make_signs();
-  peers.signs = signs.get();
+  const Peers peers = meet(meeting, context, rank, size, signs.get());
   std::unique_ptr<NcclRanks> library;
   if (nccl != nullptr) library = std::make_unique<NcclRanks>(*nccl, meeting.id, rank, size, context.stream);
 
