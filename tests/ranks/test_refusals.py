@@ -62,6 +62,8 @@ def test_what_one_rank_has_of_its_own_is_refused_with_its_name(start, tmp_path, 
         ("--block-size 8", ".*: rank 1 of 2: block-size 8; rank 0 has block-size 16"),
         ("--max-num-seqs 2", ".*: rank 1 of 2: max-num-seqs 2; rank 0 has max-num-seqs 256"),
         ("--dtype float16", ".*: rank 1 of 2: dtype float16; rank 0 has dtype bfloat16"),
+        ("--deterministic", ".*: rank 1 of 2: deterministic true; rank 0 has deterministic false"),
+        ("--disable-custom-all-reduce", ".*: rank 1 of 2: disable-custom-all-reduce true; rank 0 has .* false"),
         ("--cpu-isa none", "rank 1 of 2: cpu-isa .*none.*"),
     ],
 )
