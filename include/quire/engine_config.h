@@ -18,6 +18,7 @@ struct EngineConfig {
   std::string dtype = "auto";              // auto (the checkpoint's), float32, bfloat16, float16
   int max_num_seqs = 256;                  // sequences that run at once
   int max_num_batched_tokens = 0;          // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
+  int long_prefill_token_threshold = 0;    // of one sequence in one step at most; 0: no limit
   int max_model_len = 0;                   // prompt and output of a sequence; 0: the model's
   int block_size = 16;                     // tokens in a block of the KV cache: a power of two, 8 to 256
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what

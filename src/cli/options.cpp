@@ -97,6 +97,8 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
       ->capture_default_str();
   command.add_option("--max-num-batched-tokens", config.max_num_batched_tokens,
                      "tokens computed in one step (default: 2048 on a CPU, 8192 on a GPU)");
+  command.add_option("--long-prefill-token-threshold", config.long_prefill_token_threshold,
+                     "tokens of one sequence computed in one step at most (default: no limit)");
   command.add_option("--max-model-len", config.max_model_len,
                      "tokens of prompt and output (default: the model's)");
   command

@@ -12,7 +12,11 @@ namespace quire::cli {
 namespace {
 
 void print_line(const VerifyResult& r) {
-  const std::string way = r.chunk_size == 0 ? "in one chunk" : format_text("in chunks of {}", r.chunk_size);
+  const std::string way = r.chunk_size == 0  ? "in one chunk"
+                          : r.chunk_size > 1 ? format_text("in chunks of {}", r.chunk_size)
+                          : r.side_by_side == 1
+                              ? "token by token"
+                              : format_text("token by token, {} side by side", r.side_by_side);
   const std::string rerouted =
       r.rerouted == 0 ? "" : format_text(" but at {} positions of other experts", r.rerouted);
   const std::string excused =
@@ -29,6 +33,7 @@ void print_json(const VerifyResult& r) {
   const OrderedJson object = {{"prompt", r.prompt},
                               {"prompt_tokens", r.num_tokens},
                               {"chunk_size", r.chunk_size},
+                              {"side_by_side", r.side_by_side},
                               {"error", r.error},
                               {"limit", r.limit},
                               {"rerouted", r.rerouted},

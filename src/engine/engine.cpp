@@ -85,6 +85,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
     timed("swap costs", [&] { preemption = measure_preemption_costs(*ranks_, config_); });
   SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
                              .max_num_batched_tokens = config_.max_num_batched_tokens,
+                             .max_span = config.long_prefill_token_threshold,
                              .max_model_len = config_.max_model_len,
                              .sliding_window = config_.spec.sliding_window,
                              .block_size = config_.block_size,

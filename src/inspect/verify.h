@@ -14,6 +14,7 @@ struct VerifyResult {
   int prompt = 0;          // its number in the reference
   int num_tokens = 0;      // of the prompt
   int chunk_size = 0;      // tokens a step; 0: the prompt in one piece
+  int side_by_side = 1;    // sequences that were computed in the same steps
   double error = 0;        // largest |difference| of a prompt logit over the largest |logit| of the prompt
   double limit = 0;        // of error
   int rerouted = 0;        // positions left out of error, see verify()
@@ -24,8 +25,10 @@ struct VerifyResult {
 };
 
 // Runs the paged engine over the prompts and greedy continuations of config.model's expected.safetensors
-// (written by Hugging Face transformers in float32), teacher-forced, once in one chunk and once in chunks of
-// 7 tokens, and compares the logits of every prompt position and the most likely token at every greedy step.
+// (written by Hugging Face transformers in float32), teacher-forced, and compares the logits of every prompt
+// position and the most likely token at every greedy step. Four times: in one chunk; in chunks of 7 tokens;
+// token by token, which is the decode path, with graphs where there are any; and token by token with several
+// sequences side by side, one begun some steps after the other.
 // Calls `on_result` for each. Where a router has two experts nearly equal, 16-bit numbers may make it take
 // the other, and the logits there have nothing to do with the reference: in a model of routed experts,
 // computed in 16 bits, up to one position in eight may be beyond the limit. Error when the folder is no such

@@ -33,8 +33,11 @@ void ColumnParallelLinear::forward(const Tensor& out, const Tensor& x) const {
   ops::linear(backend_, out, x, *weights_, bias_);
 }
 
-void ColumnParallelLinear::forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up) const {
-  ops::gated_linear(backend_, out, x, *weights_, bias_, gate_up);
+void ColumnParallelLinear::forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up,
+                                         Activation activation) const {
+  if (!bias_.defined()) return ops::gated_linear(backend_, out, x, *weights_, gate_up, activation);
+  forward(gate_up, x);
+  ops::activate_gate(backend_, out, gate_up, activation);
 }
 
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,

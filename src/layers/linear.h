@@ -29,9 +29,9 @@ class ColumnParallelLinear {
   std::int64_t out_features() const { return weights_->out_features(); }
   void forward(const Tensor& out,
                const Tensor& x) const;  // out [tokens, out_features()], x [tokens, in_features]
-  // Of a gate and what it gates: out [tokens, out_features() / 2] = silu(gate) * up; gate_up [tokens,
+  // Of a gate and what it gates: out [tokens, out_features() / 2] = activation(gate) * up; gate_up [tokens,
   // out_features()] may be written on the way.
-  void forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up) const;
+  void forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up, Activation activation) const;
 
  private:
   Backend& backend_;

@@ -3,42 +3,42 @@
 #include "ops/ops.h"
 
 namespace quire {
+namespace {
 
-GatedMlp::GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
-                   std::int64_t intermediate_size, bool has_bias)
-    : gate_up_proj_(context,
-                    {even_shard(prefix + ".gate_proj", intermediate_size, context.comm),
-                     even_shard(prefix + ".up_proj", intermediate_size, context.comm)},
-                    hidden_size, has_bias),
-      down_proj_(context, prefix + ".down_proj", hidden_size, intermediate_size, has_bias),
-      gate_up_(context.workspace.activation("gate_up", context.dtype, gate_up_proj_.out_features())),
-      gated_(context.workspace.activation("gated", context.dtype, gate_up_proj_.out_features() / 2)),
-      out_(context.workspace.activation("block_out", context.dtype, hidden_size)) {}
-
-Tensor GatedMlp::forward(const Tensor& x) const {
-  const std::int64_t tokens = x.dim(0);
-  const Tensor gated = gated_.rows(0, tokens);
-  const Tensor out = out_.rows(0, tokens);
-  gate_up_proj_.forward_gated(gated, x, gate_up_.rows(0, tokens));
-  down_proj_.forward(out, gated);
-  return out;
+std::vector<ColumnShard> input_shards(const LoadContext& context, const std::string& prefix,
+                                      const MlpOptions& options) {
+  std::vector<ColumnShard> shards;
+  if (options.gated)
+    shards.push_back(even_shard(prefix + ".gate_proj", options.intermediate_size, context.comm));
+  shards.push_back(even_shard(prefix + ".up_proj", options.intermediate_size, context.comm));
+  return shards;
 }
 
-GeluMlp::GeluMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
-                 std::int64_t intermediate_size)
-    : backend_(context.backend),
-      up_proj_(context, {even_shard(prefix + ".up_proj", intermediate_size, context.comm)}, hidden_size,
-               true),
-      down_proj_(context, prefix + ".down_proj", hidden_size, intermediate_size, true),
-      up_(context.workspace.activation("up", context.dtype, up_proj_.out_features())),
-      out_(context.workspace.activation("block_out", context.dtype, hidden_size)) {}
+}  // namespace
 
-Tensor GeluMlp::forward(const Tensor& x) const {
-  const Tensor up = up_.rows(0, x.dim(0));
-  const Tensor out = out_.rows(0, x.dim(0));
-  up_proj_.forward(up, x);
-  ops::gelu(backend_, up, up);
-  down_proj_.forward(out, up);
+Mlp::Mlp(const LoadContext& context, const std::string& prefix, const MlpOptions& options)
+    : backend_(context.backend),
+      options_(options),
+      up_proj_(context, input_shards(context, prefix, options), options.hidden_size, options.bias),
+      down_proj_(context, prefix + ".down_proj", options.hidden_size, options.intermediate_size,
+                 options.bias) {
+  const std::int64_t width = up_proj_.out_features();
+  if (options.gated) gate_up_ = context.workspace.activation("gate_up", context.dtype, width);
+  activated_ = context.workspace.activation("activated", context.dtype, options.gated ? width / 2 : width);
+  out_ = context.workspace.activation("block_out", context.dtype, options.hidden_size);
+}
+
+Tensor Mlp::forward(const Tensor& x) const {
+  const std::int64_t tokens = x.dim(0);
+  const Tensor activated = activated_.rows(0, tokens);
+  const Tensor out = out_.rows(0, tokens);
+  if (options_.gated) {
+    up_proj_.forward_gated(activated, x, gate_up_.rows(0, tokens), options_.activation);
+  } else {
+    up_proj_.forward(activated, x);
+    ops::activate(backend_, activated, activated, options_.activation);
+  }
+  down_proj_.forward(out, activated);
   return out;
 }
 

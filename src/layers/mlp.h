@@ -6,37 +6,30 @@
 
 namespace quire {
 
-// down(silu(gate(x)) * up(x)) (Shazeer, "GLU variants improve transformer", 2020); PREFIX is
-// "model.layers.3.mlp".
-class GatedMlp {
+struct MlpOptions {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  Activation activation = Activation::kSilu;
+  bool gated = true;
+  bool bias = false;
+};
+
+// down(activation(gate(x)) * up(x)) (Shazeer, "GLU variants improve transformer", 2020), or without a gate
+// down(activation(up(x))); PREFIX is "model.layers.3.mlp".
+class Mlp {
  public:
-  GatedMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
-           std::int64_t intermediate_size, bool has_bias = false);
+  Mlp(const LoadContext& context, const std::string& prefix, const MlpOptions& options);
 
   // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
   // next layer's.
   Tensor forward(const Tensor& x) const;
 
  private:
-  ColumnParallelLinear gate_up_proj_;
-  RowParallelLinear down_proj_;
-  Tensor gate_up_, gated_, out_;  // activations
-};
-
-// down(gelu(up(x))), both with biases; PREFIX is "model.layers.3.mlp".
-class GeluMlp {
- public:
-  GeluMlp(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
-          std::int64_t intermediate_size);
-
-  // As GatedMlp's.
-  Tensor forward(const Tensor& x) const;
-
- private:
   Backend& backend_;
-  ColumnParallelLinear up_proj_;
+  MlpOptions options_;
+  ColumnParallelLinear up_proj_;  // the gate above it, where there is one
   RowParallelLinear down_proj_;
-  Tensor up_, out_;  // activations
+  Tensor gate_up_, activated_, out_;  // activations
 };
 
 }  // namespace quire

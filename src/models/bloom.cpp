@@ -17,14 +17,16 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder;
   decoder.vocab_size = config.get_int("vocab_size", 250880, kVocabSize);
   decoder.hidden_size = config.get_int({"n_embed", "hidden_size"}, 64, kWidth);
-  decoder.intermediate_size = 4 * decoder.hidden_size;
+  decoder.mlp.intermediate_size = 4 * decoder.hidden_size;
   decoder.num_layers = config.get_int({"n_layer", "num_hidden_layers"}, 2, kLayerCount);
   decoder.max_positions = config.get_int("seq_length", 2048, kPositions);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", true);
   decoder.embedding_norm = true;
   decoder.norm = NormKind::kLayer;
   decoder.norm_eps = config.get_float("layer_norm_epsilon", 1e-5F, kPositive);
-  decoder.mlp = MlpKind::kGelu;
+  decoder.mlp.activation = Activation::kGelu;
+  decoder.mlp.gated = false;
+  decoder.mlp.bias = true;
   AttentionOptions& attention = decoder.attention;
   attention.num_heads = attention.num_kv_heads =
       config.get_int({"n_head", "num_attention_heads"}, 8, kHeadCount);

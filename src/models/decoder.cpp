@@ -30,17 +30,17 @@ LmHead make_head(const LoadContext& context, const DecoderConfig& config,
   return LmHead(context, kHead, config.vocab_size, config.hidden_size);
 }
 
-std::variant<GatedMlp, GeluMlp, Experts> make_mlp(const LoadContext& context, int layer,
-                                                  const std::string& prefix, const DecoderConfig& config) {
+std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
+                                    const DecoderConfig& config) {
   const auto& dense = config.dense_layers;
   if (config.experts && std::find(dense.begin(), dense.end(), layer) == dense.end()) {
     ExpertOptions options = *config.experts;
     options.hidden_size = config.hidden_size;
     return Experts(context, prefix, options);
   }
-  if (config.mlp == MlpKind::kGelu)
-    return GeluMlp(context, prefix, config.hidden_size, config.intermediate_size);
-  return GatedMlp(context, prefix, config.hidden_size, config.intermediate_size, config.mlp_bias);
+  MlpOptions options = config.mlp;
+  options.hidden_size = config.hidden_size;
+  return Mlp(context, prefix, options);
 }
 
 std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer); }
@@ -132,7 +132,7 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   DecoderConfig decoder;
   decoder.vocab_size = config.get_int("vocab_size", defaults.vocab_size, kVocabSize);
   decoder.hidden_size = config.get_int("hidden_size", defaults.hidden_size, kWidth);
-  decoder.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
+  decoder.mlp.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
   decoder.num_layers = config.get_int("num_hidden_layers", defaults.num_layers, kLayerCount);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", defaults.tie_word_embeddings);
   decoder.norm_eps = config.get_float("rms_norm_eps", defaults.norm_eps, kPositive);

@@ -17,13 +17,10 @@
 
 namespace quire {
 
-enum class MlpKind : std::uint8_t { kGated, kGelu };
-
 // What the families differ in that add attention and an MLP to a residual stream, each behind a norm.
 struct DecoderConfig {
   int vocab_size = 0;
   int hidden_size = 0;
-  int intermediate_size = 0;
   int num_layers = 0;
   int max_positions = 0;  // that the model was made for
 
@@ -38,8 +35,7 @@ struct DecoderConfig {
   float norm_eps = 0;
   AttentionOptions attention;  // all but the hidden size and the rotary table
   std::optional<ModelConfig::RotaryConfig> rotary;
-  MlpKind mlp = MlpKind::kGated;
-  bool mlp_bias = false;
+  MlpOptions mlp;                        // all but the hidden size
   std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
   std::vector<int> dense_layers;         // layers that have the MLP nevertheless
 };
@@ -63,7 +59,7 @@ class DecoderModel : public Model {
     Norm input_norm;
     Attention attention;
     Norm post_attention_norm;
-    std::variant<GatedMlp, GeluMlp, Experts> mlp;
+    std::variant<Mlp, Experts> mlp;
   };
 
   VocabParallelEmbedding embedding_;

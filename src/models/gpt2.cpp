@@ -22,14 +22,16 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder;
   decoder.vocab_size = config.get_int("vocab_size", 50257, kVocabSize);
   decoder.hidden_size = config.get_int({"n_embd", "hidden_size"}, 768, kWidth);
-  decoder.intermediate_size = config.get_int("n_inner", 4 * decoder.hidden_size, kWidth);
+  decoder.mlp.intermediate_size = config.get_int("n_inner", 4 * decoder.hidden_size, kWidth);
   decoder.num_layers = config.get_int({"n_layer", "num_hidden_layers"}, 12, kLayerCount);
   decoder.max_positions = decoder.num_learned_positions =
       config.get_int({"n_positions", "max_position_embeddings"}, 1024, kPositions);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", true);
   decoder.norm = NormKind::kLayer;
   decoder.norm_eps = config.get_float("layer_norm_epsilon", 1e-5F, kPositive);
-  decoder.mlp = MlpKind::kGelu;
+  decoder.mlp.activation = Activation::kGelu;
+  decoder.mlp.gated = false;
+  decoder.mlp.bias = true;
   AttentionOptions& attention = decoder.attention;
   attention.num_heads = attention.num_kv_heads =
       config.get_int({"n_head", "num_attention_heads"}, 12, kHeadCount);

@@ -13,7 +13,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .num_heads = 32,
                                                    .max_positions = 2048});
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
-  decoder.mlp_bias = config.get_bool("mlp_bias", false);
+  decoder.mlp.bias = config.get_bool("mlp_bias", false);
   decoder.embedding_scale = config.get_float("embedding_multiplier", 1);
   decoder.residual_scale = config.get_float("residual_multiplier", 1);
   decoder.attention.scale = config.get_float("attention_multiplier", 1);

@@ -19,7 +19,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .rope_theta = 1e6});
   decoder.attention.window = config.get_int("sliding_window", 0, kPositions);
   const int num_experts = config.get_int({"num_local_experts", "num_experts"}, 8, kExperts);
-  decoder.experts = {.intermediate_size = decoder.intermediate_size,
+  decoder.experts = {.intermediate_size = decoder.mlp.intermediate_size,
                      .num_experts = num_experts,
                      .top_k = config.get_int("num_experts_per_tok", 2, {.max = num_experts})};
   return decoder;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include "base/tensor.h"
 
 namespace quire {
@@ -11,7 +13,7 @@ struct KvCacheLayer {
   Tensor values;  // [num_blocks, num_kv_heads, block_size, head_dim]
 };
 
-// What is fixed of attention for the life of a runner, on one rank.
+// What is fixed of attention in a group of layers for the life of a runner, on one rank.
 struct AttentionShape {
   int num_heads = 0;
   int num_kv_heads = 0;
@@ -23,8 +25,14 @@ struct AttentionShape {
   int window = 0;  // positions a query attends to, its own included; 0: all up to its own
 };
 
-// Which tokens a step computes and where their keys and values live; the same for every layer. All tensors
-// are int32 on the backend's device. Sequence i owns the query rows [query_starts[i], query_starts[i + 1]),
+// What a backend works out once a step for all layers of a group; its own affair.
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+};
+
+// Which tokens a step computes and where their keys and values live in a group of layers. All tensors are
+// int32 on the backend's device. Sequence i owns the query rows [query_starts[i], query_starts[i + 1]),
 // the last ones of its seq_lens[i] tokens.
 struct AttentionBatch {
   int num_sequences = 0;
@@ -38,6 +46,7 @@ struct AttentionBatch {
   Tensor positions;     // [num_tokens]
   Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block; -1: not stored
   Tensor workspace;     // u8 [Backend::attention_workspace_bytes], or undefined where that is 0
+  std::shared_ptr<const AttentionPlan> plan;  // of Backend::plan_attention, for this batch and its group
 };
 
 }  // namespace quire

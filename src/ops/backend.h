@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "ops/activation.h"
 #include "ops/attention_batch.h"
 #include "ops/experts.h"
 #include "ops/logits_adjustment.h"
@@ -90,10 +91,15 @@ struct AttentionInput {
 // What attention makes of a query's products with the keys.
 struct AttentionScores {
   float scale = 1;
+  float cap = 0;   // over 0: a scaled product s becomes cap * tanh(s / cap), before all that follows
   int window = 0;  // positions a query attends to, its own included; 0: all up to its own
   // f32 [num_heads]: slope * (key's position - query's) is added to a score (Press et al., ALiBi, 2022); or
   // undefined: nothing is.
   Tensor alibi_slopes;
+  // f32 [num_heads]: one more score of each head, which takes its share of the softmax and has no value (Xiao
+  // et al., "Efficient streaming language models with attention sinks", 2023, as gpt-oss has it); or
+  // undefined: none.
+  Tensor sinks;
 };
 
 // How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
@@ -174,7 +180,7 @@ class Backend {
   // give zeros.
   virtual void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                          std::int64_t first_row, float scale) = 0;
-  // out [tokens, n] = x f32 [tokens, n], normed; out may be x.
+  // out [tokens, n] = x [tokens, n], normed; x is f32 or has out's dtype, and out may be x.
   virtual void norm(const Tensor& out, const Tensor& x, const NormParams& params) = 0;
   // residual f32 [tokens, n] += scale * x [tokens, n]; out [tokens, n] = residual, normed.
   virtual void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
@@ -184,10 +190,14 @@ class Backend {
     static_cast<void>(shape);
     return 0;
   }
-  // Once a step, before its first layer: what attention can work out from the batch for all layers.
-  virtual void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
+  // Once a step for each group of layers, before the first of them: what attention can work out from the
+  // batch for all of them; to be the batch's `plan`. It may be used until the batch's workspace is planned in
+  // again, or with a graph that was recorded with it. Block tables and slots are not looked at.
+  virtual std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
+                                                              const AttentionShape& shape) {
     static_cast<void>(batch);
     static_cast<void>(shape);
+    return nullptr;
   }
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
   // 2021; the first half of the dimensions is paired with the second), then k and v are written to their
@@ -199,17 +209,19 @@ class Backend {
   // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
   virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                          const AttentionBatch& batch, const AttentionScores& scores) = 0;
-  // out [tokens, n] = silu(gate) * up, with gate_up [tokens, 2n].
-  virtual void silu_mul(const Tensor& out, const Tensor& gate_up) = 0;
-  // linear, then silu_mul: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n] may be written on
-  // the way.
+  // out [tokens, n] = activation(x [tokens, n]); out may be x.
+  virtual void activate(const Tensor& out, const Tensor& x, Activation activation) = 0;
+  // out [tokens, n] = activation(gate) * up, with gate_up [tokens, 2n].
+  virtual void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) = 0;
+  // linear without bias, then activate_gate: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n]
+  // may be written on the way.
   virtual void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
-                            const Tensor& bias, const Tensor& gate_up) {
-    linear(gate_up, x, weights, bias);
-    silu_mul(out, gate_up);
+                            const Tensor& gate_up, Activation activation) {
+    linear(gate_up, x, weights, {});
+    activate_gate(out, gate_up, activation);
   }
-  // out [tokens, n] = gelu(x [tokens, n]) in its tanh form (Hendrycks and Gimpel, 2016); out may be x.
-  virtual void gelu(const Tensor& out, const Tensor& x) = 0;
+  // x f32 [tokens, n] = cap * tanh(x / cap), in place; cap is above 0.
+  virtual void cap(const Tensor& x, float cap) = 0;
   // Softmax over logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with
   // their probabilities; `normalize`: divided by their sum.
   virtual void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) = 0;

@@ -55,8 +55,9 @@ class ForwardingBackend : public Backend {
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override {
     return inner_.attention_workspace_bytes(shape);
   }
-  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override {
-    inner_.plan_attention(batch, shape);
+  std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
+                                                      const AttentionShape& shape) override {
+    return inner_.plan_attention(batch, shape);
   }
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override {
@@ -66,12 +67,17 @@ class ForwardingBackend : public Backend {
                  const AttentionScores& scores) override {
     inner_.attention(out, q, cache, batch, scores);
   }
-  void silu_mul(const Tensor& out, const Tensor& gate_up) override { inner_.silu_mul(out, gate_up); }
-  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
-                    const Tensor& gate_up) override {
-    inner_.gated_linear(out, x, weights, bias, gate_up);
+  void activate(const Tensor& out, const Tensor& x, Activation activation) override {
+    inner_.activate(out, x, activation);
   }
-  void gelu(const Tensor& out, const Tensor& x) override { inner_.gelu(out, x); }
+  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override {
+    inner_.activate_gate(out, gate_up, activation);
+  }
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& gate_up,
+                    Activation activation) override {
+    inner_.gated_linear(out, x, weights, gate_up, activation);
+  }
+  void cap(const Tensor& x, float cap) override { inner_.cap(x, cap); }
   void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override {
     inner_.route_experts(out, logits, normalize);
   }

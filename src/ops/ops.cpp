@@ -72,7 +72,8 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
 }
 
 void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams& params) {
-  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  QUIRE_CHECK(x.dtype() == DType::kF32 || x.dtype() == out.dtype(), "x is {}", x.describe());
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
   check_norm(backend, params, x.dim(1));
   backend.norm(out, x, params);
@@ -87,7 +88,8 @@ void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const
   backend.add_norm(out, residual, x, scale, params);
 }
 
-void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape) {
+std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const AttentionBatch& batch,
+                                                    const AttentionShape& shape) {
   check_batch(backend, batch);
   QUIRE_CHECK(batch.num_sequences <= shape.max_num_seqs && batch.num_tokens <= shape.max_num_tokens &&
                   batch.max_seq_len <= shape.max_seq_len,
@@ -95,7 +97,7 @@ void plan_attention(Backend& backend, const AttentionBatch& batch, const Attenti
               batch.max_seq_len);
   const auto bytes = static_cast<std::int64_t>(backend.attention_workspace_bytes(shape));
   if (bytes > 0) check(backend, batch.workspace, DType::kU8, {bytes}, "workspace");
-  backend.plan_attention(batch, shape);
+  return backend.plan_attention(batch, shape);
 }
 
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
@@ -128,30 +130,37 @@ void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCac
               cache.keys.describe());
   if (scores.alibi_slopes.defined())
     check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
+  if (scores.sinks.defined())
+    check(backend, scores.sinks, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "sinks");
   backend.attention(out, q, cache, batch, scores);
 }
 
-void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up) {
+void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation) {
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
+  backend.activate(out, x, activation);
+}
+
+void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, Activation activation) {
   check(backend, out, gate_up.dtype(), {gate_up.dim(0), out.dim(1)}, "out");
   check(backend, gate_up, gate_up.dtype(), {gate_up.dim(0), 2 * out.dim(1)}, "gate_up");
-  backend.silu_mul(out, gate_up);
+  backend.activate_gate(out, gate_up, activation);
 }
 
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
-                  const Tensor& bias, const Tensor& gate_up) {
+                  const Tensor& gate_up, Activation activation) {
   const std::int64_t tokens = x.dim(0);
   check(backend, x, x.dtype(), {tokens, weights.in_features()}, "x");
   check(backend, gate_up, x.dtype(), {tokens, weights.out_features()}, "gate_up");
-  if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
   QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
   check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
-  backend.gated_linear(out, x, weights, bias, gate_up);
+  backend.gated_linear(out, x, weights, gate_up, activation);
 }
 
-void gelu(Backend& backend, const Tensor& out, const Tensor& x) {
-  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
-  check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
-  backend.gelu(out, x);
+void cap(Backend& backend, const Tensor& x, float cap) {
+  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
+  QUIRE_CHECK(cap > 0, "a cap of {}", cap);
+  backend.cap(x, cap);
 }
 
 void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize) {

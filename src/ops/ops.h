@@ -13,15 +13,17 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
 void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams& params);
 void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
               const NormParams& params);
-void plan_attention(Backend& backend, const AttentionBatch& batch, const AttentionShape& shape);
+std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const AttentionBatch& batch,
+                                                    const AttentionShape& shape);
 void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores);
-void silu_mul(Backend& backend, const Tensor& out, const Tensor& gate_up);
+void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation);
+void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, Activation activation);
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
-                  const Tensor& bias, const Tensor& gate_up);
-void gelu(Backend& backend, const Tensor& out, const Tensor& x);
+                  const Tensor& gate_up, Activation activation);
+void cap(Backend& backend, const Tensor& x, float cap);
 void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize);
 void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                     bool normalize, const Tensor& logits);

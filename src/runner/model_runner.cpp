@@ -122,7 +122,7 @@ void ModelRunner::capture_graph(int rows) {
 // The smallest graph that can run the plan, or null.
 const ModelRunner::DecodeGraph* ModelRunner::find_graph(const StepPlan& plan) const {
   const auto plain = [](const SequencePlan& s) {
-    return s.num_tokens == 1 && s.sample && !of_every_position(s.output);
+    return s.num_tokens == 1 && !is_pooled(s.output) && s.output != OutputKind::kLogprobs;
   };
   if (!std::all_of(plan.sequences.begin(), plan.sequences.end(), plain)) return nullptr;
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const DecodeGraph& graph) {
@@ -156,22 +156,25 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   }
   ops::update_block_tables(backend_, batch_builder_.block_tables(), step.table_entries);
   copy_blocks(step);
-  if (plan.sequences.empty()) {
-    // Nothing to compute.
-  } else if (graph != nullptr) {
-    backend_.replay(*graph->graph);
-    sample(step.sampling, graph->hidden, graph->logits, stage, pending);
-  } else {
-    const Tensor hidden = forward(step);
-    if (step.sampling.batch.num_rows > 0) {
-      const Tensor picked = rows_to_sample(step, hidden);
-      sample(step.sampling, picked, {model_->compute_logits(picked), {}}, stage, pending);
-    }
-    read_prompts(plan, step, hidden, pending.result);
-    pool(plan, hidden, stage, pending);
-  }
+  if (!plan.sequences.empty()) compute(plan, step, graph, stage, pending);
   pending.done = backend_.record();
   pending_.push_back(std::move(pending));
+}
+
+void ModelRunner::compute(const StepPlan& plan, const StepTensors& step, const DecodeGraph* graph,
+                          Stage& stage, Pending& pending) {
+  if (graph != nullptr) backend_.replay(*graph->graph);
+  const Tensor hidden = graph != nullptr ? graph->hidden : forward(step);
+  // What the graph has computed is read before anything is computed in its place.
+  read_prompts(plan, step, hidden, graph, pending.result);
+  const auto num_sampled = static_cast<std::size_t>(step.sampling.batch.num_rows);
+  if (graph != nullptr && num_sampled == plan.sequences.size()) {
+    sample(step.sampling, hidden, graph->logits, stage, pending);
+  } else if (num_sampled > 0) {
+    const Tensor picked = rows_to_sample(step, hidden);
+    sample(step.sampling, picked, {model_->compute_logits(picked), {}}, stage, pending);
+  }
+  pool(plan, hidden, stage, pending);
 }
 
 void ModelRunner::copy_blocks(const StepTensors& step) {
@@ -183,14 +186,20 @@ void ModelRunner::copy_blocks(const StepTensors& step) {
 
 Tensor ModelRunner::forward(const StepTensors& step) {
   ops::fill_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
-  ops::plan_attention(backend_, step.attention, batch_builder_.attention_shape());
-  return model_->forward({step.token_ids, step.attention, cache_});
+  AttentionBatch batch = step.attention;
+  batch.plan = ops::plan_attention(backend_, batch, batch_builder_.attention_shape());
+  return model_->forward({step.token_ids, batch, cache_});
 }
 
 Tensor ModelRunner::rows_to_sample(const StepTensors& step, const Tensor& hidden) {
   const Tensor picked = output_rows_.rows(0, step.sampling.batch.num_rows);
   ops::gather_rows(backend_, picked, hidden, step.sampling.rows);
   return picked;
+}
+
+Tensor ModelRunner::gathered(const Logits& logits, std::int64_t row, std::int64_t count) {
+  return logits.all.defined() ? logits.all.rows(row, count)
+                              : model_->gather_logits(logits.part.rows(row, count));
 }
 
 // Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
@@ -206,8 +215,7 @@ void ModelRunner::sample(const SamplingTensors& sampling, const Tensor& hidden, 
   if (may_share(rows) && !adjusts && !reports) {
     sample_share(sampling, logits.part.rows(0, rows));
   } else {
-    const Tensor all =
-        logits.all.defined() ? logits.all.rows(0, rows) : model_->gather_logits(logits.part.rows(0, rows));
+    const Tensor all = gathered(logits, 0, rows);
     if (adjusts) ops::adjust_logits(backend_, all, last_tokens_, sampling.adjustment);
     ops::sample(backend_, tokens, last_tokens_, all, sampling.batch);
     if (reports) {
@@ -253,13 +261,17 @@ LogprobRows ModelRunner::report_logprobs(const LogprobBatch& batch, const Tensor
 
 // What sequences want of every position.
 void ModelRunner::read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden,
-                               StepResult& result) {
+                               const DecodeGraph* graph, StepResult& result) {
   std::int64_t row = 0;
   std::int64_t target = 0;
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const SequencePlan& sequence = plan.sequences[s];
     if (sequence.output == OutputKind::kAll) {
-      read_logits(hidden.rows(row, sequence.num_tokens), result.sequences[s]);
+      const auto logits_of = [&](std::int64_t first, std::int64_t count) {
+        if (graph == nullptr) return all_logits(hidden.rows(row + first, count));
+        return gathered(graph->logits, row, 1);
+      };
+      read_logits(sequence.num_tokens, logits_of, result.sequences[s]);
     } else if (sequence.output == OutputKind::kLogprobs) {
       const std::int64_t count = sequence.num_tokens - (sequence.next_token < 0 ? 1 : 0);
       read_prompt_logprobs(hidden.rows(row, count), step.sampling.prompt_targets.rows(target, count),
@@ -270,13 +282,13 @@ void ModelRunner::read_prompts(const StepPlan& plan, const StepTensors& step, co
   }
 }
 
-// As many rows at a time as the head can hold.
-void ModelRunner::read_logits(const Tensor& hidden, SequenceResult& result) {
+// Of num_rows rows, as many at a time as the head can hold; logits_of(first, count) computes some.
+void ModelRunner::read_logits(std::int64_t num_rows, const LogitsOf& logits_of, SequenceResult& result) {
   const std::int64_t vocab = config_.spec.vocab_size;
-  result.logits.resize(static_cast<std::size_t>(hidden.dim(0) * vocab));
-  for (std::int64_t row = 0; row < hidden.dim(0); row += config_.max_output_rows()) {
-    const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), hidden.dim(0) - row);
-    const Tensor rows = all_logits(hidden.rows(row, count));
+  result.logits.resize(static_cast<std::size_t>(num_rows * vocab));
+  for (std::int64_t row = 0; row < num_rows; row += config_.max_output_rows()) {
+    const std::int64_t count = std::min<std::int64_t>(config_.max_output_rows(), num_rows - row);
+    const Tensor rows = logits_of(row, count);
     backend_.wait(
         backend_.record());  // a copy to memory that is not pinned waits, too, but looks after no rank
     for (std::int64_t i = 0; i < count; ++i) {

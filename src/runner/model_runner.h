@@ -73,18 +73,23 @@ class ModelRunner {
   void copy_blocks(const StepTensors& step);
   void poison_block(BlockId block);
   void submit(const StepPlan& plan, const DecodeGraph* graph);
+  void compute(const StepPlan& plan, const StepTensors& step, const DecodeGraph* graph, Stage& stage,
+               Pending& pending);
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
   Tensor forward(const StepTensors& step);
   Tensor rows_to_sample(const StepTensors& step, const Tensor& hidden);
   void sample(const SamplingTensors& sampling, const Tensor& hidden, const Logits& logits, Stage& stage,
               Pending& pending);
+  Tensor gathered(const Logits& logits, std::int64_t row, std::int64_t count);
   bool may_share(std::int64_t rows) const;
   void sample_share(const SamplingTensors& sampling, const Tensor& part);
   Tensor all_logits(const Tensor& hidden) { return model_->gather_logits(model_->compute_logits(hidden)); }
   LogprobRows report_logprobs(const LogprobBatch& batch, const Tensor& logits, void* host);
-  void read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden, StepResult& result);
-  void read_logits(const Tensor& hidden, SequenceResult& result);
+  void read_prompts(const StepPlan& plan, const StepTensors& step, const Tensor& hidden,
+                    const DecodeGraph* graph, StepResult& result);
+  using LogitsOf = std::function<Tensor(std::int64_t first, std::int64_t count)>;
+  void read_logits(std::int64_t num_rows, const LogitsOf& logits_of, SequenceResult& result);
   void read_prompt_logprobs(const Tensor& hidden, const Tensor& targets, int num_top, SequenceResult& result);
   void pool(const StepPlan& plan, const Tensor& hidden, const Stage& stage, Pending& pending);
   Tensor last_hidden_row(const Stage& stage, std::size_t row) const;

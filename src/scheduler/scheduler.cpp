@@ -18,6 +18,8 @@ SchedulerConfig validated(SchedulerConfig config) {
   if (config.max_num_seqs < 1) fail("max-num-seqs is {}; it must be at least 1", config.max_num_seqs);
   if (config.max_num_batched_tokens < 1)
     fail("max-num-batched-tokens is {}; it must be at least 1", config.max_num_batched_tokens);
+  if (config.max_span < 0)
+    fail("long-prefill-token-threshold is {}; it must be at least 1, or 0 for no limit", config.max_span);
   if (config.max_model_len < 2 || config.max_model_len > kMaxModelLen)
     fail("max-model-len is {}; it must be from 2, a prompt token and an output token, to {}",
          config.max_model_len, kMaxModelLen);
@@ -206,7 +208,8 @@ int Scheduler::span_limit(const Sequence& sequence) const {
     else if (sequence.num_planned < sequence.num_prompt)
       last = std::min(last, sequence.num_prompt);
   }
-  return last - sequence.num_planned;
+  const int most = last - sequence.num_planned;
+  return config_.max_span == 0 ? most : std::min(most, config_.max_span);
 }
 
 // What the next span yields, which ends with the sequence's last token or before.

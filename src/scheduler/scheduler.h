@@ -42,6 +42,7 @@ struct PreemptionCosts {
 struct SchedulerConfig {
   int max_num_seqs = 256;             // slots
   int max_num_batched_tokens = 2048;  // of a step
+  int max_span = 0;                   // of it, tokens of one sequence; 0: all
   int max_model_len = 0;              // tokens of a sequence, prompt and output
   int sliding_window = 0;             // tokens a position attends to, itself included; 0: all
   int block_size = 16;                // tokens; a power of two, 8 to 256

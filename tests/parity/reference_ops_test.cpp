@@ -130,8 +130,8 @@ TEST_P(ReferenceOpsTest, GeluIsTheTanhForm) {
   Matrix x(GetParam(), 2, 13, random_, 3.0F);
   const std::vector<double> before = x.values();
   Matrix out(GetParam(), 2, 13, random_);
-  ops::gelu(*backend_, out.tensor(), x.tensor());
-  ops::gelu(*backend_, x.tensor(), x.tensor());
+  ops::activate(*backend_, out.tensor(), x.tensor(), Activation::kGelu);
+  ops::activate(*backend_, x.tensor(), x.tensor(), Activation::kGelu);
   for (std::int64_t i = 0; i < 26; ++i) {
     const double v = before[static_cast<std::size_t>(i)];
     const double expected =
@@ -144,7 +144,7 @@ TEST_P(ReferenceOpsTest, GeluIsTheTanhForm) {
 TEST_P(ReferenceOpsTest, SiluMulGatesTheSecondHalf) {
   const Matrix gate_up(GetParam(), 2, 26, random_, 3.0F);
   Matrix out(GetParam(), 2, 13, random_);
-  ops::silu_mul(*backend_, out.tensor(), gate_up.tensor());
+  ops::activate_gate(*backend_, out.tensor(), gate_up.tensor(), Activation::kSilu);
   for (std::int64_t t = 0; t < 2; ++t) {
     for (std::int64_t i = 0; i < 13; ++i) {
       const double gate = gate_up.at(t, i);
@@ -285,24 +285,32 @@ TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
   const std::int64_t width = PagedCase::kHeads * PagedCase::kDim;
   Matrix out(GetParam(), 4, width, random_);
   const Matrix slopes(DType::kF32, 1, PagedCase::kHeads, random_);
+  const Matrix sinks(DType::kF32, 1, PagedCase::kHeads, random_);
   const int contexts[] = {7, 8, 9, 5};
   for (const bool alibi : {false, true}) {
     for (const int window : {0, 1, 3, 8}) {
-      AttentionScores scores = {.scale = 0.7F, .window = window, .alibi_slopes = {}};
+      AttentionScores scores;
+      scores.scale = 0.7F;
+      scores.window = window;
       if (alibi) scores.alibi_slopes = slopes.vector();
+      if (window % 3 == 0) scores.cap = 0.5F;
+      const bool has_sink = window > 1;
+      if (has_sink) scores.sinks = sinks.vector();
       ops::attention(*backend_, out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
                      scores);
       for (int t = 0; t < 4; ++t) {
         const int first = window == 0 ? 0 : std::max(0, contexts[t] - window);
         for (int h = 0; h < PagedCase::kHeads; ++h) {
           std::vector<double> weights;
-          double total = 0;
+          double total = has_sink ? std::exp(sinks.at(0, h)) : 0;
           for (int j = first; j < contexts[t]; ++j) {
             double score = 0;
             for (int i = 0; i < PagedCase::kDim; ++i)
               score += paged.qkv.at(t, h * PagedCase::kDim + i) * paged.key(t == 3, j, h / 2, i);
+            score *= 0.7;
+            if (window % 3 == 0) score = 0.5 * std::tanh(score / 0.5);
             const double slope = alibi ? slopes.at(0, h) : 0;
-            weights.push_back(std::exp(score * 0.7 + slope * (j - (contexts[t] - 1))));
+            weights.push_back(std::exp(score + slope * (j - (contexts[t] - 1))));
             total += weights.back();
           }
           for (int i = 0; i < PagedCase::kDim; ++i) {

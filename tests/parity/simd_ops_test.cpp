@@ -133,13 +133,26 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
         ops::norm(*backend, actual.tensor(), residual.tensor(), params);
         expect_near(actual.tensor(), expected.tensor());
       }
-      ops::gelu(*reference_, expected.tensor(), x.tensor());
-      ops::gelu(*backend, actual.tensor(), x.tensor());
+      const NormParams of_x = {.weight = weight.vector(), .bias = {}, .eps = 1e-5F};
+      ops::norm(*reference_, expected.tensor(), x.tensor(), of_x);
+      ops::norm(*backend, actual.tensor(), x.tensor(), of_x);
       expect_near(actual.tensor(), expected.tensor());
-      const Matrix gate_up(dtype(), tokens, 2 * n, random_, 20.0F);
-      ops::silu_mul(*reference_, expected.tensor(), gate_up.tensor());
-      ops::silu_mul(*backend, actual.tensor(), gate_up.tensor());
-      expect_near(actual.tensor(), expected.tensor(), 400);
+      for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+        ops::activate(*reference_, expected.tensor(), x.tensor(), activation);
+        ops::activate(*backend, actual.tensor(), x.tensor(), activation);
+        expect_near(actual.tensor(), expected.tensor());
+        const Matrix gate_up(dtype(), tokens, 2 * n, random_, 20.0F);
+        ops::activate_gate(*reference_, expected.tensor(), gate_up.tensor(), activation);
+        ops::activate_gate(*backend, actual.tensor(), gate_up.tensor(), activation);
+        expect_near(actual.tensor(), expected.tensor(), 400);
+      }
+      for (const float cap : {0.5F, 30.0F}) {
+        Matrix capped(DType::kF32, tokens, n, random_, 5.0F), also(DType::kF32, tokens, n, random_);
+        also.set_bytes(capped.bytes());
+        ops::cap(*reference_, capped.tensor(), cap);
+        ops::cap(*backend, also.tensor(), cap);
+        expect_near(also.tensor(), capped.tensor());
+      }
     }
   }
 }
@@ -162,12 +175,15 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
     const Matrix q(dtype(), paged.batch.num_tokens, width, random_);
     Matrix expected(dtype(), paged.batch.num_tokens, width, random_),
         actual(dtype(), paged.batch.num_tokens, width, random_);
-    AttentionScores scores = {
-        .scale = 1.0F / std::sqrt(static_cast<float>(shape.dim)), .window = window, .alibi_slopes = {}};
+    AttentionScores scores;
+    scores.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    scores.window = window;
     if (window % 2 == 1) scores.alibi_slopes = slopes.vector();
+    if (pair % 3 == 1) scores.cap = 0.7F;
+    if (pair % 5 < 2) scores.sinks = slopes.vector();
     const auto one = make(1), two = make(2);
     ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scores);
-    ops::plan_attention(*two, paged.batch, paged.attention_shape());
+    paged.batch.plan = ops::plan_attention(*two, paged.batch, paged.attention_shape());
     ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
@@ -185,7 +201,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.seq_lens = ints(length);
         step.table_rows = ints(row);
         step.positions = step.slot_mapping = ints(unused);
-        ops::plan_attention(*one, step, paged.attention_shape());
+        step.plan = ops::plan_attention(*one, step, paged.attention_shape());
         ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
                        step, scores);
       }

@@ -92,26 +92,30 @@ struct CachedHead {
 struct View {
   std::int64_t first, end;
   float scale;
+  float cap;    // of the scores; 0: none
   float slope;  // of ALiBi
+  float sink;   // one more score, without a value; -infinity: none
 };
 
 // Scores in order of position, then one pass over the values. scratch [end - first + dim].
 template <typename T>
 void attend(const T* query, const CachedHead& cached, const View& view, float* scratch, T* out) {
-  const auto [first, end, scale, slope] = view;
+  const auto [first, end, scale, cap, slope, sink] = view;
   const std::int64_t dim = cached.cache.keys.dim(3);
   float* scores = scratch;
   float* sums = scratch + (end - first);
-  float top = -INFINITY;
+  float top = sink;
   for (std::int64_t j = first; j < end; ++j) {
     const T* key = cached.key<T>(j);
     float score = 0;
     for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
-    score = score * scale + slope * static_cast<float>(j - (end - 1));
+    score *= scale;
+    if (cap > 0) score = cap * std::tanh(score / cap);
+    score += slope * static_cast<float>(j - (end - 1));
     scores[j - first] = score;
     top = std::max(top, score);
   }
-  float total = 0;
+  float total = std::exp(sink - top);
   std::fill_n(sums, dim, 0.0F);
   for (std::int64_t j = first; j < end; ++j) {
     const T* value = cached.value<T>(j);
@@ -130,6 +134,7 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
   const auto* slopes = scores.alibi_slopes.data_as<const float>();
+  const auto* sinks = scores.sinks.data_as<const float>();
   scratch_.resize(static_cast<std::size_t>(batch.max_seq_len + dim));
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
@@ -145,7 +150,12 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
         const std::int64_t first =
             scores.window == 0 ? 0 : std::max<std::int64_t>(0, context - scores.window);
         for (std::int64_t h = 0; h < heads; ++h) {
-          const View view = {first, context, scores.scale, slopes == nullptr ? 0.0F : slopes[h]};
+          const View view = {first,
+                             context,
+                             scores.scale,
+                             scores.cap,
+                             slopes == nullptr ? 0.0F : slopes[h],
+                             sinks == nullptr ? -INFINITY : sinks[h]};
           attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group}, view,
                  scratch_.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
         }

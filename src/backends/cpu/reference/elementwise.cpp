@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "backends/cpu/reference/reference_backend.h"
 
@@ -12,30 +11,43 @@ T* row(const Tensor& tensor, std::int64_t i) {
   return tensor.data_as<T>() + i * tensor.stride(0);
 }
 
-// The sum of a row's squared distances from `center`.
-float sum_of_squares(const float* values, std::int64_t n, float center) {
-  float sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += (values[i] - center) * (values[i] - center);
-  return sum;
+float activated(float x, Activation activation) {
+  constexpr float kSqrtTwoOverPi = 0.7978845608F;
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1.0F + std::exp(-x));
+    case Activation::kGelu:
+      return 0.5F * x * (1.0F + std::tanh(kSqrtTwoOverPi * (x + 0.044715F * x * x * x)));
+  }
+  return x;
+}
+
+// One row; RMSNorm, or with a bias LayerNorm.
+template <typename Out, typename In>
+void norm_row(Out* out, const In* x, std::int64_t n, const NormParams& params) {
+  const auto* weight = params.weight.data_as<const float>();
+  const auto* bias = params.bias.data_as<const float>();
+  float center = 0;
+  for (std::int64_t i = 0; bias != nullptr && i < n; ++i) center += to_float(x[i]);
+  center /= static_cast<float>(n);
+  float squares = 0;
+  for (std::int64_t i = 0; i < n; ++i) squares += (to_float(x[i]) - center) * (to_float(x[i]) - center);
+  const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(n) + params.eps);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = (to_float(x[i]) - center) * inverse * weight[i];
+    out[i] = from_float<Out>(bias == nullptr ? value : value + bias[i]);
+  }
 }
 
 }  // namespace
 
 void ReferenceBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
-  const std::int64_t n = x.dim(1);
-  const auto* weight = params.weight.data_as<const float>();
-  const auto* bias = params.bias.data_as<const float>();
   dispatch_float(out.dtype(), [&]<typename Out>() {
     for (std::int64_t t = 0; t < x.dim(0); ++t) {
-      const auto* values = row<const float>(x, t);
-      auto* normed = row<Out>(out, t);
-      const float center =
-          bias == nullptr ? 0.0F : std::accumulate(values, values + n, 0.0F) / static_cast<float>(n);
-      const float inverse =
-          1.0F / std::sqrt(sum_of_squares(values, n, center) / static_cast<float>(n) + params.eps);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const float value = (values[i] - center) * inverse * weight[i];
-        normed[i] = from_float<Out>(bias == nullptr ? value : value + bias[i]);
+      if (x.dtype() == DType::kF32) {
+        norm_row(row<Out>(out, t), row<const float>(x, t), x.dim(1), params);
+      } else {
+        norm_row(row<Out>(out, t), row<const Out>(x, t), x.dim(1), params);
       }
     }
   });
@@ -52,31 +64,33 @@ void ReferenceBackend::add_norm(const Tensor& out, const Tensor& residual, const
   norm(out, residual, params);
 }
 
-void ReferenceBackend::gelu(const Tensor& out, const Tensor& x) {
-  constexpr float kSqrtTwoOverPi = 0.7978845608F;
+void ReferenceBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
   dispatch_float(out.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < out.dim(0); ++t) {
-      for (std::int64_t i = 0; i < out.dim(1); ++i) {
-        const float v = to_float(row<const T>(x, t)[i]);
-        const float inner = kSqrtTwoOverPi * (v + 0.044715F * v * v * v);
-        row<T>(out, t)[i] = from_float<T>(0.5F * v * (1.0F + std::tanh(inner)));
-      }
+      for (std::int64_t i = 0; i < out.dim(1); ++i)
+        row<T>(out, t)[i] = from_float<T>(activated(to_float(row<const T>(x, t)[i]), activation));
     }
   });
 }
 
-void ReferenceBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
+void ReferenceBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
   const std::int64_t n = out.dim(1);
   dispatch_float(out.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < out.dim(0); ++t) {
       const T* gate = row<const T>(gate_up, t);
-      const T* up = gate + n;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const float g = to_float(gate[i]);
-        row<T>(out, t)[i] = from_float<T>(g / (1.0F + std::exp(-g)) * to_float(up[i]));
-      }
+      for (std::int64_t i = 0; i < n; ++i)
+        row<T>(out, t)[i] = from_float<T>(activated(to_float(gate[i]), activation) * to_float(gate[n + i]));
     }
   });
+}
+
+void ReferenceBackend::cap(const Tensor& x, float cap) {
+  for (std::int64_t t = 0; t < x.dim(0); ++t) {
+    for (std::int64_t i = 0; i < x.dim(1); ++i) {
+      float& value = row<float>(x, t)[i];
+      value = cap * std::tanh(value / cap);
+    }
+  }
 }
 
 void ReferenceBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {

@@ -100,7 +100,7 @@ void ReferenceBackend::experts(const Tensor& out, const Tensor& x, const ExpertW
     const Tensor in = take(hidden), gate_up = take(2 * shape.intermediate_size);
     const Tensor gated = take(shape.intermediate_size), result = take(hidden);
     gather_rows(in, x, Tensor(const_cast<std::int32_t*>(group.tokens.data()), DType::kI32, {rows}));
-    gated_linear(gated, in, *matrices.gate_up[e], {}, gate_up);
+    gated_linear(gated, in, *matrices.gate_up[e], gate_up, Activation::kSilu);
     linear(result, gated, *matrices.down[e], {});
     dispatch_float(x.dtype(), [&]<typename T>() {
       for (std::int64_t i = 0; i < rows; ++i) {

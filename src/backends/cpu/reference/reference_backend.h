@@ -33,8 +33,9 @@ class ReferenceBackend : public Backend {
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
-  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
-  void gelu(const Tensor& out, const Tensor& x) override;
+  void activate(const Tensor& out, const Tensor& x, Activation activation) override;
+  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override;
+  void cap(const Tensor& x, float cap) override;
   void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override;
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override;

@@ -261,7 +261,7 @@ constexpr float kLaneNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 
 // Turns the scores that a row sees into weights, those before them into zeros, and scales what was summed
 // before.
-void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& view, float scale) {
+void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& view, float scale, float cap) {
   float* scores = scratch.scores + row * kKeyTile;
   const F lowest = Vec::set1(-__builtin_inff());
   const std::int64_t valid = view.valid.end;
@@ -269,6 +269,7 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
   F top = lowest;
   for (std::int64_t j = 0; j < valid; j += kLanes) {
     F scaled = Vec::mul(Vec::load(scores + j), Vec::set1(scale));
+    if (cap > 0) scaled = capped(scaled, cap);
     if (view.slope != 0) {
       const F distance = Vec::add(Vec::set1(static_cast<float>(view.distance + j)), Vec::load(kLaneNumbers));
       scaled = Vec::fma(Vec::set1(view.slope), distance, scaled);
@@ -301,7 +302,7 @@ template <int kRows, typename T>
 void attend_rows(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
                  const HeadTile<T>& tile, const HeadTile<T>& next, const auto& view_of) {
   score_rows<kRows, T>(job, scratch, row, tile, next);
-  for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, view_of(row + r), job.scale);
+  for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, view_of(row + r), job.scale, job.cap);
   constexpr int kSteps = kVectorsOfValues / 2;
   const std::int64_t common = view_of(row).valid.end;
   add_values<kRows, kSteps / kRows, T>(job, scratch, row, tile, next, {0, common});
@@ -325,20 +326,24 @@ template <typename T>
 class SpanAttention {
  public:
   SpanAttention(const AttentionJob& job, const AttentionSpan& span, const AttentionScratch& scratch)
-      : job_(job), span_(span), scratch_(scratch), head_rows_(span.num_tokens * job.group) {}
+      : job_(job),
+        span_(span),
+        blocks_(job.block_tables + span.table_row * job.table_stride),
+        scratch_(scratch),
+        head_rows_(span.num_tokens * job.group) {}
 
   void run() const {
     for (std::int64_t row = 0; row < span_.num_heads * head_rows_; ++row) begin_row(row);
     const Range seen = {first_seen(0), span_.context + span_.num_tokens - 1};
     const std::int64_t first = seen.begin / kKeyTile * kKeyTile;
     KeyTile tiles[2];
-    tiles[first / kKeyTile % 2].locate(job_.cache, span_.blocks, first, seen);
+    tiles[first / kKeyTile % 2].locate(job_.cache, blocks_, first, seen);
     for (std::int64_t begin = first; begin < seen.end; begin += kKeyTile) {
       const KeyTile& tile = tiles[begin / kKeyTile % 2];
       KeyTile* next = nullptr;
       if (begin + kKeyTile < seen.end) {
         next = &tiles[(begin / kKeyTile + 1) % 2];
-        next->locate(job_.cache, span_.blocks, begin + kKeyTile, seen);
+        next->locate(job_.cache, blocks_, begin + kKeyTile, seen);
       }
       // All heads of a tile: the cache has them side by side.
       for (std::int64_t head = 0; head < span_.num_heads; ++head) attend(head, tile, next);
@@ -350,8 +355,12 @@ class SpanAttention {
   // Where the query and the output of a row begin.
   std::int64_t offset_of(std::int64_t row, std::int64_t stride) const {
     const std::int64_t token = span_.first_token + row % head_rows_ / job_.group;
-    const std::int64_t head = (span_.first_head + row / head_rows_) * job_.group + row % job_.group;
-    return token * stride + head * job_.head_dim;
+    return token * stride + head_of(row) * job_.head_dim;
+  }
+
+  // The query head of a row.
+  std::int64_t head_of(std::int64_t row) const {
+    return (span_.first_head + row / head_rows_) * job_.group + row % job_.group;
   }
 
   std::int64_t step_elements(std::int64_t begin) const {
@@ -368,8 +377,9 @@ class SpanAttention {
     }
     __builtin_memset(scratch_.sums + row * scratch_.width, 0,
                      static_cast<std::size_t>(scratch_.width) * sizeof(float));
-    scratch_.tops[row] = -__builtin_inff();
-    scratch_.totals[row] = 0;
+    // A sink is a score that comes before all others.
+    scratch_.tops[row] = job_.sinks == nullptr ? -__builtin_inff() : job_.sinks[head_of(row)];
+    scratch_.totals[row] = job_.sinks == nullptr ? 0 : 1;
   }
 
   HeadTile<T> next_of(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
@@ -390,10 +400,9 @@ class SpanAttention {
       const std::int64_t token = (row - first_row) / job_.group;
       const std::int64_t end = span_.context + token - tile.begin;
       const std::int64_t begin = first_seen(token) - tile.begin;
-      const std::int64_t query_head = (span_.first_head + head) * job_.group + (row - first_row) % job_.group;
       return TileView{.valid = {begin > 0 ? begin : 0, end < kKeyTile ? end : kKeyTile},
                       .distance = 1 - end,
-                      .slope = job_.slopes == nullptr ? 0 : job_.slopes[query_head]};
+                      .slope = job_.slopes == nullptr ? 0 : job_.slopes[head_of(row)]};
     };
     // Tokens whose context ends before this tile, and whose window begins behind it.
     const std::int64_t unseen = tile.begin + 1 - span_.context;
@@ -418,6 +427,7 @@ class SpanAttention {
 
   const AttentionJob& job_;
   const AttentionSpan& span_;
+  const std::int32_t* blocks_;
   const AttentionScratch& scratch_;
   std::int64_t head_rows_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 // x += update_scale * update.
 void add_update(const NormJob& job, std::int64_t row) {
-  float* x = job.x + row * job.x_stride;
+  float* x = static_cast<float*>(job.x) + row * job.x_stride;
   const F scale = Vec::set1(job.update_scale);
   dispatch(job.update_dtype, [&]<typename T>() {
     const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
@@ -22,69 +22,102 @@ void add_update(const NormJob& job, std::int64_t row) {
   });
 }
 
-float mean(const float* x, std::int64_t n) {
+template <typename X>
+float mean(const X* x, std::int64_t n) {
   F sum = Vec::zero();
   for (std::int64_t i = 0; i < n; i += kLanes) sum = Vec::add(sum, load_some(x + i, lanes_left(i, n)));
   return sum_lanes(sum) / static_cast<float>(n);
+}
+
+template <typename X>
+void norm_row(const NormJob& job, std::int64_t row) {
+  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
+  const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
+  F squares = Vec::zero();
+  for (std::int64_t i = 0; i < job.n; i += kLanes) {
+    const int count = lanes_left(i, job.n);
+    const F values = Vec::first_lanes(count, Vec::sub(load_some(x + i, count), center), Vec::zero());
+    squares = Vec::fma(values, values, squares);
+  }
+  const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
+  dispatch(job.out_dtype, [&]<typename T>() {
+    T* out = static_cast<T*>(job.out) + row * job.out_stride;
+    for (std::int64_t i = 0; i < job.n; i += kLanes) {
+      const int count = lanes_left(i, job.n);
+      const F normed = Vec::mul(Vec::sub(load_some(x + i, count), center), inverse);
+      const F scaled = Vec::mul(normed, load_some(job.weight + i, count));
+      store_some(out + i, job.bias == nullptr ? scaled : Vec::add(scaled, load_some(job.bias + i, count)),
+                 count);
+    }
+  });
 }
 
 // RMSNorm, or with a bias LayerNorm, of rows to which an update may be added first.
 void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     if (job.update != nullptr) add_update(job, row);
-    const float* x = job.x + row * job.x_stride;
-    const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
-    F squares = Vec::zero();
-    for (std::int64_t i = 0; i < job.n; i += kLanes) {
-      const int count = lanes_left(i, job.n);
-      const F values = Vec::first_lanes(count, Vec::sub(load_some(x + i, count), center), Vec::zero());
-      squares = Vec::fma(values, values, squares);
-    }
-    const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
-    dispatch(job.out_dtype, [&]<typename T>() {
-      T* out = static_cast<T*>(job.out) + row * job.out_stride;
-      for (std::int64_t i = 0; i < job.n; i += kLanes) {
-        const int count = lanes_left(i, job.n);
-        const F normed = Vec::mul(Vec::sub(load_some(x + i, count), center), inverse);
-        const F scaled = Vec::mul(normed, load_some(job.weight + i, count));
-        store_some(out + i, job.bias == nullptr ? scaled : Vec::add(scaled, load_some(job.bias + i, count)),
-                   count);
-      }
-    });
+    dispatch(job.x_dtype, [&]<typename X>() { norm_row<X>(job, row); });
   }
 }
 
-// The tanh form: x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)).
-void gelu(const GeluJob& job, std::int64_t begin, std::int64_t end) {
-  const F one = Vec::set1(1.0F);
+// The tanh form of GELU is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), so both are x / (1 + e^-y).
+template <Activation kActivation>
+[[gnu::always_inline]] inline F activated(F x) {
+  F minus_y = Vec::sub(Vec::zero(), x);
+  if constexpr (kActivation == Activation::kGelu) {
+    const F cubic = Vec::fma(Vec::mul(Vec::mul(x, x), x), Vec::set1(0.044715F), x);
+    minus_y = Vec::mul(cubic, Vec::set1(-1.5957691216F));
+  }
+  return Vec::div(x, Vec::add(Vec::set1(1.0F), exp(minus_y)));
+}
+
+// Calls function.operator()<the activation, the type>.
+template <typename Function>
+[[gnu::always_inline]] inline void dispatch(const ActivationJob& job, const Function& function) {
   dispatch(job.dtype, [&]<typename T>() {
+    if (job.activation == Activation::kSilu) {
+      function.template operator()<Activation::kSilu, T>();
+    } else {
+      function.template operator()<Activation::kGelu, T>();
+    }
+  });
+}
+
+void activate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
+  dispatch(job, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
       const T* x = static_cast<const T*>(job.x) + row * job.x_stride;
       T* out = static_cast<T*>(job.out) + row * job.out_stride;
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
-        const F v = load_some(x + i, count);
-        const F cubic = Vec::fma(Vec::mul(Vec::mul(v, v), v), Vec::set1(0.044715F), v);
-        const F power = exp(Vec::mul(cubic, Vec::set1(-1.5957691216F)));
-        store_some(out + i, Vec::div(v, Vec::add(one, power)), count);
+        store_some(out + i, activated<kActivation>(load_some(x + i, count)), count);
       }
     }
   });
 }
 
-void silu_mul(const SiluJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job.dtype, [&]<typename T>() {
+void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
+  dispatch(job, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* gate = static_cast<const T*>(job.gate_up) + row * job.gate_up_stride;
+      const T* gate = static_cast<const T*>(job.x) + row * job.x_stride;
       T* out = static_cast<T*>(job.out) + row * job.out_stride;
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
-        const F g = load_some(gate + i, count);
-        const F gated = Vec::div(g, Vec::add(Vec::set1(1.0F), exp(Vec::sub(Vec::zero(), g))));
+        const F gated = activated<kActivation>(load_some(gate + i, count));
         store_some(out + i, Vec::mul(gated, load_some(gate + job.n + i, count)), count);
       }
     }
   });
+}
+
+void cap(const CapJob& job, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    float* x = job.x + row * job.x_stride;
+    for (std::int64_t i = 0; i < job.n; i += kLanes) {
+      const int count = lanes_left(i, job.n);
+      store_some(x + i, capped(load_some(x + i, count), job.cap), count);
+    }
+  }
 }
 
 void norm_head(const PrepareJob& job, const float* weight, float* head) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "ops/activation.h"
 
 // What an instruction set's translation unit (kernels_*.cpp) offers. These are compiled with flags of their
 // own and must not share inline code with the rest of the program: the linker would keep either copy. So
@@ -60,9 +61,10 @@ struct NormJob {
   void* out;  // [rows, n]
   DType out_dtype;
   std::int64_t out_stride;
-  float* x;  // [rows, n]
+  void* x;  // [rows, n]
+  DType x_dtype;
   std::int64_t x_stride;
-  const void* update;  // [rows, n] added to x first, or null
+  const void* update;  // [rows, n] added to x, which is f32, first; or null
   DType update_dtype;
   std::int64_t update_stride;
   float update_scale;
@@ -72,22 +74,21 @@ struct NormJob {
   float eps;
 };
 
-struct GeluJob {
+struct ActivationJob {
+  Activation activation;
   void* out;      // [rows, n]
-  const void* x;  // [rows, n]
+  const void* x;  // [rows, n], or a gate and what it gates: [rows, 2 n]
   DType dtype;
   std::int64_t out_stride;
   std::int64_t x_stride;
   std::int64_t n;
 };
 
-struct SiluJob {
-  void* out;            // [rows, n]
-  const void* gate_up;  // [rows, 2 n]
-  DType dtype;
-  std::int64_t out_stride;
-  std::int64_t gate_up_stride;
+struct CapJob {
+  float* x;  // [rows, n]
+  std::int64_t x_stride;
   std::int64_t n;
+  float cap;
 };
 
 // One layer of the paged cache; strides in elements.
@@ -124,8 +125,8 @@ struct AttentionSpan {
   std::int64_t num_heads;
   std::int64_t first_token;
   std::int64_t num_tokens;
-  std::int64_t context;        // tokens that the first one sees, itself included
-  const std::int32_t* blocks;  // of the sequence
+  std::int64_t context;    // tokens that the first one sees, itself included
+  std::int64_t table_row;  // of the sequence
 };
 
 // Positions of a tile of keys, aligned to multiples of it.
@@ -138,11 +139,15 @@ struct AttentionJob {
   void* out;
   std::int64_t out_stride;
   CacheView cache;
+  const std::int32_t* block_tables;
+  std::int64_t table_stride;
   std::int64_t group;  // query heads of a KV head
   std::int64_t head_dim;
   float scale;
+  float cap;            // over 0: scores are cap * tanh(score / cap)
   std::int64_t window;  // positions a query attends to, its own included
   const float* slopes;  // [query heads] of ALiBi, or null
+  const float* sinks;   // [query heads], or null
 };
 
 // Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total.
@@ -170,8 +175,9 @@ struct Kernels {
   void (*prepare_activations)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);
   void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
-  void (*silu_mul)(const SiluJob& job, std::int64_t begin, std::int64_t end);
-  void (*gelu)(const GeluJob& job, std::int64_t begin, std::int64_t end);
+  void (*activate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
+  void (*activate_gate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
+  void (*cap)(const CapJob& job, std::int64_t begin, std::int64_t end);
   void (*prepare_attention)(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch);
   void (*attention)(const AttentionJob& job, const AttentionSpan& span, float* scratch);
   Candidate (*top)(const float* x, std::int64_t n);  // the first largest; its score is NaN where any is

@@ -9,8 +9,16 @@
 
 namespace quire::simd {
 
-const Kernels kAmxKernels = {prepare_tiles,     linear_by_tiles, norm, silu_mul, gelu,
-                             prepare_attention, attention,       top,  race};
+const Kernels kAmxKernels = {.prepare_activations = prepare_tiles,
+                             .linear_panels = linear_by_tiles,
+                             .norm = norm,
+                             .activate = activate,
+                             .activate_gate = activate_gate,
+                             .cap = cap,
+                             .prepare_attention = prepare_attention,
+                             .attention = attention,
+                             .top = top,
+                             .race = race};
 
 }  // namespace quire::simd
 

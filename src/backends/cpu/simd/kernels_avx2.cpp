@@ -9,8 +9,16 @@
 
 namespace quire::simd {
 
-const Kernels kAvx2Kernels = {prepare_activations, linear_panels, norm, silu_mul, gelu,
-                              prepare_attention,   attention,     top,  race};
+const Kernels kAvx2Kernels = {.prepare_activations = prepare_activations,
+                              .linear_panels = linear_panels,
+                              .norm = norm,
+                              .activate = activate,
+                              .activate_gate = activate_gate,
+                              .cap = cap,
+                              .prepare_attention = prepare_attention,
+                              .attention = attention,
+                              .top = top,
+                              .race = race};
 
 }  // namespace quire::simd
 

@@ -12,6 +12,10 @@
 namespace quire {
 namespace {
 
+struct SpanPlan final : AttentionPlan {
+  std::vector<simd::AttentionSpan> spans;
+};
+
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // The least work that is worth waking a thread for, some 5 µs: elements of an element-wise op, and
 // multiply-adds of a product.
@@ -51,13 +55,18 @@ simd::NormJob norm_job(const Tensor& out, const Tensor& x, const NormParams& par
   job.out = out.data();
   job.out_dtype = out.dtype();
   job.out_stride = out.stride(0);
-  job.x = x.data_as<float>();
+  job.x = x.data();
+  job.x_dtype = x.dtype();
   job.x_stride = x.stride(0);
   job.weight = floats_or_null(params.weight);
   job.bias = floats_or_null(params.bias);
   job.n = x.dim(1);
   job.eps = params.eps;
   return job;
+}
+
+simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activation activation) {
+  return {activation, out.data(), x.data(), out.dtype(), out.stride(0), x.stride(0), out.dim(1)};
 }
 
 }  // namespace
@@ -164,17 +173,22 @@ void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tens
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
 }
 
-void SimdBackend::gelu(const Tensor& out, const Tensor& x) {
-  const simd::GeluJob job = {out.data(), x.data(), x.dtype(), out.stride(0), x.stride(0), x.dim(1)};
-  split(x.dim(0), x.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.gelu(job, begin, end); });
+void SimdBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
+  const simd::ActivationJob job = activation_job(out, x, activation);
+  split(out.dim(0), out.dim(1), kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.activate(job, begin, end); });
 }
 
-void SimdBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
-  const simd::SiluJob job = {out.data(),    gate_up.data(),    out.dtype(),
-                             out.stride(0), gate_up.stride(0), out.dim(1)};
+void SimdBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
+  const simd::ActivationJob job = activation_job(out, gate_up, activation);
   split(out.dim(0), out.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.silu_mul(job, begin, end); });
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.activate_gate(job, begin, end); });
+}
+
+void SimdBackend::cap(const Tensor& x, float cap) {
+  const simd::CapJob job = {x.data_as<float>(), x.stride(0), x.dim(1), cap};
+  split(x.dim(0), x.dim(1), kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.cap(job, begin, end); });
 }
 
 void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
@@ -202,18 +216,17 @@ void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
         });
 }
 
-void SimdBackend::plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
+std::shared_ptr<const AttentionPlan> SimdBackend::plan_attention(const AttentionBatch& batch,
+                                                                 const AttentionShape& shape) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   const std::int64_t rows = std::max(simd::kQueryRows, group);
   reserve_scratch(std::max(simd::kLinearScratch, simd::attention_scratch(rows, shape.head_dim)));
-  spans_.clear();
+  auto plan = std::make_shared<SpanPlan>();
   for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
     const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
     const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
     const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
     const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
-    const auto* blocks =
-        batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
     if (seq_len == 0) continue;
     const std::int64_t tokens = std::min(end - begin, rows / group);
     // As many heads as there are rows for, but not so many that a thread gets none.
@@ -222,15 +235,16 @@ void SimdBackend::plan_attention(const AttentionBatch& batch, const AttentionSha
                                  std::min<std::int64_t>(rows / group / tokens, shape.num_kv_heads));
     for (std::int64_t t = begin; t < end; t += tokens) {
       for (std::int64_t head = 0; head < shape.num_kv_heads; head += heads) {
-        spans_.push_back({head, std::min(heads, shape.num_kv_heads - head), t, std::min(tokens, end - t),
-                          seq_len - (end - 1 - t), blocks});
+        plan->spans.push_back({head, std::min(heads, shape.num_kv_heads - head), t, std::min(tokens, end - t),
+                               seq_len - (end - 1 - t), table_row});
       }
     }
   }
+  return plan;
 }
 
 void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                            const AttentionBatch&, const AttentionScores& scores) {
+                            const AttentionBatch& batch, const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
   simd::AttentionJob job = {};
   job.q = q.data();
@@ -238,14 +252,19 @@ void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   job.out = out.data();
   job.out_stride = out.stride(0);
   job.cache = view_of(cache);
+  job.block_tables = batch.block_tables.data_as<const std::int32_t>();
+  job.table_stride = batch.block_tables.stride(0);
   job.group = q.dim(1) / dim / cache.keys.dim(1);
   job.head_dim = dim;
   job.scale = scores.scale;
+  job.cap = scores.cap;
   job.window = scores.window == 0 ? std::numeric_limits<std::int32_t>::max() : scores.window;
   job.slopes = floats_or_null(scores.alibi_slopes);
+  job.sinks = floats_or_null(scores.sinks);
+  const std::vector<simd::AttentionSpan>& spans = dynamic_cast<const SpanPlan&>(*batch.plan).spans;
   // The last spans of a prompt see the longest context, and the pool begins with them.
-  pool_.run(static_cast<int>(spans_.size()), [&](int part, int thread) {
-    kernels_.attention(job, spans_[static_cast<std::size_t>(part)], scratch(thread));
+  pool_.run(static_cast<int>(spans.size()), [&](int part, int thread) {
+    kernels_.attention(job, spans[static_cast<std::size_t>(part)], scratch(thread));
   });
 }
 

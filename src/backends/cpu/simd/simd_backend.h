@@ -29,13 +29,15 @@ class SimdBackend : public ReferenceBackend {
   void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
   void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                 const NormParams& params) override;
-  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
+  std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
+                                                      const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
-  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
-  void gelu(const Tensor& out, const Tensor& x) override;
+  void activate(const Tensor& out, const Tensor& x, Activation activation) override;
+  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override;
+  void cap(const Tensor& x, float cap) override;
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                      const LogitsAdjustment& adjustment) override;
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
@@ -65,7 +67,6 @@ class SimdBackend : public ReferenceBackend {
   std::size_t scratch_floats_ = 0;                    // of one thread
   std::vector<std::vector<std::int32_t>> survivors_;  // of a row of logits, of every thread
   std::vector<Piece> pieces_;                         // of every row
-  std::vector<simd::AttentionSpan> spans_;            // of the step
 };
 
 template <typename Function>
