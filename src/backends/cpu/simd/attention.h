@@ -265,7 +265,6 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
   float* scores = scratch.scores + row * kKeyTile;
   const F lowest = Vec::set1(-__builtin_inff());
   const std::int64_t valid = view.valid.end;
-  for (std::int64_t j = 0; j < view.valid.begin; ++j) scores[j] = -__builtin_inff();
   F top = lowest;
   for (std::int64_t j = 0; j < valid; j += kLanes) {
     F scaled = Vec::mul(Vec::load(scores + j), Vec::set1(scale));
@@ -274,7 +273,8 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
       const F distance = Vec::add(Vec::set1(static_cast<float>(view.distance + j)), Vec::load(kLaneNumbers));
       scaled = Vec::fma(Vec::set1(view.slope), distance, scaled);
     }
-    const F score = Vec::first_lanes(static_cast<int>(valid - j), scaled, lowest);
+    F score = Vec::first_lanes(static_cast<int>(valid - j), scaled, lowest);
+    if (j < view.valid.begin) score = Vec::first_lanes(static_cast<int>(view.valid.begin - j), lowest, score);
     Vec::store(scores + j, score);
     top = Vec::max(top, score);
   }
