@@ -12,13 +12,7 @@ namespace {
 std::optional<ConfigObject> find_rope(const ConfigObject& config) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     std::optional<ConfigObject> rope = config.find_object(key);
-    if (!rope || rope->empty()) continue;
-    for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-      if (rope->contains(layer_type)) {
-        rope->fail_at(layer_type, "is there, but rotary parameters of each layer type are not supported");
-      }
-    }
-    return rope;
+    if (rope && !rope->empty()) return rope;
   }
   return {};
 }
@@ -59,8 +53,10 @@ void read_yarn(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
 
 }  // namespace
 
-ModelConfig::ModelConfig(ConfigObject object)
-    : ConfigObject(std::move(object)), architectures_(get_strings("architectures")) {}
+ModelConfig::ModelConfig(ConfigObject file)
+    : ConfigObject(file.find_object("text_config").value_or(file)),
+      file_(std::move(file)),
+      architectures_(file_.get_strings("architectures")) {}
 
 ModelConfig ModelConfig::from_file(const std::filesystem::path& path) { return ModelConfig(read_file(path)); }
 
@@ -69,14 +65,26 @@ ModelConfig ModelConfig::from_json(std::string_view text, std::string where) {
 }
 
 const std::string& ModelConfig::architecture() const {
-  if (architectures_.empty()) fail_at("architectures", "must name the model's architecture");
+  if (architectures_.empty()) file_.fail_at("architectures", "must name the model's architecture");
   return architectures_.front();
 }
 
-ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta) const {
+bool ModelConfig::has_rotary_of(const char* layer_type) const {
   const std::optional<ConfigObject> rope = find_rope(*this);
+  return rope && rope->contains(layer_type);
+}
+
+ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* layer_type) const {
+  std::optional<ConfigObject> rope = find_rope(*this);
+  for (const char* type : {"full_attention", "sliding_attention"}) {
+    if (!rope || !rope->contains(type)) continue;
+    if (layer_type == nullptr)
+      rope->fail_at(type,
+                    "is there, but rotary parameters of each layer type are not supported for this family");
+    if (!rope->contains(layer_type)) rope->fail_at(layer_type, format_text("is missing beside {}", type));
+    rope = rope->find_object(layer_type);
+  }
   RotaryConfig rotary;
-  rotary.type = "default";
   rotary.theta = get_double("rope_theta", default_theta, kPositive);
   std::optional<double> partial;
   if (rope) {
@@ -114,19 +122,27 @@ void ModelConfig::read_extension(const ConfigObject& rope, RotaryConfig& rotary)
 }
 
 std::optional<DType> ModelConfig::dtype() const {
-  const std::optional<std::string> name = find_string({"dtype", "torch_dtype"});
+  const ConfigKey key = {"dtype", "torch_dtype"};
+  const ConfigObject& where = file_.contains(key) ? file_ : *this;
+  const std::optional<std::string> name = where.find_string(key);
   if (!name) return {};
   if (*name == "float32" || *name == "float") return DType::kF32;
   if (*name == "bfloat16") return DType::kBF16;
   if (*name == "float16" || *name == "half") return DType::kF16;
-  fail_at(contains("dtype") ? "dtype" : "torch_dtype",
-          format_text("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
+  where.fail_at(where.contains("dtype") ? "dtype" : "torch_dtype",
+                format_text("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
 }
 
 std::optional<std::string> ModelConfig::quantization() const {
-  const std::optional<ConfigObject> config = find_object("quantization_config");
+  const ConfigKey key = "quantization_config";
+  const std::optional<ConfigObject> config = (file_.contains(key) ? file_ : *this).find_object(key);
   if (!config) return {};
   return config->get_string("quant_method", "without quant_method");  // as MLX writes it
+}
+
+std::vector<std::int32_t> ModelConfig::eos_token_ids() const {
+  const ConfigKey key = "eos_token_id";
+  return (file_.contains(key) ? file_ : *this).get_token_ids(key);
 }
 
 }  // namespace quire

@@ -20,14 +20,16 @@ inline constexpr IntRange kWidth{1, 1 << 20};
 inline constexpr IntRange kVocabSize{1, 1 << 24};
 inline constexpr IntRange kPositions{1, 1 << 30};
 
-// A checkpoint's config.json. What a model family calls its sizes is the model file's business; here is what
-// families share.
+// A checkpoint's config.json; of a model of several kinds of input its text_config, beside which the rest of
+// the file is looked at for what concerns all of it. What a model family calls its sizes is the model file's
+// business; here is what families share.
 class ModelConfig : public ConfigObject {
  public:
   // Rotary embedding as the file has it. A field that the file leaves out holds transformers' default where
   // that is a constant or another key, and is empty where the default is a formula.
   struct RotaryConfig {
-    std::string type;  // default, linear, dynamic, yarn, llama3, longrope; others as written, to be refused
+    std::string type =
+        "default";  // default, linear, dynamic, yarn, llama3, longrope; others as written, to be refused
     double theta = 0;
     double factor = 1;  // linear, dynamic, yarn, llama3, longrope
     double partial_rotary_factor = 1;
@@ -43,6 +45,8 @@ class ModelConfig : public ConfigObject {
     double high_freq_factor = 0;
     std::vector<double> short_factor;  // longrope
     std::vector<double> long_factor;
+
+    bool operator==(const RotaryConfig&) const = default;
   };
 
   static ModelConfig from_file(const std::filesystem::path& path);
@@ -50,18 +54,21 @@ class ModelConfig : public ConfigObject {
 
   const std::string& architecture() const;  // the first of "architectures"
 
-  // Reads rope_theta and rope_scaling, or rope_parameters.
-  RotaryConfig rotary(double default_theta) const;
+  // Reads rope_theta and rope_scaling, or rope_parameters. Where the latter are given for each type of
+  // layers, those of layer_type; Error where it is null, or the file has none of it.
+  RotaryConfig rotary(double default_theta, const char* layer_type = nullptr) const;
+  bool has_rotary_of(const char* layer_type) const;  // parameters that are given for it alone
   // Of the weights, as the file promises; empty when it does not say.
   std::optional<DType> dtype() const;
   // The method that quantization_config names; empty: the weights are plain.
   std::optional<std::string> quantization() const;
-  std::vector<std::int32_t> eos_token_ids() const { return get_token_ids("eos_token_id"); }
+  std::vector<std::int32_t> eos_token_ids() const;
 
  private:
-  explicit ModelConfig(ConfigObject object);
+  explicit ModelConfig(ConfigObject file);
   void read_extension(const ConfigObject& rope, RotaryConfig& rotary) const;
 
+  ConfigObject file_;  // the whole
   std::vector<std::string> architectures_;
 };
 

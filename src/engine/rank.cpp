@@ -1,9 +1,11 @@
 #include "engine/rank.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 
 namespace quire {
 
@@ -42,12 +44,23 @@ void Rank::load() {
   const std::unique_ptr<WeightSource> weights = model_.open_weights();
   runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, model_.config, *weights);
   const std::string& architecture = model_.config.architecture();
-  const auto& ignorable = find_model_family(architecture).ignorable_endings;
+  const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
+  std::set<std::string> left_out;
   for (const std::string& name : weights->unclaimed()) {
-    const bool ignored = std::any_of(ignorable.begin(), ignorable.end(),
+    const auto begins =
+        std::find_if(ignorable.beginnings.begin(), ignorable.beginnings.end(),
+                     [&](const std::string& beginning) { return name.starts_with(beginning); });
+    if (begins != ignorable.beginnings.end()) {
+      left_out.insert(*begins);
+      continue;
+    }
+    const bool ignored = std::any_of(ignorable.endings.begin(), ignorable.endings.end(),
                                      [&](const std::string& ending) { return name.ends_with(ending); });
     if (!ignored) fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
   }
+  if (!left_out.empty() && comm_->rank() == 0)
+    log_warning("{} serves text only: the tensors of {} are left out", architecture,
+                join_text(std::vector(left_out.begin(), left_out.end()), ", "));
 }
 
 RankAnswer Rank::execute(const RankOrder& order) {

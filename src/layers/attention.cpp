@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "layers/norm.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
@@ -47,15 +48,22 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   input_.cos_sin = options.rotary;
   Workspace& workspace = context.workspace;
   scores_.scale = options.scale;
+  scores_.cap = options.score_cap;
   scores_.window = options.window;
+  state_ = context.states.declare({input_.num_heads, input_.num_kv_heads, options.head_dim, options.window});
   if (options.alibi) {
     const std::vector<float> slopes = alibi_slopes(options.num_heads);
     const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;
     scores_.alibi_slopes = workspace.upload({first, first + input_.num_heads});
   }
   if (options.qk_norm) {
-    input_.q_norm = workspace.load(*context.weights.take(prefix + ".q_norm.weight", {options.head_dim}));
-    input_.k_norm = workspace.load(*context.weights.take(prefix + ".k_norm.weight", {options.head_dim}));
+    input_.q_norm = load_vector(context, prefix + ".q_norm.weight", options.head_dim, 1, options.norm_offset);
+    input_.k_norm = load_vector(context, prefix + ".k_norm.weight", options.head_dim, 1, options.norm_offset);
+  }
+  if (options.sinks) {
+    const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});
+    scores_.sinks = workspace.load(
+        *slice_cols(all, std::int64_t{context.comm.rank()} * input_.num_heads, input_.num_heads));
   }
   qkv_ = workspace.activation("qkv", context.dtype, qkv_proj_.out_features());
   heads_ =
@@ -63,12 +71,13 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   out_ = workspace.activation("block_out", context.dtype, options.hidden_size);
 }
 
-Tensor Attention::forward(const Tensor& x, const KvCacheLayer& cache, const AttentionBatch& batch) const {
+Tensor Attention::forward(const Tensor& x, const Step& step) const {
   const std::int64_t tokens = x.dim(0);
   const Tensor heads = heads_.rows(0, tokens);
   const Tensor out = out_.rows(0, tokens);
   AttentionInput input = input_;
   input.qkv = qkv_.rows(0, tokens);
+  const auto [cache, batch] = step.state(state_);
   qkv_proj_.forward(input.qkv, x);
   ops::prepare_attention(backend_, input, cache, batch);
   ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);

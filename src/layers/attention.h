@@ -11,14 +11,17 @@ struct AttentionOptions {
   int num_heads = 0;     // over all ranks
   int num_kv_heads = 0;  // over all ranks
   int head_dim = 0;
-  float scale = 0;     // of the scores
-  int window = 0;      // positions a token attends to, its own included; 0: all up to its own
-  bool alibi = false;  // scores fall with the distance (Press et al., 2022)
+  float scale = 0;      // of the scores
+  float score_cap = 0;  // over 0: scores are cap * tanh(score / cap) (Gemma 2)
+  int window = 0;       // positions a token attends to, its own included; 0: all up to its own
+  bool alibi = false;   // scores fall with the distance (Press et al., 2022)
   bool qkv_bias = false;
   bool out_bias = false;
   bool qk_norm = false;  // an RMSNorm over each head of q and k
   float norm_eps = 0;
-  Tensor rotary;  // of make_rotary_table; undefined: none
+  float norm_offset = 0;  // added to the norms' weights
+  bool sinks = false;     // a learned score of each head, without a value: PREFIX.sinks
+  Tensor rotary;          // of make_rotary_table; undefined: none
 };
 
 // Causal self-attention over the paged cache; PREFIX is "model.layers.3.self_attn". Query heads are spread
@@ -29,12 +32,13 @@ class Attention {
 
   // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
   // next layer's.
-  Tensor forward(const Tensor& x, const KvCacheLayer& cache, const AttentionBatch& batch) const;
+  Tensor forward(const Tensor& x, const Step& step) const;
 
  private:
   Backend& backend_;
   AttentionInput input_;  // all but the step's rows of qkv
   AttentionScores scores_;
+  StateId state_;
   ColumnParallelLinear qkv_proj_;
   RowParallelLinear o_proj_;
   Tensor qkv_, heads_, out_;  // activations

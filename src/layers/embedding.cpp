@@ -54,8 +54,12 @@ void VocabParallelEmbedding::forward_part(const Tensor& out, const Tensor& ids) 
 }
 
 LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights,
-               std::int64_t vocab_size)
-    : backend_(context.backend), comm_(context.comm), weights_(std::move(weights)), vocab_size_(vocab_size) {
+               std::int64_t vocab_size, float cap)
+    : backend_(context.backend),
+      comm_(context.comm),
+      weights_(std::move(weights)),
+      vocab_size_(vocab_size),
+      cap_(cap) {
   const std::int64_t rows = context.max_output_rows;
   local_logits_ = context.workspace.allocate(DType::kF32, rows, weights_->out_features());
   logits_ = comm_.size() == 1
@@ -64,13 +68,14 @@ LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> 
 }
 
 LmHead::LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
-               std::int64_t hidden_size)
-    : LmHead(context, load_vocab_shard(context, name, vocab_size, hidden_size), vocab_size) {}
+               std::int64_t hidden_size, float cap)
+    : LmHead(context, load_vocab_shard(context, name, vocab_size, hidden_size), vocab_size, cap) {}
 
 LmHead::LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
-               const std::string& embedding_name, std::int64_t vocab_size, std::int64_t hidden_size)
-    : LmHead(context, embedding.weights(), vocab_size) {
+               const std::string& embedding_name, std::int64_t vocab_size, float cap)
+    : LmHead(context, embedding.weights(), vocab_size, cap) {
   if (!context.weights.contains(name)) return;
+  const std::int64_t hidden_size = weights_->in_features();
   check_same_values(*context.weights.take(name, {vocab_size, hidden_size}),
                     *context.weights.take(embedding_name, {vocab_size, hidden_size}));
 }
@@ -78,6 +83,7 @@ LmHead::LmHead(const LoadContext& context, const std::string& name, const VocabP
 Tensor LmHead::forward(const Tensor& x) const {
   const Tensor local = local_logits_.rows(0, x.dim(0));
   ops::linear(backend_, local, x, *weights_);
+  if (cap_ > 0) ops::cap(backend_, local, cap_);
   return local;
 }
 

@@ -32,13 +32,14 @@ class VocabParallelEmbedding {
 // The output projection; ranks hold ranges of the vocabulary as in the embedding.
 class LmHead {
  public:
+  // cap: over 0, logits are cap * tanh(logit / cap).
   // A matrix of its own: the checkpoint's tensor `name`.
   LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
-         std::int64_t hidden_size);
+         std::int64_t hidden_size, float cap = 0);
   // The embedding's matrix, `embedding_name` in the checkpoint. A tensor `name` may stand beside it, but must
   // hold the same values.
   LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
-         const std::string& embedding_name, std::int64_t vocab_size, std::int64_t hidden_size);
+         const std::string& embedding_name, std::int64_t vocab_size, float cap = 0);
 
   // x [m, hidden_size], m <= max_output_rows; result f32 [m, this rank's range].
   Tensor forward(const Tensor& x) const;
@@ -47,12 +48,14 @@ class LmHead {
   Tensor gather_share(const Tensor& local) const;
 
  private:
-  LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights, std::int64_t vocab_size);
+  LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> weights, std::int64_t vocab_size,
+         float cap);
 
   Backend& backend_;
   Communicator& comm_;
   std::shared_ptr<const LinearWeights> weights_;
   std::int64_t vocab_size_;
+  float cap_;
   Tensor local_logits_;  // [max_output_rows, this rank's range]
   Tensor logits_;        // [max_output_rows, all ranges]; the same tensor with one rank
 };

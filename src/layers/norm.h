@@ -12,9 +12,14 @@ enum class NormKind : std::uint8_t { kRms, kLayer };
 struct NormOptions {
   NormKind kind = NormKind::kRms;
   float eps = 0;
-  float update_scale = 1;  // of what is added to the residual stream
-  float output_scale = 1;  // of the normed values
+  float update_scale = 1;   // of what is added to the residual stream
+  float output_scale = 1;   // of the normed values
+  float weight_offset = 0;  // added to the weights: 1 where a file holds what is to be added to one
 };
+
+// A vector of a checkpoint as f32 on the device: (offset + its values) * scale.
+Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale = 1,
+                   float offset = 0);
 
 // RMSNorm or LayerNorm over the residual stream; PREFIX is "model.layers.3.input_layernorm".
 class Norm {
@@ -26,6 +31,10 @@ class Norm {
   // residual += update_scale * the sum over the ranks of update, of which each has a part, first. update may
   // be written.
   void forward(const Tensor& out, const Tensor& residual, const Tensor& update) const;
+  // The same of an update that each rank has as a whole.
+  void forward_whole(const Tensor& out, const Tensor& residual, const Tensor& update) const;
+  // update becomes the sum over the ranks, normed.
+  void forward_sum(const Tensor& update) const;
 
  private:
   Backend& backend_;

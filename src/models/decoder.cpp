@@ -14,7 +14,10 @@ constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kHead[] = "lm_head.weight";
 
 NormOptions norm_options(const DecoderConfig& config) {
-  return {.kind = config.norm, .eps = config.norm_eps, .update_scale = config.residual_scale};
+  return {.kind = config.norm,
+          .eps = config.norm_eps,
+          .update_scale = config.residual_scale,
+          .weight_offset = config.norm_offset};
 }
 
 NormOptions final_norm_options(const DecoderConfig& config) {
@@ -26,8 +29,8 @@ NormOptions final_norm_options(const DecoderConfig& config) {
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
                  const VocabParallelEmbedding& embedding) {
   if (config.tie_word_embeddings)
-    return LmHead(context, kHead, embedding, kEmbedding, config.vocab_size, config.hidden_size);
-  return LmHead(context, kHead, config.vocab_size, config.hidden_size);
+    return LmHead(context, kHead, embedding, kEmbedding, config.vocab_size, config.logits_cap);
+  return LmHead(context, kHead, config.vocab_size, config.hidden_size, config.logits_cap);
 }
 
 std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
@@ -43,16 +46,66 @@ std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const
   return Mlp(context, prefix, options);
 }
 
+// The rotary table of a layer; `tables` has those made so far.
+Tensor rotary_table(const LoadContext& context, const LayerAttention& attention,
+                    std::vector<std::pair<LayerAttention, Tensor>>& tables) {
+  for (const auto& [other, table] : tables) {
+    if (other.rotary == attention.rotary && other.options.head_dim == attention.options.head_dim)
+      return table;
+  }
+  const Tensor table = make_rotary_table(
+      context, rotary_frequencies(*attention.rotary, attention.options.head_dim, context.max_model_len));
+  tables.emplace_back(attention, table);
+  return table;
+}
+
+// Positions that no layer looks beyond; 0: some layer looks at all.
+int common_window(const DecoderConfig& config) {
+  int largest = config.layers.empty() ? config.attention.window : 1;
+  for (const LayerAttention& layer : config.layers)
+    largest = layer.options.window == 0 || largest == 0 ? 0 : std::max(largest, layer.options.window);
+  return largest;
+}
+
+// What a block adds to the residual stream.
+struct Update {
+  Tensor values;       // undefined: nothing
+  bool whole = false;  // each rank has it as a whole; or its part of a sum
+
+  static Update of(const Tensor& part, const std::optional<Norm>& norm) {
+    if (norm) norm->forward_sum(part);
+    return {part, norm.has_value()};
+  }
+  // normed = the residual stream with it, normed.
+  void add_to(const Tensor& residual, const Tensor& normed, const Norm& norm) const {
+    if (!values.defined()) return norm.forward(normed, residual);
+    whole ? norm.forward_whole(normed, residual, values) : norm.forward(normed, residual, values);
+  }
+};
+
 std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer); }
+
+Norm layer_norm(const LoadContext& context, int layer, const char* name, const DecoderConfig& config) {
+  return {context, layer_prefix(layer) + name, config.hidden_size, norm_options(config)};
+}
+
+std::optional<Norm> norm_after(const LoadContext& context, int layer, const char* name,
+                               const DecoderConfig& config) {
+  if (!config.norms_after) return std::nullopt;
+  return layer_norm(context, layer, name, config);
+}
 
 }  // namespace
 
 DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderConfig& config,
                            const AttentionOptions& options)
-    : input_norm(context, layer_prefix(index) + ".input_layernorm", config.hidden_size, norm_options(config)),
+    : attention_norm(layer_norm(context, index, ".input_layernorm", config)),
       attention(context, layer_prefix(index) + ".self_attn", options),
-      post_attention_norm(context, layer_prefix(index) + ".post_attention_layernorm", config.hidden_size,
-                          norm_options(config)),
+      after_attention_norm(norm_after(context, index, ".post_attention_layernorm", config)),
+      mlp_norm(layer_norm(context, index,
+                          config.norms_after ? ".pre_feedforward_layernorm" : ".post_attention_layernorm",
+                          config)),
+      after_mlp_norm(norm_after(context, index, ".post_feedforward_layernorm", config)),
       mlp(make_mlp(context, index, layer_prefix(index) + ".mlp", config)) {}
 
 DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& context)
@@ -68,45 +121,45 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
   }
   if (config.embedding_norm)
     embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, norm_options(config));
-  AttentionOptions options = config.attention;
-  options.hidden_size = config.hidden_size;
-  options.norm_eps = config.norm_eps;
-  if (config.rotary) {
-    options.rotary = make_rotary_table(
-        context, rotary_frequencies(*config.rotary, options.head_dim, context.max_model_len));
-  }
+  const LayerAttention common = {config.attention, config.rotary};
+  std::vector<std::pair<LayerAttention, Tensor>> tables;  // layers of equal angles share one
   layers_.reserve(static_cast<std::size_t>(config.num_layers));
-  for (int i = 0; i < config.num_layers; ++i) layers_.emplace_back(context, i, config, options);
+  for (int i = 0; i < config.num_layers; ++i) {
+    const LayerAttention& attention =
+        config.layers.empty() ? common : config.layers[static_cast<std::size_t>(i)];
+    AttentionOptions options = attention.options;
+    options.hidden_size = config.hidden_size;
+    options.norm_eps = config.norm_eps;
+    options.norm_offset = config.norm_offset;
+    if (attention.rotary) options.rotary = rotary_table(context, attention, tables);
+    layers_.emplace_back(context, i, config, options);
+  }
 }
 
-Tensor DecoderModel::forward(const ModelInput& input) {
-  const std::int64_t tokens = input.token_ids.dim(0);
+Tensor DecoderModel::forward(const Step& step) {
+  const std::int64_t tokens = step.token_ids.dim(0);
   const Tensor residual = residual_.rows(0, tokens);
   const Tensor normed = normed_.rows(0, tokens);
-  Tensor update;  // this rank's part of what the block before adds to the residual stream
-  embedding_.forward(residual, input.token_ids);
+  embedding_.forward(residual, step.token_ids);
   if (embedding_norm_) embedding_norm_->forward(residual, residual);
+  Update update;
   if (positions_) {
-    update = position_rows_.rows(0, tokens);
-    positions_->forward_part(update, input.batch.positions);
+    update.values = position_rows_.rows(0, tokens);
+    positions_->forward_part(update.values, step.positions);
   }
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    if (update.defined()) {
-      layer.input_norm.forward(normed, residual, update);
-    } else {
-      layer.input_norm.forward(normed, residual);
-    }
-    update = layer.attention.forward(normed, input.cache[i], input.batch);
-    layer.post_attention_norm.forward(normed, residual, update);
-    update = std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp);
+  for (const Layer& layer : layers_) {
+    update.add_to(residual, normed, layer.attention_norm);
+    update = Update::of(layer.attention.forward(normed, step), layer.after_attention_norm);
+    update.add_to(residual, normed, layer.mlp_norm);
+    update = Update::of(std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp),
+                        layer.after_mlp_norm);
   }
-  final_norm_.forward(normed, residual, update);
+  update.add_to(residual, normed, final_norm_);
   return normed;
 }
 
 DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadConfig read,
-                                         std::vector<std::string> ignorable_endings, RenameWeights rename)
+                                         IgnorableTensors ignorable, RenameWeights rename)
     : registration_(
           {architecture,
            [read](const ModelConfig& model) {
@@ -118,7 +171,7 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
                               .hidden_size = config.hidden_size,
                               .vocab_size = config.vocab_size,
                               .max_model_len = config.max_positions,
-                              .sliding_window = config.attention.window};
+                              .sliding_window = common_window(config)};
            },
            [read, rename](const ModelConfig& model, const LoadContext& context) -> std::unique_ptr<Model> {
              const DecoderConfig config = read(model);
@@ -126,7 +179,21 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
              const std::unique_ptr<WeightSource> renamed = rename(config, context.weights);
              return std::make_unique<DecoderModel>(config, context.with_weights(*renamed));
            },
-           std::move(ignorable_endings)}) {}
+           std::move(ignorable)}) {}
+
+Activation read_activation(const ModelConfig& config, const char* fallback) {
+  constexpr std::pair<std::string_view, Activation> kNames[] = {{"silu", Activation::kSilu},
+                                                                {"swish", Activation::kSilu},
+                                                                {"gelu_pytorch_tanh", Activation::kGelu},
+                                                                {"gelu_new", Activation::kGelu}};
+  const char* key = config.contains("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const std::string name = config.get_string(key, fallback);
+  for (const auto& [known, activation] : kNames) {
+    if (name == known) return activation;
+  }
+  config.fail_at(
+      key, format_text("is {}; only \"silu\" and \"gelu_pytorch_tanh\" are supported", in_quotes(name)));
+}
 
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults) {
   DecoderConfig decoder;
@@ -152,29 +219,75 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
       kHeadSize);
   attention.scale = 1.0F / std::sqrt(static_cast<float>(attention.head_dim));
 
-  decoder.rotary = config.rotary(defaults.rope_theta);
+  decoder.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of);
   decoder.max_positions = scaled_max_positions(
       *decoder.rotary, config.get_int("max_position_embeddings", defaults.max_positions, kPositions));
-  if (const auto act = config.get_string("hidden_act", "silu"); act != "silu")
-    config.fail_at("hidden_act", format_text("is {}; only \"silu\" is supported", in_quotes(act)));
+  decoder.mlp.activation = read_activation(config, defaults.activation);
   return decoder;
 }
 
-int read_qwen_window(const ModelConfig& config, const DecoderConfig& decoder) {
-  // A null window means none, a key that is absent the default.
-  if (!config.get_bool("use_sliding_window", false) || config.is_null("sliding_window")) return 0;
+DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults) {
+  if (config.get_bool("use_bidirectional_attention", false))
+    config.fail_at("use_bidirectional_attention", "is true, which is not supported");
+  DecoderConfig decoder = read_llama_like(config, defaults);
+  // What the file says is meant with its scaling.
+  decoder.max_positions = config.get_int("max_position_embeddings", defaults.max_positions, kPositions);
+  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
+  decoder.norm_offset = 1;
+  decoder.norms_after = true;
+  decoder.attention.scale = 1.0F / std::sqrt(config.get_float("query_pre_attn_scalar", 256, kPositive));
+  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+  return decoder;
+}
+
+std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
+                                    const std::function<bool(int layer)>& is_local) {
   const std::vector<std::string> types = config.get_strings("layer_types");
-  const char* key = types.empty() ? "max_window_layers" : "layer_types";
-  int full_layers =
-      decoder.num_layers - static_cast<int>(std::count(types.begin(), types.end(), "sliding_attention"));
-  if (types.empty()) full_layers = std::min(config.get_int(key, 28, {.min = 0}), decoder.num_layers);
-  if (full_layers == decoder.num_layers) return 0;
-  if (full_layers != 0) {
-    config.fail_at(
-        key, format_text("gives {} of {} layers no window; windows in some layers only are not supported",
-                         full_layers, decoder.num_layers));
+  if (!types.empty() && std::ssize(types) != num_layers)
+    config.fail_at("layer_types", format_text("names {} layers; there are {}", types.size(), num_layers));
+  std::vector<bool> local;
+  for (int i = 0; i < num_layers; ++i) {
+    if (types.empty()) {
+      local.push_back(is_local(i));
+      continue;
+    }
+    const std::string& type = types[static_cast<std::size_t>(i)];
+    if (type != "sliding_attention" && type != "full_attention") {
+      config.fail_at("layer_types", format_text("has {}; only \"full_attention\" and \"sliding_attention\" "
+                                                "are supported",
+                                                in_quotes(type)));
+    }
+    local.push_back(type == "sliding_attention");
   }
-  return config.get_int("sliding_window", 4096, kPositions);
+  return local;
+}
+
+void set_local_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, int window,
+                      const std::optional<ModelConfig::RotaryConfig>& rotary) {
+  for (const bool local : is_local) {
+    LayerAttention& layer = decoder.layers.emplace_back(decoder.attention, decoder.rotary);
+    if (!local) continue;
+    layer.options.window = window;
+    if (rotary) layer.rotary = rotary;
+  }
+}
+
+void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder) {
+  // A null window means none, a key that is absent the default.
+  if (!config.get_bool("use_sliding_window", false) || config.is_null("sliding_window")) return;
+  const int first = config.get_int("max_window_layers", 28, {.min = 0});
+  set_local_layers(decoder,
+                   read_local_layers(config, decoder.num_layers, [&](int layer) { return layer >= first; }),
+                   config.get_int("sliding_window", 4096, kPositions));
+}
+
+// Files have the prefix before or behind "model.".
+std::unique_ptr<WeightSource> text_part(WeightSource& weights) {
+  static const RenamedWeights::Renames kOuter = {{"model.", "language_model.model."},
+                                                 {"lm_head.", "language_model.lm_head."}};
+  static const RenamedWeights::Renames kInner = {{"model.", "model.language_model."}};
+  const bool inner = weights.contains("model.language_model.embed_tokens.weight");
+  return std::make_unique<RenamedWeights>(weights, inner ? kInner : kOuter);
 }
 
 }  // namespace quire

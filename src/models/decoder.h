@@ -17,6 +17,12 @@
 
 namespace quire {
 
+// The attention of one layer.
+struct LayerAttention {
+  AttentionOptions options;  // all but the hidden size and the rotary table
+  std::optional<ModelConfig::RotaryConfig> rotary;
+};
+
 // What the families differ in that add attention and an MLP to a residual stream, each behind a norm.
 struct DecoderConfig {
   int vocab_size = 0;
@@ -30,11 +36,15 @@ struct DecoderConfig {
   float embedding_scale = 1;      // of the embedding
   float residual_scale = 1;       // of what a block adds
   float logits_scale = 1;
+  float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
   NormKind norm = NormKind::kRms;
   float norm_eps = 0;
-  AttentionOptions attention;  // all but the hidden size and the rotary table
+  float norm_offset = 0;       // added to the weights of every norm
+  bool norms_after = false;    // what a block adds is normed, too: both parts stand between two norms
+  AttentionOptions attention;  // of every layer, all but the hidden size and the rotary table
   std::optional<ModelConfig::RotaryConfig> rotary;
+  std::vector<LayerAttention> layers;    // where layers differ: instead of these two, of each
   MlpOptions mlp;                        // all but the hidden size
   std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
   std::vector<int> dense_layers;         // layers that have the MLP nevertheless
@@ -46,7 +56,7 @@ class DecoderModel : public Model {
  public:
   DecoderModel(const DecoderConfig& config, const LoadContext& context);
 
-  Tensor forward(const ModelInput& input) override;
+  Tensor forward(const Step& step) override;
   Tensor compute_logits(const Tensor& hidden) override { return head_.forward(hidden); }
   Tensor gather_logits(const Tensor& part) override { return head_.gather(part); }
   Tensor gather_logits_share(const Tensor& part) override { return head_.gather_share(part); }
@@ -56,9 +66,11 @@ class DecoderModel : public Model {
     Layer(const LoadContext& context, int index, const DecoderConfig& config,
           const AttentionOptions& options);
 
-    Norm input_norm;
+    Norm attention_norm;
     Attention attention;
-    Norm post_attention_norm;
+    std::optional<Norm> after_attention_norm;
+    Norm mlp_norm;
+    std::optional<Norm> after_mlp_norm;
     std::variant<Mlp, Experts> mlp;
   };
 
@@ -79,8 +91,8 @@ class DecoderRegistration {
   using RenameWeights =
       std::function<std::unique_ptr<WeightSource>(const DecoderConfig& config, WeightSource& weights)>;
 
-  DecoderRegistration(const std::string& architecture, ReadConfig read,
-                      std::vector<std::string> ignorable_endings, RenameWeights rename = {});
+  DecoderRegistration(const std::string& architecture, ReadConfig read, IgnorableTensors ignorable,
+                      RenameWeights rename = {});
 
  private:
   ModelRegistration registration_;
@@ -95,11 +107,23 @@ struct DecoderDefaults {
   float norm_eps = 1e-6F;
   double rope_theta = 10000;
   bool tie_word_embeddings = false;
+  const char* activation = "silu";
+  const char* rotary_of = nullptr;  // the type of layers whose parameters are read where each has its own
 };
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
+// The same, and what Gemma's generations share from the second on.
+DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults);
 
-// The window that every layer has by use_sliding_window, sliding_window and max_window_layers, or by
-// layer_types; 0: none. Error where layers differ.
-int read_qwen_window(const ModelConfig& config, const DecoderConfig& decoder);
+// Which layers are local by layer_types, or where that is absent by is_local(layer). Error of other types.
+std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
+                                    const std::function<bool(int layer)>& is_local);
+// Gives local layers a window, and a rotary embedding of their own where there is one.
+void set_local_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, int window,
+                      const std::optional<ModelConfig::RotaryConfig>& rotary = {});
+// The windows of Qwen's layers, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
+void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder);
+
+// The text part of a model of several kinds of input: its tensors' names begin with language_model.
+std::unique_ptr<WeightSource> text_part(WeightSource& weights);
 
 }  // namespace quire

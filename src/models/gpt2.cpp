@@ -79,7 +79,8 @@ class Gpt2Weights final : public RenamedWeights {
 };
 
 // attn.bias is the causal mask, not a bias.
-const DecoderRegistration registration("GPT2LMHeadModel", read_config, {".attn.bias", ".attn.masked_bias"},
+const DecoderRegistration registration("GPT2LMHeadModel", read_config,
+                                       {.endings = {".attn.bias", ".attn.masked_bias"}},
                                        [](const DecoderConfig&, WeightSource& weights) {
                                          return std::make_unique<Gpt2Weights>(weights);
                                        });

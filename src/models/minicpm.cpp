@@ -39,7 +39,8 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("MiniCPMForCausalLM", read_config, {".rotary_emb.inv_freq"});
+const DecoderRegistration registration("MiniCPMForCausalLM", read_config,
+                                       {.endings = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

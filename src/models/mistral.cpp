@@ -19,7 +19,8 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("MistralForCausalLM", read_config, {".rotary_emb.inv_freq"});
+const DecoderRegistration registration("MistralForCausalLM", read_config,
+                                       {.endings = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -2,13 +2,11 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "checkpoint/model_config.h"
 #include "layers/load_context.h"
-#include "ops/attention_batch.h"
 
 namespace quire {
 
@@ -21,14 +19,7 @@ struct ModelSpec {
   int hidden_size = 0;
   int vocab_size = 0;
   int max_model_len = 0;   // positions the model was made for
-  int sliding_window = 0;  // tokens a position attends to, itself included; 0: all
-};
-
-// One step's tokens.
-struct ModelInput {
-  Tensor token_ids;  // i32 [tokens]
-  const AttentionBatch& batch;
-  std::span<const KvCacheLayer> cache;  // one a layer
+  int sliding_window = 0;  // tokens a position attends to in every layer, itself included; 0: all, in some
 };
 
 // A model family: queues a step's ops on its backend. Holds no state but weights and activations.
@@ -37,7 +28,7 @@ class Model {
   virtual ~Model() = default;
 
   // Hidden states after the final norm: [tokens, hidden_size], until the next call.
-  virtual Tensor forward(const ModelInput& input) = 0;
+  virtual Tensor forward(const Step& step) = 0;
   // This rank's part of the logits, f32 [m, n], of hidden states [m, hidden_size], m <= max_output_rows,
   // until the next call.
   virtual Tensor compute_logits(const Tensor& hidden) = 0;
@@ -48,12 +39,18 @@ class Model {
   virtual Tensor gather_logits_share(const Tensor& part) = 0;
 };
 
+// Tensors that nobody needs to claim, by their names.
+struct IgnorableTensors {
+  std::vector<std::string> endings = {};
+  std::vector<std::string> beginnings = {};  // of parts that are left out, which is said
+};
+
 // A family's entry: its line in the registry.
 struct ModelFamily {
   std::string architecture;  // as in config.json's "architectures"
   std::function<ModelSpec(const ModelConfig& config)> describe;
   std::function<std::unique_ptr<Model>(const ModelConfig& config, const LoadContext& context)> load;
-  std::vector<std::string> ignorable_endings;  // of tensor names that nobody needs to claim
+  IgnorableTensors ignorable;
 };
 
 // Registers a family before main. Architectures are unique.

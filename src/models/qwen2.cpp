@@ -14,11 +14,12 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .num_kv_heads = 32,
                                                    .max_positions = 32768});
   decoder.attention.qkv_bias = true;
-  decoder.attention.window = read_qwen_window(config, decoder);
+  read_qwen_windows(config, decoder);
   return decoder;
 }
 
-const DecoderRegistration registration("Qwen2ForCausalLM", read_config, {".rotary_emb.inv_freq"});
+const DecoderRegistration registration("Qwen2ForCausalLM", read_config,
+                                       {.endings = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -16,7 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .head_dim = 128});
   decoder.attention.qk_norm = true;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
-  decoder.attention.window = read_qwen_window(config, decoder);
+  read_qwen_windows(config, decoder);
   return decoder;
 }
 

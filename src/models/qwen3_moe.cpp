@@ -27,7 +27,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .max_positions = 32768});
   decoder.attention.qk_norm = true;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
-  decoder.attention.window = read_qwen_window(config, decoder);
+  read_qwen_windows(config, decoder);
   const int num_experts = config.get_int({"num_experts", "num_local_experts"}, 128, kExperts);
   decoder.experts = {.intermediate_size = config.get_int("moe_intermediate_size", 768, kWidth),
                      .num_experts = num_experts,

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 
+#include "ops/ops.h"
+
 namespace quire {
 
-BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config)
-    : backend_(backend),
-      config_(config),
-      attention_shape_{config.num_heads,     config.num_kv_heads,       config.spec.head_dim,
-                       config.block_size,    config.max_num_seqs,       config.max_num_batched_tokens,
-                       config.max_model_len, config.spec.sliding_window},
-      sampling_(backend, config) {
+BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups)
+    : backend_(backend), config_(config), sampling_(backend, config) {
   staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
-  attention_workspace_ = allocate_workspace(backend, backend.attention_workspace_bytes(attention_shape_));
+  for (const StateSpec& group : groups) {
+    shapes_.push_back({group.num_heads, group.num_kv_heads, group.head_dim, config.block_size,
+                       config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len,
+                       group.window});
+    workspaces_.push_back(allocate_workspace(backend, backend.attention_workspace_bytes(shapes_.back())));
+  }
   const std::int64_t rows = config.max_num_seqs;
   const std::int64_t cols = config.max_blocks_per_sequence();
   host_tables_.resize(static_cast<std::size_t>(rows * cols));
@@ -58,11 +60,10 @@ void BatchBuilder::record_changes(const StepPlan& plan) {
 
 void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
                                 StepTensors& tensors) const {
-  AttentionBatch& batch = tensors.attention;
+  AttentionBatch batch;
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
   batch.block_tables = block_tables_;
-  batch.workspace = workspace_of(attention_workspace_);
   const auto ids = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.token_ids);
   const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_slots);
   const auto positions = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.positions);
@@ -101,6 +102,14 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
     sources[token] = slots[token] = -1;
   }
   starts[lengths.size()] = static_cast<std::int32_t>(token);
+  tensors.batches.assign(shapes_.size(), batch);
+  for (std::size_t group = 0; group < shapes_.size(); ++group)
+    tensors.batches[group].workspace = workspace_of(workspaces_[group]);
+}
+
+void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
+  for (std::size_t group = 0; group < batches.size(); ++group)
+    batches[group].plan = ops::plan_attention(backend_, batches[group], shapes_[group]);
 }
 
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/attention_batch.h"
+#include "layers/step.h"
 #include "runner/runtime_config.h"
 #include "runner/sampling_builder.h"
 #include "runner/staging_area.h"
@@ -12,8 +12,8 @@ namespace quire {
 
 // A step plan as tensors on the device.
 struct StepTensors {
-  AttentionBatch attention;
-  Tensor token_ids;      // i32 [tokens]
+  std::vector<AttentionBatch> batches;  // by group of layers
+  Tensor token_ids;                     // i32 [tokens]
   Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
   Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
@@ -26,17 +26,20 @@ struct StepTensors {
 // what sampling must know of it.
 class BatchBuilder {
  public:
-  BatchBuilder(Backend& backend, const RuntimeConfig& config);
+  // groups: the model's states.
+  BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups);
 
   // Writes the plan into `staging` and queues its upload. With min_rows, a plan of one token a sequence is
   // padded to that many sequences of length 0, and where its tokens and sequences lie on the device depends
   // on min_rows alone.
   StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
 
+  // Lets the backend plan the attention of every group.
+  void plan_attention(std::span<AttentionBatch> batches) const;
+
   SamplingBuilder& sampling() { return sampling_; }
 
   StagingArea make_staging() const { return {backend_, staging_device_}; }
-  const AttentionShape& attention_shape() const { return attention_shape_; }
   const Tensor& block_tables() const {
     return block_tables_;
   }  // on the device, as of the table_entries applied
@@ -49,9 +52,9 @@ class BatchBuilder {
 
   Backend& backend_;
   const RuntimeConfig& config_;
-  AttentionShape attention_shape_;
+  std::vector<AttentionShape> shapes_;  // by group
   Buffer staging_device_;
-  Buffer attention_workspace_;
+  std::vector<Buffer> workspaces_;  // of attention, by group
   Buffer table_buffer_;
   Tensor block_tables_;                // i32 [max_num_seqs, max_blocks_per_sequence]
   std::vector<BlockId> host_tables_;   // the same, on the host

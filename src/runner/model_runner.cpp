@@ -52,11 +52,11 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       comm_(comm),
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
-      batch_builder_(backend, config_),
+      model_(find_model_family(model.architecture())
+                 .load(model, {backend, comm, weights, workspace_, states_, config.dtype,
+                               config.max_output_rows(), config.max_model_len})),
+      batch_builder_(backend, config_, states_.groups()),
       hidden_sums_(backend, config_) {
-  const LoadContext context{
-      backend, comm, weights, workspace_, config.dtype, config.max_output_rows(), config.max_model_len};
-  model_ = find_model_family(model.architecture()).load(model, context);
   const auto bytes_of = [&](int blocks) { return config.block_bytes() * static_cast<std::size_t>(blocks); };
   cache_buffer_ = backend.allocate(bytes_of(config.num_blocks), MemoryKind::kDevice);
   cache_ = cache_layers(cache_buffer_, config.num_blocks);
@@ -85,6 +85,9 @@ std::vector<KvCacheLayer> ModelRunner::cache_layers(const Buffer& buffer, int nu
   const RuntimeConfig& c = config_;
   const std::int64_t half = std::int64_t{c.block_size} * c.spec.head_dim;
   const std::int64_t layer = std::int64_t{num_blocks} * c.num_kv_heads * 2 * half;
+  for (const StateSpec& group : states_.groups())
+    QUIRE_CHECK(group.num_kv_heads == c.num_kv_heads && group.head_dim == c.spec.head_dim);
+  QUIRE_CHECK(std::ssize(states_.group_of()) == c.spec.num_layers);
   std::vector<KvCacheLayer> layers;
   for (int i = 0; i < c.spec.num_layers; ++i) {
     const auto half_at = [&](std::int64_t offset) {
@@ -184,11 +187,11 @@ void ModelRunner::copy_blocks(const StepTensors& step) {
   if (step.restores.dim(0) > 0) ops::copy_blocks(backend_, cache_, host_cache_, step.restores);
 }
 
-Tensor ModelRunner::forward(const StepTensors& step) {
-  ops::fill_tokens(backend_, step.token_ids, step.source_slots, last_tokens_);
-  AttentionBatch batch = step.attention;
-  batch.plan = ops::plan_attention(backend_, batch, batch_builder_.attention_shape());
-  return model_->forward({step.token_ids, batch, cache_});
+Tensor ModelRunner::forward(const StepTensors& tensors) {
+  ops::fill_tokens(backend_, tensors.token_ids, tensors.source_slots, last_tokens_);
+  std::vector<AttentionBatch> batches = tensors.batches;
+  batch_builder_.plan_attention(batches);
+  return model_->forward({tensors.token_ids, batches.front().positions, batches, cache_, states_.group_of()});
 }
 
 Tensor ModelRunner::rows_to_sample(const StepTensors& step, const Tensor& hidden) {

@@ -77,7 +77,7 @@ class ModelRunner {
                Pending& pending);
   void capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
-  Tensor forward(const StepTensors& step);
+  Tensor forward(const StepTensors& tensors);
   Tensor rows_to_sample(const StepTensors& step, const Tensor& hidden);
   void sample(const SamplingTensors& sampling, const Tensor& hidden, const Logits& logits, Stage& stage,
               Pending& pending);
@@ -98,9 +98,10 @@ class ModelRunner {
   Communicator& comm_;
   RuntimeConfig config_;
   Workspace workspace_;
+  StateDeclarations states_;
   std::unique_ptr<Model> model_;
   Buffer cache_buffer_;
-  std::vector<KvCacheLayer> cache_;
+  std::vector<KvCacheLayer> cache_;  // by StateId
   Buffer host_cache_buffer_;
   std::vector<KvCacheLayer> host_cache_;  // swap space; none: no layers
   BatchBuilder batch_builder_;

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "ops/attention_batch.h"
+
+namespace quire {
+
+// What a layer keeps of every token of a sequence, on one rank: a key and a value of each KV head. Layers of
+// equal specs form a group; a step is planned once for each.
+struct StateSpec {
+  int num_heads = 0;  // of queries
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;  // positions a token attends to, its own included; 0: all up to its own
+
+  bool operator==(const StateSpec&) const = default;
+};
+
+// A layer's state among those of its model, in the order in which they were declared.
+using StateId = int;
+
+// What the layers of a model declare as they are constructed.
+class StateDeclarations {
+ public:
+  StateId declare(const StateSpec& spec) {
+    const auto found = std::find(groups_.begin(), groups_.end(), spec);
+    group_of_.push_back(static_cast<int>(found - groups_.begin()));
+    if (found == groups_.end()) groups_.push_back(spec);
+    return static_cast<StateId>(group_of_.size()) - 1;
+  }
+  std::span<const StateSpec> groups() const { return groups_; }
+  std::span<const int> group_of() const { return group_of_; }  // by StateId
+
+ private:
+  std::vector<StateSpec> groups_;
+  std::vector<int> group_of_;
+};
+
+// A layer's state in a step.
+struct LayerState {
+  const KvCacheLayer& cache;
+  const AttentionBatch& batch;  // of its group
+};
+
+// One step, as every layer sees it.
+struct Step {
+  Tensor token_ids;                         // i32 [tokens]
+  Tensor positions;                         // i32 [tokens]
+  std::span<const AttentionBatch> batches;  // by group
+  std::span<const KvCacheLayer> caches;     // by StateId
+  std::span<const int> group_of;            // by StateId
+
+  LayerState state(StateId id) const {
+    const auto i = static_cast<std::size_t>(id);
+    return {caches[i], batches[static_cast<std::size_t>(group_of[i])]};
+  }
+};
+
+}  // namespace quire

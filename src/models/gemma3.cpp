@@ -1,0 +1,47 @@
+// Gemma 3, its text part: as Gemma 2, with norms over each head of q and k instead of caps, and five layers
+// with a window and rotary angles of their own for each one without. Architecture and defaults: transformers,
+// configuration_gemma3.py and modeling_gemma3.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+ModelConfig::RotaryConfig local_rotary(const ModelConfig& config) {
+  ModelConfig::RotaryConfig plain;
+  plain.theta = config.get_double("rope_local_base_freq", 10000, kPositive);
+  return config.has_rotary_of("sliding_attention") ? config.rotary(plain.theta, "sliding_attention") : plain;
+}
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_gemma_like(config, {.vocab_size = 262208,
+                                                   .hidden_size = 2304,
+                                                   .intermediate_size = 9216,
+                                                   .num_layers = 26,
+                                                   .num_heads = 8,
+                                                   .num_kv_heads = 4,
+                                                   .max_positions = 131072,
+                                                   .head_dim = 256,
+                                                   .rope_theta = 1000000,
+                                                   .tie_word_embeddings = true,
+                                                   .activation = "gelu_pytorch_tanh",
+                                                   .rotary_of = "full_attention"});
+  decoder.attention.qk_norm = true;
+  decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 0, kNonNegative);
+  decoder.logits_cap = config.get_float("final_logit_softcapping", 0, kNonNegative);
+  const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 6, kLayerCount);
+  const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  set_local_layers(decoder, read_local_layers(config, decoder.num_layers, is_local),
+                   config.get_int("sliding_window", 4096, kPositions), local_rotary(config));
+  return decoder;
+}
+
+const DecoderRegistration text("Gemma3ForCausalLM", read_config, {});
+const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_config,
+                                     {.beginnings = {"vision_tower.", "multi_modal_projector.",
+                                                     "model.vision_tower.", "model.multi_modal_projector."}},
+                                     [](const DecoderConfig&, WeightSource& weights) {
+                                       return text_part(weights);
+                                     });
+
+}  // namespace
+}  // namespace quire
