@@ -34,8 +34,8 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   int max_logprobs = 20;  // most likely tokens that a request may have reported of each position; 0 to 512
   std::string scheduling_policy = "fcfs";  // first come, first served; or priority: lower numbers first
-  // A request is refused while so many others, or others of so many prompt tokens in all, wait for their
-  // first step; 0: no limit.
+  // Requests, and tokens that they count as (docs/admission.md), that may wait for their first step: while
+  // others do, what would be more is refused; 0: no limit.
   int max_num_queued_reqs = 0;
   std::int64_t max_num_queued_tokens = 0;
   std::uint64_t seed = 0;  // from which requests without a seed get theirs

@@ -1,10 +1,18 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 
 namespace quire {
 
 // Bytes of memory this machine has.
 std::size_t host_memory();
+
+// Those that this process may have: less where its control group has a limit.
+std::size_t allowed_memory();
+
+// The least of the limits, memory.max, that a control group and those around it have in the tree `root`; the
+// largest number where there is none.
+std::size_t control_group_memory(const std::filesystem::path& root, const std::filesystem::path& group);
 
 }  // namespace quire

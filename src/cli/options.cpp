@@ -132,11 +132,12 @@ void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& so
       .add_option("--scheduling-policy", config.scheduling_policy,
                   "fcfs: first come, first served; priority: requests of lower priority numbers first")
       ->capture_default_str();
-  command.add_option("--max-num-queued-reqs", config.max_num_queued_reqs,
-                     "refuse a request while so many wait for their first step (default: never)");
+  command.add_option(
+      "--max-num-queued-reqs", config.max_num_queued_reqs,
+      "refuse a request that would make more than so many wait for their first step (default: never)");
   command.add_option(
       "--max-num-queued-tokens", config.max_num_queued_tokens,
-      "refuse a request while so many prompt tokens wait for their first step (default: never)");
+      "refuse a request that would make more than so many tokens wait for their first step (default: never)");
   command.add_flag_callback(
       "--no-enable-prefix-caching", [&config] { config.enable_prefix_caching = false; },
       "compute every prompt anew, also where its beginning is cached");

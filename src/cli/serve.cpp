@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "cli/commands.h"
 #include "cli/follower.h"
 #include "cli/options.h"
@@ -160,11 +161,20 @@ void add_model_options(CLI::App& command, Serve& serve) {
       ->capture_default_str();
 }
 
+// An eighth of the memory, which weights and cache share.
+std::int64_t default_queued_tokens() {
+  return static_cast<std::int64_t>(allowed_memory()) / 8 / SequenceRequest::kBytesPerQueuedToken;
+}
+
 void add_limit_options(CLI::App& command, Serve& serve) {
   server::HttpLimits& limits = serve.server.http.limits;
   command.get_option("--max-num-queued-reqs")
       ->description("answer 429 while so many requests wait for their first step; 0: never")
       ->capture_default_str();
+  command.get_option("--max-num-queued-tokens")
+      ->description(
+          "answer 429 while requests of so many tokens wait for their first step; 0: never (default: what an "
+          "eighth of the memory holds)");
   command.add_option("--request-timeout", serve.service.request_timeout, "seconds a request may take")
       ->check(CLI::Range(1e-3, 1e9))
       ->capture_default_str();
@@ -192,6 +202,7 @@ void add_limit_options(CLI::App& command, Serve& serve) {
 void add_serve(CLI::App& app, Command& chosen) {
   auto serve = std::make_shared<Serve>();
   serve->engine.max_num_queued_reqs = 4096;
+  serve->engine.max_num_queued_tokens = default_queued_tokens();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
   command->add_option("--host", serve->server.http.host, "address to listen on; 0.0.0.0: all of this machine")
       ->capture_default_str();

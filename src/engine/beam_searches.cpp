@@ -7,11 +7,11 @@
 
 namespace quire {
 
-void BeamSearches::add(SequenceRequest first, BeamSearch::Rules rules) {
-  const SequenceId id = first.id;
+void BeamSearches::add(const std::shared_ptr<const SequenceRequest>& first, BeamSearch::Rules rules) {
+  const SequenceId id = first->id;
   Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
   try {
-    rules.max_tokens = scheduler_.add(std::move(first));
+    rules.max_tokens = scheduler_.add(first);
     search.beams = BeamSearch(std::move(rules));
     begin_round(search);
     searches_.emplace(id, std::move(search));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ class BeamSearches {
       : scheduler_(scheduler), outputs_(outputs), fault_(std::move(fault)) {}
 
   // What the scheduler refuses ends the request.
-  void add(SequenceRequest first, BeamSearch::Rules rules);
+  void add(const std::shared_ptr<const SequenceRequest>& first, BeamSearch::Rules rules);
   bool contains(SequenceId id) { return find(id) != searches_.end(); }
   // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
   // searches that have ended; one that fails ends alone.

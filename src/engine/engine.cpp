@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/thread_name.h"
 #include "engine/preemption_costs.h"
-#include "ops/philox.h"
 
 namespace quire {
 namespace {
@@ -18,29 +17,6 @@ double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20)
 std::uint64_t attention_pairs(std::uint64_t tokens, int window) {
   const std::uint64_t near = window == 0 ? tokens : std::min(tokens, static_cast<std::uint64_t>(window));
   return near * (near + 1) / 2 + (tokens - near) * near;
-}
-
-OutputKind prompt_output(const EngineRequest& request) {
-  if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
-  if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
-  if (request.prompt_logits) return OutputKind::kAll;
-  return request.params.prompt_logprobs ? OutputKind::kLogprobs : OutputKind::kLast;
-}
-
-// The seed of a request that brings none: a function of the engine's seed and the request's number.
-std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
-  const auto bits =
-      philox4x32(engine_seed, {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32), 0, 1});
-  return std::uint64_t{bits[0]} << 32 | bits[1];
-}
-
-BeamSearch::Rules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
-  return {.width = *params.beam_width,
-          .length_penalty = params.length_penalty,
-          .early_stopping = params.early_stopping,
-          .max_tokens = params.max_tokens,
-          .min_tokens = params.min_tokens,
-          .stop_ids = std::move(stop_ids)};
 }
 
 SchedulingPolicy parse_policy(const std::string& name) {
@@ -190,58 +166,6 @@ SamplingContext Engine::sampling_context() const {
 
 void Engine::validate(const EngineRequest& request) const { quire::validate(request, sampling_context()); }
 
-RequestId Engine::submit(EngineRequest&& request) {
-  validate(request);
-  const int n = num_sequences(request.params);
-  const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
-  SequenceRequest sequence;
-  sequence.id = id;
-  sequence.family = n > 1 ? id : 0;
-  sequence.prompt = request.prompt;
-  truncate_prompt(sequence.prompt, request.params, config_.max_model_len);
-  sequence.sampling =
-      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
-  sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
-  sequence.min_tokens = request.params.min_tokens;
-  sequence.prompt_output = prompt_output(request);
-  sequence.priority = request.priority;
-  sequence.cache_salt = request.cache_salt;
-  std::optional<BeamSearch::Rules> search;
-  if (request.params.beam_width) {
-    search = search_rules(request.params, sequence.sampling.stop_ids);
-    sequence.family = id;
-    sequence.beam_width = *request.params.beam_width;
-    sequence.min_tokens = 0;  // the search sees to it
-  }
-  if (request.timeout)
-    sequence.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
-                                                      std::chrono::duration<double>(*request.timeout));
-  {
-    const std::lock_guard lock(mutex_);
-    check_queue();
-    ++queued_requests_;
-    queued_tokens_ += std::ssize(sequence.prompt);
-    request.prompt = sequence.prompt;
-    outputs_->add(id, std::move(request));
-    messages_.emplace_back(Arrival{std::move(sequence), n, std::move(search)});
-  }
-  wake_.notify_one();
-  return id;
-}
-
-// Refuses while the queue is full, so that however large a request is, an empty queue takes it.
-void Engine::check_queue() const {
-  constexpr const char* kFull = "the queue is full: {} {} wait, and {} is {}; try again later";
-  if (max_queued_requests_ > 0 && queued_requests_ >= max_queued_requests_)
-    throw QueueFullError(
-        QueueFullError::Limit::kRequests,
-        format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs", max_queued_requests_));
-  if (max_queued_tokens_ > 0 && queued_tokens_ >= max_queued_tokens_)
-    throw QueueFullError(
-        QueueFullError::Limit::kPromptTokens,
-        format_text(kFull, queued_tokens_, "prompt tokens", "max-num-queued-tokens", max_queued_tokens_));
-}
-
 void Engine::abort(RequestId id) { post(Abort{id}); }
 
 EngineStats Engine::stats() const {
@@ -383,38 +307,10 @@ bool Engine::take_messages() {
   return true;
 }
 
-// What waits in the scheduler, and what it has not been told of.
-void Engine::count_queue() {
-  const SchedulerStats stats = scheduler_->stats();
-  queued_requests_ = stats.num_queued_requests;
-  queued_tokens_ = stats.num_queued_tokens;
-  for (const Message& message : messages_) {
-    const auto* arrival = std::get_if<Arrival>(&message);
-    if (arrival == nullptr) continue;
-    ++queued_requests_;
-    queued_tokens_ += std::ssize(arrival->first.prompt);
-  }
-}
-
 void Engine::expire() {
   const std::vector<SequenceId> late = scheduler_->expire(Scheduler::Clock::now());
   for (const SequenceId id : late) finish(id, FinishReason::kTimeout, "its timeout has passed");
   if (!late.empty()) publish_stats();
-}
-
-void Engine::handle(Arrival arrival) {
-  SequenceRequest& next = arrival.first;
-  if (arrival.search) return searches_->add(std::move(next), std::move(*arrival.search));
-  for (int i = 0; i < arrival.num_outputs; ++i) {
-    try {
-      scheduler_->add(next);
-    } catch (const std::exception& e) {  // too long, say, or no memory for another copy of it
-      outputs_->finish(next.id, FinishReason::kError, e.what());
-    }
-    ++next.id;
-    ++next.sampling.seed;
-    next.prompt_output = OutputKind::kLast;  // the first one hands the prompt's logits out
-  }
 }
 
 void Engine::handle(Abort abort) {

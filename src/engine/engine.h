@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <variant>
@@ -71,8 +72,10 @@ class Engine {
 
   // Error when the parameters or token ids are wrong.
   void validate(const EngineRequest& request) const;
-  // Error as in validate; QueueFullError. Then the request is left as it was. What only the scheduler can
-  // refuse (a prompt that is empty or can never fit) ends the request with FinishReason::kError.
+  // All of them, or none: Error as in validate; QueueFullError. Then the requests are left as they were, but
+  // for what truncate_prompt_tokens cuts. What only the scheduler can refuse (a prompt that is empty or can
+  // never fit) ends that request with FinishReason::kError.
+  std::vector<RequestId> submit(std::span<EngineRequest> requests);
   RequestId submit(EngineRequest&& request);
   void abort(RequestId id);  // legal in every state, effective at the next step
   // False: a device or a rank is lost; every request will fail.
@@ -101,10 +104,10 @@ class Engine {
 
  private:
   struct Arrival {
-    SequenceRequest first;
-    int num_outputs;
+    std::shared_ptr<SequenceRequest> request;
     std::optional<BeamSearch::Rules> search;  // then it is the first beam
   };
+  using Arrivals = std::vector<Arrival>;  // that came together
   struct Abort {
     RequestId id;
   };
@@ -112,7 +115,7 @@ class Engine {
   struct Stop {
     SequenceId id;
   };
-  using Message = std::variant<Arrival, Abort, Stop>;
+  using Message = std::variant<Arrivals, Abort, Stop>;
 
   struct StepInFlight {
     StepRecord record;
@@ -126,12 +129,13 @@ class Engine {
   void log_plan() const;
   void read_eos_token_ids();
   void post(Message message);
-  void check_queue() const;  // under mutex_
-  void count_queue();        // under mutex_
+  Arrival make_arrival(const EngineRequest& request);
+  void check_queue(std::int64_t num_requests, std::int64_t num_tokens) const;  // under mutex_
+  void count_queue();                                                          // under mutex_
   void expire();
   void run();
   bool take_messages();
-  void handle(Arrival arrival);
+  void handle(Arrivals arrivals);
   void handle(Abort abort);
   void handle(Stop stop);
 
@@ -169,7 +173,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Message> messages_;  // guarded by mutex_
-  // Requests that wait for their first step, and their prompts.
+  // Requests that wait for their first step, and the tokens that they count as.
   std::int64_t queued_requests_ = 0;  // guarded by mutex_
   std::int64_t queued_tokens_ = 0;    // guarded by mutex_
   bool closing_ = false;              // guarded by mutex_

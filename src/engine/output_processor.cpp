@@ -51,8 +51,13 @@ OutputProcessor::~OutputProcessor() {
   thread_.join();
 }
 
-void OutputProcessor::add(RequestId id, EngineRequest request) {
-  queue(Addition{id, std::move(request)}, Clock::now());
+void OutputProcessor::add(std::vector<Addition> additions) {
+  const TimePoint now = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    for (Addition& addition : additions) queue_.push_back({now, std::move(addition)});
+  }
+  wake_.notify_one();
 }
 
 void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
@@ -113,11 +118,11 @@ void OutputProcessor::add(Addition addition, TimePoint at) {
   const SamplingParams& params = request.params;
   State state{.id = addition.id,
               .request = {},
+              .prompt = std::move(addition.prompt),
               .output = {},
               .texts = {},
               .stops = StopStrings(params.stop),
               .num_unfinished = num_sampled(params)};
-  state.output.prompt_token_ids = request.prompt;
   state.output.arrival = at;
   for (int i = 0; i < num_sampled(params); ++i) {
     state.output.outputs.emplace_back().index = i;
@@ -143,6 +148,7 @@ void OutputProcessor::handle(Event event) {
   const auto found = find(id);
   if (found == states_.end()) return;
   State& state = found->second;
+  if (state.prompt) state.output.prompt_token_ids = *std::exchange(state.prompt, nullptr);
   if (const auto* result = std::get_if<SearchResult>(&item)) {
     deliver(state, *result, event.at);
     states_.erase(found);

@@ -33,7 +33,12 @@ class OutputProcessor {
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
 
-  void add(RequestId id, EngineRequest request);
+  struct Addition {
+    RequestId id;
+    EngineRequest request;                               // without its prompt
+    std::shared_ptr<const std::vector<TokenId>> prompt;  // the scheduler's
+  };
+  void add(std::vector<Addition> additions);
   // Steps of these sequences were planned `at` then that are their first ones, or the first ones after a
   // preemption.
   void start(const std::vector<SequenceId>& sequences, TimePoint at);
@@ -46,10 +51,6 @@ class OutputProcessor {
 
  private:
   using Clock = TimePoint::clock;
-  struct Addition {
-    RequestId id;
-    EngineRequest request;
-  };
   struct Start {
     SequenceId id;
   };
@@ -72,6 +73,7 @@ class OutputProcessor {
   struct State {
     RequestId id;
     EngineRequest request;
+    std::shared_ptr<const std::vector<TokenId>> prompt;  // until its first event, when the output gets it
     RequestOutput output;
     std::vector<Text> texts;  // by output
     StopStrings stops;

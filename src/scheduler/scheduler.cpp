@@ -57,14 +57,20 @@ int Scheduler::longest_alone() const {
   return holds_window ? kMaxModelLen : static_cast<int>(std::min(capacity, std::int64_t{kMaxModelLen}));
 }
 
-int Scheduler::add(SequenceRequest request) {
-  const auto num_prompt = static_cast<std::int64_t>(request.prompt.size());
+int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
+  check_fits(*request);
+  for (int i = 0; i < request->num_outputs; ++i) add_sequence(request, i);
+  const Sequence& first = sequences_.at(request->id);
+  return first.max_length - first.num_prompt;
+}
+
+void Scheduler::check_fits(const SequenceRequest& request) const {
+  const std::int64_t num_prompt = std::ssize(request.prompt);
   const std::int64_t capacity = longest_alone();
   if (num_prompt == 0) fail("the prompt is empty; at least one token is needed");
   if (request.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", request.max_tokens);
   // Where the prompt is all, the token behind it is none.
-  const bool pooled = is_pooled(request.prompt_output);
-  const int max_length = config_.max_model_len + (pooled ? 1 : 0);
+  const int max_length = config_.max_model_len + (is_pooled(request.prompt_output) ? 1 : 0);
   if (num_prompt >= max_length)
     fail("the prompt has {} tokens; with a context of {} tokens it may have at most {}", num_prompt,
          config_.max_model_len, max_length - 1);
@@ -72,25 +78,29 @@ int Scheduler::add(SequenceRequest request) {
     fail("the prompt has {} tokens; the whole KV cache holds {}", num_prompt, capacity);
   if (request.beam_width > config_.max_num_seqs)
     fail("beam_width is {}; it must be at most max-num-seqs, {}", request.beam_width, config_.max_num_seqs);
+}
 
-  const SequenceId id = request.id;
+void Scheduler::add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index) {
+  const SequenceId id = request->id + static_cast<SequenceId>(index);
   const auto [place, is_new] = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size));
   QUIRE_CHECK(is_new, "sequence {} exists", id);
   Sequence& sequence = place->second;
-  sequence.tokens = std::move(request.prompt);
-  sequence.request = std::move(request);
+  sequence.id = id;
+  sequence.request = request;
+  sequence.index = index;
+  sequence.priority = config_.policy == SchedulingPolicy::kFcfs ? 0 : request->priority;
   sequence.arrival = ++last_arrival_;
-  last_arrival_ += static_cast<std::uint64_t>(std::max(sequence.request.beam_width, 1)) - 1;
-  sequence.num_prompt = static_cast<int>(num_prompt);
+  last_arrival_ += static_cast<std::uint64_t>(std::max(request->beam_width, 1)) - 1;
+  sequence.num_prompt = static_cast<int>(request->prompt.size());
   // The last token is never computed, so it needs no place in the cache.
-  sequence.max_length = static_cast<int>(std::min(
-      {num_prompt + (pooled ? 1 : sequence.request.max_tokens), std::int64_t{max_length}, capacity + 1}));
-  if (config_.policy == SchedulingPolicy::kFcfs) sequence.request.priority = 0;
-  sequence.salt = prefix_cache_.salt_of(sequence.request.cache_salt);
-  if (sequence.request.deadline) deadlines_.emplace(*sequence.request.deadline, id);
+  const int behind = sequence.is_pooled() ? 1 : 0;  // where the prompt is all
+  const std::int64_t wanted = sequence.num_prompt + std::int64_t{behind ? 1 : request->max_tokens};
+  sequence.max_length = static_cast<int>(
+      std::min({wanted, std::int64_t{config_.max_model_len} + behind, std::int64_t{longest_alone()} + 1}));
+  sequence.salt = prefix_cache_.salt_of(request->cache_salt);
+  if (request->deadline) deadlines_.emplace(*request->deadline, id);
   count_queued(sequence, 1);
   enqueue(sequence);
-  return sequence.max_length - sequence.num_prompt;
 }
 
 bool Scheduler::abort(SequenceId id) {
@@ -102,7 +112,7 @@ bool Scheduler::abort(SequenceId id) {
   } else if (sequence.state == SequenceState::kParked) {
     forget(sequence);
   } else {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
+    waiting_.erase(&sequence);
     if (sequence.num_cached_tokens < 0) count_queued(sequence, -1);
     forget(sequence);
     admission_blocked_ = false;
@@ -112,7 +122,7 @@ bool Scheduler::abort(SequenceId id) {
 
 std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
   const auto belongs = [first](const auto& entry) {
-    return entry.first == first || (first != 0 && entry.second.request.family == first);
+    return entry.first == first || (first != 0 && entry.second.request->family == first);
   };
   std::vector<SequenceId> members;
   for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)
@@ -188,7 +198,7 @@ bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
     plan_span(sequence, num_tokens, draft);
     return true;
   } catch (const std::exception& e) {
-    planning_failures_.push_back({sequence.request.id, e.what()});
+    planning_failures_.push_back({sequence.id, e.what()});
     end(sequence);
     return false;
   }
@@ -201,7 +211,7 @@ int Scheduler::span_limit(const Sequence& sequence) const {
   // What it was forked from may be written in the very step that is being planned.
   if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
-  if (of_every_position(sequence.request.prompt_output)) {
+  if (of_every_position(sequence.prompt_output())) {
     // A span has one kind of output; what was handed out before a preemption is not wanted again.
     if (sequence.num_planned < sequence.num_prompt_logits)
       last = std::min(last, sequence.num_prompt_logits);
@@ -214,7 +224,7 @@ int Scheduler::span_limit(const Sequence& sequence) const {
 
 // What the next span yields, which ends with the sequence's last token or before.
 OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
-  const OutputKind wanted = sequence.request.prompt_output;
+  const OutputKind wanted = sequence.prompt_output();
   if (adds_up(wanted) && !ends_text) return OutputKind::kHiddenSum;
   const bool of_prompt =
       sequence.num_planned >= sequence.num_prompt_logits && sequence.num_planned < sequence.num_prompt;
@@ -225,14 +235,15 @@ OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
 
 // What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
 void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
-  if (config_.on_plan) config_.on_plan(sequence.request.id);
+  if (config_.on_plan) config_.on_plan(sequence.id);
   SequencePlan plan;
-  plan.sequence = sequence.request.id;
+  plan.sequence = sequence.id;
   plan.slot = sequence.slot;
   if (!sequence.started) {
-    plan.start = sequence.request.sampling;
+    plan.start = sequence.request->sampling;
+    plan.start->seed += static_cast<std::uint64_t>(sequence.index);
     if (plan.start->needs_history()) {
-      plan.history = sequence.tokens;
+      plan.history.assign(sequence.tokens().begin(), sequence.tokens().end());
       plan.num_prompt = sequence.num_prompt;
     }
   }
@@ -240,13 +251,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   plan.num_tokens = num_tokens;
   const int last = sequence.num_planned + num_tokens;
   if (!sequence.has_sampled || sequence.num_unplanned() > 1)
-    plan.tokens.assign(sequence.tokens.begin() + sequence.num_planned, sequence.tokens.begin() + last);
+    plan.tokens.assign(sequence.tokens().begin() + sequence.num_planned, sequence.tokens().begin() + last);
   const bool ends_text = last == sequence.length();
   plan.sample = ends_text && !sequence.is_pooled();
-  plan.mask_stop = plan.sample && sequence.num_output() < sequence.request.min_tokens;
+  plan.mask_stop = plan.sample && sequence.num_output() < sequence.request->min_tokens;
   plan.output = output_of(sequence, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
-    plan.next_token = sequence.tokens[static_cast<std::size_t>(last)];
+    plan.next_token = sequence.tokens()[static_cast<std::size_t>(last)];
   prepare_write(sequence, plan, draft);
   restore_blocks(sequence, draft);
 
@@ -331,10 +342,10 @@ int Scheduler::make_room(const Sequence& sequence, int wanted) {
 void Scheduler::index_full_blocks(Sequence& sequence) {
   if (!config_.enable_prefix_caching) return;
   const auto size = static_cast<std::size_t>(config_.block_size);
-  const int num_tokens = std::min(sequence.num_planned, static_cast<int>(sequence.tokens.size()));
+  const int num_tokens = std::min(sequence.num_planned, static_cast<int>(sequence.tokens().size()));
   for (; sequence.num_indexed < num_tokens / config_.block_size; ++sequence.num_indexed) {
     const auto i = static_cast<std::size_t>(sequence.num_indexed);
-    const PrefixCache::Key key = {sequence.last_index, std::span(sequence.tokens).subspan(i * size, size),
+    const PrefixCache::Key key = {sequence.last_index, sequence.tokens().subspan(i * size, size),
                                   sequence.salt};
     if (sequence.num_indexed >= sequence.table.num_released()) {
       sequence.last_index = prefix_cache_.insert(sequence.table.blocks()[i], key);
@@ -352,7 +363,7 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
   QUIRE_CHECK(result.sequences.size() == in_flight_.front().sequences.size());
   for (std::size_t i = 0; i < result.sequences.size(); ++i) {
     const PlannedSequence& planned = in_flight_.front().sequences[i];
-    QUIRE_CHECK(result.sequences[i].sequence == planned.sequence->request.id);
+    QUIRE_CHECK(result.sequences[i].sequence == planned.sequence->id);
     QUIRE_CHECK(is_answer(planned, result.sequences[i].token));
   }
   PlannedStep step = std::move(in_flight_.front());
@@ -380,7 +391,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (result.token == SequenceResult::kInvalidLogits) {
     // Its keys and values may be as broken as its logits, those that it has given back included.
     for (const BlockId block : sequence.table.held()) prefix_cache_.erase(block);
-    for (const BlockId block : prefix_cache_.match(sequence.tokens, sequence.salt))
+    for (const BlockId block : prefix_cache_.match(sequence.tokens(), sequence.salt))
       prefix_cache_.erase(block);
   }
   release_outside(sequence, planned.last);
@@ -389,7 +400,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
     return;
   }
   SequenceUpdate update;
-  update.id = sequence.request.id;
+  update.id = sequence.id;
   update.num_cached_tokens = sequence.num_cached_tokens;
   update.logprobs = std::move(result.logprobs);
   if (of_every_position(planned.output)) {
@@ -408,7 +419,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
     admission_blocked_ = false;  // it could give its blocks to another one of its search
   } else if (planned.ends_text) {
     update.token = result.token;
-    sequence.tokens.push_back(result.token);
+    sequence.append(result.token);
     index_full_blocks(sequence);
     update.finish = finish_reason(sequence);
   }
@@ -422,11 +433,11 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
 
 // What the token just learned ends, if anything.
 FinishReason Scheduler::finish_reason(const Sequence& sequence) const {
-  const SequenceRequest& request = sequence.request;
-  const auto length = static_cast<int>(sequence.tokens.size());
+  const SequenceRequest& request = *sequence.request;
+  const auto length = static_cast<int>(sequence.tokens().size());
   const auto& stop_ids = request.sampling.stop_ids;
   if (length - sequence.num_prompt > request.min_tokens &&
-      std::find(stop_ids.begin(), stop_ids.end(), sequence.tokens.back()) != stop_ids.end())
+      std::find(stop_ids.begin(), stop_ids.end(), sequence.tokens().back()) != stop_ids.end())
     return FinishReason::kStop;
   return length == sequence.max_length ? FinishReason::kLength : FinishReason::kNone;
 }
@@ -448,10 +459,9 @@ void Scheduler::give_back(Sequence& sequence) {
 }
 
 void Scheduler::forget(Sequence& sequence) {
-  const SequenceId id = sequence.request.id;
   forget_saved(sequence.saved, sequence.saved.blocks.size());
-  if (sequence.request.deadline) deadlines_.erase({*sequence.request.deadline, id});
-  sequences_.erase(id);
+  if (const auto& deadline = sequence.request->deadline) deadlines_.erase({*deadline, sequence.id});
+  sequences_.erase(sequence.id);
 }
 
 SchedulerStats Scheduler::stats() const {

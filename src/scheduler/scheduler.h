@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -86,7 +87,7 @@ struct SchedulerStats {
   int num_running = 0;  // those that ended with steps in flight included
   int num_waiting = 0;
   std::int64_t num_queued_requests = 0;  // of which no sequence was admitted yet
-  std::int64_t num_queued_tokens = 0;    // of their prompts
+  std::int64_t num_queued_tokens = 0;    // that they count as
   int num_blocks = 0;
   int num_free_blocks = 0;
   std::uint64_t num_preemptions = 0;
@@ -113,9 +114,10 @@ class Scheduler {
   // Error on impossible values.
   explicit Scheduler(const SchedulerConfig& config);
 
-  // Returns the tokens it may generate: max_tokens, or what the context and the KV cache leave; 1 for what is
-  // pooled. Error when the sequence could never run; then nothing has changed.
-  int add(SequenceRequest request);
+  // Adds the sequences of a request. Returns the tokens that each may generate: max_tokens, or what the
+  // context and the KV cache leave; 1 for what is pooled. Error when they could never run; then nothing has
+  // changed.
+  int add(std::shared_ptr<const SequenceRequest> request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
@@ -195,6 +197,8 @@ class Scheduler {
   bool plan_suspect(Draft& draft);
   void plan_by_rank(Draft& draft);
   bool plan_next(Sequence& sequence, Draft& draft);
+  void check_fits(const SequenceRequest& request) const;
+  void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
   void enqueue(Sequence& sequence);
   void count_queued(const Sequence& sequence, int sign);
   bool waiting_is_next(std::size_t place) const;
@@ -247,7 +251,7 @@ class Scheduler {
   PrefixCache prefix_cache_;
   std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
   std::vector<Sequence*> running_;            // by rank; of one priority, all before those waiting
-  std::deque<Sequence*> waiting_;             // by rank
+  std::set<Sequence*, RanksBefore> waiting_;
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;

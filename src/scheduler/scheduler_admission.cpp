@@ -15,18 +15,16 @@ bool is_stripped(const Sequence& sequence) { return sequence.held && sequence.nu
 }  // namespace
 
 void Scheduler::enqueue(Sequence& sequence) {
-  const auto ranks_before = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
-  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), &sequence, ranks_before);
+  const auto place = waiting_.insert(&sequence).first;
   if (place == waiting_.begin()) admission_blocked_ = false;
-  waiting_.insert(place, &sequence);
 }
 
 // A request counts as queued until its first sequence is admitted.
 void Scheduler::count_queued(const Sequence& sequence, int sign) {
-  const SequenceRequest& request = sequence.request;
-  if (request.family != 0 && request.family != request.id) return;
+  const SequenceRequest& request = *sequence.request;
+  if (request.family != 0 && request.family != sequence.id) return;
   num_queued_requests_ += sign;
-  num_queued_tokens_ += sign * std::int64_t{sequence.num_prompt};
+  num_queued_tokens_ += sign * request.num_queued_tokens();
 }
 
 // Whether the first waiting sequence ranks before running_[place] and may try to be admitted. Newcomers wait
@@ -34,14 +32,14 @@ void Scheduler::count_queued(const Sequence& sequence, int sign) {
 bool Scheduler::waiting_is_next(std::size_t place) const {
   if (waiting_.empty() || admission_blocked_) return false;
   if (!running_.empty() && running_.back()->yielding) return false;
-  return place == running_.size() || waiting_.front()->rank() < running_[place]->rank();
+  return place == running_.size() || (*waiting_.begin())->rank() < running_[place]->rank();
 }
 
 // Makes the first waiting sequence running_[place], if blocks are free for all its tokens and for what those
 // running will take next. Where it would fit without those that rank behind, they make way, the last one
 // first.
 bool Scheduler::admit_next(std::size_t place) {
-  Sequence& sequence = *waiting_.front();
+  Sequence& sequence = **waiting_.begin();
   while (place < running_.size() || !free_slots_.empty()) {
     const Sequence* sibling = find_sibling(sequence);
     if (sibling && sibling->num_planned < sibling->num_prompt)
@@ -52,7 +50,7 @@ bool Scheduler::admit_next(std::size_t place) {
     for (std::size_t i = 0; i < running_.size(); ++i)
       (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
     if (!free_slots_.empty() && num_needed + num_behind <= pool_.num_free()) {
-      waiting_.pop_front();
+      waiting_.erase(waiting_.begin());
       running_.insert(running_.begin() + static_cast<std::ptrdiff_t>(place), &sequence);
       start_running(sequence, head, sibling);
       return true;
@@ -85,12 +83,11 @@ int Scheduler::num_held_from(std::size_t place) const {
 // A running sequence of the same family, if there is one whose blocks are filled by the steps that are
 // planned: where possible, one whose prompt is.
 const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
-  const SequenceRequest& request = sequence.request;
-  if (request.family == 0 || needs_every_position(request.prompt_output)) return nullptr;
+  const SequenceId family = sequence.request->family;
+  if (family == 0 || needs_every_position(sequence.prompt_output())) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request.family != request.family || is_stripped(*other) || !other->saved.blocks.empty())
-      continue;
+    if (other->request->family != family || is_stripped(*other) || !other->saved.blocks.empty()) continue;
     found = other;
     if (other->num_planned >= other->num_prompt) break;
   }
@@ -113,10 +110,9 @@ Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* s
 // The last known token is never in the head: it is computed for its logits.
 Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence* sibling) const {
   Head head;
-  const SequenceRequest& request = sequence.request;
-  const std::size_t most = sequence.tokens.size() - 1;
-  if (config_.enable_prefix_caching && !needs_every_position(request.prompt_output))
-    head.blocks = prefix_cache_.match(std::span(sequence.tokens).first(most), sequence.salt);
+  const std::size_t most = sequence.tokens().size() - 1;
+  if (config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()))
+    head.blocks = prefix_cache_.match(sequence.tokens().first(most), sequence.salt);
   head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
   if (!sibling || num_common <= head.num_tokens) return head;
@@ -175,7 +171,7 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
   count_queued(sequence, -1);
   sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
   const bool looked_up =
-      config_.enable_prefix_caching && !needs_every_position(sequence.request.prompt_output) && !head.forked;
+      config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()) && !head.forked;
   if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
   prefix_cache_hits_ += sequence.num_cached_tokens;
 }

@@ -10,7 +10,7 @@ namespace quire {
 // computed again. So each round comes to an end if a single beam fits in the cache. True: one gave them back.
 bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   const auto can_be_stripped = [&](const Sequence* other) {
-    return other->held && other->request.family == sequence.request.family && other->table.size() > 0;
+    return other->held && other->request->family == sequence.request->family && other->table.size() > 0;
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
   if (found == running_.rend()) return false;
@@ -26,7 +26,7 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
   // They keep their blocks until their forks share them.
   const std::map<SequenceId, Sequence> parents = take_out_beams(first);
   QUIRE_CHECK(!parents.empty() && !forks.empty() &&
-              std::ssize(forks) <= parents.begin()->second.request.beam_width);
+              std::ssize(forks) <= parents.begin()->second.request->beam_width);
   for (SequenceId id = first; const BeamFork& fork : forks)
     add_beam(id++, parents.at(fork.parent), fork.token);
   admission_blocked_ = false;
@@ -35,7 +35,7 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
 std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
   std::map<SequenceId, Sequence> beams;
   auto next = sequences_.lower_bound(first);
-  while (next != sequences_.end() && next->second.request.family == first) {
+  while (next != sequences_.end() && next->second.request->family == first) {
     Sequence& beam = next->second;
     QUIRE_CHECK(beam.held && beam.num_in_flight == 0 && beam.state != SequenceState::kRetiring,
                 "beam {} has no result", next->first);
@@ -43,7 +43,7 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
       running_.erase(std::find(running_.begin(), running_.end(), &beam));
       free_slots_.push_back(beam.slot);
     }
-    if (beam.request.deadline) deadlines_.erase({*beam.request.deadline, next->first});
+    if (const auto& deadline = beam.request->deadline) deadlines_.erase({*deadline, next->first});
     beams.insert(sequences_.extract(next++));
   }
   return beams;
@@ -52,17 +52,18 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
 // It runs at once if its parent's blocks are there and a slot is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size)).first->second;
+  beam.id = id;
   beam.request = parent.request;
-  beam.request.id = id;
-  beam.tokens = parent.tokens;
-  beam.tokens.push_back(token);
-  beam.arrival = parent.arrival + id - parent.request.id;  // reserved when the search was added
+  beam.priority = parent.priority;
+  beam.own_tokens = parent.own_tokens;
+  beam.append(token);
+  beam.arrival = parent.arrival + id - parent.id;  // reserved when the search was added
   beam.salt = parent.salt;
   beam.num_prompt = parent.num_prompt;
   beam.max_length = parent.max_length;
   beam.num_cached_tokens = parent.num_cached_tokens;
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
-  if (beam.request.deadline) deadlines_.emplace(*beam.request.deadline, id);
+  if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
   if (parent.table.size() == 0 || free_slots_.empty()) return enqueue(beam);
   beam.state = SequenceState::kRunning;
   beam.slot = free_slots_.back();
@@ -72,8 +73,7 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   beam.prompt_step = parent.prompt_step;
   beam.num_indexed = parent.num_indexed;
   beam.last_index = parent.last_index;
-  const auto ranks_before = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, ranks_before), &beam);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, RanksBefore{}), &beam);
 }
 
 }  // namespace quire

@@ -51,11 +51,11 @@ void Scheduler::check_order() const {
   std::map<int, std::uint64_t> newest;  // arrival, by priority: of those running, then of those waiting
   const auto check_list = [&](const auto& list, SequenceState state) {
     for (const Sequence* sequence : list) {
-      const SequenceId id = sequence->request.id;
+      const SequenceId id = sequence->id;
       QUIRE_CHECK(sequence->state == state, "9: sequence {} is in a wrong list", id);
       // A beam may have to wait for blocks while what came after its search runs.
       const bool may_be_late = sequence->is_beam() && state == SequenceState::kWaiting;
-      std::uint64_t& newest_one = newest[sequence->request.priority];
+      std::uint64_t& newest_one = newest[sequence->priority];
       QUIRE_CHECK(may_be_late || sequence->arrival > newest_one, "11: sequence {} lost its place", id);
       newest_one = std::max(newest_one, sequence->arrival);
       // Only the last running one may have to yield, or it would not be the next to be preempted.
@@ -64,9 +64,8 @@ void Scheduler::check_order() const {
   };
   check_list(running_, SequenceState::kRunning);
   check_list(waiting_, SequenceState::kWaiting);
-  const auto by_rank = [](const Sequence* a, const Sequence* b) { return a->rank() < b->rank(); };
-  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), by_rank) &&
-                  std::is_sorted(waiting_.begin(), waiting_.end(), by_rank),
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), RanksBefore{}) &&
+                  std::is_sorted(waiting_.begin(), waiting_.end(), RanksBefore{}),
               "11: not in order of rank");
   for (const PlannedStep& step : in_flight_) {
     int num_tokens = 0;
@@ -78,7 +77,7 @@ void Scheduler::check_order() const {
 }
 
 void Scheduler::check_sequence(const Sequence& sequence) const {
-  const SequenceId id = sequence.request.id;
+  const SequenceId id = sequence.id;
   int num_in_flight = 0;
   int num_tokens_in_flight = 0;
   int num_pending = 0;
@@ -115,7 +114,7 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
     const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(i)];
     // The block that the prompt of a family ends in, and the last one of a beam, is shared until it is
     // written, by way of a copy.
-    const bool may_be_shared = sequence.is_beam() || (sequence.request.family != 0 &&
+    const bool may_be_shared = sequence.is_beam() || (sequence.request->family != 0 &&
                                                       i == (sequence.num_prompt - 1) / config_.block_size);
     QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
                 "3: block {} is shared, and sequence {} will write it", block, id);

@@ -8,7 +8,7 @@ namespace quire {
 
 SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
   SequenceUpdate update;
-  update.id = sequence.request.id;
+  update.id = sequence.id;
   update.finish = FinishReason::kError;
   update.num_cached_tokens = sequence.num_cached_tokens;
   return update;
@@ -18,7 +18,7 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   in_flight_.push_back(std::exchange(drafted_, {}));  // where planning was left in the middle
   std::vector<SequenceId> lost;
   for (PlannedStep& step : in_flight_) {
-    for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->request.id);
+    for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->id);
     release_replaced(step);
     for (const BlockId block : step.restored) host_pool_.release(block);
   }

@@ -12,7 +12,7 @@ void Scheduler::preempt_last() {
   running_.pop_back();
   // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
   // use. A sum of hidden states is begun anew with its sequence.
-  if (sequence.started && !sequence.held && !adds_up(sequence.request.prompt_output)) save_blocks(sequence);
+  if (sequence.started && !sequence.held && !adds_up(sequence.prompt_output())) save_blocks(sequence);
   give_back(sequence);
   sequence.state = sequence.held ? SequenceState::kParked : SequenceState::kWaiting;
   if (!sequence.held) enqueue(sequence);
@@ -28,8 +28,7 @@ void Scheduler::preempt_last() {
 void Scheduler::save_blocks(Sequence& sequence) {
   const auto blocks = sequence.table.held();
   const auto is_own = [this](BlockId block) { return pool_.ref_count(block) == 1; };
-  const bool saves_all =
-      of_every_position(sequence.request.prompt_output) || sequence.table.num_released() > 0;
+  const bool saves_all = of_every_position(sequence.prompt_output()) || sequence.table.num_released() > 0;
   const auto first = saves_all ? blocks.begin() : std::find_if(blocks.begin(), blocks.end(), is_own);
   const auto num_blocks = static_cast<int>(blocks.end() - first);
   const auto num_shared = static_cast<int>(first - blocks.begin());

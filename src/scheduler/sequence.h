@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +17,10 @@
 
 namespace quire {
 
-// What the engine hands to the scheduler: ids, no text.
+// What the engine hands to the scheduler: ids, no text. Its sequences share it.
 struct SequenceRequest {
-  SequenceId id = 0;  // never used before
+  SequenceId id = 0;    // never used before
+  int num_outputs = 1;  // its sequences: their ids and their seeds follow each other
   // The first id of the sequences that continue the same prompt, whose ids follow each other and which are
   // added one after the other. One that is admitted while another runs shares its blocks. 0: there is no
   // other.
@@ -29,12 +33,24 @@ struct SequenceRequest {
   int beam_width = 0;
   int max_tokens = 16;
   int min_tokens = 0;
-  // kAll, kLogprobs: these are wanted of every prompt position; then no prefix of it is taken from the cache.
-  // Nor is it for kHiddenMean. With that or kLastHidden the sequence ends with its prompt, and has no family.
+  // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
+  // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that or kLastHidden the
+  // sequence ends with its prompt, and has no family.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it
   std::optional<std::chrono::steady_clock::time_point> deadline;  // by which it is to end
+
+  // What it holds while it waits is about so many bytes for each token that it counts as.
+  static constexpr std::int64_t kBytesPerQueuedToken = 8;
+  // What it counts as: its prompt once, what its outputs hold beside it, and the ids that its lists name.
+  std::int64_t num_queued_tokens() const {
+    constexpr std::size_t kTokensPerOutput = 128;
+    constexpr std::size_t kTokensPerNamedId = 8;
+    const auto num_more = static_cast<std::size_t>(std::max(num_outputs, beam_width) - 1);
+    return static_cast<std::int64_t>(prompt.size() + num_more * kTokensPerOutput +
+                                     sampling.num_named_ids() * kTokensPerNamedId);
+  }
 };
 
 enum class SequenceState : std::uint8_t {
@@ -55,10 +71,13 @@ struct SavedBlocks {
 struct Sequence {
   explicit Sequence(BlockTable empty_table) : table(std::move(empty_table)) {}
 
-  SequenceRequest request;      // its prompt has moved to the front of tokens
-  std::vector<TokenId> tokens;  // prompt and output, as far as known
-  std::uint64_t arrival = 0;    // counts up
-  std::uint64_t salt = 0;       // what stands for the request's in the prefix cache
+  SequenceId id = 0;
+  std::shared_ptr<const SequenceRequest> request;
+  int index = 0;                    // among the sequences of its request
+  int priority = 0;                 // the request's, where the policy looks at it
+  std::uint64_t arrival = 0;        // counts up
+  std::vector<TokenId> own_tokens;  // see tokens()
+  std::uint64_t salt = 0;           // what stands for the request's in the prefix cache
   int num_prompt = 0;
   int max_length = 0;   // tokens it ends at
   int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
@@ -80,13 +99,25 @@ struct Sequence {
   PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;
 
-  std::pair<int, std::uint64_t> rank() const { return {request.priority, arrival}; }  // lower first
-  int length() const { return static_cast<int>(tokens.size()) + num_pending; }
+  // Prompt and output, as far as known. Until there is an output, the request's prompt is all.
+  std::span<const TokenId> tokens() const { return own_tokens.empty() ? request->prompt : own_tokens; }
+  void append(TokenId token) {
+    if (own_tokens.empty()) own_tokens = request->prompt;
+    own_tokens.push_back(token);
+  }
+
+  std::pair<int, std::uint64_t> rank() const { return {priority, arrival}; }  // lower first
+  int length() const { return static_cast<int>(tokens().size()) + num_pending; }
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
   int num_output() const { return length() - num_prompt; }
-  bool is_beam() const { return request.beam_width > 0; }
-  bool is_pooled() const { return quire::is_pooled(request.prompt_output); }
+  bool is_beam() const { return request->beam_width > 0; }
+  OutputKind prompt_output() const { return index == 0 ? request->prompt_output : OutputKind::kLast; }
+  bool is_pooled() const { return quire::is_pooled(prompt_output()); }
+};
+
+struct RanksBefore {
+  bool operator()(const Sequence* a, const Sequence* b) const { return a->rank() < b->rank(); }
 };
 
 }  // namespace quire

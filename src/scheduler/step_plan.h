@@ -62,6 +62,12 @@ struct SamplingState {
   bool has_penalties() const {
     return presence_penalty != 0.0F || frequency_penalty != 0.0F || repetition_penalty != 1.0F;
   }
+  // In biases, allowed_ids and bad_words.
+  std::size_t num_named_ids() const {
+    std::size_t count = biases.size() + allowed_ids.size();
+    for (const std::vector<TokenId>& word : bad_words) count += word.size();
+    return count;
+  }
   // Whether sampling must know the tokens so far.
   bool needs_history() const { return has_penalties() || !bad_words.empty(); }
 };

@@ -22,8 +22,8 @@ struct ServedModel {
   int max_model_len = 0;
   int max_num_seqs = 0;              // that run at once, a search's beams among them; 0: no limit
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
-  int max_n = 16;
-  std::size_t max_prompts = 16;  // of one request
+  int max_n = 128;
+  std::size_t max_prompts = 1024;  // of one request
 };
 
 // What requests for completions and for chats have in common. As everywhere in this folder, null counts as

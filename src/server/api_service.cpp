@@ -1,5 +1,6 @@
 #include "server/api_service.h"
 
+#include <array>
 #include <ctime>
 
 #include "base/log.h"
@@ -129,10 +130,10 @@ void ApiService::close() {
   }
 }
 
-RequestId ApiService::submit(EngineRequest request) {
-  request.timeout = options_.request_timeout;
+std::vector<RequestId> ApiService::submit(std::span<EngineRequest> requests) {
+  for (EngineRequest& request : requests) request.timeout = options_.request_timeout;
   try {
-    return engine_->submit(std::move(request));
+    return engine_->submit(requests);
   } catch (const QueueFullError& e) {
     metrics_->add_rejection(e.limit());
     throw;
@@ -167,6 +168,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
   EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
+  request.context.clear();  // its answer may take long
   if (request.parse_tools && marks_are_special_tokens(output_format_))
     prompt.params.skip_special_tokens = false;
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
@@ -181,7 +183,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
   EmbeddingsRequest request = parse_embeddings_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> inputs(request.inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].prompt = request.inputs[i];
+    inputs[i].prompt = std::move(request.inputs[i]);
     inputs[i].pooling = options_.pooling;
   }
   ResponseHead head = response_head("embd-", exchange->id(), request.model);
@@ -196,7 +198,8 @@ void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
   if (request.chat) {
     tokens = tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_);
   } else {
-    tokens = tokenize_prompts({*request.prompt}, request.add_special_tokens, model_).front();
+    std::array<Prompt, 1> prompt = {*request.prompt};
+    tokens = tokenize_prompts(prompt, request.add_special_tokens, model_).front();
   }
   exchange->send_json(200, tokenize_body(request, tokens, model_));
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct ServiceOptions {
   std::string reasoning_parser = "auto";        // by the chat template; none, or a ReasoningFormat
   Pooling pooling = Pooling::kLast;             // of embeddings
   double request_timeout = 3600;                // seconds, after which a request ends as it is
-  int max_n = 16;                               // outputs of a prompt
-  std::size_t max_prompts = 16;                 // of a request
+  int max_n = 128;                              // outputs of a prompt
+  std::size_t max_prompts = 1024;               // of a request
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
@@ -55,7 +56,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   const ServedModel& model() const { return model_; }
   const OutputFormat& output_format() const { return output_format_; }
   Metrics& metrics() { return *metrics_; }
-  RequestId submit(EngineRequest request);
+  std::vector<RequestId> submit(std::span<EngineRequest> requests);
   void abort(RequestId id);
 
  private:

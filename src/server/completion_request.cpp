@@ -14,6 +14,19 @@ void check_count(const OrderedJson& list, const std::string& name, const ServedM
     refuse(name, "{} has {} entries; at most {} are allowed", name, list.size(), model.max_prompts);
 }
 
+// Of what names tokens, each prompt gets a copy.
+void check_named_tokens(const SamplingParams& params, std::size_t num_prompts) {
+  constexpr std::size_t kMaxOfAllPrompts = std::size_t{1} << 22;
+  std::size_t count = params.allowed_token_ids.size() + params.logit_bias.size();
+  for (const std::string& word : params.bad_words) count += word.size();
+  if (count * num_prompts > kMaxOfAllPrompts) {
+    refuse("prompt",
+           "prompt has {} entries, and allowed_token_ids, logit_bias and bad_words {}; at most {} prompts "
+           "may have so many",
+           num_prompts, count, kMaxOfAllPrompts / count);
+  }
+}
+
 void read_logprobs(const JsonFields& fields, const ServedModel& model, CompletionRequest& request) {
   SamplingParams& params = request.params;
   if (const auto count = fields.integer("logprobs", 0, model.sampling.max_logprobs)) params.logprobs = *count;
@@ -46,7 +59,7 @@ std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name
   return prompts;
 }
 
-std::vector<std::vector<TokenId>> tokenize_prompts(std::vector<Prompt> prompts, bool add_special_tokens,
+std::vector<std::vector<TokenId>> tokenize_prompts(std::span<Prompt> prompts, bool add_special_tokens,
                                                    const ServedModel& model) {
   std::vector<std::vector<TokenId>> tokens;
   for (Prompt& prompt : prompts) {
@@ -80,10 +93,12 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   return request;
 }
 
-std::vector<EngineRequest> make_engine_requests(const CompletionRequest& request, const ServedModel& model) {
+std::vector<EngineRequest> make_engine_requests(CompletionRequest& request, const ServedModel& model) {
+  check_named_tokens(request.params, request.prompts.size());
   std::vector<EngineRequest> made;
   for (std::vector<TokenId>& tokens : tokenize_prompts(request.prompts, request.add_special_tokens, model))
     made.push_back(make_engine_request(request, std::move(tokens), model));
+  if (!request.echo) request.prompts.assign(request.prompts.size(), {});
   return made;
 }
 

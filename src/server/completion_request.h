@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "quire/llm.h"
@@ -18,11 +19,12 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
 // A field that is a text, a list of texts, token ids or a list of those, within the model's limits. `name` is
 // the field's.
 std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model);
-// The tokens of each.
-std::vector<std::vector<TokenId>> tokenize_prompts(std::vector<Prompt> prompts, bool add_special_tokens,
+// The tokens of each; ids are taken out of the prompts.
+std::vector<std::vector<TokenId>> tokenize_prompts(std::span<Prompt> prompts, bool add_special_tokens,
                                                    const ServedModel& model);
 
-// What the engine gets, one for each prompt, apart from on_update.
-std::vector<EngineRequest> make_engine_requests(const CompletionRequest& request, const ServedModel& model);
+// What the engine gets, one for each prompt, apart from on_update. The request keeps the texts that echo
+// shows, and else nothing of its prompts but how many they are.
+std::vector<EngineRequest> make_engine_requests(CompletionRequest& request, const ServedModel& model);
 
 }  // namespace quire::server

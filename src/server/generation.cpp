@@ -27,13 +27,7 @@ void Generation::submit(std::vector<EngineRequest> requests) {
         self->update(prompt, update);
       };
     }
-    try {
-      for (EngineRequest& request : requests) ids_.push_back(service_->submit(std::move(request)));
-    } catch (...) {
-      done_ = refused_ = true;
-      abort_all();
-      throw;
-    }
+    ids_ = service_->submit(requests);
   }
   exchange_->on_disconnect([weak = weak_from_this()] {
     if (const std::shared_ptr<Generation> generation = weak.lock()) generation->abort();
@@ -53,7 +47,7 @@ void Generation::abort_all() {
 void Generation::update(std::size_t prompt, const RequestUpdate& update) {
   const std::lock_guard lock(mutex_);
   metrics_[prompt].update(update);
-  if (update.finished && !refused_) record(update.request);
+  if (update.finished) record(update.request);
   if (done_) return;
   try {
     answer(prompt, update);

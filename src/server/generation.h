@@ -29,7 +29,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // A request for each prompt, all of them or none. Error when the engine refuses one: then answering is the
+  // A request for each prompt, all of them or none. Error when the engine refuses them: then answering is the
   // caller's.
   void submit(std::vector<EngineRequest> requests);
 
@@ -63,7 +63,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::size_t num_unfinished_ = 0;
   bool has_output_ = false;  // a token, of any prompt
   bool done_ = false;        // nothing more is to be said to the client
-  bool refused_ = false;     // by the engine: then the exchange is the caller's
 };
 
 }  // namespace quire::server

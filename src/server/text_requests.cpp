@@ -119,7 +119,8 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   if (input == nullptr) refuse("input", "input is missing");
   const auto kept = fields.integer("truncate_prompt_tokens", -1, std::numeric_limits<int>::max());
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
-  request.inputs = tokenize_prompts(to_prompts(*input, "input", model), add_special_tokens, model);
+  std::vector<Prompt> inputs = to_prompts(*input, "input", model);
+  request.inputs = tokenize_prompts(inputs, add_special_tokens, model);
   const std::int64_t max = model.max_model_len;
   for (std::vector<TokenId>& tokens : request.inputs) {
     if (kept == 0)
@@ -135,6 +136,7 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
           "input", "context_length_exceeded");
     }
     check_cache_holds(std::ssize(tokens), model);
+    request.num_tokens += tokens.size();
   }
   return request;
 }
@@ -142,7 +144,6 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
 OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,
                             const std::vector<std::vector<float>>& embeddings) {
   OrderedJson data = OrderedJson::array();
-  std::size_t num_tokens = 0;
   for (std::size_t i = 0; i < embeddings.size(); ++i) {
     OrderedJson entry;
     entry["index"] = i;
@@ -152,7 +153,6 @@ OrderedJson embeddings_body(const std::string& id, std::int64_t created, const E
     else
       entry["embedding"] = embeddings[i];
     data.push_back(std::move(entry));
-    num_tokens += request.inputs[i].size();
   }
   OrderedJson body;
   body["id"] = id;
@@ -160,7 +160,7 @@ OrderedJson embeddings_body(const std::string& id, std::int64_t created, const E
   body["created"] = created;
   body["model"] = request.model;
   body["data"] = std::move(data);
-  body["usage"] = {{"prompt_tokens", num_tokens}, {"total_tokens", num_tokens}};
+  body["usage"] = {{"prompt_tokens", request.num_tokens}, {"total_tokens", request.num_tokens}};
   return body;
 }
 

@@ -30,7 +30,8 @@ OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedMode
 struct EmbeddingsRequest {
   std::string model;
   std::vector<std::vector<TokenId>> inputs;
-  bool base64 = false;  // little-endian float32, else numbers
+  std::size_t num_tokens = 0;  // in them
+  bool base64 = false;         // little-endian float32, else numbers
 };
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model);
 OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,

@@ -54,6 +54,17 @@ def test_token_ids_are_inputs_too(client, server):
     assert [entry.embedding for entry in embed(client, [ids, ids]).data] == [vector, vector]
 
 
+def test_a_thousand_documents_are_one_request(client, server):
+    """As LangChain's `embed_documents` sends them: lists of token ids, a thousand at a time."""
+    ids = server.post("/tokenize", prompt=TEXTS[0])["tokens"]
+    documents = [ids[: 1 + i % len(ids)] + [300 + i] for i in range(1000)]
+    answer = embed(client, documents)
+    assert [entry.index for entry in answer.data] == list(range(1000))
+    assert answer.usage.prompt_tokens == sum(map(len, documents))
+    for i in (0, 1, 500, 999):
+        assert answer.data[i].embedding == embed(client, documents[i]).data[0].embedding
+
+
 @pytest.mark.parametrize(
     "fields, param",
     [({"input": ""}, "input"), ({"input": []}, "input"), ({"input": "a", "dimensions": 8}, "dimensions"),

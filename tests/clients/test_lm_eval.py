@@ -74,6 +74,19 @@ def test_a_batch_scores_as_each_alone_and_again(server, encoded):
     assert batch == [score([request])[0] for request in encoded] == score(encoded)
 
 
+def test_batches_of_32_score_as_each_alone(server, encoded):
+    requests = (encoded * 8)[:32]
+    payload = loglikelihood_payload([ids for ids, _ in requests])
+    answer = server.post("/v1/completions", headers=HEADERS, **payload)
+    assert [choice["index"] for choice in answer["choices"]] == list(range(32))
+    scores = parse_logprobs(answer, [length for _, length in requests])
+    assert scores == scores[: len(encoded)] * 8
+    [alone] = parse_logprobs(
+        server.post("/v1/completions", headers=HEADERS, **loglikelihood_payload([encoded[0][0]])), [encoded[0][1]]
+    )
+    assert scores[0] == alone
+
+
 def test_concurrent_requests_score_the_same(server, encoded):
     async def score_all():
         async with aiohttp.ClientSession() as session:

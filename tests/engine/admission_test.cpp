@@ -118,14 +118,54 @@ TEST(AdmissionTest, AFullQueueRefusesAtOnceAndTakesMoreWhenThereIsRoom) {
 
 TEST(AdmissionTest, TheQueueMayBeBoundInPromptTokens) {
   EngineConfig config = one_at_a_time();
-  config.max_num_queued_tokens = 100;
+  config.max_num_queued_tokens = 120;
   Engine engine(config);
   Gate gate(engine);
   submit(engine, request_of(std::vector<TokenId>(300, 5), 1));  // an empty queue takes it
   gate.wait();
   submit(engine, request_of(std::vector<TokenId>(60, 5), 1));
   submit(engine, request_of(std::vector<TokenId>(60, 5), 1));
-  EXPECT_THAT(refusal(engine, {1}), HasSubstr("120 prompt tokens wait, and max-num-queued-tokens is 100"));
+  EXPECT_THAT(refusal(engine, {1}),
+              HasSubstr("120 tokens wait, and max-num-queued-tokens is 120, too few for 1 more"));
+  gate.open();
+}
+
+TEST(AdmissionTest, RequestsThatComeTogetherAreTakenOrRefusedTogether) {
+  EngineConfig config = one_at_a_time();
+  config.max_num_queued_reqs = 4;
+  Engine engine(config);
+  Gate gate(engine);
+  submit(engine, request_of({1, 2, 3}, 1));
+  gate.wait();
+  std::vector<EngineRequest> many(6, request_of({1, 2, 3}, 1));
+  EXPECT_EQ(engine.submit(many).size(), 6U);  // an empty queue takes any number
+  std::vector<EngineRequest> two(2, request_of({1, 2, 3}, 1));
+  EXPECT_THROW(engine.submit(two), QueueFullError);
+  two[1].prompt = {-1};
+  EXPECT_THROW(engine.submit(two), Error);
+  gate.open();
+  const auto all_done = [&] { return engine.stats().scheduler.num_queued_requests == 0; };
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10); !all_done();)
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  EXPECT_EQ(engine.stats().prefill_tokens, 7 * 3U);  // of those refused, nothing
+}
+
+TEST(AdmissionTest, OutputsAndNamedTokensCountInTheQueue) {
+  EngineConfig config = one_at_a_time();
+  config.max_num_queued_tokens = 3000;
+  Engine engine(config);
+  Gate gate(engine);
+  submit(engine, request_of({1, 2, 3}, 1));
+  gate.wait();
+  EngineRequest several = request_of(std::vector<TokenId>(60, 5), 1);
+  several.params.temperature = 1;
+  several.params.n = 16;
+  submit(engine, several);  // 60 + 15 * 128 = 1980
+  EXPECT_THAT(refusal(engine, std::vector<TokenId>(1021, 5)), HasSubstr("1980 tokens wait"));
+  EngineRequest biased = request_of(std::vector<TokenId>(60, 5), 1);
+  for (int id = 0; id < 120; ++id) biased.params.logit_bias[id] = 1;  // 60 + 120 * 8 = 1020
+  submit(engine, biased);
+  EXPECT_THAT(refusal(engine, {1}), HasSubstr("3000 tokens wait"));
   gate.open();
 }
 

@@ -35,7 +35,7 @@ TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
     request.id = id;
     request.prompt = testing::golden_ids("qwen3", "prompt." + std::to_string(id));
     request.max_tokens = 24;
-    scheduler.add(std::move(request));
+    scheduler.add(std::make_shared<SequenceRequest>(std::move(request)));
   }
   std::map<SequenceId, std::vector<TokenId>> tokens;
   int deepest = 0;

@@ -33,7 +33,8 @@ class SamplingRig {
 
   // Runs requests together to their ends; what each was told, by its id.
   std::map<SequenceId, std::vector<SequenceUpdate>> run(std::vector<SequenceRequest> requests, int depth) {
-    for (SequenceRequest& request : requests) scheduler_.add(std::move(request));
+    for (SequenceRequest& request : requests)
+      scheduler_.add(std::make_shared<SequenceRequest>(std::move(request)));
     std::map<SequenceId, std::vector<SequenceUpdate>> updates;
     while (scheduler_.has_unfinished() || scheduler_.num_in_flight() > 0) {
       if (scheduler_.num_in_flight() < depth) {

@@ -47,10 +47,11 @@ void read(std::uint8_t endpoint, std::string_view text) {
   const ServedModel model = served_model();
   const quire::OrderedJson body = quire::server::parse_body(text);
   switch (endpoint % 4) {
-    case 0:
-      for (const auto& request : make_engine_requests(parse_completion_request(body, model), model))
-        check(request, model);
+    case 0: {
+      auto completion = parse_completion_request(body, model);
+      for (const auto& request : make_engine_requests(completion, model)) check(request, model);
       return;
+    }
     case 1: {
       const auto request = parse_chat_request(body, model, quire::server::ContentFormat::kText);
       const auto pieces = render_chat(request, chat_template(), {});

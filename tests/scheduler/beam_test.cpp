@@ -26,7 +26,7 @@ class Searches {
     next_id_ += static_cast<SequenceId>(std::max(width, 1));
     runner.histories.insert_or_assign(request.id, History(request));
     if (width > 0) searches.emplace(request.id, Search{{request.prompt}, 1, static_cast<std::size_t>(width)});
-    const int room = scheduler.add(request);
+    const int room = scheduler.add(std::make_shared<SequenceRequest>(request));
     if (width > 0) searches.at(request.id).max_tokens = room;
     scheduler.check();
     return request.id;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -43,7 +44,7 @@ class Engine {
   SequenceId add(SequenceRequest request) {
     request.id = ++last_id_;
     runner.histories.emplace(request.id, History(request));
-    scheduler.add(std::move(request));
+    scheduler.add(std::make_shared<SequenceRequest>(std::move(request)));
     return last_id_;
   }
   SequenceId add(int num_prompt, int max_tokens) { return add(request_of(num_prompt, max_tokens)); }

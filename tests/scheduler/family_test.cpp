@@ -32,6 +32,25 @@ TEST(SchedulerFamilyTest, AFamilysPromptIsComputedOnceAndItsLastBlockCopied) {
   }
 }
 
+TEST(SchedulerFamilyTest, TheSequencesOfARequestWaitWithOneCopyOfItsPrompt) {
+  Engine engine(small_config());
+  auto request = std::make_shared<SequenceRequest>(Engine::request_of(20, 4));
+  request->id = request->family = 1;
+  request->num_outputs = 3;
+  for (SequenceId i = 0; i < 3; ++i) {
+    SequenceRequest alone = *request;
+    alone.sampling.seed += i;
+    engine.runner.histories.emplace(1 + i, History(alone));
+  }
+  engine.scheduler.add(request);
+  EXPECT_EQ(request.use_count(), 1 + 3);
+  EXPECT_EQ(engine.scheduler.stats().num_queued_requests, 1);
+  EXPECT_EQ(engine.scheduler.stats().num_queued_tokens, 20 + 2 * 128);
+  engine.run();
+  EXPECT_EQ(request.use_count(), 1);
+  for (const SequenceId id : {1, 2, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 4));
+}
+
 TEST(SchedulerFamilyTest, AForkOutlivesTheSequenceThatComputedItsPrompt) {
   for (const int num_prompt :
        {16, 17, 20}) {  // a full last block lies in the prefix cache, and is written again

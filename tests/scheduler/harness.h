@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -118,17 +119,22 @@ class Harness {
     const int longest = config_.max_model_len - (is_pooled(request.prompt_output) ? 0 : 1);
     const bool possible =
         num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest && num_prompt <= longest_in_cache();
-    if (num_outputs > 1) request.family = last_id_ + 1;
+    request.id = last_id_ + 1;
+    request.num_outputs = num_outputs;
+    if (num_outputs > 1) request.family = request.id;
+    bool refused = false;
+    try {
+      scheduler_.add(std::make_shared<SequenceRequest>(request));
+    } catch (const Error&) {
+      refused = true;
+    }
+    require(refused != possible, "a request is refused or taken wrongly", request.id);
+    if (refused) {
+      last_id_ += 1;
+      return;
+    }
     for (int i = 0; i < num_outputs; ++i) {
       request.id = ++last_id_;
-      bool refused = false;
-      try {
-        scheduler_.add(request);
-      } catch (const Error&) {
-        refused = true;
-      }
-      require(refused != possible, "a request is refused or taken wrongly", request.id);
-      if (refused) return;
       runner_.histories.emplace(request.id, History(request));
       alive_.insert(request.id);
       requests_[request.id] = {request, num_prompt};

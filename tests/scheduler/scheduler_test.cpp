@@ -138,7 +138,7 @@ TEST(SchedulerTest, NoStopIdEndsASequenceBeforeMinTokens) {
   request.id = 1;
   request.min_tokens = 2;
   request.sampling.stop_ids = {9};
-  scheduler.add(request);
+  scheduler.add(std::make_shared<SequenceRequest>(request));
   for (const bool masked : {true, true, false}) {
     const auto plan = scheduler.schedule();
     EXPECT_EQ(plan->sequences[0].mask_stop, masked);

@@ -176,6 +176,45 @@ TEST_F(ApiServerTest, AFullQueueIsToldSo) {
   EXPECT_TRUE(becomes_true([&] { return all_blocks_free(); }));
 }
 
+TEST_F(ApiServerTest, AnIdleServerTakesAListHoweverFewMayWait) {
+  EngineConfig config = small();
+  config.max_num_seqs = 4;
+  config.max_num_queued_reqs = 1;
+  config.max_num_queued_tokens = 1;
+  start(config);
+  OrderedJson body = {{"prompt", OrderedJson::array()}, {"max_tokens", 1}};
+  for (int i = 0; i < 1024; ++i) body["prompt"].push_back({300 + i, 301});
+  const HttpReply reply = ask("/v1/completions", body.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(json_of(reply)["choices"].size(), 1024U);
+  EXPECT_EQ(json_of(reply)["usage"]["completion_tokens"], 1024);
+}
+
+TEST_F(ApiServerTest, AListIsRefusedAsAWhole) {
+  EngineConfig config = small();
+  config.max_num_seqs = 1;
+  config.max_num_queued_reqs = 3;
+  StepGate gate(1);
+  ApiServerConfig in_order = quiet();  // what is sent first is handed to the engine first
+  in_order.http.num_threads = in_order.num_workers = 1;
+  listen(in_order);
+  load(config, gate.hooks());
+  HttpClient running = connect();
+  running.send(post_json("/v1/completions", kLong));
+  gate.wait_reached();
+  HttpClient waiting = connect();
+  waiting.send(post_json("/v1/completions", kLong));
+  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+  EXPECT_EQ(ask("/v1/completions", R"({"prompt": [[1], [2], [3]], "max_tokens": 1})").status, 429);
+  HttpClient fits = connect();  // nothing is left of the list: two more have room
+  fits.send(post_json("/v1/completions", R"({"prompt": [[1], [2]], "max_tokens": 1})"));
+  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);
+  running.close();
+  waiting.close();
+  gate.open();
+  EXPECT_EQ(fits.read_reply().status, 200);
+}
+
 TEST_F(ApiServerTest, LargeRequestsThatWaitForAWorkerAreBounded) {
   ApiServerConfig config = quiet();
   config.max_waiting_body_bytes = 30'000;

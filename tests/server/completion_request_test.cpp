@@ -19,7 +19,7 @@ CompletionRequest with(const std::string& fields) { return parse(R"({"prompt": "
 ApiError error_with(const std::string& fields) {
   return error_of([&] { with(fields); });
 }
-std::vector<EngineRequest> to_engine(const CompletionRequest& request,
+std::vector<EngineRequest> to_engine(CompletionRequest request,
                                      const ServedModel& model = test::served_model()) {
   return make_engine_requests(request, model);
 }
@@ -191,10 +191,40 @@ TEST(CompletionRequestTest, AnythingElseIsNoPrompt) {
 TEST(CompletionRequestTest, PromptsAreCounted) {
   const ServedModel model = test::served_model();
   std::string prompt = "\"a\"";
-  for (int i = 1; i < 16; ++i) prompt += ",\"a\"";
-  EXPECT_EQ(parse(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 16U);
+  for (int i = 1; i < 1024; ++i) prompt += ",\"a\"";
+  EXPECT_EQ(parse(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 1024U);
   EXPECT_THAT(error_of([&] { parse(R"({"prompt": [)" + prompt + ",\"a\"]}", model); }).what(),
-              HasSubstr("17 entries; at most 16"));
+              HasSubstr("1025 entries; at most 1024"));
+}
+
+TEST(CompletionRequestTest, WhatEveryPromptGetsACopyOfIsBounded) {
+  std::string ids = "1";
+  for (int i = 1; i < 200; ++i) ids += ",1";
+  std::string prompt = "[1]";
+  for (int i = 1; i < 1024; ++i) prompt += ",[1]";
+  const std::string words = R"(, "bad_words": [")" + std::string(250, 'x') + "\"";
+  const auto body = [&](int num_words) {
+    std::string text = R"({"prompt": [)" + prompt + R"(], "allowed_token_ids": [)" + ids + "]" + words;
+    for (int i = 1; i < num_words; ++i) text += ",\"" + std::string(250, 'x') + "\"";
+    return text + "]}";
+  };
+  EXPECT_EQ(to_engine(parse(body(15))).size(), 1024U);  // 3,950 each
+  const ApiError error = error_of([&] { to_engine(parse(body(16))); });
+  EXPECT_EQ(error.status, 400);
+  EXPECT_THAT(error.what(), HasSubstr("1024 entries, and allowed_token_ids, logit_bias and bad_words 4200; "
+                                      "at most 998 prompts may have so many"));
+}
+
+TEST(CompletionRequestTest, APromptIsHandedOn) {
+  for (const bool echo : {false, true}) {
+    CompletionRequest request = with(echo ? R"("echo": true)" : R"("echo": false)");
+    ASSERT_EQ(make_engine_requests(request, test::served_model()).size(), 1U);
+    ASSERT_EQ(request.prompts.size(), 1U);
+    EXPECT_EQ(std::get<std::string>(request.prompts[0]), echo ? "x" : "");
+    CompletionRequest ids = parse(R"({"prompt": [1, 2], "echo": true})");
+    EXPECT_EQ(make_engine_requests(ids, test::served_model()).front().prompt, (Ids{1, 2}));
+    EXPECT_THAT(std::get<Ids>(ids.prompts[0]), ::testing::IsEmpty());
+  }
 }
 
 TEST(CompletionRequestTest, TextIsTokenizedAndIdsAreLeftAsTheyAre) {

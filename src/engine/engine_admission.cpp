@@ -1,0 +1,141 @@
+// How requests come in, and how many may wait.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine.h"
+#include "ops/philox.h"
+
+namespace quire {
+namespace {
+
+OutputKind prompt_output(const EngineRequest& request) {
+  if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
+  if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
+  if (request.prompt_logits) return OutputKind::kAll;
+  return request.params.prompt_logprobs ? OutputKind::kLogprobs : OutputKind::kLast;
+}
+
+// The seed of a request that brings none: a function of the engine's seed and the request's number.
+std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
+  const auto bits =
+      philox4x32(engine_seed, {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32), 0, 1});
+  return std::uint64_t{bits[0]} << 32 | bits[1];
+}
+
+BeamSearch::Rules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
+  return {.width = *params.beam_width,
+          .length_penalty = params.length_penalty,
+          .early_stopping = params.early_stopping,
+          .max_tokens = params.max_tokens,
+          .min_tokens = params.min_tokens,
+          .stop_ids = std::move(stop_ids)};
+}
+
+}  // namespace
+
+RequestId Engine::submit(EngineRequest&& request) { return submit(std::span(&request, 1)).front(); }
+
+std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
+  for (const EngineRequest& request : requests) validate(request);
+  Arrivals arrivals;
+  std::int64_t num_tokens = 0;
+  for (EngineRequest& request : requests) {
+    truncate_prompt(request.prompt, request.params, config_.max_model_len);
+    arrivals.push_back(make_arrival(request));
+    num_tokens += std::ssize(request.prompt) + arrivals.back().request->num_queued_tokens();
+  }
+  std::vector<RequestId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    check_queue(std::ssize(requests), num_tokens);
+    queued_requests_ += std::ssize(requests);
+    queued_tokens_ += num_tokens;
+    std::vector<OutputProcessor::Addition> additions;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const std::shared_ptr<SequenceRequest>& made = arrivals[i].request;
+      made->prompt = std::move(requests[i].prompt);
+      ids.push_back(made->id);
+      additions.push_back({made->id, std::move(requests[i]), {made, &made->prompt}});
+    }
+    outputs_->add(std::move(additions));
+    messages_.emplace_back(std::move(arrivals));
+  }
+  wake_.notify_one();
+  return ids;
+}
+
+// Its prompt stays with the request until the queue has taken it.
+Engine::Arrival Engine::make_arrival(const EngineRequest& request) {
+  const int n = num_sequences(request.params);
+  const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
+  Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt};
+  SequenceRequest& made = *arrival.request;
+  made.id = id;
+  made.num_outputs = n;
+  made.family = n > 1 ? id : 0;
+  made.sampling =
+      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
+  made.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
+  made.min_tokens = request.params.min_tokens;
+  made.prompt_output = prompt_output(request);
+  made.priority = request.priority;
+  made.cache_salt = request.cache_salt;
+  if (request.params.beam_width) {
+    arrival.search = search_rules(request.params, made.sampling.stop_ids);
+    made.num_outputs = 1;
+    made.family = id;
+    made.beam_width = n;
+    made.min_tokens = 0;  // the search sees to it
+  }
+  if (request.timeout)
+    made.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
+                                                  std::chrono::duration<double>(*request.timeout));
+  return arrival;
+}
+
+// Refuses what has no room beside what waits. However much it is, an empty queue takes it.
+void Engine::check_queue(std::int64_t num_requests, std::int64_t num_tokens) const {
+  if (queued_requests_ == 0) return;
+  constexpr const char* kFull =
+      "the queue is full: {} {} wait, and {} is {}, too few for {} more; try again later";
+  if (max_queued_requests_ > 0 && queued_requests_ + num_requests > max_queued_requests_)
+    throw QueueFullError(QueueFullError::Limit::kRequests,
+                         format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs",
+                                     max_queued_requests_, num_requests));
+  if (max_queued_tokens_ > 0 && queued_tokens_ + num_tokens > max_queued_tokens_)
+    throw QueueFullError(QueueFullError::Limit::kPromptTokens,
+                         format_text(kFull, queued_tokens_, "tokens", "max-num-queued-tokens",
+                                     max_queued_tokens_, num_tokens));
+}
+
+// What waits in the scheduler, and what it has not been told of.
+void Engine::count_queue() {
+  const SchedulerStats stats = scheduler_->stats();
+  queued_requests_ = stats.num_queued_requests;
+  queued_tokens_ = stats.num_queued_tokens;
+  for (const Message& message : messages_) {
+    const auto* arrivals = std::get_if<Arrivals>(&message);
+    if (arrivals == nullptr) continue;
+    queued_requests_ += std::ssize(*arrivals);
+    for (const Arrival& arrival : *arrivals) queued_tokens_ += arrival.request->num_queued_tokens();
+  }
+}
+
+void Engine::handle(Arrivals arrivals) {
+  for (Arrival& arrival : arrivals) {
+    const SequenceRequest& request = *arrival.request;
+    if (arrival.search) {
+      searches_->add(arrival.request, std::move(*arrival.search));
+      continue;
+    }
+    try {
+      scheduler_->add(arrival.request);
+    } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs
+      scheduler_->abort_family(request.id);
+      const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
+      for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
+    }
+  }
+}
+
+}  // namespace quire
