@@ -183,7 +183,7 @@ const Tokenizer& Engine::tokenizer() const {
 SamplingContext Engine::sampling_context() const {
   return {.vocab_size = config_.spec.vocab_size,
           .max_logprobs = config_.max_logprobs,
-          .num_eos_tokens = static_cast<int>(eos_token_ids_.size()),
+          .eos_token_ids = eos_token_ids_,
           .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 
@@ -198,8 +198,7 @@ RequestId Engine::submit(EngineRequest&& request) {
   sequence.family = n > 1 ? id : 0;
   sequence.prompt = request.prompt;
   truncate_prompt(sequence.prompt, request.params, config_.max_model_len);
-  sequence.sampling =
-      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
+  sequence.sampling = make_sampling_state(request.params, sampling_context(), request_seed(seed_, id));
   sequence.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   sequence.min_tokens = request.params.min_tokens;
   sequence.prompt_output = prompt_output(request);
