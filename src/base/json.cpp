@@ -1,89 +1,49 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <fstream>
-#include <limits>
-#include <type_traits>
-#include <unordered_set>
-#include <vector>
 
 #include "base/error.h"
+#include "base/json_builder.h"
 
 namespace quire {
 namespace {
 
-// Passes every event of the parser and refuses what the library would let pass: repeated keys, unbounded
-// nesting, and objects too large for ordered JSON, whose look-up is linear.
-template <typename J>
-class StrictFilter {
- public:
-  StrictFilter(const JsonLimits& limits, std::string_view where) : limits_(limits), where_(where) {}
-
-  bool operator()(int depth, typename J::parse_event_t event, J& parsed) {
-    switch (event) {
-      case J::parse_event_t::value:
-        count_value();
-        break;
-      case J::parse_event_t::object_start:
-        count_value();
-        keys_.emplace_back();
-        check_depth(depth);
-        break;
-      case J::parse_event_t::array_start:
-        count_value();
-        check_depth(depth);
-        break;
-      case J::parse_event_t::object_end:
-        keys_.pop_back();
-        break;
-      case J::parse_event_t::key:
-        add_key(parsed.template get_ref<const std::string&>());
-        break;
-      default:
-        break;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::size_t kMaxKeys =
-      std::is_same_v<J, OrderedJson> ? 4096 : std::numeric_limits<std::size_t>::max();
-
-  void add_key(const std::string& key) {
-    if (!keys_.back().insert(key).second)
-      fail("{}: the key {} stands twice in one object", where_, in_quotes(key));
-    if (keys_.back().size() > kMaxKeys) fail("{}: an object of more than {} keys", where_, kMaxKeys);
-  }
-  void count_value() {
-    if (++values_ > limits_.max_values) fail("{}: more than {} JSON values", where_, limits_.max_values);
-  }
-  void check_depth(int depth) const {
-    if (static_cast<std::size_t>(depth) >= limits_.max_depth) {
-      fail("{}: JSON nested deeper than {} levels", where_, limits_.max_depth);
-    }
-  }
-
-  const JsonLimits& limits_;
-  std::string_view where_;
-  std::size_t values_ = 0;
-  std::vector<std::unordered_set<std::string>> keys_;  // of each open object
-};
+// For people: columns are characters.
+std::string place_of(std::string_view text, std::size_t position) {
+  const std::string_view before = text.substr(0, position);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const std::string_view its_begin = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
+  const auto column =
+      std::count_if(its_begin.begin(), its_begin.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return format_text("line {}, column {}", line, column + 1);
+}
 
 template <typename J>
 J parse_strict(std::string_view text, std::string_view where, const JsonLimits& limits) {
-  if (text.size() > limits.max_bytes) {
-    fail("{}: {} bytes of JSON, more than the limit of {}", where, text.size(), limits.max_bytes);
-  }
-  // The library takes a NUL byte for the end of its input and would ignore what follows.
-  if (text.find('\0') != std::string_view::npos) fail("{}: not valid JSON (a NUL byte)", where);
-  StrictFilter<J> filter(limits, where);
-  try {
-    return J::parse(text.begin(), text.end(), std::ref(filter));
-  } catch (const nlohmann::json::exception& e) {
-    fail("{}: not valid JSON ({})", where, e.what());
-  }
+  JsonBuilder<J> builder(text, where, limits);
+  J::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
 }
 
 }  // namespace
+
+void check_json_text(std::string_view text, std::string_view where, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes)
+    fail("{}: {} bytes of JSON, more than the limit of {}", where, text.size(), limits.max_bytes);
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)
+    fail("{}: not valid JSON: a NUL byte at {}", where, place_of(text, nul));
+}
+
+void fail_syntax(std::string_view text, std::string_view where, std::size_t position,
+                 const nlohmann::json::exception& error) {
+  constexpr int kOutOfRange = 406;  // the library's number of it
+  if (position > text.size())
+    fail("{}: not valid JSON: it ends too early, at {}", where, place_of(text, text.size()));
+  const std::string place = place_of(text, position - 1);
+  if (error.id == kOutOfRange) fail("{}: not valid JSON: a number too large, up to {}", where, place);
+  fail("{}: not valid JSON: unexpected {} at {}", where, in_quotes(text.substr(position - 1, 1)), place);
+}
 
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   return parse_strict<Json>(text, where, limits);

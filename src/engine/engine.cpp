@@ -160,7 +160,7 @@ const Tokenizer& Engine::tokenizer() const {
 SamplingContext Engine::sampling_context() const {
   return {.vocab_size = config_.spec.vocab_size,
           .max_logprobs = config_.max_logprobs,
-          .num_eos_tokens = static_cast<int>(eos_token_ids_.size()),
+          .eos_token_ids = eos_token_ids_,
           .tokenizer = has_tokenizer() ? &*model_.tokenizer : nullptr};
 }
 

@@ -73,8 +73,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request) {
   made.id = id;
   made.num_outputs = n;
   made.family = n > 1 ? id : 0;
-  made.sampling =
-      make_sampling_state(request.params, sampling_context(), eos_token_ids_, request_seed(seed_, id));
+  made.sampling = make_sampling_state(request.params, sampling_context(), request_seed(seed_, id));
   made.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   made.min_tokens = request.params.min_tokens;
   made.prompt_output = prompt_output(request);

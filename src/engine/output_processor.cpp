@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "engine/sampling_state.h"
 
 namespace quire {
 namespace {
@@ -213,7 +214,10 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
   const bool pooled = state.request.pooling != Pooling::kNone;
-  if (update.finish == FinishReason::kError)
+  output.is_request_at_fault = update.none_left;
+  if (update.none_left)
+    output.error = describe_no_token(state.request.params, output.token_ids.size());
+  else if (update.finish == FinishReason::kError)
     output.error = format_text("the model's {} are not finite numbers", pooled ? "hidden states" : "logits");
   if (pooled) {
     if (update.finish == FinishReason::kStop) state.output.embedding = normalised(std::move(update.hidden));

@@ -72,8 +72,8 @@ void validate_beams(const SamplingParams& params, const SamplingContext& context
   if (params.n > width) fail("n is {}; of a beam search it must be at most beam_width, {}", params.n, width);
   if (const char* name = excluded_by_beams(params)) fail("beam_width and {} exclude each other", name);
   check_range("length_penalty", params.length_penalty, -kMaxLengthPenalty, kMaxLengthPenalty);
-  const std::size_t num_stop_ids = params.stop_token_ids.size() +
-                                   (params.ignore_eos ? 0 : static_cast<std::size_t>(context.num_eos_tokens));
+  const std::size_t num_stop_ids =
+      params.stop_token_ids.size() + (params.ignore_eos ? 0 : context.eos_token_ids.size());
   const int needed = num_beam_candidates(width, num_stop_ids, context.vocab_size);
   if (needed > context.max_logprobs) {
     fail("beam_width is {}; with {} tokens that end a text it takes a max-logprobs of {}, not {}", width,
@@ -149,6 +149,16 @@ std::vector<std::vector<TokenId>> encode_bad_words(const std::vector<std::string
   return encoded;
 }
 
+// Some token can come first. Where it shows only later that none can, the output fails.
+void validate_choice(const SamplingParams& params, const SamplingContext& context) {
+  constexpr int kMaxMasks = SamplingState::kMaxStopIds + SamplingState::kMaxBadWords;
+  const bool has_masks = params.min_tokens > 0 || !params.bad_words.empty();
+  if (!has_masks || (params.allowed_token_ids.empty() && context.vocab_size > kMaxMasks)) return;
+  const SamplingState state = make_sampling_state(params, context, 0);
+  if (!state.leaves_token({}, params.min_tokens > 0, context.vocab_size))
+    fail("{}", describe_no_token(params, 0));
+}
+
 }  // namespace
 
 void validate(const SamplingParams& params, const SamplingContext& context) {
@@ -160,6 +170,16 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   validate_end(params, context.vocab_size);
   validate_text(params);
   validate_tokens(params, context);
+  validate_choice(params, context);
+}
+
+std::string describe_no_token(const SamplingParams& params, std::size_t num_output) {
+  std::vector<std::string_view> names;
+  if (!params.allowed_token_ids.empty()) names.emplace_back("allowed_token_ids");
+  if (!params.bad_words.empty()) names.emplace_back("bad_words");
+  if (static_cast<std::size_t>(params.min_tokens) > num_output) names.emplace_back("min_tokens");
+  return format_text("{} leave no token that could be number {} of the output", join_text(names, " and "),
+                     num_output + 1);
 }
 
 int num_beam_candidates(int beam_width, std::size_t num_stop_ids, int vocab_size) {
@@ -175,7 +195,7 @@ void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params,
 }
 
 SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,
-                                  std::span<const TokenId> eos_token_ids, std::uint64_t default_seed) {
+                                  std::uint64_t default_seed) {
   SamplingState state;
   state.temperature =
       params.temperature < kGreedyBelow ? 0.0F : std::max(params.temperature, kLowestTemperature);
@@ -195,7 +215,7 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
   state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos)
-    state.stop_ids.insert(state.stop_ids.end(), eos_token_ids.begin(), eos_token_ids.end());
+    state.stop_ids.insert(state.stop_ids.end(), context.eos_token_ids.begin(), context.eos_token_ids.end());
   std::sort(state.stop_ids.begin(), state.stop_ids.end());
   state.stop_ids.erase(std::unique(state.stop_ids.begin(), state.stop_ids.end()), state.stop_ids.end());
   if (params.beam_width) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "quire/sampling_params.h"
 #include "scheduler/step_plan.h"
@@ -14,7 +15,7 @@ struct SamplingContext {
 
   int vocab_size = 0;
   int max_logprobs = 0;
-  int num_eos_tokens = 0;
+  std::span<const TokenId> eos_token_ids = {};
   const Tokenizer* tokenizer = nullptr;  // null: there is none
 };
 
@@ -31,6 +32,9 @@ void truncate_prompt(std::vector<TokenId>& prompt, const SamplingParams& params,
 // What the sampler needs: vLLM's reading of extreme values, and every id that ends the sequence. Of valid
 // parameters.
 SamplingState make_sampling_state(const SamplingParams& params, const SamplingContext& context,
-                                  std::span<const TokenId> eos_token_ids, std::uint64_t default_seed);
+                                  std::uint64_t default_seed);
+
+// Says which parameters have left no token to follow so many of output.
+std::string describe_no_token(const SamplingParams& params, std::size_t num_output);
 
 }  // namespace quire

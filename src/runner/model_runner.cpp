@@ -153,7 +153,7 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   for (const SequencePlan& sequence : plan.sequences) {
     if (sequence.sample) {
       pending.sampled.push_back({pending.result.sequences.size(), sequence.slot,
-                                 batch_builder_.sampling().num_logprobs(sequence.slot)});
+                                 batch_builder_.sampling().num_logprobs(sequence.slot), sequence.mask_stop});
     }
     pending.result.sequences.emplace_back().sequence = sequence.sequence;
   }
@@ -361,12 +361,15 @@ StepResult ModelRunner::collect() {
     const Pending::Sample& sample = pending.sampled[row];
     SequenceResult& result = pending.result.sequences[sample.sequence];
     result.token = tokens[row];
+    const bool none_left =
+        tokens[row] < 0 && !batch_builder_.sampling().leaves_token(sample.slot, sample.mask_stop);
     batch_builder_.sampling().book(sample.slot, tokens[row]);
     if (sample.num_logprobs != SamplingState::kNoLogprobs)
       result.logprobs = read_row(pending.logprobs, reported++, sample.num_logprobs);
     // A mask may have hidden from sampling what is not a number.
     if (result.logprobs && std::isnan(result.logprobs->token.logprob))
       result.token = SequenceResult::kInvalidLogits;
+    if (none_left) result.token = SequenceResult::kNoneLeft;
   }
   return std::move(pending.result);
 }

@@ -41,6 +41,7 @@ class ModelRunner {
       std::size_t sequence;  // entry of the result
       int slot;
       int num_logprobs;  // SamplingState::kNoLogprobs: none are reported
+      bool mask_stop;    // as the plan has it
     };
     StepResult result;
     std::vector<Sample> sampled;           // those that get a token, in the order of the rows

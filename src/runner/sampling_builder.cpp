@@ -13,12 +13,6 @@ Tensor stage(StagingArea& staging, DType dtype, const std::vector<T>& values) {
   return tensor;
 }
 
-// Whether `tokens` ends with the first n of `word`.
-bool ends_with(const std::vector<TokenId>& tokens, const std::vector<TokenId>& word, std::size_t n) {
-  return tokens.size() >= n && std::equal(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(n),
-                                          tokens.end() - static_cast<std::ptrdiff_t>(n));
-}
-
 }  // namespace
 
 SamplingBuilder::SamplingBuilder(Backend& backend, const RuntimeConfig& config)
@@ -48,6 +42,11 @@ void SamplingBuilder::start(const SequencePlan& plan) {
                                         [](const auto& word) { return word.size() > 1; });
   if (slot.has_long_bad_words) slot.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
   if (slot.state.has_penalties() || !slot.state.allowed_ids.empty()) token_states_.start(plan);
+}
+
+bool SamplingBuilder::leaves_token(int slot, bool mask_stop) const {
+  const Slot& owner = slots_[static_cast<std::size_t>(slot)];
+  return owner.state.leaves_token(owner.output, mask_stop, config_.spec.vocab_size);
 }
 
 void SamplingBuilder::book(int slot, TokenId token) {

@@ -37,6 +37,8 @@ class SamplingBuilder {
   int num_prompt_logprobs(int slot) const {
     return slots_[static_cast<std::size_t>(slot)].state.num_prompt_logprobs;
   }
+  // Whether there was a token to be sampled; asked before the one that was is told.
+  bool leaves_token(int slot, bool mask_stop) const;
   // A token that was sampled for a slot has become known; every one is told, in order.
   void book(int slot, TokenId token);
 

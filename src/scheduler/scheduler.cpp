@@ -378,7 +378,8 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
 
 // Whether the token is what the plan has asked for.
 bool Scheduler::is_answer(const PlannedSequence& planned, TokenId token) {
-  if (planned.ends_text && token == SequenceResult::kInvalidLogits) return true;
+  if (planned.ends_text && (token == SequenceResult::kInvalidLogits || token == SequenceResult::kNoneLeft))
+    return true;
   return planned.ends_text && !is_pooled(planned.output) ? token >= 0 : token == SequenceResult::kNoToken;
 }
 
@@ -411,6 +412,9 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (result.token == SequenceResult::kInvalidLogits) {
     update.finish = FinishReason::kError;
     ++num_invalid_logits_;
+  } else if (result.token == SequenceResult::kNoneLeft) {
+    update.finish = FinishReason::kError;
+    update.none_left = true;
   } else if (planned.ends_text && sequence.is_pooled()) {
     update.hidden = std::move(result.hidden);
     update.finish = FinishReason::kStop;

@@ -62,8 +62,9 @@ struct SequenceUpdate {
   SequenceId id = 0;
   std::optional<TokenId> token;  // a beam has none
   // kStop: token is one of the stop ids (and is its last token), or there is `hidden`. kError: the logits or
-  // hidden states were not finite.
+  // hidden states were not finite, or none_left.
   FinishReason finish = FinishReason::kNone;
+  bool none_left = false;  // what the sequence asks of sampling rules out all tokens
   int num_cached_tokens = 0;
   std::vector<float> logits;                 // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs;  // of token, or of what could follow a beam, where asked for

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kvcache/ids.h"
@@ -28,6 +29,9 @@ constexpr bool adds_up(OutputKind kind) {
 constexpr bool is_pooled(OutputKind kind) { return kind == OutputKind::kLastHidden || adds_up(kind); }
 // Whether it wants of a prompt what no cached block holds.
 constexpr bool needs_every_position(OutputKind kind) { return of_every_position(kind) || adds_up(kind); }
+
+// Whether `tokens` ends with the first n of `word`.
+bool ends_with(std::span<const TokenId> tokens, const std::vector<TokenId>& word, std::size_t n);
 
 // What sampling needs to know of a sequence, fixed for its life.
 struct SamplingState {
@@ -70,6 +74,9 @@ struct SamplingState {
   }
   // Whether sampling must know the tokens so far.
   bool needs_history() const { return has_penalties() || !bad_words.empty(); }
+  // Whether there is a token that may follow `output`, of which only bad words of several tokens know.
+  // mask_stop: as SequencePlan's.
+  bool leaves_token(std::span<const TokenId> output, bool mask_stop, int vocab_size) const;
 };
 
 struct SequencePlan {
@@ -106,7 +113,7 @@ struct StepPlan {
 struct SequenceResult {
   SequenceId sequence = 0;
   // The sampled token; kNoToken where the plan asked for none, kInvalidLogits where no logit, or not all of
-  // `hidden`, was a finite number.
+  // `hidden`, was a finite number, kNoneLeft where what the sequence asks of sampling rules out all tokens.
   TokenId token = -1;
   std::vector<float> logits = {};                 // [num_tokens, vocab] for OutputKind::kAll
   std::optional<PositionLogprobs> logprobs = {};  // of the sampled token, where wanted
@@ -116,6 +123,7 @@ struct SequenceResult {
 
   static constexpr TokenId kNoToken = -1;
   static constexpr TokenId kInvalidLogits = -2;
+  static constexpr TokenId kNoneLeft = -3;
 };
 
 struct StepResult {

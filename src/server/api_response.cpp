@@ -102,6 +102,8 @@ void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids) {
 
 std::optional<ApiError> failure_of(const CompletionOutput& output) {
   if (output.finish_reason != FinishReason::kError) return std::nullopt;
+  if (output.is_request_at_fault)
+    return ApiError(400, output.error, output.error.substr(0, output.error.find(' ')));
   // What failed inside may name files or addresses, which are not the client's business.
   const bool is_internal =
       output.error.find('/') != std::string::npos || output.error.find("0x") != std::string::npos;

@@ -64,13 +64,7 @@ OrderedJson read_arguments(const OrderedJson* arguments, const std::string& plac
   if (!arguments->is_string()) return to_object(*arguments, place);
   const std::string& text = arguments->get_ref<const std::string&>();
   if (text.empty()) return OrderedJson::object();
-  OrderedJson parsed;
-  try {
-    parsed = parse_ordered_json(text, place);
-  } catch (const Error&) {
-    refuse(place, "{} is {}, which is not valid JSON", place, in_quotes(text));
-  }
-  return to_object(parsed, place);
+  return to_object(parse_text(text, place, place), place);
 }
 
 // As they came, but for the arguments.

@@ -74,7 +74,7 @@ void Generation::record(const RequestOutput& request) {
 
 void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
   if (const std::optional<ApiError> error = failure_of(update.output)) {
-    log_error("request {}: {}", exchange_->id(), update.output.error);
+    if (error->status == 500) log_error("request {}: {}", exchange_->id(), update.output.error);
     return fail(*error);
   }
   has_output_ = has_output_ || !update.output.token_ids.empty();

@@ -23,15 +23,18 @@ std::string element(const std::string& place, std::size_t index) {
 
 }  // namespace
 
-OrderedJson parse_body(std::string_view body) {
-  OrderedJson parsed;
+OrderedJson parse_text(std::string_view text, std::string_view where, const std::string& param) {
   try {
-    // Its size is the HTTP server's to limit.
-    parsed = parse_ordered_json(body, "the body", {.max_depth = kMaxDepth, .max_values = kMaxValues});
+    // The size of a body is the HTTP server's to limit.
+    return parse_ordered_json(text, where, {.max_depth = kMaxDepth, .max_values = kMaxValues});
   } catch (const Error& e) {
-    const std::string_view message = e.what();  // the parser's own repeats what it has read last
-    throw ApiError(400, std::string(message.substr(0, kMaxMessageBytes)));
+    const std::string_view message = e.what();  // it may name a key
+    throw ApiError(400, std::string(message.substr(0, kMaxMessageBytes)), param);
   }
+}
+
+OrderedJson parse_body(std::string_view body) {
+  OrderedJson parsed = parse_text(body, "the body", "");
   if (!parsed.is_object()) throw ApiError(400, "the body must be a JSON object");
   return parsed;
 }

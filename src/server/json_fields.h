@@ -10,6 +10,9 @@
 
 namespace quire::server {
 
+// JSON that a client has sent; `param` is the field it stands in, empty for the body. ApiError (400) that
+// begins with `where`.
+OrderedJson parse_text(std::string_view text, std::string_view where, const std::string& param);
 // The body of a request: one JSON object. ApiError (400).
 OrderedJson parse_body(std::string_view body);
 

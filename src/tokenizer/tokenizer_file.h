@@ -12,7 +12,7 @@ namespace quire {
 
 // A tokenizer.json, with its large tables apart: as JSON values they would take most of the loading time.
 struct TokenizerFile {
-  Json config;                                         // "model" lacks "vocab" and "merges"
+  Json config;                                         // "vocab" and "merges" of "model" are null
   std::vector<std::pair<std::string, TokenId>> vocab;  // each id within 0 to kMaxTokenId
   std::vector<double> scores;                          // of a list of pieces, by id
   std::vector<std::pair<std::string, std::string>> merges;

@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <map>
+
 #include "expect_error.h"
 #include "temp_dir.h"
 
@@ -79,6 +84,108 @@ TEST(JsonTest, OrderedJsonKeepsTheOrderAndBoundsTheKeys) {
   EXPECT_NO_THROW(parse_ordered_json(object(4096), "f"));
   expect_error([&] { parse_ordered_json(object(4097), "f"); }, {"f: an object of more than 4096 keys"});
   EXPECT_NO_THROW(parse_json(object(4097), "f"));
+}
+
+TEST(JsonTest, ErrorsSayWhatStandsWhereInOwnWords) {
+  const auto message = [](std::string_view text) {
+    try {
+      parse_json(text, "f");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("parsed");
+  };
+  EXPECT_EQ(message("[1,\n 2,]"), R"(f: not valid JSON: unexpected "]" at line 2, column 4)");
+  EXPECT_EQ(message("{\"\u00e4\u00f6\" 1}"), R"(f: not valid JSON: unexpected "1" at line 1, column 7)");
+  EXPECT_EQ(message("{\"a\": [1"), "f: not valid JSON: it ends too early, at line 1, column 9");
+  EXPECT_EQ(message(""), "f: not valid JSON: it ends too early, at line 1, column 1");
+  EXPECT_EQ(message("[1e999]"), "f: not valid JSON: a number too large, up to line 1, column 6");
+  EXPECT_EQ(message("[nul]"), R"(f: not valid JSON: unexpected "]" at line 1, column 5)");
+  EXPECT_EQ(message({"[1]\n\0", 5}), "f: not valid JSON: a NUL byte at line 2, column 1");
+  EXPECT_LT(message("[\"" + std::string(1 << 20, 'x') + "\t\"]").size(), 200U);
+}
+
+std::string repeated(std::size_t bytes, std::string_view piece) {
+  std::string text;
+  while (text.size() < bytes) text += piece;
+  return text;
+}
+
+std::string list_of(std::size_t bytes, const std::string& piece) {
+  return "[" + repeated(bytes, piece + ",") + piece + "]";
+}
+
+// Members of different keys.
+std::string members(int count, const std::string& value) {
+  std::string text = "\"\":0";
+  for (int i = 0; i < count; ++i) text += ",\"" + std::to_string(i) + "\":" + value;
+  return text;
+}
+
+template <typename Parse>
+double seconds(const Parse& parse, const std::string& text) {
+  double best = 1e9;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const std::clock_t begin = std::clock();  // of this process alone: the machine may be busy
+    try {
+      parse(text);
+    } catch (const Error&) {  // of a key that stands twice
+    }
+    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return best;
+}
+
+class JsonTimeTest : public ::testing::TestWithParam<bool> {
+ protected:
+  double seconds_for(const std::string& text) const {
+    if (GetParam()) return seconds([](const std::string& t) { parse_ordered_json(t, "f"); }, text);
+    return seconds([](const std::string& t) { parse_json(t, "f"); }, text);
+  }
+};
+
+// The bound is wide, for caches and sanitizers.
+TEST_P(JsonTimeTest, GrowsLinearlyWhateverTheShape) {
+  const std::map<std::string, std::function<std::string(std::size_t)>> shapes = {
+      {"list of objects", [](std::size_t n) { return list_of(n, "{}"); }},
+      {"list of messages", [](std::size_t n) { return list_of(n, R"({"role":"user","content":"a"})"); }},
+      {"list of lists", [](std::size_t n) { return list_of(n, "[]"); }},
+      {"objects of lists", [](std::size_t n) { return list_of(n, "{" + members(50, "[[],[]]") + "}"); }},
+      {"objects of many keys",
+       [](std::size_t n) {
+         const std::string object = "{" + members(static_cast<int>(n >> 9), "0") + "}";
+         return list_of(30 * object.size(), object);
+       }},
+      {"strings", [](std::size_t n) { return list_of(n, "\"ab\""); }},
+      {"one string", [](std::size_t n) { return "\"" + repeated(n, "x") + "\""; }},
+      {"escapes", [](std::size_t n) { return "\"" + repeated(n, R"(\n\ud83d\ude00\\)") + "\""; }},
+      {"numbers", [](std::size_t n) { return list_of(n, "7"); }},
+      {"fractions", [](std::size_t n) { return list_of(n, "-1.2345678901234567e-8"); }},
+      {"digits", [](std::size_t n) { return "0." + repeated(n, "7"); }},
+      {"nested", [](std::size_t n) { return list_of(n, nested(60)); }},
+      {"keys that stand twice",
+       [](std::size_t n) { return list_of(n, "{" + members(20, "0") + "}") + R"(,{"a":1,"a":2}])"; }},
+      {"one key many times", [](std::size_t n) { return "{" + repeated(n, "\"k\":0,") + "\"k\":0}"; }},
+  };
+  for (const auto& [name, make] : shapes) {
+    const double small = seconds_for(make(std::size_t{1} << 16)),
+                 large = seconds_for(make(std::size_t{1} << 20));
+    EXPECT_LT(large, 16 * 6 * small) << name << ": quadratic growth would be 256 times";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, JsonTimeTest, ::testing::Bool(),
+                         [](const auto& order) { return order.param ? "Ordered" : "Sorted"; });
+
+// Were values copied when their object grows, those within 60 objects would be copied 60 times over.
+TEST(JsonTest, ObjectsAroundAValueDoNotMultiplyTheTime) {
+  const auto parse = [](const std::string& text) { parse_ordered_json(text, "f"); };
+  const std::string list = list_of(1 << 19, "\"a text that no small string holds\"");
+  std::string deep;
+  for (int i = 0; i < 60; ++i) deep += "{\"a\":";
+  deep += list;
+  for (int i = 0; i < 60; ++i) deep += ",\"b\":0,\"c\":0,\"d\":0,\"e\":0}";
+  EXPECT_LT(seconds(parse, deep), 6 * seconds(parse, list));
 }
 
 TEST(JsonTest, QuotedTextIsOneLineOfAsciiAndBounded) {

@@ -68,6 +68,7 @@ class SamplingRig {
   }
 
   std::uint64_t num_preemptions() const { return scheduler_.stats().num_preemptions; }
+  std::uint64_t num_invalid_logits() const { return scheduler_.stats().num_invalid_logits; }
   int vocab_size() const { return config_.spec.vocab_size; }
 
  private:

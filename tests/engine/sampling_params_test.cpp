@@ -113,15 +113,44 @@ TEST_P(SamplingParamsTest, BeforeMinTokensNoStopIsSampled) {
   expect_as_defined(request);
 }
 
+TEST_P(SamplingParamsTest, ASequenceThatRulesOutEveryTokenEndsAndIsNotCorrupted) {
+  SequenceRequest all = make_request(30), after_two = make_request(31), before_min = make_request(32);
+  all.sampling.allowed_ids = {5, 6};
+  all.sampling.bad_words = {{5}, {6}, {9, 5}};
+  after_two.sampling.allowed_ids = {5};
+  after_two.sampling.bad_words = {{5, 5, 5}, {7}};
+  after_two.sampling.num_logprobs = 2;
+  before_min.sampling.allowed_ids = {5, 6};
+  before_min.sampling.bad_words = {{6}, {5, 5}};
+  before_min.sampling.biases = {{6, 100}};
+  before_min.sampling.stop_ids = {6, 5};
+  before_min.min_tokens = 3;
+  for (const float temperature : {0.0F, 1.0F}) {
+    for (SequenceRequest* request : {&all, &after_two, &before_min})
+      request->sampling.temperature = temperature;
+    SamplingRig rig(kPlenty);
+    const auto updates = rig.run({make_request(1), all, after_two, before_min, make_request(2)}, GetParam());
+    for (const auto& [id, output] :
+         {std::pair<SequenceId, std::vector<TokenId>>{30, {}}, {31, {5, 5}}, {32, {}}}) {
+      EXPECT_EQ(tokens_of(updates.at(id)), output) << id;
+      EXPECT_EQ(updates.at(id).back().finish, FinishReason::kError) << id;
+      EXPECT_TRUE(updates.at(id).back().none_left) << id;
+    }
+    EXPECT_EQ(rig.num_invalid_logits(), 0U);
+    for (const SequenceId id : {1, 2}) expect_plain_choices(rig, make_request(id), tokens_of(updates.at(id)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, SamplingParamsTest, ::testing::Values(1, 2));
 
 TEST(SamplingStateTest, ReadsExtremeValuesAsVllmDoes) {
-  const SamplingContext context{.vocab_size = 100, .max_logprobs = 0};
+  const std::vector<TokenId> eos = {7, 7};
+  const SamplingContext context{.vocab_size = 100, .max_logprobs = 0, .eos_token_ids = eos};
   SamplingParams params;
   params.temperature = 1e-6F;
   params.top_k = -1;
   params.logit_bias = {{3, 250.0F}, {4, -kInfinity}, {5, 1.5F}};
-  SamplingState state = make_sampling_state(params, context, std::vector<TokenId>{7, 7}, 9);
+  SamplingState state = make_sampling_state(params, context, 9);
   EXPECT_EQ(state.temperature, 0);
   EXPECT_EQ(state.top_k, 0);
   EXPECT_EQ(state.seed, 9U);
@@ -133,7 +162,7 @@ TEST(SamplingStateTest, ReadsExtremeValuesAsVllmDoes) {
   EXPECT_FALSE(state.needs_history());
   params.temperature = 0.005F;
   params.ignore_eos = true;
-  state = make_sampling_state(params, context, std::vector<TokenId>{7}, 9);
+  state = make_sampling_state(params, context, 9);
   EXPECT_EQ(state.temperature, 0.01F);
   EXPECT_TRUE(state.stop_ids.empty());
 }
@@ -144,7 +173,7 @@ TEST(SamplingStateTest, ABadWordIsSpelledAtTheBeginningAndAfterASpace) {
       .vocab_size = tokenizer.vocab_size(), .max_logprobs = 0, .tokenizer = &tokenizer};
   SamplingParams params;
   params.bad_words = {" smallest"};
-  const auto words = make_sampling_state(params, context, {}, 0).bad_words;
+  const auto words = make_sampling_state(params, context, 0).bad_words;
   const auto bare = tokenizer.encode("smallest", false);
   const auto spaced = tokenizer.encode(" smallest", false);
   EXPECT_NE(bare.size(), spaced.size());  // so neither is found where the other one is looked for
@@ -255,6 +284,42 @@ TEST(SamplingEdgesTest, TextParametersBeyondTheirRangeAreRefusedByName) {
                    },
                    false});
   expect_edges(edges);
+}
+
+TEST(SamplingEdgesTest, ParametersThatLeaveNoFirstTokenAreRefusedByName) {
+  const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
+  const std::vector<TokenId> eos = {7};
+  const SamplingContext context{
+      .vocab_size = tokenizer.vocab_size(), .max_logprobs = 0, .eos_token_ids = eos, .tokenizer = &tokenizer};
+  const TokenId bare = tokenizer.encode("a", false).at(0), spaced = tokenizer.encode(" a", false).at(0);
+  SamplingParams params;
+  const auto refused_for = [&](const char* names) {
+    expect_error([&] { validate(params, context); }, {std::string(names) + " leave no token"});
+  };
+  params.bad_words = {"a", "aa ab"};
+  params.allowed_token_ids = {bare, spaced, bare};
+  refused_for("allowed_token_ids and bad_words");
+  params.allowed_token_ids.push_back(7);
+  EXPECT_NO_THROW(validate(params, context));
+  params.min_tokens = 1;
+  refused_for("allowed_token_ids and bad_words and min_tokens");
+  params.ignore_eos = true;
+  EXPECT_NO_THROW(validate(params, context));
+  params.stop_token_ids = {9, 7};
+  refused_for("allowed_token_ids and bad_words and min_tokens");
+  params.bad_words.clear();
+  EXPECT_NO_THROW(validate(params, context));
+  params.allowed_token_ids = {9};
+  refused_for("allowed_token_ids and min_tokens");
+  params.min_tokens = 0;
+  EXPECT_NO_THROW(validate(params, context));
+  // Of a vocabulary so small, all of it.
+  const SamplingContext small{.vocab_size = 2, .max_logprobs = 0, .eos_token_ids = {}};
+  params = {};
+  params.stop_token_ids = {0, 1};
+  EXPECT_NO_THROW(validate(params, small));
+  params.min_tokens = 1;
+  expect_error([&] { validate(params, small); }, {"min_tokens leave no token"});
 }
 
 TEST(SamplingStateTest, ATruncatedPromptKeepsItsEnd) {

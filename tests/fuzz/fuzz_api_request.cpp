@@ -1,5 +1,6 @@
 // The first byte chooses the endpoint, the rest is the body of a request to it. What is accepted is something
 // that the engine would take.
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -21,7 +22,8 @@ const quire::Tokenizer& tokenizer() {
 
 ServedModel served_model() {
   ServedModel model;
-  model.sampling = {.vocab_size = 256, .max_logprobs = 20, .num_eos_tokens = 1, .tokenizer = &tokenizer()};
+  static constexpr std::array<quire::TokenId, 1> kEos = {255};
+  model.sampling = {.vocab_size = 256, .max_logprobs = 20, .eos_token_ids = kEos, .tokenizer = &tokenizer()};
   model.max_model_len = 128;
   return model;
 }

@@ -233,9 +233,11 @@ TEST_F(ApiServerTest, LargeRequestsThatWaitForAWorkerAreBounded) {
 
 TEST_F(ApiServerTest, ErrorsTellNothingOfTheInside) {
   start();
-  const std::array<const char*, 8> bodies = {
+  const std::array<const char*, 10> bodies = {
       "",
       "{",
+      R"({"prompt": 1e999})",
+      R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]})",
       "[]",
       R"({"prompt": []})",
       R"({"prompt": [[]]})",
@@ -247,7 +249,8 @@ TEST_F(ApiServerTest, ErrorsTellNothingOfTheInside) {
     for (const char* body : bodies) {
       const HttpReply reply = ask(route.path, body);
       EXPECT_EQ(reply.status, 400) << route.path << " " << body;
-      for (const char* secret : {"0x", "/src", "/usr", "models/", ".cpp", "nlohmann"})
+      for (const char* secret :
+           {"0x", "/src", "/usr", "models/", ".cpp", "nlohmann", "json.exception", "parse_error"})
         EXPECT_THAT(error_of(reply), Not(HasSubstr(secret))) << route.path << " " << body;
     }
   }

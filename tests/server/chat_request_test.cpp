@@ -133,6 +133,21 @@ TEST(ChatMessagesTest, MalformedToolCallsAreRefused) {
             "messages[0].function_call");
 }
 
+TEST(ChatMessagesTest, ArgumentsThatAreNoJsonAreRefusedSayingWhatStandsWhere) {
+  const auto message = [](const std::string& arguments) {
+    const OrderedJson call = {{"function", {{"name", "f"}, {"arguments", arguments}}}};
+    return std::string(
+        error_of_messages(R"([{"role": "assistant", "tool_calls": [)" + call.dump() + "]}]").what());
+  };
+  const std::string place = "messages[0].tool_calls[0].function.arguments";
+  EXPECT_EQ(message("{"), place + ": not valid JSON: it ends too early, at line 1, column 2");
+  EXPECT_EQ(message("{\"a\":\n ]}"), place + ": not valid JSON: unexpected \"]\" at line 2, column 2");
+  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), place + ": the key \"a\" stands twice in one object");
+  std::string many = "{\"a\":[";
+  for (int i = 0; i < 1 << 21; ++i) many += "0,";
+  EXPECT_EQ(message(many + "0]}"), place + ": more than 2097152 JSON values");
+}
+
 TEST(ChatMessagesTest, ReasoningHasBothOfItsNames) {
   const std::string expected =
       R"([{"role":"assistant","content":"x","reasoning":"why","reasoning_content":"why"}])";

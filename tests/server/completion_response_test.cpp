@@ -66,6 +66,10 @@ TEST(CompletionBodyTest, AFailureIsAnErrorAndNoAnswer) {
     EXPECT_STREQ(failure_of(failed)->what(), "the request failed; the server's log says more");
   }
   EXPECT_FALSE(failure_of(output(0, "a", FinishReason::kLength)));
+  failed.error = "allowed_token_ids leave no token";
+  failed.is_request_at_fault = true;
+  EXPECT_EQ(failure_of(failed)->status, 400);
+  EXPECT_EQ(failure_of(failed)->param, "allowed_token_ids");
 }
 
 TEST(CompletionBodyTest, ChoicesOfSeveralPromptsAreNumberedThrough) {

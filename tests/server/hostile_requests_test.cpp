@@ -4,11 +4,13 @@
 #include <array>
 
 #include "server/api_server_fixture.h"
+#include "server/prometheus_parser.h"
 
 namespace quire::server {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 constexpr std::array<const char*, 46> kFields = {"n",
                                                  "best_of",
@@ -143,6 +145,42 @@ TEST_F(HostileRequestTest, BombsAreRefused) {
     EXPECT_EQ(reply.status, 400) << bomb.substr(0, 100);
     EXPECT_LT(reply.body.size(), 1000U) << bomb.substr(0, 100);
   }
+}
+
+TEST_F(HostileRequestTest, RulingOutEveryTokenIsAnErrorOfTheRequestAlone) {
+  const Tokenizer& tokenizer = engine_->tokenizer();
+  const std::string a = std::to_string(tokenizer.encode("a", false).at(0));
+  const std::string eos = std::to_string(engine_->sampling_context().eos_token_ids.front());
+  const std::vector<std::pair<std::string, const char*>> known_before = {
+      {R"("allowed_token_ids": [)" + a + R"(], "bad_words": ["a"])", "allowed_token_ids and bad_words"},
+      {R"("allowed_token_ids": [)" + eos + R"(], "min_tokens": 2)", "allowed_token_ids and min_tokens"}};
+  for (const char* stream : {"false", "true"}) {
+    const std::string begin = R"({"prompt": "x", "max_tokens": 9, "stream": )" + std::string(stream) + ", ";
+    for (const auto& [fields, names] : known_before) {
+      const HttpReply reply = ask("/v1/completions", begin + fields + "}");
+      EXPECT_EQ(reply.status, 400) << reply.body;
+      EXPECT_THAT(error_of(reply), HasSubstr(names));
+      EXPECT_EQ(json_of(reply)["error"]["param"], "allowed_token_ids");
+    }
+  }
+  // The first a may come, the second may not: "aa" is not one token.
+  ASSERT_EQ(tokenizer.encode("aa", false).size(), 2U);
+  const std::string later = R"("allowed_token_ids": [)" + a + R"(], "bad_words": ["aa"]})";
+  const HttpReply whole = ask("/v1/completions", R"({"prompt": "x", "max_tokens": 9, )" + later);
+  EXPECT_EQ(whole.status, 400);
+  EXPECT_EQ(error_of(whole),
+            "allowed_token_ids and bad_words leave no token that could be number 2 of the output");
+  HttpClient client = connect();
+  client.send(post_json("/v1/completions", R"({"prompt": "x", "max_tokens": 9, "stream": true, )" + later));
+  const HttpReply streamed = client.read_reply();
+  EXPECT_EQ(streamed.status, 200);
+  EXPECT_THAT(streamed.body, HasSubstr(R"("text":"a")"));
+  EXPECT_THAT(streamed.body, HasSubstr("leave no token that could be number 2"));
+  EXPECT_THAT(streamed.body, HasSubstr(R"("code":400)"));
+  const std::string metrics = ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").body;
+  const server::testing::Scrape found = server::testing::PrometheusParser(metrics).parse();
+  EXPECT_EQ(found.value("vllm:corrupted_requests_total"), 0);
+  EXPECT_EQ(found.value("vllm:request_success_total", {{"finished_reason", "error"}}), 2);
 }
 
 TEST_F(HostileRequestTest, ABodyOverTheLimitIsRefusedWhileItComes) {

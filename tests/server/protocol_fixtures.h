@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,8 +33,9 @@ inline const Tokenizer& byte_tokenizer() {
 inline ServedModel served_model() {
   ServedModel model;
   model.names = {"toy", "alias"};
+  static constexpr std::array<TokenId, 1> kEos = {257};
   model.sampling = {
-      .vocab_size = 258, .max_logprobs = 20, .num_eos_tokens = 1, .tokenizer = &byte_tokenizer()};
+      .vocab_size = 258, .max_logprobs = 20, .eos_token_ids = kEos, .tokenizer = &byte_tokenizer()};
   model.max_model_len = 64;
   return model;
 }

@@ -298,6 +298,10 @@ TEST(TokenizerFileTest, RefusesMergesThatAreNoList) {
 }
 
 TEST(TokenizerFileTest, RefusesWhatIsNoSoundJson) {
+  EXPECT_THAT(load_text_error("{\n]"),
+              HasSubstr("tiny.json: not valid JSON: unexpected \"]\" at line 2, column 1"));
+  EXPECT_THAT(load_text_error({"{}\0{", 4}),
+              HasSubstr("tiny.json: not valid JSON: a NUL byte at line 1, column 3"));
   EXPECT_THAT(load_text_error(""), HasSubstr("tiny.json: not valid JSON"));
   EXPECT_THAT(load_text_error("[]"), HasSubstr("must be an object"));
   EXPECT_THAT(load_text_error("{}"), HasSubstr("\"model\" is missing"));
