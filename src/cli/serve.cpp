@@ -145,6 +145,13 @@ void add_model_options(CLI::App& command, Serve& serve) {
                      "names that requests may call the model by; answers have the first (default: the "
                      "directory's name, or the hub id)");
   command
+      .add_option(
+          "--allowed-hosts", server.allowed_hosts,
+          "names by which requests may call the server, beside localhost and --host, such as a reverse "
+          "proxy's; *: any (default: none on loopback without a key, else any)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  command
       .add_option("--tool-call-parser", service.tool_call_parser,
                   "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
                   "template")
