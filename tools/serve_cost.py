@@ -63,14 +63,14 @@ def measure_request(url):
     """Medians of what a request takes beyond the engine's part of it, and of one that has none."""
     connection = Connection(url)
     body = json.dumps({"prompt": list(range(300, 300 + INPUT)), "max_tokens": 1, "timings": True}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     added = []
     health = []
     for _ in range(300):
         taken, answer = connection.ask((head % len(body)).encode() + body)
         timings = json.loads(answer)["timings"]
         added.append(taken - timings["queue_ms"] - timings["prompt_ms"] - timings["predicted_ms"])
-        health.append(connection.ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")[0])
+        health.append(connection.ask(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")[0])
     return statistics.median(added), statistics.median(health)
 
 

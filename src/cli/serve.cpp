@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -38,23 +39,25 @@ struct Serve {
 };
 
 // SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container.
-// After arm() the first one ends wait(), the next one the program. One at a time.
+// After arm() the first one ends wait(), a later one the program. One at a time.
 class StopSignal {
  public:
   StopSignal() {
     event_ = ::eventfd(0, EFD_CLOEXEC);
     QUIRE_CHECK(event_ >= 0, "no eventfd");
-    raised_ = true;
+    first_ = kLongAgo;
     struct sigaction action {};
     action.sa_handler = [](int signal) {
-      if (raised_.exchange(true)) ::_exit(128 + signal);
-      raise();
+      const Ticks now = Clock::now().time_since_epoch().count();
+      Ticks first = kNone;
+      if (first_.compare_exchange_strong(first, now)) return raise();
+      if (now - first > kOneSignal.count()) ::_exit(128 + signal);
     };
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
   }
 
-  static void arm() { raised_ = false; }
+  static void arm() { first_ = kNone; }
   // As if the first one had come.
   static void raise() {
     const std::uint64_t one = 1;
@@ -67,8 +70,16 @@ class StopSignal {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Ticks = Clock::rep;
+
+  // Some send a signal twice: timeout(1) to its child and to its group, a terminal's shell beside it.
+  static constexpr Clock::duration kOneSignal = std::chrono::milliseconds(100);
+  static constexpr Ticks kNone = std::numeric_limits<Ticks>::max();
+  static constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 2;
+
   static inline int event_ = -1;
-  static inline std::atomic<bool> raised_{true};
+  static inline std::atomic<Ticks> first_{kLongAgo};  // when the first one came
 };
 
 std::string Serve::address(std::uint16_t bound_port) const {
@@ -132,6 +143,13 @@ void add_access_options(CLI::App& command, Serve& serve) {
   command
       .add_option("--allowed-origins", server.allowed_origins,
                   "origins of web pages that may use the server, https://example.com; *: all (default: none)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  command
+      .add_option(
+          "--allowed-hosts", server.allowed_hosts,
+          "names by which requests may call the server, beside localhost and --host, such as a reverse "
+          "proxy's; *: any (default: none on loopback without a key, else any)")
       ->allow_extra_args(false)
       ->delimiter(',');
   command.add_option("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");

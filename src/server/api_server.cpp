@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "server/auth.h"
 #include "server/cors.h"
+#include "server/host_names.h"
 
 namespace quire::server {
 namespace {
@@ -24,6 +25,11 @@ namespace asio = boost::asio;
 // thread.
 constexpr std::size_t kSmallBody = 8 << 10;
 constexpr std::chrono::milliseconds kAbortTime{2000};  // in which clients are told of an abort
+
+constexpr std::string_view kHealth = "/health";
+constexpr std::string_view kLive = "/live";
+constexpr std::string_view kMetrics = "/metrics";
+constexpr std::string_view kVersion = "/version";
 
 struct Route {
   std::string_view path;  // ends with a slash: whatever follows it
@@ -38,11 +44,10 @@ constexpr std::array<Route, 8> kRoutes = {{
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
     {"/v1/models/", "GET", &ApiService::get_model},
-    {"/metrics", "GET", &ApiService::show_metrics},
+    {kMetrics, "GET", &ApiService::show_metrics},
 }};
 constexpr const char* kNotReady = "the server loads its model, or stops";
-constexpr std::string_view kHealth = "/health";
-constexpr std::string_view kVersion = "/version";
+constexpr const char* kBroken = "the engine is broken; the server's log says more";
 
 const Route* find_route(std::string_view path) {
   const auto found = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) {
@@ -52,10 +57,13 @@ const Route* find_route(std::string_view path) {
   return found == kRoutes.end() ? nullptr : &*found;
 }
 
+// What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
+bool is_probe(std::string_view path) {
+  return path == kHealth || path == kLive || path == kMetrics || path == kVersion;
+}
+
 // What metrics call a request's route: nothing that a client makes up.
 std::string_view route_name(std::string_view path) {
-  if (path == kHealth) return kHealth;
-  if (path == kVersion) return kVersion;
   const Route* route = find_route(path);
   return route == nullptr ? "none" : route->path;
 }
@@ -96,8 +104,9 @@ void answering(Exchange& exchange, const Work& work) {
 
 void tell(const AccessRecord& record, const std::string& route, AccessLog& log, ApiService* service) {
   log.write(record);
+  if (service == nullptr || is_probe(record.path)) return;
   const double seconds = std::chrono::duration<double>(record.total).count();
-  if (service != nullptr) service->metrics().add_response(route, record.method, record.status, seconds);
+  service->metrics().add_response(route, record.method, record.status, seconds);
 }
 
 }  // namespace
@@ -107,6 +116,7 @@ struct ApiServer::Impl {
       : config(std::move(given)),
         keys(config.api_keys),
         cors(config.allowed_origins),
+        hosts(config.http.host, config.allowed_hosts),
         log(std::make_shared<AccessLog>(config.access_log)),
         workers(static_cast<std::size_t>(config.num_workers)),
         http(http_config(), [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -117,6 +127,9 @@ struct ApiServer::Impl {
     HttpServerConfig made = config.http;
     made.error_body = [](int status, const std::string& message) {
       return to_line(error_body(ApiError(status, message)));
+    };
+    made.is_urgent = [](const HttpRequest& request) {
+      return request.method == "GET" && is_probe(request.path());
     };
     made.on_refused = [this](int status) {
       AccessRecord record;
@@ -138,6 +151,7 @@ struct ApiServer::Impl {
   const ApiServerConfig config;
   const ApiKeys keys;
   const Cors cors;
+  const HostNames hosts;
   const std::shared_ptr<AccessLog> log;
   std::shared_mutex mutex;              // held, shared, while an I/O thread handles a request
   std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
@@ -189,8 +203,14 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
   if (path == kHealth) {
     if (!check_method(exchange, "GET")) return nullptr;
     if (!service) throw ApiError(503, kNotReady);
-    if (!service->healthy()) throw ApiError(503, "the engine is broken; the server's log says more");
+    if (!service->healthy()) throw ApiError(503, kBroken);
     exchange.send_json(200, {{"status", "ok"}});
+    return nullptr;
+  }
+  if (path == kLive) {
+    if (!check_method(exchange, "GET")) return nullptr;
+    if (service && !service->healthy()) throw ApiError(503, kBroken);
+    exchange.send_json(200, {{"status", "live"}});
     return nullptr;
   }
   check_access(request);
@@ -206,11 +226,15 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
 }
 
 // A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from
-// the page; the work would be done.
+// the page; the work would be done. Of a page whose name points here, GETs carry none, but that name as host.
 void ApiServer::Impl::check_access(const HttpRequest& request) const {
   const bool needs_key = !(config.public_metrics && request.path() == "/metrics");
   if (needs_key && !keys.accept(request.header("Authorization").value_or("")))
     throw ApiError(401, "the API key is missing or wrong; it is sent as Authorization: Bearer KEY");
+  const bool names_matter = !config.allowed_hosts.empty() || (config.api_keys.empty() && http.on_loopback());
+  if (names_matter && !hosts.accept(request.host))
+    throw ApiError(403,
+                   format_text("this server is not called {} (--allowed-hosts)", in_quotes(request.host)));
   const auto origin = request.header("Origin");
   if (origin && !cors.allows(*origin)) {
     throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
@@ -218,6 +242,9 @@ void ApiServer::Impl::check_access(const HttpRequest& request) const {
 }
 
 ApiServer::ApiServer(ApiServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {
+  if (impl_->config.api_keys.empty() && !impl_->http.on_loopback())
+    log_warning("{} is open to other machines, and without --api-key anyone who reaches it may use it",
+                impl_->config.http.host);
   impl_->http.start();
 }
 

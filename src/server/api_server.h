@@ -17,6 +17,9 @@ struct ApiServerConfig {
   std::vector<std::string> api_keys;         // none: everybody may come in
   bool public_metrics = false;               // /metrics needs no key
   std::vector<std::string> allowed_origins;  // whose web pages may use it; none: no page
+  // Names that requests may call it by, beside its own and those of loopback; "*": any. They are looked at
+  // where there are some, and where it listens on loopback without keys.
+  std::vector<std::string> allowed_hosts;
   AccessLogFormat access_log = AccessLogFormat::kText;
   int num_workers = 2;  // threads that read large requests and turn them into tokens
   std::size_t max_waiting_body_bytes = 256 << 20;  // of the requests that wait for one: beyond it 503

@@ -30,13 +30,15 @@ void append_value(std::string& head, std::string_view value) {
   for (const char c : value) head += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
 }
 
+constexpr std::string_view kFirstBytes = "HTTP/1.1 ";
+
 bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
 }  // namespace
 
 std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
                         AnswerForm form) {
-  std::string head = format_text("HTTP/1.1 {} {}\r\n", status, status_reason(status));
+  std::string head = format_text("{}{} {}\r\n", kFirstBytes, status, status_reason(status));
   for (const auto& [name, value] : headers) {
     head += name;
     head += ": ";
@@ -68,7 +70,7 @@ void Answer::send_locked(int status, const HttpHeaders& headers, std::string bod
   if (state_ == State::kGone) return;
   QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
   form_.keep_alive = form_.keep_alive && connection_->may_stay_open();
-  const std::string head = answer_head(status, headers, body.size(), form_);
+  const std::string head = head_locked(status, headers, body.size());
   if (!form_.body || !has_body(status)) body.clear();
   state_ = State::kEnded;
   connection_->output(head, std::move(body), {}, form_.keep_alive ? Then::kNextRequest : Then::kClose);
@@ -81,7 +83,7 @@ void Answer::begin(int status, HttpHeaders headers) {
   form_.body = form_.body && has_body(status);
   form_.keep_alive = form_.keep_alive && form_.chunked && connection_->may_stay_open();
   state_ = State::kStreaming;
-  connection_->output(answer_head(status, headers, std::nullopt, form_), {}, {}, Then::kMore);
+  connection_->output(head_locked(status, headers, std::nullopt), {}, {}, Then::kMore);
 }
 
 void Answer::write(std::string bytes) {
@@ -120,11 +122,6 @@ void Answer::on_disconnect(std::function<void()> gone) {
   gone();
 }
 
-bool Answer::ended() {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::kEnded;
-}
-
 void Answer::disconnected() {
   std::function<void()> gone;
   {
@@ -134,6 +131,25 @@ void Answer::disconnected() {
     gone = std::exchange(on_disconnect_, nullptr);
   }
   if (gone) gone();
+}
+
+// A chunk's size may begin with a zero (RFC 9112, 7.1).
+void Answer::send_first_bytes() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kWaiting) {
+    first_bytes_sent_ = true;
+    connection_->output(kFirstBytes, {}, {}, Then::kMore);
+  } else if (state_ == State::kStreaming && form_.body && form_.chunked) {
+    connection_->output("0", {}, {}, Then::kMore);
+  }
+}
+
+// What of it is still to be sent.
+std::string Answer::head_locked(int status, const HttpHeaders& headers,
+                                std::optional<std::size_t> length) const {
+  std::string head = answer_head(status, headers, length, form_);
+  if (first_bytes_sent_) head.erase(0, kFirstBytes.size());
+  return head;
 }
 
 void Answer::abandon() {

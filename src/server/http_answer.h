@@ -36,8 +36,9 @@ class Answer final : public HttpResponder {
   void on_disconnect(std::function<void()> gone) override;
 
   // For the connection.
-  bool ended();
   void disconnected();  // the client has gone
+  // What the answer will go on with whatever it is. A client that is gone answers with a reset. Once.
+  void send_first_bytes();
   // It will not be finished: a 500 if it was not begun, otherwise the client is cut.
   void abandon();
 
@@ -45,11 +46,13 @@ class Answer final : public HttpResponder {
   enum class State { kWaiting, kStreaming, kEnded, kGone };
 
   void send_locked(int status, const HttpHeaders& headers, std::string body);
+  std::string head_locked(int status, const HttpHeaders& headers, std::optional<std::size_t> length) const;
 
   const std::shared_ptr<HttpConnection> connection_;
   std::mutex mutex_;  // of all below; taken before the connection's
   AnswerForm form_;
   State state_ = State::kWaiting;
+  bool first_bytes_sent_ = false;  // of the head
   std::function<void()> on_disconnect_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/http_connection.h"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@ constexpr std::size_t kWriteBytes = 1 << 20;    // offered to the system at once
 // What the system holds of a stream beyond what is on its way. Without it a client that does not read has
 // megabytes waiting for it that count as sent.
 constexpr int kSystemUnsentBytes = 128 << 10;
+constexpr const char* kTooMany = "too many connections";
 
 }  // namespace
 
@@ -44,10 +46,11 @@ asio::mutable_buffer InputBuffer::room(std::size_t max_bytes) {
 }
 
 HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread,
-                               tcp::socket socket)
+                               tcp::socket socket, bool reserved)
     : thread_(std::move(thread)),
       service_(std::move(service)),
-      limits_(service_->config.limits),
+      reserved_(reserved),
+      limits_(reserved ? service_->reserve_limits : service_->config.limits),
       socket_(std::move(socket)),
       secured_(!service_->tls),
       parser_(limits_),
@@ -62,14 +65,14 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared
   if (service_->tls) tls_.emplace(socket_, *service_->tls);
 }
 
+// Where the reserve is full, too, its oldest gives way: an urgent request takes a moment, an idle stranger
+// stays.
 void HttpConnection::start() {
+  if (reserved_) {
+    thread_->reserve.push_back(this);
+    if (thread_->reserve.size() > IoThread::kReserve) thread_->reserve.front()->cut();
+  }
   set_deadline(Clock::now() + limits_.header_timeout);
-  start_reading();
-}
-
-void HttpConnection::start_refused() {
-  if (!secured_) return close();  // a handshake costs more than the refusal is worth
-  refuse(503, "too many connections");
   start_reading();
 }
 
@@ -149,11 +152,16 @@ asio::awaitable<void> HttpConnection::read_loop() {
   }
 }
 
-// An answer that had ended by now is still sent: then the client may have closed only its side.
+// Without a reset it may have closed only its side; HttpServer says more. The wait ends with a reset that
+// comes from now on, the poll tells of one that has come.
 void HttpConnection::on_input_end(bool reset) {
   input_ended_ = true;
-  const std::shared_ptr<Answer> answer = answer_.lock();
-  if (reset || stage_ != Stage::kAnswering || (answer && !answer->ended())) close();
+  if (reset || stage_ != Stage::kAnswering) return close();
+  socket_.async_wait(tcp::socket::wait_error,
+                     [self = shared_from_this()](const ErrorCode&) { self->close(); });
+  pollfd state{.fd = socket_.native_handle(), .events = 0, .revents = 0};
+  if (::poll(&state, 1, 0) > 0) return close();
+  if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->send_first_bytes();
 }
 
 void HttpConnection::process_input() {
@@ -161,8 +169,9 @@ void HttpConnection::process_input() {
   try {
     input_.consume(parser_.feed(input_.view()));
   } catch (const HttpError& error) {
-    return refuse(error.status, error.what());
+    return reserved_ ? refuse(503, kTooMany) : refuse(error.status, error.what());
   }
+  if (reserved_ && parser_.in_body()) return refuse(503, kTooMany);
   if (!count_body()) return refuse(503, "too many request bodies are arriving; try again later");
   if (parser_.complete()) return dispatch();
   if (parser_.in_body()) {
@@ -190,7 +199,10 @@ void HttpConnection::dispatch() {
   HttpRequest request = parser_.take();
   release_body();
   request.remote = remote_;
-  const AnswerForm form{.body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive};
+  if (reserved_ && !(service_->config.is_urgent && service_->config.is_urgent(request)))
+    return refuse(503, kTooMany);
+  const AnswerForm form{
+      .body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive && !reserved_};
   const auto answer = std::make_shared<Answer>(shared_from_this(), form);
   answer_ = answer;
   try {
@@ -310,16 +322,15 @@ void HttpConnection::on_all_sent(Then then) {
   set_deadline(Clock::time_point::max());
   if (then == Then::kMore) return;
   answer_.reset();
-  if (input_ended_) return close();
-  if (then == Then::kClose || service_->draining) {
-    const bool input_left = refused_ || !input_.view().empty();
-    return input_left || tls_ ? begin_close() : close();
+  if (then == Then::kNextRequest && !service_->draining) {
+    stage_ = Stage::kReading;
+    head_timed_ = false;
+    set_deadline(Clock::now() + limits_.idle_timeout);
+    process_input();
+    if (!input_ended_ || stage_ != Stage::kReading) return start_reading();
   }
-  stage_ = Stage::kReading;
-  head_timed_ = false;
-  set_deadline(Clock::now() + limits_.idle_timeout);
-  process_input();
-  start_reading();
+  const bool input_left = !input_ended_ && (refused_ || !input_.view().empty());
+  input_left || tls_ ? begin_close() : close();
 }
 
 // Closing.
@@ -330,7 +341,7 @@ void HttpConnection::begin_close() {
   stage_ = Stage::kClosing;
   set_deadline(Clock::now() + limits_.linger_timeout);
   const auto end_output = [self = shared_from_this()](const ErrorCode& error) {
-    if (error == kCutOff) return self->close();
+    if (error == kCutOff || self->input_ended_) return self->close();
     ErrorCode ignored;
     self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
   };
@@ -356,9 +367,11 @@ void HttpConnection::close() {
   socket_.close(ignored);
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
+  std::erase(thread_->reserve, this);
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();
   const std::lock_guard lock(service_->mutex);
   --service_->open_connections;
+  if (reserved_) --service_->reserved_connections;
   service_->closed_one.notify_all();
 }
 

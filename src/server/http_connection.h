@@ -8,6 +8,7 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -27,6 +28,7 @@ class HttpConnection;
 // What the connections of one server share. They and their answers may outlive the server.
 struct HttpService {
   HttpServerConfig config;
+  HttpLimits reserve_limits;  // of connections beyond the limit
   HttpHandler handler;
   std::optional<asio::ssl::context> tls;
   std::atomic<bool> draining{false};
@@ -34,13 +36,18 @@ struct HttpService {
 
   std::mutex mutex;  // of what follows
   std::size_t open_connections = 0;
+  std::size_t reserved_connections = 0;  // of them
   std::condition_variable closed_one;
 };
 
 // One thread and the connections that live on it.
 struct IoThread {
+  static constexpr std::size_t kReserve = 16;
+
   asio::io_context io{1};
-  std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // touched on the thread alone
+  // Touched on the thread alone.
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections;
+  std::deque<HttpConnection*> reserve;  // those beyond the limit, the oldest first; at most kReserve
 };
 
 // Bytes that came and were not yet looked at, with room behind them for a read.
@@ -69,12 +76,13 @@ enum class Then { kMore, kNextRequest, kClose };
 // also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket);
+  // reserved: it is beyond the limit, for one urgent request.
+  HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket,
+                 bool reserved);
 
   void start();
-  void start_refused();  // a 503 is all that it gets
-  void drain();          // closes where no request has begun
-  void cut();            // the client sees a reset
+  void drain();  // closes where no request has begun
+  void cut();    // the client sees a reset
 
   // Appends to what is to be sent, and sees to it that it is.
   void output(std::string_view before, std::string body, std::string_view after, Then then);
@@ -118,6 +126,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   const std::shared_ptr<IoThread> thread_;  // the first member: its io_context outlives the others
   const std::shared_ptr<HttpService> service_;
+  const bool reserved_;
   const HttpLimits& limits_;
   tcp::socket socket_;
   std::optional<asio::ssl::stream<tcp::socket&>> tls_;

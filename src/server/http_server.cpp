@@ -23,7 +23,6 @@ namespace {
 
 using ErrorCode = boost::system::error_code;
 
-constexpr std::size_t kMaxRefused = 64;                 // connections over the limit that are told so
 constexpr std::chrono::milliseconds kAcceptPause{100};  // when the system has no descriptor left
 constexpr std::size_t kOtherDescriptors = 128;          // of the process, beside those of connections
 
@@ -48,10 +47,16 @@ tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
   return acceptor;
 }
 
+// Connections over the limit: those in the reserve of each thread, and as many on their way there.
+std::size_t reserve_of(const HttpServerConfig& config) {
+  return 2 * IoThread::kReserve * static_cast<std::size_t>(config.num_threads);
+}
+
 // Raises the process's limit of open files where it must. Returns how many connections then have room.
-std::size_t make_room(std::size_t max_connections) {
+std::size_t make_room(const HttpServerConfig& config) {
+  const std::size_t max_connections = config.limits.max_connections;
   rlimit limit{};
-  const rlim_t needed = max_connections + kMaxRefused + kOtherDescriptors;
+  const rlim_t needed = max_connections + reserve_of(config) + kOtherDescriptors;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return max_connections;
   const rlimit raised{.rlim_cur = std::min(needed, limit.rlim_max), .rlim_max = limit.rlim_max};
   if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
@@ -62,6 +67,16 @@ std::size_t make_room(std::size_t max_connections) {
       "{} connections at most, not {}: they need {} open files, and the hard limit (ulimit -Hn) is {}",
       connections, max_connections, needed, limit.rlim_max);
   return connections;
+}
+
+// What a client beyond the limit may do: as little as an urgent request needs, since it may keep others out.
+HttpLimits reserve_limits(HttpLimits limits) {
+  limits.max_header_bytes = std::min<std::size_t>(limits.max_header_bytes, 8 << 10);
+  limits.max_body_bytes = 0;
+  limits.header_timeout = std::min(limits.header_timeout, std::chrono::milliseconds(2'000));
+  limits.write_timeout = std::min(limits.write_timeout, std::chrono::milliseconds(2'000));
+  limits.linger_timeout = std::min(limits.linger_timeout, std::chrono::milliseconds(500));
+  return limits;
 }
 
 asio::ssl::context tls_context(const HttpServerConfig& config) {
@@ -111,7 +126,7 @@ struct HttpServer::Impl {
   std::vector<WorkGuard> guards;
   std::vector<std::thread> threads;
   std::optional<tcp::acceptor> acceptor;  // on the first thread
-  std::uint16_t port = 0;
+  tcp::endpoint endpoint;
 };
 
 // It belongs to the first I/O thread. Connections go to the threads in turn.
@@ -135,18 +150,19 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
 }
 
 void HttpServer::Impl::take(tcp::socket socket, const std::shared_ptr<IoThread>& thread) {
-  std::size_t open;
+  bool reserved;
   {
     const std::lock_guard lock(service->mutex);
-    open = service->open_connections;
-    if (open >= service->config.limits.max_connections + kMaxRefused) return;
+    const std::size_t ordinary = service->open_connections - service->reserved_connections;
+    reserved = ordinary >= service->config.limits.max_connections;
+    if (reserved && service->reserved_connections >= reserve_of(service->config)) return;
     ++service->open_connections;
+    if (reserved) ++service->reserved_connections;
   }
-  const bool refused = open >= service->config.limits.max_connections;
-  asio::post(thread->io, [service = service, thread, refused, socket = std::move(socket)]() mutable {
-    const auto connection = std::make_shared<HttpConnection>(service, thread, std::move(socket));
+  asio::post(thread->io, [service = service, thread, reserved, socket = std::move(socket)]() mutable {
+    const auto connection = std::make_shared<HttpConnection>(service, thread, std::move(socket), reserved);
     thread->connections.insert(connection);
-    refused ? connection->start_refused() : connection->start();
+    connection->start();
   });
 }
 
@@ -181,6 +197,7 @@ HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std
   QUIRE_CHECK(config.num_threads >= 1);
   HttpService& service = *impl_->service;
   service.config = std::move(config);
+  service.reserve_limits = reserve_limits(service.config.limits);
   service.handler = std::move(handler);
   if (!service.config.tls_certificate.empty()) service.tls.emplace(tls_context(service.config));
   for (int i = 0; i < service.config.num_threads; ++i) {
@@ -188,12 +205,14 @@ HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std
     impl_->guards.emplace_back(impl_->io_threads.back()->io.get_executor());
   }
   impl_->acceptor.emplace(listen(impl_->io_threads[0]->io, service.config));
-  impl_->port = impl_->acceptor->local_endpoint().port();
+  impl_->endpoint = impl_->acceptor->local_endpoint();
 }
 
 HttpServer::~HttpServer() { stop({}); }
 
-std::uint16_t HttpServer::port() const { return impl_->port; }
+std::uint16_t HttpServer::port() const { return impl_->endpoint.port(); }
+
+bool HttpServer::on_loopback() const { return impl_->endpoint.address().is_loopback(); }
 
 std::size_t HttpServer::connections() const {
   const std::lock_guard lock(impl_->service->mutex);
@@ -201,8 +220,8 @@ std::size_t HttpServer::connections() const {
 }
 
 void HttpServer::start() {
-  HttpLimits& limits = impl_->service->config.limits;
-  limits.max_connections = make_room(limits.max_connections);
+  HttpServerConfig& config = impl_->service->config;
+  config.limits.max_connections = make_room(config);
   asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
   for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
     impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });

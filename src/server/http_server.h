@@ -19,7 +19,8 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;
-  std::string target;   // path and query, as sent
+  std::string target;  // path and query, as sent
+  std::string host;  // HOST or HOST:PORT: of a target in absolute form, or else the Host header; may be empty
   HttpHeaders headers;  // in order, names as sent
   std::string body;
   std::string remote;  // "ADDRESS:PORT" of the client
@@ -82,11 +83,17 @@ struct HttpServerConfig {
   std::function<std::string(int status, const std::string& message)> error_body;
   // Told of a client that got such an answer to what was no request. On an I/O thread.
   std::function<void(int status)> on_refused;
+  // A few connections more than max_connections are taken for requests of which this is true, one each, short
+  // and soon. Others get the 503. Empty: all others. On an I/O thread.
+  std::function<bool(const HttpRequest&)> is_urgent;
 };
 
-// A client that sends EOF is gone, whether or not it would still read; answers that had ended by then are
-// still sent. A client that sends so many requests ahead that they fill the read buffer (max_header_bytes and
-// 16 KiB) is noticed to be gone only once there is something to write to it.
+// EOF from a client while it waits for an answer may mean two things, which TCP does not tell apart until it
+// is sent a byte: it has closed its side alone and reads on, or it is gone and its system answers with a
+// reset. So it is sent the first bytes that any answer has. Who reads gets its answers whole, then the
+// connection closes; who is gone is noticed a round trip later. Three are noticed only by what is written to
+// them next: a client that goes some time after its EOF, one whose stream has no chunks (HTTP/1.0), and one
+// that sends so many requests ahead that they fill the read buffer (max_header_bytes and 16 KiB).
 class HttpServer {
  public:
   // Listens; nothing is accepted before start(). Error when host, port, certificate or key are not usable.
@@ -96,6 +103,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   std::uint16_t port() const;
+  bool on_loopback() const;         // listens there alone
   std::size_t connections() const;  // open now
 
   // Where the process may open too few files for max_connections, and may not raise that limit, there are

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "server/process_metrics.h"
+
 namespace quire::server {
 namespace {
 
@@ -25,10 +27,14 @@ std::vector<double> step_bounds() { return {1, 8, 16, 32, 64, 128, 256, 512, 102
 std::string python_bool(bool value) { return value ? "True" : "False"; }
 
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
+  const double concurrency =
+      static_cast<double>(runtime.num_blocks) / runtime.max_blocks_held(runtime.max_model_len);
   return {{"block_size", format_text("{}", runtime.block_size)},
           {"cache_dtype", std::string(to_string(runtime.dtype))},
           {"enable_prefix_caching", python_bool(config.enable_prefix_caching)},
           {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
+          {"kv_cache_max_concurrency", format_text("{}", concurrency)},
+          {"kv_cache_size_tokens", format_text("{}", std::int64_t{runtime.num_blocks} * runtime.block_size)},
           {"num_cpu_blocks", format_text("{}", runtime.num_host_blocks)},
           {"num_gpu_blocks", format_text("{}", runtime.num_blocks)},
           {"swap_space", format_text("{}", config.swap_space)}};
@@ -39,7 +45,7 @@ Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
 Metrics::Metrics(std::string model_name, const EngineConfig& config, const RuntimeConfig& runtime)
     : model_name_(std::move(model_name)),
       cache_info_(cache_info(config, runtime)),
-      iteration_tokens_{"vllm:iteration_tokens_total", "Tokens computed in a step.",
+      iteration_tokens_{"vllm:iteration_tokens_total", "Tokens of prompts and outputs in a step.",
                         Histogram(step_bounds())},
       first_token_{"vllm:time_to_first_token_seconds", "From arrival to the first token.",
                    Histogram(first_token_bounds())},
@@ -72,7 +78,7 @@ Metrics::Metrics(std::string model_name, const EngineConfig& config, const Runti
                            Histogram({1, 2, 3, 4, 5, 10, 20})} {}
 
 void Metrics::add_step(const StepRecord& step) {
-  iteration_tokens_.values.observe(static_cast<double>(step.tokens));
+  iteration_tokens_.values.observe(static_cast<double>(step.prefill_tokens + step.decode_tokens));
 }
 
 void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
@@ -98,7 +104,7 @@ std::string Metrics::render(const EngineStats& stats) const {
   PrometheusText info(Labels{{"engine", "0"}});  // there, it is told of no model
   info.family("vllm:cache_config_info", "gauge", "What the KV cache is, in labels.");
   info.sample("vllm:cache_config_info", 1, cache_info_);
-  return text.take() + info.take() + render_http();
+  return text.take() + info.take() + render_http() + process_metrics();
 }
 
 // What vLLM's boards show of its HTTP server, which tells it without a model.
@@ -124,6 +130,11 @@ void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const
   text.gauge("vllm:num_requests_waiting", "Requests that wait for room.", now.num_waiting);
   text.family("vllm:num_requests_waiting_by_reason", "gauge", "Requests that wait, by what they wait for.");
   text.sample("vllm:num_requests_waiting_by_reason", now.num_waiting, {{"reason", "capacity"}});
+  constexpr const char* kSleep = "vllm:engine_sleep_state";
+  text.family(kSleep, "gauge", "1 for the state that the engine is in, which never sleeps.");
+  text.sample(kSleep, 1, {{"sleep_state", "awake"}});
+  text.sample(kSleep, 0, {{"sleep_state", "weights_offloaded"}});
+  text.sample(kSleep, 0, {{"sleep_state", "discard_all"}});
   text.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that is taken; 1 is all.", used);
 }
 

@@ -8,6 +8,7 @@
 #include <boost/beast/http/status.hpp>
 #include <limits>
 
+#include "server/host_names.h"
 #include "server/http_error.h"
 
 namespace quire::server {
@@ -16,6 +17,8 @@ namespace http = boost::beast::http;
 using boost::beast::iequals;
 using BeastView = boost::beast::string_view;
 using ErrorCode = boost::beast::error_code;
+
+constexpr const char* kBadHost = "malformed request: it names no host, or no host and port";
 
 // Beast's parser, stopped after the head. Fills in a request.
 class RequestParser::Head : public http::basic_parser<true> {
@@ -55,8 +58,11 @@ class RequestParser::Head : public http::basic_parser<true> {
     request_.method = method;
     // A client may send the absolute form (RFC 9112, 3.2.2).
     if (target.starts_with("http://") || target.starts_with("https://")) {
-      const std::size_t path = target.find_first_of("/?", target.find("//") + 2);
-      target = path == BeastView::npos ? BeastView("/") : target.substr(path);
+      target.remove_prefix(target.find("//") + 2);
+      const std::size_t path = std::min(target.find_first_of("/?"), target.size());
+      request_.host = target.substr(0, path);
+      if (!is_authority(request_.host)) return refuse(400, kBadHost, ec);
+      target = path == target.size() ? BeastView("/") : target.substr(path);
     }
     request_.target = target;
   }
@@ -64,7 +70,11 @@ class RequestParser::Head : public http::basic_parser<true> {
   void on_field_impl(http::field field, BeastView name, BeastView value, ErrorCode& ec) override {
     if (request_.headers.size() == limits_.max_headers) return refuse(431, "too many request headers", ec);
     request_.headers.emplace_back(name, value);
-    if (field == http::field::host) ++hosts_;
+    if (field == http::field::host) {
+      ++hosts_;
+      if (!value.empty() && !is_authority(value)) return refuse(400, kBadHost, ec);
+      if (request_.host.empty()) request_.host = value;  // else the target has named it
+    }
     if (field == http::field::transfer_encoding) {
       has_coding_ = true;
       if (!iequals(value, "chunked")) refuse(501, "the only transfer coding known here is chunked", ec);

@@ -55,8 +55,8 @@ INVALID = [
     (http("/v1/chat/completions", {"messages": [{"role": "robot", "content": "a"}]}), 400),
     (http("/v1/chat/completions", b"", "GET"), 405),
     (http("/nowhere", {}), 404),
-    (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n", 413),
-    (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40000 + b"\r\n\r\n", 431),
+    (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n", 413),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40000 + b"\r\n\r\n", 431),
     (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
 ]
 

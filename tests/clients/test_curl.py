@@ -128,11 +128,11 @@ def test_tls_needs_no_more_than_a_certificate(start, tmp_path):
     "raw, status",
     [
         (b"GET /health HTTP/1.1\r\n\r\n", 400),  # no Host
-        (b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n", 400),
+        (b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),
-        (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-        (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40000 + b"\r\n\r\n", 431),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40000 + b"\r\n\r\n", 431),
     ],
 )
 def test_what_is_no_http_is_told_so(server, raw, status):

@@ -212,7 +212,7 @@ def test_a_client_that_goes_leaves_nothing_behind(narrow, stage):
     def send(prompt, stream):
         body = b'{"prompt":"%s","max_tokens":2000,"ignore_eos":true,"stream":%s}' % (prompt, stream)
         head = (
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         )
         connection = socket.create_connection(("127.0.0.1", narrow.port))
         connection.sendall(head % len(body) + body)

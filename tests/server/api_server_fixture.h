@@ -87,9 +87,9 @@ class ApiServerTest : public ::testing::Test {
 
   HttpClient connect() const { return HttpClient(server_->port()); }
   static std::string post_json(std::string_view path, std::string_view body, std::string_view headers = {}) {
-    return "POST " + std::string(path) + " HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n" +
-           std::string(headers) + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-           std::string(body);
+    return "POST " + std::string(path) +
+           " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + std::string(headers) +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
   }
   HttpReply ask(std::string_view bytes) const {
     HttpClient client = connect();

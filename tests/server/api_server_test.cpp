@@ -1,14 +1,17 @@
 // Who may come in, what there is, and the life of the server.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
 #include "server/api_server_fixture.h"
+#include "server/prometheus_parser.h"
 
 namespace quire::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -40,8 +43,10 @@ TEST_F(ApiServerTest, IsUnavailableWhileItLoads) {
   EXPECT_EQ(health.headers.at("retry-after"), "1");
   EXPECT_EQ(json_of(health)["error"]["type"], "unavailable_error");
   EXPECT_EQ(ask("/v1/completions", kCompletion).status, 503);
+  EXPECT_EQ(ask(get("/live")).status, 200);
   load();
   EXPECT_EQ(ask(get("/health")).status, 200);
+  EXPECT_EQ(ask(get("/live")).status, 200);
   EXPECT_EQ(ask("/v1/completions", kCompletion).status, 200);
 }
 
@@ -57,6 +62,105 @@ TEST_F(ApiServerTest, IsUnhealthyWhenTheDeviceIsLost) {
   EXPECT_EQ(failed.status, 500);
   EXPECT_THAT(failed.body, Not(HasSubstr("0x")));
   EXPECT_EQ(ask(get("/health")).status, 503);
+  EXPECT_EQ(ask(get("/live")).status, 503);
+}
+
+TEST_F(ApiServerTest, HealthAndMetricsAreToldWhenConnectionsAreFull) {
+  ApiServerConfig config = quiet();
+  config.http.limits.max_connections = 2;
+  config.api_keys = {"key"};
+  listen(config);
+  load();
+  const std::string key = "Authorization: Bearer key\r\n";
+  HttpClient first = connect(), second = connect();
+  for (HttpClient* client : {&first, &second}) {
+    client->send(get("/v1/models", key));
+    EXPECT_EQ(client->read_reply().status, 200);
+  }
+  EXPECT_EQ(ask(get("/health")).status, 200);
+  EXPECT_EQ(ask(get("/live")).status, 200);
+  EXPECT_EQ(ask(get("/metrics", key)).status, 200);
+  EXPECT_EQ(ask(get("/metrics")).status, 401);
+  EXPECT_EQ(ask(get("/v1/models", key)).status, 503);
+  EXPECT_EQ(ask(post_json("/v1/completions", kCompletion, key)).status, 503);
+}
+
+// A web page whose name was made to point here (DNS rebinding) sends GETs without an Origin.
+TEST_F(ApiServerTest, AnotherMachinesNameIsRefusedOnLoopbackWithoutAKey) {
+  start();
+  const auto called = [&](const std::string& host, const char* path = "/v1/models") {
+    return ask(std::string("GET ") + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  };
+  const HttpReply refused = called("rebound.example:8000");
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_THAT(error_of(refused), AllOf(HasSubstr("rebound.example"), HasSubstr("--allowed-hosts")));
+  for (const char* path : {"/metrics", "/version", "/v1/models/toy", "/nothing"})
+    EXPECT_EQ(called("rebound.example", path).status, 403) << path;
+  EXPECT_EQ(called("localhost", "http://rebound.example/v1/models").status, 403);  // the target counts
+  EXPECT_EQ(called("rebound.example", "http://localhost/v1/models").status, 200);
+  for (const char* host : {"localhost", "127.0.0.1:8000", "[::1]"})
+    EXPECT_EQ(called(host).status, 200) << host;
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.0\r\n\r\n").status, 200);
+  EXPECT_EQ(called("a b").status, 400);
+  EXPECT_EQ(called("10.1.2.3", "/health").status, 200);  // as probes call it; it tells nothing
+}
+
+TEST_F(ApiServerTest, OtherNamesMayBeAllowed) {
+  ApiServerConfig config = quiet();
+  const auto status = [&] {
+    listen(config);
+    load();
+    return ask("GET /v1/models HTTP/1.1\r\nHost: ai.example\r\nAuthorization: Bearer key\r\n\r\n").status;
+  };
+  config.allowed_hosts = {"AI.example"};
+  EXPECT_EQ(status(), 200);
+  config.allowed_hosts = {"other.example"};
+  EXPECT_EQ(status(), 403);
+  config.api_keys = {"key"};
+  EXPECT_EQ(status(), 403);
+  config.allowed_hosts = {};
+  EXPECT_EQ(status(), 200);  // the page has no key
+}
+
+TEST_F(ApiServerTest, WarnsWhereOtherMachinesMayComeInWithoutAKey) {
+  const auto warning = [&](const char* host, std::vector<std::string> keys) {
+    ApiServerConfig config = quiet();
+    config.http.host = host;
+    config.api_keys = std::move(keys);
+    ::testing::internal::CaptureStderr();
+    listen(config);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string said = warning("0.0.0.0", {});
+  EXPECT_THAT(said, AllOf(HasSubstr("0.0.0.0"), HasSubstr("--api-key")));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_EQ(warning("0.0.0.0", {"key"}), "");
+  EXPECT_EQ(warning("127.0.0.1", {}), "");
+}
+
+// vLLM's boards compare it with the two others.
+TEST_F(ApiServerTest, StepsCountThePromptAndEveryTokenOfTheOutput) {
+  start();
+  for (const int max_tokens : {1, 7})
+    ask("/v1/completions",
+        format_text(R"({{"prompt": [5, 6, 7, 8], "max_tokens": {}, "ignore_eos": true}})", max_tokens));
+  const testing::Scrape found = testing::scrape(ask(get("/metrics")).body);
+  EXPECT_EQ(found.value("vllm:prompt_tokens_total"), 8);
+  EXPECT_EQ(found.value("vllm:generation_tokens_total"), 8);
+  EXPECT_EQ(found.value("vllm:iteration_tokens_total_sum"), 16);
+}
+
+TEST_F(ApiServerTest, WhatAsksAfterTheServerIsNotCountedAsRequests) {
+  start();
+  for (const char* path : {"/health", "/live", "/version", "/metrics"}) {
+    EXPECT_EQ(ask(get(path)).status, 200);
+    EXPECT_EQ(ask(std::string("HEAD ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+  }
+  EXPECT_EQ(ask(get("/v1/models")).status, 200);
+  const testing::Scrape found = testing::scrape(ask(get("/metrics?again")).body);
+  ASSERT_EQ(found.samples.at("http_requests_total").size(), 1U);
+  EXPECT_EQ(found.value("http_requests_total", {{"handler", "/v1/models"}}), 1);
+  EXPECT_EQ(found.value("http_request_duration_seconds_count"), 1);
 }
 
 TEST_F(ApiServerTest, EveryRouteButHealthNeedsTheKey) {
@@ -65,6 +169,7 @@ TEST_F(ApiServerTest, EveryRouteButHealthNeedsTheKey) {
   listen(config);
   load();
   EXPECT_EQ(ask(get("/health")).status, 200);
+  EXPECT_EQ(ask(get("/live")).status, 200);
   for (const KnownRoute& route : kRoutes) {
     const auto with = [&](const std::string& header) {
       return ask(route.body == nullptr ? get(route.path, header) : post_json(route.path, route.body, header));
@@ -98,9 +203,9 @@ TEST_F(ApiServerTest, RefusesWhatItDoesNotHave) {
   EXPECT_EQ(method.status, 405);
   EXPECT_EQ(method.headers.at("allow"), "POST");
   EXPECT_EQ(ask("/v1/models", "{}").headers.at("allow"), "GET");
-  EXPECT_EQ(ask("HEAD /health HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+  EXPECT_EQ(ask("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   const std::string form =
-      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
       "Content-Length: 2\r\n\r\n{}";
   EXPECT_EQ(ask(form).status, 415);
 }
@@ -130,7 +235,7 @@ TEST_F(ApiServerTest, WebPagesNeedToBeAllowed) {
   EXPECT_EQ(good.headers.at("access-control-allow-origin"), "https://good.example");
   HttpClient client = connect();
   client.send(
-      "OPTIONS /v1/completions HTTP/1.1\r\nHost: a\r\nOrigin: https://good.example\r\n"
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://good.example\r\n"
       "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n\r\n");
   const std::string preflight = client.read_until("\r\n\r\n");
   EXPECT_TRUE(preflight.starts_with("HTTP/1.1 204 "));
@@ -266,7 +371,8 @@ TEST_F(ApiServerTest, TheLogHasNoText) {
   ask("/v1/completions", R"({"prompt": "canary bird", "max_tokens": 5, "user": "canary"})");
   ask("/v1/completions", R"({"prompt": "canary", "temperature": "canary"})");
   ask(get("/canary?key=canary"));
-  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(40'000, 'x') + "\r\n\r\n").status, 431);
+  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(40'000, 'x') + "\r\n\r\n").status,
+            431);
   EXPECT_THAT(ask(get("/metrics")).body,
               HasSubstr(R"(http_requests_total{handler="none",method="other",status="4xx"} 1)"));
   server_.reset();

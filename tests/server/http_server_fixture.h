@@ -38,11 +38,11 @@ bool becomes_true(const Condition& condition, std::chrono::milliseconds limit = 
 }
 
 inline std::string get(std::string_view target, std::string_view more = {}) {
-  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: a\r\n" + std::string(more) + "\r\n";
+  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(more) + "\r\n";
 }
 inline std::string post(std::string_view target, std::string_view body) {
   return "POST " + std::string(target) +
-         " HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
          std::string(body);
 }
 

@@ -80,6 +80,10 @@ class TlsClient {
   }
   bool ended_properly() const { return (SSL_get_shutdown(ssl_) & SSL_RECEIVED_SHUTDOWN) != 0; }
   void leave() { client_.close(); }
+  void end_output(bool with_close_notify) {
+    if (with_close_notify) SSL_shutdown(ssl_);
+    client_.end_output();
+  }
 
  private:
   bool read_more() {
@@ -129,6 +133,38 @@ TEST_F(HttpTlsTest, AnswersOverTls) {
   EXPECT_TRUE(client.ended_properly());
   client.leave();
   EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
+}
+
+TEST_F(HttpTlsTest, AnUrgentRequestIsAnsweredWhenConnectionsAreFull) {
+  HttpServerConfig config = this->config();
+  config.limits.max_connections = 1;
+  config.is_urgent = [](const HttpRequest& request) { return request.target == "/echo?urgent"; };
+  start(config);
+  TlsClient only(connect(), certificate_);
+  only.send(get("/echo"));
+  only.read_until("GET /echo\n");
+  TlsClient urgent(connect(), certificate_);
+  urgent.send(get("/echo?urgent"));
+  EXPECT_NE(urgent.read_to_end().find("GET /echo?urgent\n"), std::string::npos);
+  EXPECT_TRUE(urgent.ended_properly());
+  TlsClient other(connect(), certificate_);
+  other.send(get("/echo"));
+  EXPECT_EQ(other.read_to_end().find("HTTP/1.1 503 "), 0U);
+}
+
+TEST_F(HttpTlsTest, AHalfClosedClientGetsTheAnswerThatItWaitsFor) {
+  start(config());
+  for (const bool with_close_notify : {true, false}) {
+    TlsClient client(connect(), certificate_);
+    client.send(get("/hold"));
+    const HeldRequest held = wait_held();
+    client.end_output(with_close_notify);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(*held.disconnects, 0);
+    held.responder->send(200, {}, "whole");
+    EXPECT_NE(client.read_to_end().find("\r\n\r\nwhole"), std::string::npos);
+    EXPECT_TRUE(client.ended_properly());
+  }
 }
 
 TEST_F(HttpTlsTest, NoticesDisconnects) {

@@ -2,14 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "server/process_metrics.h"
 #include "server/prometheus_parser.h"
 
 namespace quire::server {
@@ -89,11 +92,15 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
   const Metrics metrics("model", {}, runtime());
   const Scrape found = scrape(metrics.render({}));
   for (const char* name :
-       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"})
+       {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason",
+        "vllm:kv_cache_usage_perc", "vllm:engine_sleep_state", "vllm:cache_config_info",
+        "process_start_time_seconds", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"})
     EXPECT_EQ(found.types.at(name), "gauge") << name;
   for (const char* name :
        {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
-        "vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"})
+        "vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+        "vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_by_source_total", "http_requests_total",
+        "process_cpu_seconds_total"})
     EXPECT_EQ(found.types.at(name), "counter") << name;
   for (const char* name : {"vllm:e2e_request_latency_seconds", "vllm:time_to_first_token_seconds",
                            "vllm:inter_token_latency_seconds", "vllm:request_time_per_output_token_seconds",
@@ -109,6 +116,7 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
   }
   for (const auto& [name, samples] : found.samples) {
     for (const auto& [labels, value] : samples) {
+      if (name.starts_with("process_")) continue;
       ASSERT_TRUE(name.starts_with("vllm:"));
       EXPECT_EQ(labels.at("engine"), "0") << name;
       EXPECT_TRUE(name == "vllm:cache_config_info" || labels.at("model_name") == "model") << name;
@@ -206,9 +214,47 @@ TEST(MetricsTest, TheEnginesStateIsTold) {
                                                    {"cache_dtype", "bfloat16"},
                                                    {"enable_prefix_caching", "False"},
                                                    {"gpu_memory_utilization", "0.85"},
+                                                   {"kv_cache_size_tokens", "1600"},
+                                                   {"kv_cache_max_concurrency", "0.390625"},
                                                    {"num_cpu_blocks", "7"},
                                                    {"num_gpu_blocks", "100"}}),
             1);
+}
+
+TEST(MetricsTest, TheEngineIsAwake) {
+  const Metrics metrics("model", {}, runtime());
+  const Scrape found = scrape(metrics.render({}));
+  const auto state = [&](const char* name) {
+    return found.value("vllm:engine_sleep_state", {{"sleep_state", name}, {"model_name", "model"}});
+  };
+  EXPECT_EQ(found.types.at("vllm:engine_sleep_state"), "gauge");
+  EXPECT_EQ(state("awake"), 1);
+  EXPECT_EQ(state("weights_offloaded"), 0);
+  EXPECT_EQ(state("discard_all"), 0);
+}
+
+TEST(MetricsTest, TheProcessIsToldOf) {
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const auto read = [] { return scrape(process_metrics()); };
+  const Scrape before = read();
+  EXPECT_EQ(before.types.at("process_cpu_seconds_total"), "counter");
+  EXPECT_LE(before.value("process_start_time_seconds"), now());
+  EXPECT_GT(before.value("process_start_time_seconds"), now() - 86'400);
+  EXPECT_GE(before.value("process_max_fds"), before.value("process_open_fds"));
+  EXPECT_GT(before.value("process_virtual_memory_bytes"), before.value("process_resident_memory_bytes"));
+
+  std::vector<char> memory(64 << 20, 'x');
+  const int file = ::dup(0);
+  while (read().value("process_cpu_seconds_total") < before.value("process_cpu_seconds_total") + 0.05) {
+  }
+  const Scrape after = read();
+  ::close(file);
+  EXPECT_EQ(after.value("process_open_fds"), before.value("process_open_fds") + 1);
+  EXPECT_GT(after.value("process_resident_memory_bytes"),
+            before.value("process_resident_memory_bytes") + static_cast<double>(memory.size()) / 2);
+  EXPECT_EQ(after.value("process_start_time_seconds"), before.value("process_start_time_seconds"));
 }
 
 TEST(MetricsTest, ARequestIsToldOfByItsTimes) {
@@ -307,7 +353,11 @@ TEST(MetricsTest, OutputsGivenAsAWholeHaveNoTimeBetweenTokens) {
 
 TEST(MetricsTest, StepsAndRefusalsAreCounted) {
   Metrics metrics("model", {}, runtime());
-  for (const std::uint64_t tokens : {1, 9, 16, 20000}) metrics.add_step({.tokens = tokens});
+  metrics.add_step({.tokens = 1, .decode_tokens = 1});
+  metrics.add_step({.tokens = 9, .prefill_tokens = 8, .decode_tokens = 1});
+  metrics.add_step(
+      {.tokens = 15, .prefill_tokens = 15, .decode_tokens = 1});  // the last one's is sampled, too
+  metrics.add_step({.tokens = 20000, .prefill_tokens = 20000});
   metrics.add_rejection(QueueFullError::Limit::kPromptTokens);
   const Scrape found = scrape(metrics.render({}));
   EXPECT_EQ(found.bucket("vllm:iteration_tokens_total", "1.0"), 1);
@@ -354,7 +404,7 @@ TEST(MetricsTest, ManyThreadsMayRecordWhileOneReads) {
         request.schedule(0.25);
         request.token(0.5);
         request.token(0.75, 0, FinishReason::kStop, true);
-        metrics.add_step({.tokens = 2});
+        metrics.add_step({.tokens = 2, .decode_tokens = 2});
       }
       --running;
     });

@@ -112,6 +112,21 @@ TEST(RequestParser, TheAbsoluteFormGivesThePath) {
   }
 }
 
+TEST(RequestParser, TheHostIsTheTargetsOrElseTheHeaders) {
+  const HttpLimits limits;
+  const std::pair<const char*, const char*> cases[] = {
+      {"GET / HTTP/1.1\r\nHost: A.example:80\r\n\r\n", "A.example:80"},
+      {"GET http://t:1/a HTTP/1.1\r\nHost: h\r\n\r\n", "t:1"},
+      {"GET https://t?q HTTP/1.1\r\nHost: h\r\n\r\n", "t"},
+      {"GET http://[::1]:8000/ HTTP/1.1\r\nHost: h\r\n\r\n", "[::1]:8000"},
+      {"GET / HTTP/1.0\r\n\r\n", ""}};
+  for (const auto& [request, host] : cases) {
+    RequestParser parser(limits);
+    feed(parser, {request});
+    EXPECT_EQ(parser.take().host, host) << request;
+  }
+}
+
 TEST(RequestParser, RefusesMalformedRequests) {
   const std::string get = "GET / HTTP/1.1\r\nHost: a\r\n";
   const std::string chunked = get + "Transfer-Encoding: chunked\r\n\r\n";
@@ -119,6 +134,13 @@ TEST(RequestParser, RefusesMalformedRequests) {
       {get + "\r\n", 200},
       {"GET / HTTP/1.0\r\n\r\n", 200},
       {"GET / HTTP/1.1\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost:\r\n\r\n", 200},
+      {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: user@a\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: a:80x\r\n\r\n", 400},
+      {"GET http://a b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {"GET http://a/ HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
       {get + "Host: b\r\n\r\n", 400},
       {"\x16\x03\x01\x02", 400},  // TLS
       {"PRI * HTTP/2.0\r\n\r\n", 400},
