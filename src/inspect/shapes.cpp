@@ -54,10 +54,19 @@ constexpr char kGranite8[] =
     "tie_word_embeddings": true, "embedding_multiplier": 12, "residual_multiplier": 0.22, "logits_scaling": 16,
     "attention_multiplier": 0.0078125})";
 
+constexpr char kGemma2[] = R"({"head_dim": 256})";
+constexpr char kGemma2Large[] = R"({"head_dim": 128, "query_pre_attn_scalar": 144})";
+constexpr char kGemma3Small[] =
+    R"({"head_dim": 256, "max_position_embeddings": 32768, "sliding_window": 512})";
+constexpr char kGemma3[] = R"({"head_dim": 256, "sliding_window": 1024,
+    "rope_scaling": {"rope_type": "linear", "factor": 8}})";
+constexpr char kGemma3Large[] = R"({"head_dim": 128, "sliding_window": 1024, "query_pre_attn_scalar": 168,
+    "rope_scaling": {"rope_type": "linear", "factor": 8}})";
+
 }  // namespace
 
-// From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite and
-// bigscience.
+// From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
+// bigscience and google.
 const std::vector<Shape>& published_shapes() {
   static const std::vector<Shape> shapes = {
       {"qwen3-0.6b", "Qwen3ForCausalLM", 28, 1024, 3072, 16, 8, 151936, kQwen3Tied},
@@ -104,6 +113,14 @@ const std::vector<Shape>& published_shapes() {
       {"bloom-3b", "BloomForCausalLM", 30, 2560, 10240, 32, 32, 250880},
       {"bloom-7b1", "BloomForCausalLM", 30, 4096, 16384, 32, 32, 250880},
       {"bloom-176b", "BloomForCausalLM", 70, 14336, 57344, 112, 112, 250880},
+      {"gemma-2-2b", "Gemma2ForCausalLM", 26, 2304, 9216, 8, 4, 256000, kGemma2},
+      {"gemma-2-9b", "Gemma2ForCausalLM", 42, 3584, 14336, 16, 8, 256000, kGemma2},
+      {"gemma-2-27b", "Gemma2ForCausalLM", 46, 4608, 36864, 32, 16, 256000, kGemma2Large},
+      {"gemma-3-270m", "Gemma3ForCausalLM", 18, 640, 2048, 4, 1, 262144, kGemma3Small},
+      {"gemma-3-1b", "Gemma3ForCausalLM", 26, 1152, 6912, 4, 1, 262144, kGemma3Small},
+      {"gemma-3-4b", "Gemma3ForCausalLM", 34, 2560, 10240, 8, 4, 262208, kGemma3},
+      {"gemma-3-12b", "Gemma3ForCausalLM", 48, 3840, 15360, 16, 8, 262208, kGemma3},
+      {"gemma-3-27b", "Gemma3ForCausalLM", 62, 5376, 21504, 32, 16, 262208, kGemma3Large},
   };
   return shapes;
 }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+
 #include "base/error.h"
 #include "engine/golden_models.h"
 #include "temp_dir.h"
@@ -17,15 +20,18 @@ TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
   const auto& [model, dtype, kernels] = GetParam();
   EngineConfig config = testing::golden_config(model, dtype);
   testing::use_kernels(config, kernels);
-  int count = 0;
+  std::map<std::pair<int, bool>, int> passes;  // results, by chunk size and whether several ran side by side
   verify(config, [&](const VerifyResult& result) {
-    ++count;
+    ++passes[{result.chunk_size, result.side_by_side > 1}];
     EXPECT_LE(result.error, result.limit) << "prompt " << result.prompt << ", chunk " << result.chunk_size;
     EXPECT_EQ(result.argmax_equal + result.argmax_excused, result.num_steps)
         << "prompt " << result.prompt << ", chunk " << result.chunk_size;
     EXPECT_EQ(result.num_steps, 24);
   });
-  EXPECT_GE(count, 4);
+  const int prompts = testing::num_golden_prompts(model);
+  const std::map<std::pair<int, bool>, int> expected = {
+      {{0, false}, prompts}, {{7, false}, prompts}, {{1, false}, prompts}, {{1, true}, prompts}};
+  EXPECT_EQ(passes, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -36,6 +42,22 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) {
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
+
+// Head sizes that fast kernels serve, from the reference data beside the project.
+TEST(VerifyTest, EveryHeadSizeOfTheFastKernelsEqualsHuggingFace) {
+  const std::filesystem::path models = QUIRE_SOURCE_DIR "/../shared/conformance/models";
+  if (!std::filesystem::exists(models)) GTEST_SKIP() << models.string() << " is not there";
+  for (const char* name : {"heads-64-gqa8", "heads-80", "heads-96", "heads-256"}) {
+    for (const std::string& kernels : testing::kernel_names()) {
+      for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+        EngineConfig config = testing::golden_config("heads-128", dtype);
+        config.model = (models / name).string();
+        testing::use_kernels(config, kernels);
+        EXPECT_TRUE(verify(config, [](const VerifyResult&) {})) << name << ", " << dtype << ", " << kernels;
+      }
+    }
+  }
+}
 
 TEST(VerifyTest, TheBundledModelEqualsHuggingFace) {
   const TempDir temporary;

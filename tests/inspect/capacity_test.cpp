@@ -189,7 +189,10 @@ TEST(CapacityTest, PublishedShapesHaveTheirSizes) {
       {"minicpm-2b", 2.72e9},      {"minicpm4-0.5b", 0.434e9},   {"minicpm4-8b", 8.19e9},
       {"granite-3.1-2b", 2.53e9},  {"granite-3.1-8b", 8.17e9},   {"bloom-560m", 0.559e9},
       {"bloom-1b1", 1.07e9},       {"bloom-1b7", 1.72e9},        {"bloom-3b", 3.00e9},
-      {"bloom-7b1", 7.07e9},       {"bloom-176b", 176e9}};
+      {"bloom-7b1", 7.07e9},       {"bloom-176b", 176e9},        {"gemma-2-2b", 2.61e9},
+      {"gemma-2-9b", 9.24e9},      {"gemma-2-27b", 27.2e9},      {"gemma-3-270m", 0.268e9},
+      {"gemma-3-1b", 1.00e9},      {"gemma-3-4b", 3.88e9},       {"gemma-3-12b", 11.8e9},
+      {"gemma-3-27b", 27.0e9}};
   ASSERT_EQ(expected.size(), published_shapes().size());
   for (const auto& [name, parameters] : expected) {
     const Capacity shown = plan_capacity({}, shape_config(find_shape(name)), 0);

@@ -43,15 +43,14 @@ TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
   EXPECT_EQ(spec_of("MixtralForCausalLM", R"("hidden_size": 4096)").sliding_window, 0);
 }
 
-TEST(FamiliesTest, QwenHasAWindowInAllLayersOrInNone) {
+TEST(FamiliesTest, QwenHasAWindowInItsLastLayers) {
   const std::string on = R"("num_hidden_layers": 24, "use_sliding_window": true, "sliding_window": 1024, )";
   for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}) {
     EXPECT_EQ(spec_of(architecture, R"("sliding_window": 1024)").sliding_window, 0);
     EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 28)").sliding_window, 0);
     EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 0)").sliding_window, 1024);
-    EXPECT_NE(refusal_of(architecture, on + R"("max_window_layers": 20)")
-                  .find("\"max_window_layers\" gives 20 of 24"),
-              std::string::npos);
+    // Where some layers look at all positions, none is beyond the view of all.
+    EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 20)").sliding_window, 0);
     const std::string absent =
         R"("use_sliding_window": true, "max_window_layers": 0, "sliding_window": null)";
     EXPECT_EQ(spec_of(architecture, absent).sliding_window, 0);
@@ -62,11 +61,34 @@ TEST(FamiliesTest, QwensLayerTypesCountBeforeMaxWindowLayers) {
   const std::string on = R"("num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 1024, )";
   const std::string all = R"("layer_types": ["sliding_attention", "sliding_attention"])";
   const std::string none = R"("max_window_layers": 0, "layer_types": ["full_attention", "full_attention"])";
-  const std::string some = R"("layer_types": ["full_attention", "sliding_attention"])";
+  const std::string other = R"("layer_types": ["sliding_attention", "linear_attention"])";
+  const std::string few = R"("layer_types": ["full_attention"])";
   EXPECT_EQ(spec_of("Qwen3ForCausalLM", on + all).sliding_window, 1024);
   EXPECT_EQ(spec_of("Qwen3ForCausalLM", on + none).sliding_window, 0);
-  EXPECT_NE(refusal_of("Qwen3ForCausalLM", on + some).find("\"layer_types\" gives 1 of 2"),
+  EXPECT_NE(refusal_of("Qwen3ForCausalLM", on + other).find("\"layer_types\" has \"linear_attention\""),
             std::string::npos);
+  EXPECT_NE(refusal_of("Qwen3ForCausalLM", on + few).find("\"layer_types\" names 1 layers; there are 2"),
+            std::string::npos);
+}
+
+TEST(FamiliesTest, Gemma3IsReadFromItsTextConfig) {
+  const std::string text = R"("text_config": {"num_hidden_layers": 7, "head_dim": 128, "vocab_size": 1000},
+                              "vision_config": {"num_hidden_layers": 9})";
+  const ModelSpec gemma = spec_of("Gemma3ForConditionalGeneration", text);
+  EXPECT_EQ(gemma.num_layers, 7);
+  EXPECT_EQ(gemma.head_dim, 128);
+  EXPECT_EQ(gemma.vocab_size, 1000);
+  EXPECT_EQ(gemma.max_model_len, 131072);
+}
+
+TEST(FamiliesTest, Gemma3MayHaveRotaryParametersOfEachTypeOfLayers) {
+  const std::string both = R"("rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8},
+                                                  "sliding_attention": {"rope_theta": 5000}})";
+  EXPECT_EQ(refusal_of("Gemma3ForCausalLM", both), "none");
+  const std::string one = R"("rope_parameters": {"sliding_attention": {"rope_theta": 5000}})";
+  EXPECT_NE(refusal_of("Gemma3ForCausalLM", one).find("\"rope_parameters.full_attention\" is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal_of("LlamaForCausalLM", both).find("not supported for this family"), std::string::npos);
 }
 
 TEST(FamiliesTest, WhatTheyCannotDoIsRefusedByName) {
@@ -83,6 +105,8 @@ TEST(FamiliesTest, WhatTheyCannotDoIsRefusedByName) {
       {"GraniteForCausalLM", R"("logits_scaling": 0)", "logits_scaling"},
       {"MiniCPMForCausalLM", R"("scale_emb": "12")", "scale_emb"},
       {"MiniCPMForCausalLM", R"("num_experts": 8)", "num_experts"},
+      {"Gemma2ForCausalLM", R"("hidden_activation": "gelu")", "\"hidden_activation\" is \"gelu\""},
+      {"Gemma3ForCausalLM", R"("use_bidirectional_attention": true)", "use_bidirectional_attention"},
   };
   for (const auto& [architecture, keys, expected] : cases) {
     const std::string refusal = refusal_of(architecture, keys);
