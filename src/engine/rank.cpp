@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "kvcache/ids.h"
 
 namespace quire {
 
@@ -19,6 +20,16 @@ void Rank::resolve(std::size_t kv_cache_memory) {
   EngineConfig config = config_;
   if (kv_cache_memory > 0) config.kv_cache_memory = kv_cache_memory;
   runtime_ = resolve_config(config, model_.config, *backend_, *comm_);
+}
+
+void Rank::warn_of_small_cache() const {
+  const int context = config_.max_model_len == 0 ? runtime_.spec.max_model_len : config_.max_model_len;
+  const std::int64_t held = std::int64_t{runtime_.num_blocks} * runtime_.block_size;
+  const int window = runtime_.spec.sliding_window;
+  const bool holds_window = window > 0 && blocks_across(window, runtime_.block_size) <= runtime_.num_blocks;
+  if (held >= context || holds_window) return;
+  log_warning("the KV cache holds {} tokens, fewer than a context of {} (--kv-cache-memory, --max-model-len)",
+              held, context);
 }
 
 std::string Rank::common() const {

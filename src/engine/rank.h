@@ -64,6 +64,8 @@ class Rank {
   void open();
   void connect();
   void resolve(std::size_t kv_cache_memory);
+  // Where no sequence can have the context that was asked for, or else the model's.
+  void warn_of_small_cache() const;
   std::string common() const;  // as RankAnswer's, of what is known by now
   MemoryPlan plan_memory();
   void load();

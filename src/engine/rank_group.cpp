@@ -187,6 +187,7 @@ const RuntimeConfig& RankGroup::resolve() {
   for (const RankAnswer& answer : others) blocks.push_back(answer.num_blocks);
   const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
   check_common(*least == *most ? others : resolve_with(*least * own_->config().block_bytes()));
+  own_->warn_of_small_cache();
   return own_->config();
 }
 

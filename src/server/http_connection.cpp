@@ -69,8 +69,8 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared
 // stays.
 void HttpConnection::start() {
   if (reserved_) {
-    thread_->reserve.push_back(this);
-    if (thread_->reserve.size() > IoThread::kReserve) thread_->reserve.front()->cut();
+    service_->reserve.push_back(this);
+    if (service_->reserve.size() > HttpService::kReserve) service_->reserve.front()->cut();
   }
   set_deadline(Clock::now() + limits_.header_timeout);
   start_reading();
@@ -367,7 +367,7 @@ void HttpConnection::close() {
   socket_.close(ignored);
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
-  std::erase(thread_->reserve, this);
+  if (reserved_) std::erase(service_->reserve, this);
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();
   const std::lock_guard lock(service_->mutex);
   --service_->open_connections;

@@ -33,6 +33,10 @@ struct HttpService {
   std::optional<asio::ssl::context> tls;
   std::atomic<bool> draining{false};
   std::atomic<std::size_t> body_bytes{0};  // of the requests that are being read
+  // Connections beyond the limit, the oldest first; at most kReserve. All are on the first I/O thread, which
+  // alone touches this.
+  std::deque<HttpConnection*> reserve;
+  static constexpr std::size_t kReserve = 32;
 
   std::mutex mutex;  // of what follows
   std::size_t open_connections = 0;
@@ -42,12 +46,8 @@ struct HttpService {
 
 // One thread and the connections that live on it.
 struct IoThread {
-  static constexpr std::size_t kReserve = 16;
-
   asio::io_context io{1};
-  // Touched on the thread alone.
-  std::unordered_set<std::shared_ptr<HttpConnection>> connections;
-  std::deque<HttpConnection*> reserve;  // those beyond the limit, the oldest first; at most kReserve
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // touched on the thread alone
 };
 
 // Bytes that came and were not yet looked at, with room behind them for a read.

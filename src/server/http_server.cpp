@@ -23,8 +23,9 @@ namespace {
 
 using ErrorCode = boost::system::error_code;
 
-constexpr std::chrono::milliseconds kAcceptPause{100};  // when the system has no descriptor left
-constexpr std::size_t kOtherDescriptors = 128;          // of the process, beside those of connections
+constexpr std::size_t kMaxReserved = 2 * HttpService::kReserve;  // those in the reserve, and on their way
+constexpr std::chrono::milliseconds kAcceptPause{100};           // when the system has no descriptor left
+constexpr std::size_t kOtherDescriptors = 128;  // of the process, beside those of connections
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
   ErrorCode error;
@@ -47,16 +48,10 @@ tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
   return acceptor;
 }
 
-// Connections over the limit: those in the reserve of each thread, and as many on their way there.
-std::size_t reserve_of(const HttpServerConfig& config) {
-  return 2 * IoThread::kReserve * static_cast<std::size_t>(config.num_threads);
-}
-
 // Raises the process's limit of open files where it must. Returns how many connections then have room.
-std::size_t make_room(const HttpServerConfig& config) {
-  const std::size_t max_connections = config.limits.max_connections;
+std::size_t make_room(std::size_t max_connections) {
   rlimit limit{};
-  const rlim_t needed = max_connections + reserve_of(config) + kOtherDescriptors;
+  const rlim_t needed = max_connections + kMaxReserved + kOtherDescriptors;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return max_connections;
   const rlimit raised{.rlim_cur = std::min(needed, limit.rlim_max), .rlim_max = limit.rlim_max};
   if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
@@ -114,7 +109,7 @@ struct HttpServer::Impl {
   using WorkGuard = asio::executor_work_guard<asio::io_context::executor_type>;
 
   asio::awaitable<void> accept_loop();
-  void take(tcp::socket socket, const std::shared_ptr<IoThread>& thread);
+  void take(tcp::socket socket, std::shared_ptr<IoThread> thread);
   // Runs action on every I/O thread, for each of its connections.
   template <typename Action>
   void for_connections(const Action& action);
@@ -149,15 +144,21 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
   }
 }
 
-void HttpServer::Impl::take(tcp::socket socket, const std::shared_ptr<IoThread>& thread) {
+void HttpServer::Impl::take(tcp::socket socket, std::shared_ptr<IoThread> thread) {
   bool reserved;
   {
     const std::lock_guard lock(service->mutex);
     const std::size_t ordinary = service->open_connections - service->reserved_connections;
     reserved = ordinary >= service->config.limits.max_connections;
-    if (reserved && service->reserved_connections >= reserve_of(service->config)) return;
+    if (reserved && service->reserved_connections >= kMaxReserved) return;
     ++service->open_connections;
     if (reserved) ++service->reserved_connections;
+  }
+  ErrorCode ignored;
+  if (reserved) {  // It stays on this thread, so that none piles up that is yet to make another give way.
+    thread = io_threads[0];
+    const auto protocol = acceptor->local_endpoint(ignored).protocol();
+    socket = tcp::socket(thread->io, protocol, socket.release(ignored));
   }
   asio::post(thread->io, [service = service, thread, reserved, socket = std::move(socket)]() mutable {
     const auto connection = std::make_shared<HttpConnection>(service, thread, std::move(socket), reserved);
@@ -220,8 +221,8 @@ std::size_t HttpServer::connections() const {
 }
 
 void HttpServer::start() {
-  HttpServerConfig& config = impl_->service->config;
-  config.limits.max_connections = make_room(config);
+  HttpLimits& limits = impl_->service->config.limits;
+  limits.max_connections = make_room(limits.max_connections);
   asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
   for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
     impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });

@@ -44,7 +44,7 @@ class QuireServer:
         return self.process.pid
 
     def terminate(self):
-        """SIGTERM, once: the second one would end the server at once."""
+        """SIGTERM, once: another one, later, would end the server at once."""
         if not self._terminated and self.process.poll() is None:
             self.process.terminate()
         self._terminated = True

@@ -3,15 +3,19 @@
 import json
 import re
 import shutil
+import signal
+import socket
 import subprocess
 
 import pytest
 import yaml
 
+from quire_server import QuireServer
 from scripted_model import ROOT
 
 DEPLOY = ROOT / "deploy"
 ABORT_SECONDS = 2  # of the server, after --drain-timeout
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +106,34 @@ def test_kubernetes_objects_fit_together(kubernetes, server):
     annotations = deployment["template"]["metadata"]["annotations"]
     assert int(annotations["prometheus.io/port"]) == ports["http"] == 8000
     assert server.request("GET", annotations["prometheus.io/path"])[0] == 200
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in PROBES:
         assert it[probe]["httpGet"]["port"] in ports
         assert server.request("GET", it[probe]["httpGet"]["path"])[0] == 200
     volumes = {volume["name"] for volume in deployment["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in it["volumeMounts"]} <= volumes
+
+
+def test_a_server_that_loads_is_live_and_not_ready(binary, kubernetes):
+    server = QuireServer(binary, "--shape", "qwen3-0.6b", "--kv-cache-memory", "64MiB", until="loading")
+    answers = {probe: server.request("GET", container(kubernetes)[probe]["httpGet"]["path"])[0] for probe in PROBES}
+    assert server.request("GET", "/health")[0] == 503, "it has loaded too soon"
+    server.stop(expected_code=128 + signal.SIGTERM)
+    assert answers == {"startupProbe": 200, "readinessProbe": 503, "livenessProbe": 200}
+
+
+def test_a_full_server_passes_its_probes(start, kubernetes):
+    server = start("--max-connections", 2)
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+    for connection in idle:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    assert server.request("GET", "/v1/models")[0] == 503
+    for probe in PROBES:
+        assert server.request("GET", container(kubernetes)[probe]["httpGet"]["path"])[0] == 200
+    assert server.request("GET", "/metrics")[0] == 200
+    for connection in idle + strangers:
+        connection.close()
 
 
 def test_the_key_comes_from_the_environment(start, kubernetes):

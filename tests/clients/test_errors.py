@@ -255,6 +255,38 @@ def test_sigterm_lets_requests_finish(start):
     server.stop()
 
 
+@pytest.mark.parametrize("seconds_between, drains", [(0, True), (0.5, False)])
+def test_signals_close_together_count_as_one(binary, seconds_between, drains):
+    server = QuireServer(binary)
+    body = b'{"prompt":"Once","max_tokens":1}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head % len(body))
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        server.terminate()
+        time.sleep(seconds_between)
+        server.process.send_signal(signal.SIGTERM)
+        if drains:
+            connection.sendall(body)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+    server.stop(expected_code=0 if drains else 128 + signal.SIGTERM)
+
+
+def test_a_half_closed_client_gets_its_answer(server):
+    body = json.dumps({"prompt": "Once", "max_tokens": 300, "ignore_eos": True}).encode()
+    for version in (b"1.0", b"1.1"):
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.sendall(
+            b"POST /v1/completions HTTP/%s\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (version, len(body))
+            + body
+        )
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        head, _, text = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert json.loads(text)["usage"]["completion_tokens"] == 300
+
+
 def test_after_the_drain_timeout_streams_end_as_aborted(start):
     server = start("--drain-timeout", "0.2")
     with make_client(server) as client:

@@ -105,6 +105,26 @@ TEST(EngineTest, PrefixCachingCanBeSwitchedOff) {
   expect_golden("qwen3", second);
 }
 
+TEST(EngineTest, WarnsInOneLineWhereTheCacheDoesNotHoldAContext) {
+  const auto warning = [](int blocks, int max_model_len) {
+    EngineConfig config = testing::golden_config("qwen3");
+    config.kv_cache_memory = blocks * std::size_t{2} * 3 * 2 * 16 * 32 * sizeof(float);
+    config.max_model_len = max_model_len;
+    ::testing::internal::CaptureStderr();
+    const Engine engine(config);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const int context = Engine(testing::golden_config("qwen3")).config().max_model_len;
+  for (const int asked : {0, 65, 1024}) {
+    const std::string said = warning(4, asked);
+    const int wanted = asked == 0 ? context : asked;
+    EXPECT_THAT(said, HasSubstr(format_text("holds 64 tokens, fewer than a context of {} ", wanted)));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  }
+  EXPECT_EQ(warning(4, 64), "");
+  EXPECT_EQ(warning((context + 15) / 16, 0), "");
+}
+
 class RequestsThatKillOthers : public ::testing::Test {
  protected:
   static EngineConfig small_cache() {
