@@ -45,9 +45,11 @@ void run(const LaunchContext& context, const Shape& shape, int tokens) {
         12.0 * static_cast<double>(n) * shape.hidden);
 
   const Tensor gate_up = bf16(n, 2 * shape.intermediate), gated = bf16(n, shape.intermediate);
-  print(shape, tokens, "silu_mul",
-        graph_time_us(context, calls, [&](int) { silu_mul(context, gated, gate_up); }),
-        6.0 * static_cast<double>(n) * shape.intermediate);
+  for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+    print(shape, tokens, activation == Activation::kSilu ? "activate_gate, SiLU" : "activate_gate, GELU",
+          graph_time_us(context, calls, [&](int) { activate_gate(context, gated, gate_up, activation); }),
+          6.0 * static_cast<double>(n) * shape.intermediate);
+  }
 
   constexpr std::int64_t kBlock = 16;
   const int width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
@@ -82,6 +84,13 @@ void run(const LaunchContext& context, const Shape& shape, int tokens) {
         4.0 * static_cast<double>(n) * width);
 }
 
+// Of logits of a vocabulary of 256,000.
+void run_cap(const LaunchContext& context, int rows) {
+  const Tensor logits = f32(rows, 256000);
+  const double us = graph_time_us(context, 8, [&](int) { cap(context, logits, 30.0F); });
+  std::printf("%d x 256000 logits, cap %8.2f us  %7.0f GB/s\n", rows, us, 8.0 * rows * 256000 / us * 1e-3);
+}
+
 }  // namespace
 }  // namespace quire::cuda::bench
 
@@ -92,4 +101,5 @@ int main() {
        {Shape{"qwen3-0.6b", 1024, 16, 8, 128, 3072}, Shape{"qwen3-8b", 4096, 32, 8, 128, 12288}}) {
     for (const int tokens : {1, 256, 16384}) run(context, shape, tokens);
   }
+  for (const int rows : {1, 16, 256}) run_cap(context, rows);
 }

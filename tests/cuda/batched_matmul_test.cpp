@@ -114,20 +114,22 @@ TEST_F(BatchedMatmulTest, IsRightForAnyShapeAndType) {
   }
 }
 
-TEST_F(BatchedMatmulTest, GatedIsSiluOfTheGateTimesUp) {
+TEST_F(BatchedMatmulTest, GatedIsTheActivatedGateTimesUp) {
   for (const Shape shape : {Shape{17, 3072, 1024}, Shape{63, 72, 64}, Shape{100, 776, 512},
                             Shape{128, 1000, 192}, Shape{256, 200, 1024}}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       const Operands operands({shape.tokens, shape.out_features * 2, shape.in_features}, dtype, random_);
       Matrix out(dtype, shape.tokens, shape.out_features, random_);
       const DeviceTensor device_out(out.tensor());
-      device_out.poison();
-      gated_batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight());
-      device_out.download(out.tensor());
-      expect_near(out, [&](std::int64_t t, std::int64_t o) {
-        const double gate = operands.product(t, o);
-        return gate / (1 + std::exp(-gate)) * operands.product(t, o + shape.out_features);
-      });
+      for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+        device_out.poison();
+        gated_batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), activation);
+        device_out.download(out.tensor());
+        expect_near(out, [&](std::int64_t t, std::int64_t o) {
+          return quire::testing::activated(operands.product(t, o), activation) *
+                 operands.product(t, o + shape.out_features);
+        });
+      }
     }
   }
 }

@@ -119,6 +119,24 @@ TEST_P(ElementwiseTest, NormIsThatOfTheReference) {
   }
 }
 
+TEST_P(ElementwiseTest, NormTakesRowsOfItsOwnTypeAlsoInPlace) {
+  for (const RowShape& shape : kRowShapes) {
+    for (const bool has_bias : {false, true}) {
+      const std::int64_t width = shape.cols + shape.padding;
+      const Pair x(dtype(), shape.rows, width, random_);
+      const NormPair params(shape.cols, has_bias, random_);
+      const Pair out(dtype(), shape.rows, width, random_);
+      const double relative = has_bias ? layer_norm_tolerance() : tolerance();
+      reference_.norm(shape.of(out.host()), shape.of(x.host()), params.host());
+      norm(context_, shape.of(out.device()), shape.of(x.device()), params.device());
+      out.expect_equal(shape.describe(), relative);
+      reference_.norm(shape.of(x.host()), shape.of(x.host()), params.host());
+      norm(context_, shape.of(x.device()), shape.of(x.device()), params.device());
+      x.expect_equal(shape.describe() + " in place", relative);
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, AddNormAddsAndNormalises) {
   for (const RowShape& shape : kRowShapes) {
     for (const float scale : {1.0F, 0.22F}) {
@@ -170,26 +188,30 @@ TEST_P(ElementwiseTest, ANormDoesNotDependOnTheOtherRows) {
   }
 }
 
-TEST_P(ElementwiseTest, GeluIsThatOfTheReferenceAlsoInPlace) {
+TEST_P(ElementwiseTest, ActivationsAreThoseOfTheReferenceAlsoInPlace) {
   for (const RowShape& shape : kRowShapes) {
-    const Pair x(dtype(), shape.rows, shape.cols + shape.padding, random_, 4.0F);
-    const Pair out(dtype(), shape.rows, shape.cols, random_);
-    reference_.gelu(out.host(), shape.of(x.host()));
-    gelu(context_, out.device(), shape.of(x.device()));
-    out.expect_equal(shape.describe(), tolerance());
-    reference_.gelu(shape.of(x.host()), shape.of(x.host()));
-    gelu(context_, shape.of(x.device()), shape.of(x.device()));
-    x.expect_equal(shape.describe() + " in place", tolerance());
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+      const Pair x(dtype(), shape.rows, shape.cols + shape.padding, random_, 4.0F);
+      const Pair out(dtype(), shape.rows, shape.cols, random_);
+      reference_.activate(out.host(), shape.of(x.host()), activation);
+      activate(context_, out.device(), shape.of(x.device()), activation);
+      out.expect_equal(shape.describe(), tolerance());
+      reference_.activate(shape.of(x.host()), shape.of(x.host()), activation);
+      activate(context_, shape.of(x.device()), shape.of(x.device()), activation);
+      x.expect_equal(shape.describe() + " in place", tolerance());
+    }
   }
 }
 
-TEST_P(ElementwiseTest, SiluMulGatesTheSecondHalf) {
+TEST_P(ElementwiseTest, AnActivatedFirstHalfGatesTheSecond) {
   for (const RowShape& shape : kRowShapes) {
-    const Pair gate_up(dtype(), shape.rows, 2 * shape.cols, random_, 4.0F);
-    const Pair out(dtype(), shape.rows, shape.cols + shape.padding, random_);
-    reference_.silu_mul(shape.of(out.host()), gate_up.host());
-    silu_mul(context_, shape.of(out.device()), gate_up.device());
-    out.expect_equal(shape.describe(), tolerance());
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+      const Pair gate_up(dtype(), shape.rows, 2 * shape.cols, random_, 4.0F);
+      const Pair out(dtype(), shape.rows, shape.cols + shape.padding, random_);
+      reference_.activate_gate(shape.of(out.host()), gate_up.host(), activation);
+      activate_gate(context_, shape.of(out.device()), gate_up.device(), activation);
+      out.expect_equal(shape.describe(), tolerance());
+    }
   }
 }
 
@@ -392,6 +414,24 @@ TEST_P(ElementwiseTest, CopyBlocksGoesToPinnedMemoryAndBack) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, ElementwiseTest, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& test) { return std::string(to_string(test.param)); });
+
+class CapTest : public testing::DeviceTest {};
+
+TEST_F(CapTest, IsThatOfTheReferenceAndLeavesWhatLiesBesideItAlone) {
+  std::mt19937 random(9);
+  ReferenceBackend reference;
+  for (const RowShape& shape : kRowShapes) {
+    for (const float limit : {30.0F, 0.5F}) {
+      const Pair x(DType::kF32, shape.rows, shape.cols + shape.padding, random, 40.0F);
+      x.host().data_as<float>()[shape.offset] = -INFINITY;
+      check(cudaMemcpy(x.device().data_as<float>(), x.host().data(), x.host().bytes(), cudaMemcpyDefault),
+            "x");
+      reference.cap(shape.of(x.host()), limit);
+      cap(context_, shape.of(x.device()), limit);
+      x.expect_equal(shape.describe(), 1e-6);
+    }
+  }
+}
 
 class BookkeepingTest : public testing::DeviceTest {};
 

@@ -190,8 +190,10 @@ TEST_F(LinearTest, MatvecLeavesOtherShapesAlone) {
   EXPECT_FALSE(matvec_supports(context_, floats.x(), floats.weight()));
 }
 
-TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+TEST_F(LinearTest, GatedMatvecIsTheActivatedGateTimesUp) {
+  for (const auto& [dtype, activation] :
+       {std::pair{DType::kBF16, Activation::kSilu}, std::pair{DType::kF16, Activation::kSilu},
+        std::pair{DType::kBF16, Activation::kGelu}, std::pair{DType::kF16, Activation::kGelu}}) {
     for (const Shape shape :
          {Shape{1, 3072, 1024}, Shape{2, 65, 8}, Shape{5, 1500, 200}, Shape{16, 2200, 1032}}) {
       const Product gate_up({shape.tokens, shape.out_features * 2, shape.in_features}, dtype, dtype, false,
@@ -199,12 +201,13 @@ TEST_F(LinearTest, GatedMatvecIsSiluOfTheGateTimesUp) {
       Matrix out(dtype, shape.tokens, shape.out_features, random_);
       const DeviceTensor device_out(out.tensor());
       device_out.poison();
-      gated_matvec(context_, device_out.tensor(), gate_up.x(), gate_up.weight());
+      gated_matvec(context_, device_out.tensor(), gate_up.x(), gate_up.weight(), activation);
       device_out.download(out.tensor());
       for (std::int64_t t = 0; t < shape.tokens; ++t) {
         for (std::int64_t o = 0; o < shape.out_features; ++o) {
           const double gate = gate_up.expected(t, o);
-          const double value = gate / (1 + std::exp(-gate)) * gate_up.expected(t, o + shape.out_features);
+          const double value =
+              quire::testing::activated(gate, activation) * gate_up.expected(t, o + shape.out_features);
           const double relative = dtype == DType::kF16 ? 1e-3 : 8e-3;
           ASSERT_NEAR(out.at(t, o), value, relative * (std::abs(value) + 1)) << t << ", " << o;
         }

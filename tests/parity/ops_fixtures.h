@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -69,6 +70,12 @@ class MemoryWeight : public WeightTensor {
   std::vector<std::int64_t> shape_;
   std::string name_ = "weight";
 };
+
+// In float64.
+inline double activated(double x, Activation activation) {
+  if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
+  return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
 
 inline Tensor ints(std::vector<std::int32_t>& values) {
   return Tensor(values.data(), DType::kI32, {static_cast<std::int64_t>(values.size())});

@@ -27,6 +27,12 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t graph_;
 };
 
+// The rest of a plan lies in the batch's workspace.
+struct CudaAttentionPlan final : AttentionPlan {
+  explicit CudaAttentionPlan(const AttentionShape& s) : shape(s) {}
+  AttentionShape shape;
+};
+
 Tensor whole(const Buffer& buffer) {
   return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
 }
@@ -206,9 +212,10 @@ std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) 
          prefill_workspace_bytes(shape, context_.num_sms);
 }
 
-void CudaBackend::plan_attention(const AttentionBatch& batch, const AttentionShape& shape) {
-  attention_shape_ = shape;
-  if (!batch.workspace.defined()) return;
+std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const AttentionBatch& batch,
+                                                                 const AttentionShape& shape) {
+  auto plan = std::make_shared<const CudaAttentionPlan>(shape);
+  if (!batch.workspace.defined()) return plan;
   const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
   plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, decode_bytes));
   if (batch.max_query_len > 1) {
@@ -216,6 +223,7 @@ void CudaBackend::plan_attention(const AttentionBatch& batch, const AttentionSha
         context(), batch, shape,
         slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms)));
   }
+  return plan;
 }
 
 void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
@@ -225,38 +233,43 @@ void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
 
 void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                             const AttentionBatch& batch, const AttentionScores& scores) {
-  QUIRE_CHECK(scores.window == attention_shape_.window, "a window of {}, planned for {}", scores.window,
-              attention_shape_.window);
+  QUIRE_CHECK(batch.plan != nullptr);
+  const AttentionShape& shape = dynamic_cast<const CudaAttentionPlan&>(*batch.plan).shape;
+  QUIRE_CHECK(scores.window == shape.window, "a window of {}, planned for {}", scores.window, shape.window);
   AttentionCall call{out, q, cache, scores.scale, scores.alibi_slopes, {}};
   const auto head_dim = static_cast<int>(cache.keys.dim(3));
   const bool fast = has_fast_attention(q.dtype(), head_dim) && !scores.alibi_slopes.defined();
   if (!batch.workspace.defined() || !fast) {
-    fixed_order_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+    fixed_order_attention(context(OpKind::kAttention), call, batch, shape);
     return;
   }
-  const std::size_t decode_bytes = decode_workspace_bytes(attention_shape_, context_.num_sms);
+  const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
   call.workspace = slice(batch.workspace, 0, decode_bytes);
-  decode_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+  decode_attention(context(OpKind::kAttention), call, batch, shape);
   if (batch.max_query_len > 1) {
-    call.workspace = slice(batch.workspace, aligned(decode_bytes),
-                           prefill_workspace_bytes(attention_shape_, context_.num_sms));
-    prefill_attention(context(OpKind::kAttention), call, batch, attention_shape_);
+    call.workspace =
+        slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms));
+    prefill_attention(context(OpKind::kAttention), call, batch, shape);
   }
 }
 
-void CudaBackend::silu_mul(const Tensor& out, const Tensor& gate_up) {
-  cuda::silu_mul(context(), out, gate_up);
+void CudaBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
+  cuda::activate(context(), out, x, activation);
+}
+
+void CudaBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
+  cuda::activate_gate(context(), out, gate_up, activation);
 }
 
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
-                               const Tensor& bias, const Tensor& gate_up) {
+                               const Tensor& gate_up, Activation activation) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
   const bool fused =
-      !deterministic_ && !bias.defined() && fused_gated_linear(context(OpKind::kLinear), out, x, weight);
-  if (!fused) Backend::gated_linear(out, x, weights, bias, gate_up);
+      !deterministic_ && fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
+  if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 
-void CudaBackend::gelu(const Tensor& out, const Tensor& x) { cuda::gelu(context(), out, x); }
+void CudaBackend::cap(const Tensor& x, float cap) { cuda::cap(context(), x, cap); }
 
 void CudaBackend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
   cuda::route_experts(context(), out, logits, normalize);

@@ -47,15 +47,17 @@ class CudaBackend final : public Backend {
   void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                 const NormParams& params) override;
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
-  void plan_attention(const AttentionBatch& batch, const AttentionShape& shape) override;
+  std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
+                                                      const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                          const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
-  void silu_mul(const Tensor& out, const Tensor& gate_up) override;
-  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias,
-                    const Tensor& gate_up) override;
-  void gelu(const Tensor& out, const Tensor& x) override;
+  void activate(const Tensor& out, const Tensor& x, Activation activation) override;
+  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override;
+  void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& gate_up,
+                    Activation activation) override;
+  void cap(const Tensor& x, float cap) override;
   void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override;
   void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router, bool normalize,
                       const Tensor& logits) override;
@@ -106,7 +108,6 @@ class CudaBackend final : public Backend {
   std::unique_ptr<WeightLoader> loader_;  // until the first product
   std::unique_ptr<OpTimer> timer_;        // while ops are timed
   std::shared_ptr<RankWatch> watch_;      // null: there are no other ranks
-  AttentionShape attention_shape_;        // of the last plan
 };
 
 }  // namespace quire::cuda

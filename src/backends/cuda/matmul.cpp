@@ -149,11 +149,11 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
 }
 
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight) {
+                        const Tensor& weight, Activation activation) {
   if (matvec_supports(context, x, weight)) {
-    gated_matvec(context, out, x, weight);
+    gated_matvec(context, out, x, weight, activation);
   } else if (prefers_batched_matmul(x, weight, true)) {
-    gated_batched_matmul(context, out, x, weight);
+    gated_batched_matmul(context, out, x, weight, activation);
   } else {
     return false;
   }

@@ -54,9 +54,9 @@ class LibraryMatmul {
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias);
 
-// silu(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel is
-// the fastest for the shape, and nothing was done.
+// activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel
+// is the fastest for the shape, and nothing was done.
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight);
+                        const Tensor& weight, Activation activation);
 
 }  // namespace quire::cuda

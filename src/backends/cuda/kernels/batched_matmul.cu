@@ -1,5 +1,5 @@
 // Products x · weightᵀ for batches that tensor cores need but that do not fill the card: out [tokens, n], or
-// silu(gate) * up of a weight whose first half of rows is the gate's, the second up's. All row-major.
+// activation(gate) * up of a weight whose first half of rows is the gate's, the second up's. All row-major.
 // Must move n·k elements of the weight once and do 2·tokens·n·k operations; x comes from the L2 cache.
 //
 // A block computes a tile of 64 rows of the weight for each of its warpgroups by kTokens tokens: the weight
@@ -17,6 +17,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
@@ -58,7 +59,8 @@ struct Params {
   int slices;  // of k
   int groups;
   int stages;
-  bool pairs;  // two neighbours of a row of out can be stored at once
+  ActivationTerms activation;  // of the gate
+  bool pairs;                  // two neighbours of a row of out can be stored at once
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -142,7 +144,8 @@ class Writer {
 
   __device__ void write(const float (&sums)[4], int first_token) const {
     if constexpr (kGated) {
-      write_half(silu(sums[0]) * sums[2], silu(sums[1]) * sums[3], row_, first_token);
+      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
+                 row_, first_token);
     } else {
       write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
       write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
@@ -336,6 +339,7 @@ void launch_plan(const LaunchContext& context, const LinearArgs& args, const Map
       .slices = args.k / kDepth,
       .groups = plan.groups,
       .stages = plan.stages,
+      .activation = args.activation,
       .pairs = reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0};
   const int rows = plan.groups * kGroupRows;
   const int blocks = kTokens / 8;
@@ -382,9 +386,11 @@ Plan make_plan(int tokens, int rows, int k) {
 }
 
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              const Tensor& bias, bool gated) {
+              const Tensor& bias, std::optional<Activation> gate) {
   if (out.numel() == 0) return;
-  const LinearArgs args(out, x, weight, bias);
+  const bool gated = gate.has_value();
+  LinearArgs args(out, x, weight, bias);
+  if (gated) args.activation = terms_of(*gate);
   const Plan plan = make_plan(args.tokens, args.n, args.k);
   const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
   dispatch_linear(x.dtype(), out.dtype(), [&]<typename T, typename Out>() {
@@ -405,12 +411,12 @@ bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                     const Tensor& bias) {
-  multiply(context, out, x, weight, bias, false);
+  multiply(context, out, x, weight, bias, {});
 }
 
 void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight) {
-  multiply(context, out, x, weight, Tensor(), true);
+                          const Tensor& weight, Activation activation) {
+  multiply(context, out, x, weight, Tensor(), activation);
 }
 
 }  // namespace quire::cuda

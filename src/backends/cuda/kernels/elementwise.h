@@ -3,6 +3,7 @@
 #include <span>
 
 #include "backends/cuda/kernels/launch.h"
+#include "ops/activation.h"
 #include "ops/attention_batch.h"
 
 namespace quire {
@@ -17,14 +18,15 @@ namespace quire::cuda {
 void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
                std::int64_t first_row, float scale);
 void norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const NormParams& params);
-// x may be undefined: nothing is added.
 void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
               float scale, const NormParams& params);
 // Tokens whose slot is negative are left out of the cache.
 void prepare_attention(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
                        const AttentionBatch& batch);
-void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up);
-void gelu(const LaunchContext& context, const Tensor& out, const Tensor& x);
+void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, Activation activation);
+void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
+                   Activation activation);
+void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places, const Tensor& tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);

@@ -5,6 +5,7 @@
 // silu(gate · x) * (up · x). Second: a warp takes one column of a token's output and goes through that row of
 // the token's experts' down matrices, in order of their number, so that one launch sums them as well. Both
 // start many 16-byte reads a lane before they use the first, and no sum's order depends on the other tokens.
+#include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/vec.cuh"
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs 
   up_sum = sum_of_warp(up_sum);
   if (lane != 0) return;
   static_cast<T*>(args.inner)[std::int64_t{pair} * args.intermediate + at.row] =
-      narrow<T>(__fdividef(gate_sum, 1.0F + expf(-gate_sum)) * up_sum);
+      narrow<T>(silu(gate_sum) * up_sum);
 }
 
 template <int kWidth, typename T>

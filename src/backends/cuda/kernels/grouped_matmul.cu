@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/product_tile.cuh"

@@ -2,6 +2,7 @@
 
 #include "backends/cuda/kernels/launch.h"
 #include "base/tensor.h"
+#include "ops/activation.h"
 
 namespace quire::cuda {
 
@@ -16,9 +17,10 @@ constexpr int kMaxMatvecTokens = 16;
 bool matvec_supports(const LaunchContext& context, const Tensor& x, const Tensor& weight);
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias);
-// out [tokens, n] = silu(x · gateᵀ) * (x · upᵀ) in x's dtype; weight [2n, in_features] holds gate's rows,
-// then up's.
-void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight);
+// out [tokens, n] = activation(x · gateᵀ) * (x · upᵀ) in x's dtype; weight [2n, in_features] holds gate's
+// rows, then up's.
+void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+                  Activation activation);
 
 // Whether the two below can take these: 16 bits, on Hopper, in_features a multiple of 64, rows of x and of
 // the weight multiples of 16 bytes; for the gated one n is a multiple of 8.
@@ -29,7 +31,7 @@ void batched_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                     const Tensor& bias);
 // What gated_matvec computes.
 void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight);
+                          const Tensor& weight, Activation activation);
 
 // For any number of tokens; every element is summed over in_features in one order, whatever the number of
 // tokens. Also the path for float32.

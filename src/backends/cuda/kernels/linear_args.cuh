@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backends/cuda/kernels/activation.cuh"
 #include "base/tensor.h"
 
 namespace quire::cuda {
@@ -31,8 +32,9 @@ struct LinearArgs {
   std::int64_t x_stride;  // elements between rows
   std::int64_t out_stride;
   int tokens;
-  int n;  // out_features
-  int k;  // in_features
+  int n;                       // out_features
+  int k;                       // in_features
+  ActivationTerms activation;  // of a gate
 };
 
 // Whether every row can be read 16 bytes at a time.

@@ -1,5 +1,5 @@
-// out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 16 tokens, and the gated pair silu(gate) ·
-// up. Must move n·k elements of the weight once; x and out are small. Both are row-major.
+// out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 16 tokens, and the gated pair
+// activation(gate) · up. Must move n·k elements of the weight once; x and out are small. Both are row-major.
 //
 // A block of 8 warps owns a range of the weight's rows, 8 rows a group, and splits k among its warps. A warp
 // copies its part of the weight to a ring in shared memory that only it uses, 16 KiB a warp, or 8. The copies
@@ -248,7 +248,7 @@ class PassWriter {
       for (int token = token_; token < args_.tokens; token += token_step) {
         float value = sum(from) + bias_;
         if constexpr (kGated) {
-          value = value / (1.0F + __expf(-value)) * sum(from + kGroupRows);
+          value = activated(value, args_.activation) * sum(from + kGroupRows);
         }
         *to = round_to<Out>(value);
         from += token_step << args_.pass_rows_log2;
@@ -419,9 +419,11 @@ void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, co
   });
 }
 
-void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight) {
+void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+                  Activation activation) {
   MatvecArgs args(out, x, weight, Tensor());
   args.n /= 2;
+  args.activation = terms_of(activation);
   if (args.tokens == 0 || args.n == 0) return;
   dispatch_linear(weight.dtype(), weight.dtype(), [&]<typename T, typename Out>() {
     args.tokens <= 8 ? launch_ring<1, 2, true, T, T>(context, args)

@@ -1,10 +1,11 @@
-// RMS norm or LayerNorm of rows of float32, alone or after adding the update to the residual stream: one
-// block of threads a row, the row in registers, read once. Rows are dense, strides between them free. Bytes a
-// row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes written
-// (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows. Measured on an
-// H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one row, 1.9 / 3.5
-// us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
+// RMS norm or LayerNorm of rows, alone or after adding the update to the residual stream, which is float32:
+// one block of threads a row, the row in registers, read once. Rows are dense, strides between them free.
+// Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
+// written (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows. Measured
+// on an H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one row, 1.9
+// / 3.5 us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
 #include <algorithm>
+#include <type_traits>
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/norm.cuh"
@@ -12,29 +13,40 @@
 namespace quire::cuda {
 namespace {
 
-// The residual at `column` as it stays, added to and written back where there is an update.
-template <int kWidth, typename In>
-__device__ Vec<float, kWidth> updated(float* residual, const In* x, float scale, int column) {
-  auto values = load_vec<kWidth>(residual + column);
-  if (x != nullptr) {
-    const auto update = load_vec<kWidth>(x + column);
+template <int kWidth, typename Row>
+__device__ Vec<float, kWidth> load_wide(const Row* from) {
+  const auto raw = load_vec<kWidth>(from);
+  Vec<float, kWidth> values;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.values[i] += scale * widen(update.values[i]);
-    store_vec(residual + column, values);
+  for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
+  return values;
+}
+
+// The residual at `column` as it stays, added to and written back where there is an update.
+template <int kWidth, typename Row, typename In>
+__device__ Vec<float, kWidth> updated(Row* residual, const In* x, float scale, int column) {
+  auto values = load_wide<kWidth>(residual + column);
+  if constexpr (std::is_same_v<Row, float>) {
+    if (x != nullptr) {
+      const auto update = load_wide<kWidth>(x + column);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values.values[i] += scale * update.values[i];
+      store_vec(residual + column, values);
+    }
   }
   return values;
 }
 
 // A thread keeps kHeld vectors in registers; what a row has beyond that is read again (over 16384 columns, or
 // 4096 where rows are not aligned). kCentered: LayerNorm.
-template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
-__global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out> args) {
+template <int kWidth, int kHeld, bool kCentered, typename In, typename Out, typename Row>
+__global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out, Row> args) {
   admit_next_kernel();
   const std::int64_t row = blockIdx.x;
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
   const int rest = first + kHeld * step;
-  float* residual = args.residual + row * args.residual_stride;
+  Row* residual = args.residual + row * args.residual_stride;
   const In* x = args.x == nullptr ? nullptr : args.x + row * args.x_stride;
   Out* out = args.out + row * args.out_stride;
   const auto columns = static_cast<float>(args.columns);
@@ -61,7 +73,7 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out>
     sum = 0;
     for_held([&](int v, int) { sum += squares(held[v], normed.center); });
     for (int c = rest; c < args.columns; c += step)
-      sum += squares(load_vec<kWidth>(residual + c), normed.center);
+      sum += squares(load_wide<kWidth>(residual + c), normed.center);
   } else {
     for_held([&](int v, int) { sum += squares(held[v], 0); });
     for (int c = rest; c < args.columns; c += step)
@@ -71,22 +83,22 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out>
   for_held(
       [&](int v, int c) { store_vec(out + c, normed.template of<Out>(held[v], weight[v], args.bias + c)); });
   for (int c = rest; c < args.columns; c += step) {
-    store_vec(out + c, normed.template of<Out>(load_vec<kWidth>(residual + c),
+    store_vec(out + c, normed.template of<Out>(load_wide<kWidth>(residual + c),
                                                load_vec<kWidth>(args.weight + c), args.bias + c));
   }
 }
 
-template <int kWidth, int kHeld, bool kCentered, typename In, typename Out>
-void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
+template <int kWidth, int kHeld, bool kCentered, typename In, typename Out, typename Row>
+void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
   const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
   const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
-  launch(context, "norm", norm_kernel<kWidth, kHeld, kCentered, In, Out>, dim3(static_cast<unsigned>(rows)),
-         dim3(threads), 0, args);
+  launch(context, "norm", norm_kernel<kWidth, kHeld, kCentered, In, Out, Row>,
+         dim3(static_cast<unsigned>(rows)), dim3(threads), 0, args);
 }
 
 // Few vectors a thread where the row is short: more rows share a multiprocessor.
-template <int kWidth, bool kCentered, typename In, typename Out>
-void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out>& args) {
+template <int kWidth, bool kCentered, typename In, typename Out, typename Row>
+void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
   if (kWidth > 1 && args.columns <= 1024) {
     launch_norm<kWidth, 1, kCentered>(context, rows, args);
   } else if (kWidth > 1 && args.columns <= 8192) {
@@ -96,33 +108,44 @@ void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs
   }
 }
 
+// x may be undefined: nothing is added.
+template <typename In, typename Out, typename Row>
+void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
+                 float scale, const NormParams& params) {
+  const Tensor& update = x.defined() ? x : residual;  // without one, anything whose rows are as wide
+  dispatch_width<4>({out, residual, update, params.weight, params.bias}, [&]<int kWidth>() {
+    const NormArgs<In, Out, Row> args{.out = out.data_as<Out>(),
+                                      .residual = residual.data_as<Row>(),
+                                      .x = x.data_as<const In>(),
+                                      .weight = params.weight.data_as<const float>(),
+                                      .bias = params.bias.data_as<const float>(),
+                                      .out_stride = out.stride(0),
+                                      .residual_stride = residual.stride(0),
+                                      .x_stride = update.stride(0),
+                                      .columns = static_cast<int>(out.dim(1)),
+                                      .scale = scale,
+                                      .eps = params.eps};
+    params.bias.defined() ? launch_held<kWidth, true>(context, out.dim(0), args)
+                          : launch_held<kWidth, false>(context, out.dim(0), args);
+  });
+}
+
 }  // namespace
 
 void norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const NormParams& params) {
-  add_norm(context, out, x, Tensor(), 0, params);
+  if (out.numel() == 0) return;
+  dispatch_float(out.dtype(), [&]<typename Out>() {
+    x.dtype() == DType::kF32 ? launch_rows<float, Out, float>(context, out, x, Tensor(), 0, params)
+                             : launch_rows<Out, Out, Out>(context, out, x, Tensor(), 0, params);
+  });
 }
 
 void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
               float scale, const NormParams& params) {
   if (out.numel() == 0) return;
-  const Tensor& update = x.defined() ? x : residual;  // without one, anything whose rows are as wide
-  dispatch_float(update.dtype(), [&]<typename In>() {
+  dispatch_float(x.dtype(), [&]<typename In>() {
     dispatch_float(out.dtype(), [&]<typename Out>() {
-      dispatch_width<4>({out, residual, update, params.weight, params.bias}, [&]<int kWidth>() {
-        const NormArgs<In, Out> args{.out = out.data_as<Out>(),
-                                     .residual = residual.data_as<float>(),
-                                     .x = x.data_as<const In>(),
-                                     .weight = params.weight.data_as<const float>(),
-                                     .bias = params.bias.data_as<const float>(),
-                                     .out_stride = out.stride(0),
-                                     .residual_stride = residual.stride(0),
-                                     .x_stride = update.stride(0),
-                                     .columns = static_cast<int>(out.dim(1)),
-                                     .scale = scale,
-                                     .eps = params.eps};
-        params.bias.defined() ? launch_held<kWidth, true>(context, out.dim(0), args)
-                              : launch_held<kWidth, false>(context, out.dim(0), args);
-      });
+      launch_rows<In, Out, float>(context, out, residual, x, scale, params);
     });
   });
 }

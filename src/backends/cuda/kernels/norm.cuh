@@ -9,10 +9,11 @@ namespace quire::cuda {
 
 constexpr unsigned kMaxNormThreads = 1024;
 
-template <typename In, typename Out>
+// Row: of the residual stream, or of what is normed as it is.
+template <typename In, typename Out, typename Row = float>
 struct NormArgs {
   Out* out;
-  float* residual;
+  Row* residual;
   const In* x;  // added to the residual first; null: nothing is
   const float* weight;
   const float* bias;  // of LayerNorm

@@ -36,6 +36,4 @@ __device__ inline std::uint32_t transpose(std::uint32_t pair) {
   return transposed;
 }
 
-__device__ inline float silu(float value) { return value / (1 + __expf(-value)); }
-
 }  // namespace quire::cuda

@@ -1,10 +1,11 @@
-// What is done to rows one element at a time, or by copying: SiLU gating, GELU, embedding, gathering rows,
-// and the small integer bookkeeping of a step. All are bound by the bytes read and written once, or by their
-// launch. Measured on an H200, bench/cuda/elementwise_bench, SiLU gating of 3072 / 12288 columns in bf16 (6
-// bytes an element): 0.8 / 0.9 us for one row, 1.9 / 3.3 us for 256, 71 / 285 us for 16384 (4.2 TB/s, 98 % of
-// what a copy reaches).
+// What is done to rows one element at a time, or by copying: activations and gating, caps, embedding,
+// gathering rows, and the small integer bookkeeping of a step. All are bound by the bytes read and written
+// once, or by their launch. Measured on an H200, bench/cuda/elementwise_bench, SiLU gating of 3072 / 12288
+// columns in bf16 (6 bytes an element): 0.8 / 0.9 us for one row, 1.9 / 3.3 us for 256, 71 / 285 us for 16384
+// (4.2 TB/s, 98 % of what a copy reaches).
 #include <algorithm>
 
+#include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/vec.cuh"
 
@@ -28,8 +29,8 @@ struct RowGrid {
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
 
 template <int kWidth, typename T>
-__global__ void silu_mul_kernel(T* out, const T* gate_up, std::int64_t out_stride, std::int64_t in_stride,
-                                std::int64_t columns) {
+__global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_stride,
+                                     std::int64_t in_stride, std::int64_t columns, ActivationTerms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -40,15 +41,14 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, std::int64_t out_strid
   Vec<T, kWidth> result;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const float g = widen(gate.values[i]);
-    result.values[i] = narrow<T>(__fdividef(g, 1.0F + expf(-g)) * widen(up.values[i]));
+    result.values[i] = narrow<T>(activated(widen(gate.values[i]), terms) * widen(up.values[i]));
   }
   store_vec(out + blockIdx.x * out_stride + column, result);
 }
 
 template <int kWidth, typename T>
-__global__ void gelu_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
-                            std::int64_t columns) {
+__global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
+                                std::int64_t columns, ActivationTerms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -56,13 +56,21 @@ __global__ void gelu_kernel(T* out, const T* x, std::int64_t out_stride, std::in
   const auto values = load_vec<kWidth>(x + blockIdx.x * x_stride + column);
   Vec<T, kWidth> result;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    constexpr float kTwiceSqrtTwoOverPi = 1.5957691216F;  // (1 + tanh(a)) / 2 = 1 / (1 + exp(-2a))
-    const float v = widen(values.values[i]);
-    const float twice = kTwiceSqrtTwoOverPi * (v + 0.044715F * v * v * v);
-    result.values[i] = narrow<T>(__fdividef(v, 1.0F + expf(-twice)));
-  }
+  for (int i = 0; i < kWidth; ++i) result.values[i] = narrow<T>(activated(widen(values.values[i]), terms));
   store_vec(out + blockIdx.x * out_stride + column, result);
+}
+
+template <int kWidth>
+__global__ void cap_kernel(float* x, std::int64_t stride, std::int64_t columns, float cap) {
+  admit_next_kernel();
+  const std::int64_t column = vector_index() * kWidth;
+  if (column >= columns) return;
+  float* at = x + blockIdx.x * stride + column;
+  wait_for_kernels();
+  auto values = load_vec<kWidth>(at);
+#pragma unroll
+  for (float& value : values.values) value = cap * tanhf(value / cap);
+  store_vec(at, values);
 }
 
 template <int kWidth, typename T>
@@ -132,27 +140,38 @@ std::int64_t in_units(std::int64_t elements, const Tensor& tensor) {
 
 }  // namespace
 
-void silu_mul(const LaunchContext& context, const Tensor& out, const Tensor& gate_up) {
+void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
+                   Activation activation) {
   if (out.numel() == 0) return;
   // The second half of a row must start as well aligned as the first.
   const Tensor gate = gate_up.columns(0, out.dim(1));
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, gate}, [&]<int kWidth>() {
       const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "silu_mul", silu_mul_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
-             gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0), out.dim(1));
+      launch(context, "activate_gate", activate_gate_kernel<kWidth, T>, shape.grid, shape.block, 0,
+             out.data_as<T>(), gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0), out.dim(1),
+             terms_of(activation));
     });
   });
 }
 
-void gelu(const LaunchContext& context, const Tensor& out, const Tensor& x) {
+void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, Activation activation) {
   if (out.numel() == 0) return;
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, x}, [&]<int kWidth>() {
       const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "gelu", gelu_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
-             x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1));
+      launch(context, "activate", activate_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
+             x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1), terms_of(activation));
     });
+  });
+}
+
+void cap(const LaunchContext& context, const Tensor& x, float cap) {
+  if (x.numel() == 0) return;
+  dispatch_width<4>({x}, [&]<int kWidth>() {
+    const RowGrid shape(x.dim(0), ceil_div(x.dim(1), kWidth));
+    launch(context, "cap", cap_kernel<kWidth>, shape.grid, shape.block, 0, x.data_as<float>(), x.stride(0),
+           x.dim(1), cap);
   });
 }
 
