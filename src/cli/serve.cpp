@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "cli/commands.h"
 #include "cli/follower.h"
 #include "cli/options.h"
@@ -77,6 +78,7 @@ std::string Serve::address(std::uint16_t bound_port) const {
 }
 
 int Serve::run() {
+  limit_kept_memory();
   std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
   const StopSignal stop;
   server.http.port = static_cast<std::uint16_t>(port);
