@@ -1,5 +1,6 @@
 #include "base/host_memory.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,5 +38,13 @@ std::size_t control_group_memory(const std::filesystem::path& root, const std::f
   }
   return least;
 }
+
+void limit_kept_memory() {
+  constexpr int kKept = 4 << 20;
+  ::mallopt(M_TRIM_THRESHOLD, kKept);
+  ::mallopt(M_MMAP_THRESHOLD, kKept);  // from here on allocations are no part of a heap
+}
+
+void give_back_memory() { ::malloc_trim(0); }
 
 }  // namespace quire

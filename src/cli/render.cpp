@@ -51,6 +51,8 @@ int render(const std::string& path, const std::string& now) {
   for (std::string line; std::getline(std::cin, line);) {
     OrderedJson context = parse_ordered_json(line, format_text("standard input, line {}", ++number));
     OrderedJson result;
+    // As transformers has it: templates tell "none" from "undefined".
+    if (context.is_object() && !context.contains("tools")) context["tools"] = nullptr;
     try {
       result = join_pieces(chat_template.render(std::move(context), time));
     } catch (const Error& e) {
@@ -70,8 +72,10 @@ void add_render(CLI::App& app, Command& chosen) {
     std::string now;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
-      app.add_subcommand("render", "A JSON context of a chat template a line in, a JSON string a line out");
+  CLI::App* command = app.add_subcommand(
+      "render",
+      "A JSON context of a chat template a line in, a JSON string a line out; a context without tools "
+      "gets null for them, as in transformers");
   command->add_option("PATH", arguments->path, "a model directory, a hub id or a .jinja file")->required();
   add_source_options(*command, arguments->source);
   command->add_option("--now", arguments->now,

@@ -89,6 +89,7 @@ std::string Serve::address(std::uint16_t bound_port) const {
 }
 
 int Serve::run() {
+  limit_kept_memory();
   std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
   const StopSignal stop;
   server.http.port = static_cast<std::uint16_t>(port);

@@ -121,7 +121,9 @@ void refuse_absent(const JsonFields& fields) {
   refuse_unsupported(
       fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
                "structural_tag", "logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
-               "repetition_detection", "thinking_token_budget", "mm_processor_kwargs", "media_io_kwargs"});
+               "ec_transfer_params", "repetition_detection", "thinking_token_budget", "stream_interval",
+               "watermarking", "mm_processor_kwargs", "media_io_kwargs"});
+  refuse_token_details(fields);
 }
 
 void check_response_format(const JsonFields& fields) {
@@ -131,12 +133,6 @@ void check_response_format(const JsonFields& fields) {
   if (type == nullptr || *type == "text") return;
   refuse("response_format", "response_format of type {} is not supported; it may be \"text\"",
          in_quotes(*type));
-}
-
-void check_truncation_side(const JsonFields& fields) {
-  const std::string* side = fields.text("truncation_side");
-  if (side != nullptr && *side != "left")
-    refuse("truncation_side", "truncation_side {} is not supported; it may be \"left\"", in_quotes(*side));
 }
 
 }  // namespace
@@ -152,6 +148,18 @@ bool is_request_id(std::string_view text) {
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names)
     if (fields.asks(name)) refuse(fields.place_of(name), "{} is not supported", fields.place_of(name));
+}
+
+void refuse_token_details(const JsonFields& fields) {
+  refuse_unsupported(fields, {"return_token_offsets", "return_assistant_tokens_mask"});
+}
+
+void check_value(const JsonFields& fields, std::string_view name,
+                 std::initializer_list<std::string_view> supported) {
+  const std::string* value = fields.text(name);
+  if (value == nullptr || std::find(supported.begin(), supported.end(), *value) != supported.end()) return;
+  refuse(std::string(name), "{} {} is not supported; it may be {}", name, in_quotes(*value),
+         join_text(supported, " or "));
 }
 
 void check_model_name(const std::string& name, const ServedModel& model) {
@@ -182,7 +190,7 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
   if (request.model.empty() && !model.names.empty()) request.model = model.names.front();
   refuse_absent(fields);
   check_response_format(fields);
-  check_truncation_side(fields);
+  check_value(fields, "truncation_side", {"left"});
   request.params = model.defaults;
   read_sampling(fields, model, request.params);
   read_stream(fields, request);

@@ -52,6 +52,11 @@ bool is_request_id(std::string_view text);
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request);
 // ApiError when a field asks for something.
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names);
+// The same of what vLLM can say of tokens and Quire cannot, wherever there are tokens.
+void refuse_token_details(const JsonFields& fields);
+// ApiError where a field is another text than these.
+void check_value(const JsonFields& fields, std::string_view name,
+                 std::initializer_list<std::string_view> supported);
 // ApiError (404) unless it is empty or one of the model's.
 void check_model_name(const std::string& name, const ServedModel& model);
 // As the engine's, with the parameter's name.

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "base/host_memory.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "server/auth.h"
@@ -24,7 +25,8 @@ namespace asio = boost::asio;
 // A body up to this size is read and tokenized on its I/O thread, which costs less than waking another
 // thread.
 constexpr std::size_t kSmallBody = 8 << 10;
-constexpr std::chrono::milliseconds kAbortTime{2000};  // in which clients are told of an abort
+constexpr std::size_t kReadBetweenGivingBack = 1 << 20;  // bytes of bodies, which take many times that
+constexpr std::chrono::milliseconds kAbortTime{2000};    // in which clients are told of an abort
 
 constexpr std::string_view kHealth = "/health";
 constexpr std::string_view kLive = "/live";
@@ -145,6 +147,7 @@ struct ApiServer::Impl {
   // On an I/O thread, as are hand_over and find_work.
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
+  void count_read(std::size_t body_bytes);
   const Route* find_work(Exchange& exchange) const;
   void check_access(const HttpRequest& request) const;
 
@@ -156,6 +159,7 @@ struct ApiServer::Impl {
   std::shared_mutex mutex;              // held, shared, while an I/O thread handles a request
   std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
   std::atomic<std::size_t> waiting_body_bytes{0};
+  std::atomic<std::size_t> read_body_bytes{0};  // since memory was given back
   asio::thread_pool workers;
   HttpServer http;
 };
@@ -188,7 +192,15 @@ void ApiServer::Impl::hand_over(const Route& route, const std::shared_ptr<Exchan
   asio::post(workers, [this, exchange, &route, bytes, service = service] {
     waiting_body_bytes -= bytes;
     answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
+    count_read(bytes);
   });
+}
+
+void ApiServer::Impl::count_read(std::size_t body_bytes) {
+  const bool enough = read_body_bytes.fetch_add(body_bytes) + body_bytes >= kReadBetweenGivingBack;
+  if (!enough || waiting_body_bytes > 0) return;  // what waits will use it
+  read_body_bytes = 0;
+  give_back_memory();
 }
 
 // The route of a request that the client may make; null: it has its answer.

@@ -65,6 +65,7 @@ TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedMode
   TokenizeRequest request;
   std::string name;
   read_model_name(fields, model, name);
+  refuse_token_details(fields);
   fields.read("return_token_strs", request.return_token_strs);
   if (const std::string* prompt = fields.text("prompt")) {
     request.prompt = *prompt;
@@ -110,11 +111,13 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   EmbeddingsRequest request;
   read_model_name(fields, model, request.model);
   refuse_unsupported(fields, {"dimensions"});
-  if (const std::string* format = fields.text("encoding_format")) {
-    if (*format != "float" && *format != "base64")
-      refuse("encoding_format", "encoding_format is {}; it must be float or base64", in_quotes(*format));
-    request.base64 = *format == "base64";
-  }
+  check_value(fields, "embed_dtype", {"float32"});
+  check_value(fields, "endianness", {"native", "little"});
+  check_value(fields, "truncation_side", {"left"});
+  for (const char* name : {"normalize", "use_activation"})
+    if (!fields.boolean(name).value_or(true)) refuse(name, "{}: false is not supported", name);
+  check_value(fields, "encoding_format", {"float", "base64"});
+  if (const std::string* format = fields.text("encoding_format")) request.base64 = *format == "base64";
   const OrderedJson* input = fields.find("input");
   if (input == nullptr) refuse("input", "input is missing");
   const auto kept = fields.integer("truncate_prompt_tokens", -1, std::numeric_limits<int>::max());

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/run_program.h"
+#include "temp_dir.h"
 
 namespace quire {
 namespace {
@@ -289,6 +290,18 @@ TEST(CliTest, RenderGivesTextOrTheTemplatesError) {
   EXPECT_THAT(json::parse(line).get<std::string>(), HasSubstr("<|im_start|>user\nhi<|im_end|>"));
   std::getline(lines, line);
   EXPECT_TRUE(json::parse(line).contains("error")) << line;
+}
+
+// As transformers does. A template may tell undefined from none: `{% if tools is not none %}`.
+TEST(CliTest, RenderPassesNoneWhereAContextNamesNoTools) {
+  const TempDir dir;
+  const std::string path =
+      dir.write("t.jinja", "{{ tools is none }} {{ documents is defined }} {{ tools }}").string();
+  const ProgramResult result = run_quire("render " + path, "{}\n{\"tools\":null}\n{\"tools\":[1]}\n[]\n");
+  EXPECT_THAT(result.out,
+              ::testing::StartsWith("\"True False None\"\n\"True False None\"\n\"False False [1]\"\n"));
+  EXPECT_THAT(result.out, HasSubstr("must be an object"));
+  EXPECT_THAT(run_quire("render --help").out, HasSubstr("null"));
 }
 
 }  // namespace

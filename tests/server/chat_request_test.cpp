@@ -321,6 +321,8 @@ TEST(ChatRequestTest, WhatDoesNotExistIsRefusedByName) {
                                     {"modalities", R"(["text", "audio"])"},
                                     {"response_format", R"({"type": "json_object"})"},
                                     {"guided_json", R"({"a": 1})"},
+                                    {"return_token_offsets", "true"},
+                                    {"return_assistant_tokens_mask", "true"},
                                     {"mm_processor_kwargs", R"({"a": 1})"}}) {
     const ApiError error = error_with(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.status, 400) << name;

@@ -398,14 +398,19 @@ TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
                                     {"logprob_token_ids", "[1]"},
                                     {"kv_transfer_params", R"({"a": 1})"},
                                     {"truncation_side", R"("right")"},
-                                    {"thinking_token_budget", "5"}}) {
+                                    {"thinking_token_budget", "5"},
+                                    {"return_token_offsets", "true"},
+                                    {"return_assistant_tokens_mask", "true"},
+                                    {"watermarking", "true"},
+                                    {"stream_interval", "4"},
+                                    {"ec_transfer_params", R"({"a": 1})"}}) {
     const ApiError error = error_with(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.status, 400) << name;
     EXPECT_EQ(error.param, name);
     EXPECT_THAT(error.what(), HasSubstr("not supported"));
   }
   EXPECT_NO_THROW(with(R"("suffix": "", "response_format": {"type": "text"}, "truncation_side": "left",
-                          "guided_choice": [], "structured_outputs": {})"));
+                          "guided_choice": [], "structured_outputs": {}, "return_token_offsets": false)"));
 }
 
 TEST(CompletionRequestTest, FlagsMustBeFlags) {

@@ -33,6 +33,17 @@ TEST(TokenizeTest, TakesAPromptOrMessages) {
   EXPECT_TRUE(tokenize_body(chat, {1}, served_model())["token_strs"].is_null());
 }
 
+TEST(TokenizeTest, WhatCannotBeSaidOfTokensIsRefusedByName) {
+  for (const char* source : {R"("prompt": "a")", R"("messages": [{"role": "user", "content": "a"}])"}) {
+    for (const char* name : {"return_token_offsets", "return_assistant_tokens_mask"}) {
+      const std::string body = format_text(R"({{{}, "{}": true}})", source, name);
+      const ApiError error = error_of([&] { tokenize(body.c_str()); });
+      EXPECT_EQ(error.status, 400);
+      EXPECT_EQ(error.param, name);
+    }
+  }
+}
+
 TEST(TokenizeTest, NeedsOneOfThem) {
   for (const char* body : {"{}", R"({"prompt": null})", R"({"prompt": 3})", R"({"prompt": ["a"]})"})
     EXPECT_EQ(error_of([&] { tokenize(body); }).param, "prompt") << body;
@@ -83,7 +94,16 @@ TEST(EmbeddingsTest, InputsMustFit) {
 
 TEST(EmbeddingsTest, OptionsAreChecked) {
   EXPECT_EQ(error_of([] { embed(R"({"input": "a", "encoding_format": "hex"})"); }).param, "encoding_format");
-  EXPECT_EQ(error_of([] { embed(R"({"input": "a", "dimensions": 8})"); }).param, "dimensions");
+  for (const auto& [name, value] : {std::pair{"dimensions", "8"},
+                                    {"embed_dtype", R"("float16")"},
+                                    {"endianness", R"("big")"},
+                                    {"truncation_side", R"("right")"},
+                                    {"normalize", "false"},
+                                    {"use_activation", "false"}}) {
+    const std::string body = format_text(R"({{"input": "a", "{}": {}}})", name, value);
+    EXPECT_EQ(error_of([&] { embed(body); }).param, name);
+  }
+  EXPECT_NO_THROW(embed(R"({"input": "a", "embed_dtype": "float32", "normalize": true})"));
 }
 
 TEST(EmbeddingsTest, AreNumbersOrBase64) {
