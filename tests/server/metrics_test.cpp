@@ -356,12 +356,12 @@ TEST(MetricsTest, StepsAndRefusalsAreCounted) {
   metrics.add_step({.tokens = 1, .decode_tokens = 1});
   metrics.add_step({.tokens = 9, .prefill_tokens = 8, .decode_tokens = 1});
   metrics.add_step(
-      {.tokens = 15, .prefill_tokens = 15, .decode_tokens = 1});  // the last one's is sampled, too
+      {.tokens = 16, .prefill_tokens = 16, .decode_tokens = 1});  // the last one's is sampled, too
   metrics.add_step({.tokens = 20000, .prefill_tokens = 20000});
   metrics.add_rejection(QueueFullError::Limit::kPromptTokens);
   const Scrape found = scrape(metrics.render({}));
   EXPECT_EQ(found.bucket("vllm:iteration_tokens_total", "1.0"), 1);
-  EXPECT_EQ(found.bucket("vllm:iteration_tokens_total", "16.0"), 3);
+  EXPECT_EQ(found.bucket("vllm:iteration_tokens_total", "16.0"), 2);
   EXPECT_EQ(found.bucket("vllm:iteration_tokens_total", "16384.0"), 3);
   EXPECT_EQ(found.value("vllm:iteration_tokens_total_count"), 4);
   EXPECT_EQ(found.value("vllm:admission_rejections_total", {{"reason", "max_num_queued_reqs"}}), 0);
