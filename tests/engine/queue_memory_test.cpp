@@ -66,7 +66,6 @@ TEST_P(QueueMemoryTest, AFullQueueHoldsAsManyBytesAsItsTokensSay) {
   const std::int64_t growth = resident_bytes() - before;
   EXPECT_EQ(engine.stats().scheduler.num_running, 1) << "the queue was not full any more";
   RecordProperty("bytes_per_token", std::to_string(static_cast<double>(growth) / kLimit));
-  printf("BYTES %f reqs %zu\n", static_cast<double>(growth) / kLimit, ids.size());
   EXPECT_LE(growth, kLimit * SequenceRequest::kBytesPerQueuedToken * 3 / 2);
   engine.abort(first);
   for (const RequestId id : ids) engine.abort(id);
@@ -76,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Requests, QueueMemoryTest,
                          ::testing::Values(Waiting{"long_prompts", 900, 1, 0},
                                            Waiting{"prompts_of_16_outputs", 900, 16, 0},
                                            Waiting{"128_outputs", 10, 128, 0}, Waiting{"biases", 10, 1, 200}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace quire

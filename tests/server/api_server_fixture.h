@@ -64,6 +64,12 @@ class ApiServerTest : public ::testing::Test {
     config.access_log = AccessLogFormat::kOff;
     return config;
   }
+  // What is sent first is handed to the engine first.
+  static ApiServerConfig in_order() {
+    ApiServerConfig config = quiet();
+    config.http.num_threads = config.num_workers = 1;
+    return config;
+  }
   static EngineConfig small() {
     EngineConfig config;
     config.device = "cpu";

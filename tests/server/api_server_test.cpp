@@ -260,18 +260,16 @@ TEST_F(ApiServerTest, AFullQueueIsToldSo) {
   config.max_num_seqs = 1;
   config.max_num_queued_reqs = 1;
   StepGate gate(1);
-  start(config, gate.hooks());
+  listen(in_order());
+  load(config, gate.hooks());
   HttpClient running = connect();
   running.send(post_json("/v1/completions", kLong));
   gate.wait_reached();
   HttpClient waiting = connect();
   waiting.send(post_json("/v1/completions", kLong));
-  HttpReply refused;
-  // Until the second one waits there may be room.
-  ASSERT_TRUE(becomes_true([&] {
-    refused = ask("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 1, "n": 2})");
-    return refused.status == 429;
-  }));
+  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+  const HttpReply refused = ask("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 1, "n": 2})");
+  EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
   EXPECT_EQ(json_of(refused)["error"]["type"], "RateLimitError");
   EXPECT_THAT(ask(get("/metrics")).body, HasSubstr("vllm:admission_rejections_total{"));
@@ -300,9 +298,7 @@ TEST_F(ApiServerTest, AListIsRefusedAsAWhole) {
   config.max_num_seqs = 1;
   config.max_num_queued_reqs = 3;
   StepGate gate(1);
-  ApiServerConfig in_order = quiet();  // what is sent first is handed to the engine first
-  in_order.http.num_threads = in_order.num_workers = 1;
-  listen(in_order);
+  listen(in_order());
   load(config, gate.hooks());
   HttpClient running = connect();
   running.send(post_json("/v1/completions", kLong));

@@ -27,9 +27,7 @@ TEST_P(DisconnectTest, GivesTheBlocksBackWithinTwoSteps) {
   config.max_num_seqs = 1;
   config.max_num_batched_tokens = 64;
   StepGate gate(stage.step);
-  ApiServerConfig in_order = quiet();  // what is sent first is handed to the engine first
-  in_order.http.num_threads = in_order.num_workers = 1;
-  listen(in_order);
+  listen(in_order());
   load(config, gate.hooks());
   const auto request = [&](const std::string& prompt, int max_tokens) {
     const OrderedJson body = {

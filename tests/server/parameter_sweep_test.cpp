@@ -57,8 +57,8 @@ Field only_completions(Field field) {
 
 std::vector<Field> fields() {
   return {
-      whole("n", 1, 16),
-      whole("best_of", 1, 16),
+      whole("n", 1, 128),
+      whole("best_of", 1, 128),
       whole("top_k", -1, kMaxInt),
       whole("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()),
       only_completions(whole("min_tokens", 0, 16)),  // max_tokens
