@@ -22,6 +22,7 @@ struct Case {
   int heads, kv_heads, head_dim, block_size;
   std::vector<int> lengths;
   int window = 0;
+  float cap = 0;
 
   int blocks_of(int length) const { return (length + block_size - 1) / block_size; }
 };
@@ -98,7 +99,7 @@ void run(const LaunchContext& context, const Case& c, double read_rate) {
   AttentionCall call;
   call.out = Tensor(out.data(), DType::kBF16, {batch.num_tokens, width}, DeviceKind::kCuda);
   call.q = Tensor(q.data(), DType::kBF16, {batch.num_tokens, width}, DeviceKind::kCuda);
-  call.scale = 1;
+  call.scores.cap = c.cap;
   call.workspace =
       Tensor(workspace.data(), DType::kU8, {static_cast<std::int64_t>(workspace_bytes)}, DeviceKind::kCuda);
   const double plan_us = bench::graph_time_us(
@@ -165,6 +166,9 @@ int run_all() {
       {"32/8 x 64, 256 of 100-2048", 32, 8, 64, 16, ragged(256, 100, 2048)},
       {"32/8 x 96, 128 of 100-2048", 32, 8, 96, 16, ragged(128, 100, 2048)},
       {"16/8 x 256, 64 of 100-2048", 16, 8, 256, 16, ragged(64, 100, 2048)},
+      {"  with a cap", 16, 8, 256, 16, ragged(64, 100, 2048), 0, 50},
+      {"32/16 x 128, 64 of 100-2048", 32, 16, 128, 16, ragged(64, 100, 2048)},
+      {"  with a cap", 32, 16, 128, 16, ragged(64, 100, 2048), 0, 50},
   };
   for (const Case& c : cases) run(context, c, read_rate);
   return 0;

@@ -21,6 +21,7 @@ struct Case {
   const char* name;
   int heads, kv_heads, head_dim, block_size;
   std::vector<int> before, queries;
+  float cap = 0;
 };
 
 // Random values in device memory.
@@ -103,7 +104,8 @@ std::vector<AttentionCall> make_layers(const Case& c, const AttentionBatch& batc
     call.q = random_tensor(batch.num_tokens, width + 2 * c.kv_heads * c.head_dim).columns(0, width);
     call.out = random_tensor(batch.num_tokens, width);
     call.cache = {view(0), view(half)};
-    call.scale = 0.088F;
+    call.scores.scale = 0.088F;
+    call.scores.cap = c.cap;
     call.workspace = workspace;
     layers.push_back(call);
   }
@@ -182,6 +184,10 @@ int main() {
       {"4 x 4k, heads of 64", 32, 8, 64, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 96", 16, 8, 96, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
       {"4 x 4k, heads of 256", 8, 4, 256, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096)},
+      {"  with a cap of 50", 8, 4, 256, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 50},
+      {"  with a cap of 3", 8, 4, 256, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 3},
+      {"4 x 4k, with a cap of 50", 16, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 50},
+      {"  with a cap of 3", 16, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 3},
   };
   for (const Case& c : cases) quire::cuda::time_prefill(context, c);
   quire::cuda::time_fixed_order(context, cases[0]);

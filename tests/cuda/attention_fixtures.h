@@ -18,6 +18,13 @@ using quire::testing::PagedShape;
 struct ScoreOptions {
   int window = 0;
   bool alibi = false;
+  float cap = 0;
+  bool sinks = false;
+
+  std::string describe() const {
+    return "window " + std::to_string(window) + (alibi ? ", ALiBi" : "") + ", cap " + std::to_string(cap) +
+           (sinks ? ", sinks" : "");
+  }
 };
 
 // A paged batch, its queries and its result, on the host and on the device. Entries of the block table that
@@ -35,14 +42,18 @@ class DeviceAttention {
                1 << 20,
                options.window},
         paged_(shape, spans, dtype, random),
-        q_(dtype, paged_.batch.num_tokens, std::int64_t{shape.heads} * shape.dim, random, 3.0F),
+        // Beside sinks, scores that do not outweigh them.
+        q_(dtype, paged_.batch.num_tokens, std::int64_t{shape.heads} * shape.dim, random,
+           options.sinks ? 1.0F : 3.0F),
         memory_(paged_.memory().tensor()),
         starts_(paged_.batch.query_starts),
         lengths_(paged_.batch.seq_lens),
         rows_(paged_.batch.table_rows),
         tables_(tables_of(paged_, options.window)),
         slopes_(DType::kF32, 1, shape.heads, random, 0.3F),
+        sinks_(DType::kF32, 1, shape.heads, random, 2.0F),
         device_slopes_(slopes_.vector()),
+        device_sinks_(raised(sinks_).vector()),
         device_q_(q_.tensor()),
         out_(q_.tensor()),
         batch_(paged_.batch) {
@@ -60,11 +71,17 @@ class DeviceAttention {
     call_.out = out_.tensor();
     call_.q = device_q_.tensor();
     call_.cache = {on_device(paged_.cache.keys), on_device(paged_.cache.values)};
-    call_.scale = scores_.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    scores_.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    scores_.cap = options.cap;
     scores_.window = options.window;
+    call_.scores = scores_;
     if (options.alibi) {
       scores_.alibi_slopes = slopes_.vector();
-      call_.alibi_slopes = device_slopes_.tensor();
+      call_.scores.alibi_slopes = device_slopes_.tensor();
+    }
+    if (options.sinks) {
+      scores_.sinks = sinks_.vector();
+      call_.scores.sinks = device_sinks_.tensor();
     }
     poison();
   }
@@ -131,6 +148,11 @@ class DeviceAttention {
     for (const PagedBatch::Span& span : spans) total += span.num_tokens;
     return total;
   }
+  // Around 4: between the scores' sums of a few keys and of thousands.
+  static const Matrix& raised(const Matrix& sinks) {
+    for (std::int64_t h = 0; h < sinks.tensor().dim(1); ++h) sinks.tensor().data_as<float>()[h] += 4;
+    return sinks;
+  }
   static Tensor tables_of(PagedBatch& paged, int window) {
     if (window > 0) paged.drop_blocks_before(window);
     return paged.batch.block_tables;
@@ -146,8 +168,8 @@ class DeviceAttention {
   PagedBatch paged_;
   Matrix q_;
   DeviceTensor memory_, starts_, lengths_, rows_, tables_;
-  Matrix slopes_;
-  DeviceTensor device_slopes_, device_q_, out_;
+  Matrix slopes_, sinks_;
+  DeviceTensor device_slopes_, device_sinks_, device_q_, out_;
   AttentionScores scores_;
   AttentionBatch batch_;
   AttentionCall call_;

@@ -12,6 +12,7 @@ using testing::DeviceTensor;
 using testing::PagedBatch;
 using testing::PagedShape;
 using testing::row_error;
+using testing::ScoreOptions;
 
 // Device memory that starts as zeros, as a workspace does.
 class Workspace {
@@ -100,6 +101,58 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceWithinAWindow) {
                                       std::to_string(window));
     }
   }
+}
+
+TEST_P(DecodeAttentionTest, EqualsTheReferenceWithCapsAndSinks) {
+  for (const PagedShape& shape :
+       {PagedShape{6, 2, 64, 8}, PagedShape{14, 2, 80, 16}, PagedShape{12, 1, 80, 8},
+        PagedShape{8, 2, 96, 16}, PagedShape{16, 8, 128, 16}, PagedShape{40, 2, 128, 64},
+        PagedShape{8, 4, 256, 16}, PagedShape{11, 1, 256, 64}}) {
+    for (const ScoreOptions& options :
+         {ScoreOptions{.cap = 50}, ScoreOptions{.cap = 5}, ScoreOptions{.sinks = true},
+          ScoreOptions{.cap = 2, .sinks = true}, ScoreOptions{.window = 33, .cap = 5},
+          ScoreOptions{.window = 128, .sinks = true}}) {
+      std::vector<PagedBatch::Span> spans = ragged(9, 600);
+      for (const int length : {0, 15, 3000}) spans.push_back({length, 1});
+      DeviceAttention attention(shape, spans, GetParam(), random_, options);
+      decode(attention);
+      expect_reference(attention, std::to_string(shape.heads) + " heads of " + std::to_string(shape.dim) +
+                                      ", " + options.describe());
+    }
+  }
+}
+
+// Its pieces are merged from several shares: the sink counts once.
+TEST_P(DecodeAttentionTest, DividesOneLongSequenceWithACapAndSinks) {
+  for (const PagedShape& shape :
+       {PagedShape{8, 2, 128, 16}, PagedShape{34, 2, 64, 8}, PagedShape{8, 4, 256, 16}}) {
+    for (const ScoreOptions& options :
+         {ScoreOptions{.sinks = true}, ScoreOptions{.cap = 50}, ScoreOptions{.cap = 2, .sinks = true},
+          ScoreOptions{.window = 4096, .cap = 2, .sinks = true}}) {
+      DeviceAttention attention(shape, {{9000, 1}}, GetParam(), random_, options);
+      decode(attention);
+      expect_reference(attention, "heads of " + std::to_string(shape.dim) + ", " + options.describe());
+    }
+  }
+}
+
+TEST_P(DecodeAttentionTest, PlansOfTwoGroupsDoNotDisturbEachOther) {
+  DeviceAttention all({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, GetParam(), random_);
+  DeviceAttention windowed({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, GetParam(), random_,
+                           {.window = 64});
+  const Workspace first(all.shape(), context_.num_sms), second(windowed.shape(), context_.num_sms);
+  all.call().workspace = first.tensor();
+  windowed.call().workspace = second.tensor();
+  plan_decode(context_, all.batch(), all.shape(), first.tensor());
+  plan_decode(context_, windowed.batch(), windowed.shape(), second.tensor());
+  for (int layer = 0; layer < 3; ++layer) {
+    for (DeviceAttention* attention : {&all, &windowed}) {
+      attention->poison();
+      decode_attention(context_, attention->call(), attention->batch(), attention->shape());
+    }
+  }
+  expect_reference(all, "without a window");
+  expect_reference(windowed, "within a window");
 }
 
 TEST_P(DecodeAttentionTest, DividesWhatLiesWithinTheWindowOfOneLongSequence) {

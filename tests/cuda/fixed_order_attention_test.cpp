@@ -37,18 +37,20 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReference) {
   }
 }
 
-TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithALiBi) {
+TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithOtherScores) {
   for (const PagedShape& shape : kShapes) {
-    for (const ScoreOptions options :
-         {ScoreOptions{1, false}, ScoreOptions{33, true}, ScoreOptions{128, false}, ScoreOptions{0, true}}) {
+    for (const ScoreOptions& options :
+         {ScoreOptions{.window = 1}, ScoreOptions{.window = 33, .alibi = true}, ScoreOptions{.window = 128},
+          ScoreOptions{.alibi = true}, ScoreOptions{.cap = 50}, ScoreOptions{.cap = 5},
+          ScoreOptions{.sinks = true}, ScoreOptions{.window = 33, .alibi = true, .cap = 2, .sinks = true}}) {
       DeviceAttention attention(shape, {{0, 1}, {31, 2}, {32, 34}, {127, 3}, {700, 40}, {1000, 1}},
                                 GetParam(), random_, options);
       fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
       const std::vector<float> actual = attention.result(), expected = attention.expected();
       for (int row = 0; row < attention.batch().num_tokens; ++row) {
         ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
-            << shape.heads << " heads of " << shape.dim << ", block size " << shape.block_size << ", window "
-            << options.window << ", row " << row;
+            << shape.heads << " heads of " << shape.dim << ", block size " << shape.block_size << ", "
+            << options.describe() << ", row " << row;
       }
     }
   }
@@ -57,7 +59,8 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithALiBi) {
 TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
   const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 33}, {511, 1}, {255, 4}};
   for (const PagedShape& shape : kShapes) {
-    DeviceAttention attention(shape, spans, GetParam(), random_, {.window = 50, .alibi = true});
+    DeviceAttention attention(shape, spans, GetParam(), random_,
+                              {.window = 50, .alibi = true, .cap = 3, .sinks = true});
     fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
     const std::vector<float> together = attention.result();
     for (const int chunk : {1, 7}) {

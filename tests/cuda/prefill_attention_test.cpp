@@ -15,14 +15,15 @@ using testing::DeviceTensor;
 using testing::PagedBatch;
 using testing::PagedShape;
 using testing::row_error;
+using testing::ScoreOptions;
 
 using Spans = std::vector<PagedBatch::Span>;
 
 class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
  protected:
   // Two layers by this GPU's own kernel and two by that for every GPU, on one plan.
-  void expect_equal(const PagedShape& shape, const Spans& spans, int window = 0) {
-    DeviceAttention attention(shape, spans, GetParam(), random_, {.window = window});
+  void expect_equal(const PagedShape& shape, const Spans& spans, const ScoreOptions& options = {}) {
+    DeviceAttention attention(shape, spans, GetParam(), random_, options);
     const std::size_t bytes = prefill_workspace_bytes(attention.shape(), context_.num_sms);
     std::vector<std::uint8_t> zeros(bytes);
     const DeviceTensor workspace(Tensor(zeros.data(), DType::kU8, {static_cast<std::int64_t>(bytes)}));
@@ -35,10 +36,11 @@ class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithP
       std::int64_t row = 0;
       for (const auto& [before, tokens] : spans) {
         for (int i = 0; i < tokens; ++i, ++row) {
-          const auto where = ::testing::Message() << kernel << ", head dim " << shape.dim << ", group "
-                                                  << shape.heads / shape.kv_heads << ", block size "
-                                                  << shape.block_size << ", window " << window << ", token "
-                                                  << i << " of " << tokens << " after " << before;
+          const auto where = ::testing::Message()
+                             << kernel << ", head dim " << shape.dim << ", group "
+                             << shape.heads / shape.kv_heads << ", block size " << shape.block_size << ", "
+                             << options.describe() << ", token " << i << " of " << tokens << " after "
+                             << before;
           if (tokens > 1) {
             ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
                 << where;
@@ -95,9 +97,30 @@ TEST_P(PrefillAttentionTest, EqualsTheReferenceWithinAWindow) {
        {PagedShape{8, 2, 128, 16}, PagedShape{6, 2, 64, 8}, PagedShape{3, 3, 80, 32},
         PagedShape{2, 2, 96, 256}, PagedShape{4, 1, 256, 64}}) {
     for (const int window : {1, 63, 128, 129, 700}) {
-      expect_equal(shape, {{0, 2}, {window, 40}, {window + 1, 65}, {500, 150}, {900, 1}, {0, 300}}, window);
+      expect_equal(shape, {{0, 2}, {window, 40}, {window + 1, 65}, {500, 150}, {900, 1}, {0, 300}},
+                   {.window = window});
     }
   }
+}
+
+// Scores reach 15: of a cap of 50 they are far, of 15 some are, and of 5 few.
+TEST_P(PrefillAttentionTest, EqualsTheReferenceWithCapsAndSinks) {
+  for (const PagedShape& shape :
+       {PagedShape{6, 2, 64, 8}, PagedShape{7, 1, 64, 256}, PagedShape{3, 3, 80, 32},
+        PagedShape{4, 2, 96, 16}, PagedShape{16, 8, 128, 16}, PagedShape{10, 2, 128, 64},
+        PagedShape{4, 2, 256, 16}, PagedShape{4, 1, 256, 64}}) {
+    for (const ScoreOptions& options :
+         {ScoreOptions{.cap = 50}, ScoreOptions{.cap = 15}, ScoreOptions{.cap = 5},
+          ScoreOptions{.sinks = true}, ScoreOptions{.cap = 2, .sinks = true},
+          ScoreOptions{.window = 33, .cap = 15}, ScoreOptions{.window = 129, .sinks = true}}) {
+      expect_equal(shape, {{0, 2}, {0, 1}, {1, 3}, {37, 65}, {700, 1}, {500, 150}, {0, 300}}, options);
+    }
+  }
+}
+
+TEST_P(PrefillAttentionTest, EqualsTheReferenceOnLongChunksWithACapAndSinks) {
+  expect_equal({4, 2, 128, 16}, {{0, 1000}, {2100, 700}}, {.cap = 15});
+  expect_equal({4, 2, 256, 16}, {{333, 700}, {2100, 300}}, {.window = 1024, .cap = 2, .sinks = true});
 }
 
 TEST_P(PrefillAttentionTest, TakesMoreSequencesThanThePlanHasWarps) {

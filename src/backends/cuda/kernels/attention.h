@@ -3,11 +3,11 @@
 #include <climits>
 
 #include "backends/cuda/kernels/launch.h"
-#include "ops/attention_batch.h"
+#include "ops/backend.h"
 
 namespace quire::cuda {
 
-// Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(q · kᵀ * scale) · v, causal,
+// Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal,
 // each query over the last AttentionShape::window positions up to its own. Block-table entries of blocks that
 // no query of a tile sees are not read.
 // Each part has a workspace (u8, zeroed when allocated, 256-byte aligned, its own) and a plan, made once a
@@ -29,9 +29,20 @@ struct AttentionCall {
   Tensor out;  // [tokens, num_heads * head_dim]
   Tensor q;    // [tokens, num_heads * head_dim], rows strided
   KvCacheLayer cache;
-  float scale = 1;
-  Tensor alibi_slopes;  // f32 [num_heads], or undefined; for fixed_order_attention alone
+  AttentionScores scores;  // ALiBi is for fixed_order_attention alone
   Tensor workspace;
+};
+
+constexpr float kLog2E = 1.44269504F;
+
+// From products to scores in base 2: outer * product, or where there is a cap outer * tanh(inner * product).
+struct ScoreScale {
+  explicit ScoreScale(const AttentionScores& scores)
+      : outer((scores.cap > 0 ? scores.cap : scores.scale) * kLog2E),
+        inner(scores.cap > 0 ? scores.scale / scores.cap : 0) {}
+
+  float outer;
+  float inner;  // 0: there is none
 };
 
 // Sequences of one query token. Rows of other sequences, and of sequences of length 0, are left alone.

@@ -1,4 +1,4 @@
-// Paged decode attention: out = softmax(q · kᵀ * scale) · v for the sequences of one query token.
+// Paged decode attention: out = softmax(scores of q · kᵀ) · v for the sequences of one query token.
 //
 // Layout: cache [block][kv head][K | V][token][dim], 16-bit. Bytes that must move: every key and value of
 // every sequence once, 4 * head_dim a token and KV head; the arithmetic (4 * heads * head_dim FLOP a token)
@@ -40,13 +40,6 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], st
 __device__ inline std::uint32_t transpose(std::uint32_t matrix) {
   std::uint32_t result = 0;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
-  return result;
-}
-
-// 2 to the power of x, to 2 units in the last place.
-__device__ inline float power_of_2(float x) {
-  float result = 0;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
@@ -108,7 +101,7 @@ class WarpAttention {
 
   // Of the 16 tokens at a stage's shared address, `hidden` lie before the window, and so many, at least one,
   // are seen.
-  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, float scale) {
+  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, const ScoreScale& scale) {
     float even[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};  // scores in two chains, which hide latency
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -123,8 +116,14 @@ class WarpAttention {
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
+      for (int i = 0; i < 4; ++i) even[n][i] += odd[n][i];
+      if (scale.inner != 0) {
+#pragma unroll
+        for (float& score : even[n]) score = tanh_approx(score * scale.inner);
+      }
+#pragma unroll
       for (int i = 0; i < 4; ++i) {
-        even[n][i] = lane_ / 4 + i / 2 * 8 - hidden < seen ? (even[n][i] + odd[n][i]) * scale : -INFINITY;
+        even[n][i] = lane_ / 4 + i / 2 * 8 - hidden < seen ? even[n][i] * scale.outer : -INFINITY;
       }
       weigh(n, even[n], weights[n]);
     }
@@ -173,10 +172,10 @@ class WarpAttention {
         largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
       }
       largest = fmaxf(largest, top_[n][i]);
-      shrink[i] = power_of_2(top_[n][i] - largest);
+      shrink[i] = exp2_approx(top_[n][i] - largest);
       top_[n][i] = largest;
-      scores[i] = power_of_2(scores[i] - largest);
-      scores[i + 2] = power_of_2(scores[i + 2] - largest);
+      scores[i] = exp2_approx(scores[i] - largest);
+      scores[i + 2] = exp2_approx(scores[i + 2] - largest);
       total_[n][i] = total_[n][i] * shrink[i] + scores[i] + scores[i + 2];
     }
     weights[0] = transpose(pack<T>(scores[0], scores[1]));
@@ -216,11 +215,11 @@ class HeadSum {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) largest = fmaxf(largest, weight[i].x);
-      scale(power_of_2(top_ - largest));
+      scale(exp2_approx(top_ - largest));
       top_ = largest;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const float factor = power_of_2(weight[i].x - largest);
+        const float factor = exp2_approx(weight[i].x - largest);
         total_ += weight[i].y * factor;
         sums_.x += value[i].x * factor;
         sums_.y += value[i].y * factor;
@@ -233,9 +232,10 @@ class HeadSum {
   __device__ float2 weight() const { return {top_, total_}; }
   __device__ float4 sums() const { return sums_; }
 
+  // other: the weight of what has no value.
   template <typename T>
-  __device__ void write(T* out) {
-    scale(__fdividef(1.0F, total_));
+  __device__ void write(T* out, float other) {
+    scale(__fdividef(1.0F, total_ + other));
     *reinterpret_cast<uint2*>(out) = {pack<T>(sums_.x, sums_.y), pack<T>(sums_.z, sums_.w)};
   }
 
@@ -269,10 +269,12 @@ __device__ void for_each_output(int num_heads, F&& f) {
   }
 }
 
+// Of the whole item: its head's sink counts here, once.
 template <typename T, int kDim>
-__device__ T* output_of(const DecodeArgs& args, const Piece& piece, int head, int dim) {
-  return static_cast<T*>(args.out) + elements(piece.row.query_row, args.out_stride) +
-         (piece.first_head(args.split) + head) * kDim + dim;
+__device__ void write_output(const DecodeArgs& args, const Piece& piece, int head, int dim, HeadSum& sum) {
+  head += piece.first_head(args.split);
+  T* row = static_cast<T*>(args.out) + elements(piece.row.query_row, args.out_stride);
+  sum.write(row + head * kDim + dim, sink_weight(args.sinks, head, sum.weight().x));
 }
 
 // Where a share keeps one head of its piece of a divided item: it has up to one that begins in it, and one
@@ -296,7 +298,7 @@ __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const 
           return *reinterpret_cast<const float4*>(sums + head * Attention::kRowStride + dim);
         });
     if (piece.whole(args.window)) {
-      sum.write(output_of<T, kDim>(args, piece, head, dim));
+      write_output<T, kDim>(args, piece, head, dim, sum);
     } else {
       const int slot = slot_of(args, static_cast<int>(blockIdx.x), piece.at.tile == 0, head);
       *reinterpret_cast<float4*>(args.plan.sums + slot * kDim + dim) = sum.sums();
@@ -335,7 +337,7 @@ __device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header,
           const float* sums = args.plan.sums + slot_of(args, first + part, part == 0, head) * kDim + dim;
           return __ldcg(reinterpret_cast<const float4*>(sums));
         });
-    sum.write(output_of<T, kDim>(args, piece, head, dim));
+    write_output<T, kDim>(args, piece, head, dim, sum);
   });
 }
 
@@ -469,7 +471,8 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .window = window_of(shape),
       .kv_heads = shape.num_kv_heads,
       .split = split,
-      .scale = call.scale * 1.44269504F,  // log2(e)
+      .scale = ScoreScale(call.scores),
+      .sinks = call.scores.sinks.data_as<const float>(),
       .plan = lay_out_plan(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, context.num_sms,
                            bytes)};
   check(bytes <= call.workspace.bytes() ? cudaSuccess : cudaErrorInvalidValue, "decode attention: workspace");

@@ -6,6 +6,7 @@
 
 #include "backends/cuda/kernels/decode_plan.cuh"
 #include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/scores.cuh"
 
 // The reading half of paged decode attention: which tiles a warp takes, and their way into shared memory.
 namespace quire::cuda {
@@ -28,7 +29,8 @@ struct DecodeArgs {
   int window;
   int kv_heads;
   HeadSplit split;
-  float scale;  // of scores in base 2
+  ScoreScale scale;
+  const float* sinks;  // or null
   DecodePlan plan;
 };
 

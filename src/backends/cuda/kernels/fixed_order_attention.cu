@@ -1,7 +1,7 @@
-// out[token, head] = softmax(q · kᵀ * scale + slope * (key's position - token's)) · v over the paged cache,
-// causal and within the window, in an order that the token's position alone decides: the keys in chunks of
-// 32, chunk c summed by warp c % 8 after its earlier chunks, the warps' sums merged from first to last. So a
-// token's result is bitwise the same in any batch and chunking.
+// out[token, head] = softmax(scores of q · kᵀ) · v over the paged cache, causal and within the window, in an
+// order that the token's position alone decides: the keys in chunks of 32, chunk c summed by warp c % 8 after
+// its earlier chunks, the warps' sums merged from first to last. So a token's result is bitwise the same in
+// any batch and chunking.
 //
 // Layout: keys and values of one (block, head) contiguous; q and out rows strided.
 //
@@ -25,7 +25,6 @@ constexpr int kChunk = 32;  // keys: one a lane where scores are turned into wei
 constexpr int kVector = 8;  // dimensions a lane loads and sums
 constexpr int kMaxHeadDim = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
-constexpr float kLog2E = 1.44269504F;
 
 struct Params {
   void* out;
@@ -37,9 +36,10 @@ struct Params {
   const int* table_rows;
   const int* block_tables;
   const float* slopes;  // of ALiBi, or null
+  const float* sinks;   // or null
   std::int64_t out_stride, q_stride, block_stride, head_stride, table_stride;
   int num_sequences, num_kv_heads, group, head_dim, block_size, window;
-  float scale_log2;  // scale * log2(e): weights are powers of two
+  ScoreScale scale;
 };
 
 __device__ float widen(float x) { return x; }
@@ -116,13 +116,12 @@ struct Sums {
     }
   }
 
-  // Scores (times scale_log2, plus each head's slope times distance) to weights, relative to the highest
-  // score so far.
-  __device__ void weigh(float (&scores)[kHeads], float scale_log2, const float (&slopes)[kHeads],
-                        float distance) {
+  // Scores (times scale, plus each head's slope times distance) to weights, relative to the highest score so
+  // far.
+  __device__ void weigh(float (&scores)[kHeads], float scale, const float (&slopes)[kHeads], float distance) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float highest = __fmaf_rn(scores[h], scale_log2, __fmul_rn(slopes[h], distance));
+      float highest = __fmaf_rn(scores[h], scale, __fmul_rn(slopes[h], distance));
       scores[h] = highest;
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) {
@@ -247,22 +246,26 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const int lane = threadIdx.x % 32;
   const int dim = lane % kLanes * kVector;
   const bool has_dims = dim < p.head_dim;
-  const std::int64_t column = static_cast<std::int64_t>(kv_head * p.group + first) * p.head_dim;
+  const int head = kv_head * p.group + first;
+  const std::int64_t column = std::int64_t{head} * p.head_dim;
   const T* q_row = static_cast<const T*>(p.q) + token * p.q_stride + column;
   float q[kHeads][kVector] = {};
   float slopes[kHeads] = {};  // of scores in base 2
+  Sums<T, kLanes, kHeads> sums;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
-    if (h < heads && p.slopes != nullptr)
-      slopes[h] = __fmul_rn(p.slopes[kv_head * p.group + first + h], kLog2E);
+    if (h < heads && p.slopes != nullptr) slopes[h] = __fmul_rn(p.slopes[head + h], kLog2E);
+    if (h < heads && p.sinks != nullptr && warp == 0) {  // as a key without a value before all others
+      sums.top[h] = __fmul_rn(p.sinks[head + h], kLog2E);
+      sums.total[h] = 1;
+    }
   }
 
   const int* table = p.block_tables + p.table_rows[sequence] * p.table_stride;
   const std::int64_t base = kv_head * p.head_stride + dim;
   const T* keys = static_cast<const T*>(p.keys) + base;
   const T* values = static_cast<const T*>(p.values) + base;
-  Sums<T, kLanes, kHeads> sums;
   const int first_key = max(position - p.window + 1, 0);
   const int first_chunk = first_key / kChunk;
   const int own_chunk = first_chunk + ((warp - first_chunk) & (kWarps - 1));
@@ -275,7 +278,11 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
     }
     float scores[kHeads];
     sums.score(keys, row, q, lane, has_dims, scores);
-    sums.weigh(scores, p.scale_log2, slopes, static_cast<float>(key - position));
+    if (p.scale.inner != 0 && row >= 0) {
+#pragma unroll
+      for (float& score : scores) score = tanhf(__fmul_rn(score, p.scale.inner));
+    }
+    sums.weigh(scores, p.scale.outer, slopes, static_cast<float>(key - position));
     sums.add_values(values, row, scores, lane, has_dims);
   }
 
@@ -317,7 +324,7 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
                            const AttentionBatch& batch, const AttentionShape& shape) {
   if (batch.num_tokens == 0) return;
   const Tensor& keys = call.cache.keys;
-  Params p{};
+  Params p{.scale = ScoreScale(call.scores)};
   p.out = call.out.data();
   p.q = call.q.data();
   p.keys = keys.data();
@@ -326,7 +333,8 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.seq_lens = batch.seq_lens.data_as<const int>();
   p.table_rows = batch.table_rows.data_as<const int>();
   p.block_tables = batch.block_tables.data_as<const int>();
-  p.slopes = call.alibi_slopes.data_as<const float>();
+  p.slopes = call.scores.alibi_slopes.data_as<const float>();
+  p.sinks = call.scores.sinks.data_as<const float>();
   p.out_stride = call.out.stride(0);
   p.q_stride = call.q.stride(0);
   p.block_stride = keys.stride(0);
@@ -338,7 +346,6 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.head_dim = shape.head_dim;
   p.block_size = shape.block_size;
   p.window = window_of(shape);
-  p.scale_log2 = call.scale * kLog2E;
   switch (call.q.dtype()) {
     case DType::kBF16:
       return launch_dtype<__nv_bfloat16>(context, p, batch.num_tokens);

@@ -128,8 +128,7 @@ void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, con
 
 PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
                              const AttentionShape& shape) {
-  constexpr float kLog2E = 1.44269504F;
-  PrefillParams p{};
+  PrefillParams p{.scale = ScoreScale(call.scores)};
   p.out = call.out.data();
   p.q = call.q.data();
   p.keys = call.cache.keys.data();
@@ -147,7 +146,7 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
   p.tile_tokens = tile_tokens(shape);
   p.head_tiles = shape.num_heads / p.packed_heads;
   p.block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size));
-  p.scale_log2 = call.scale * kLog2E;
+  p.sinks = call.scores.sinks.data_as<const float>();
   return p;
 }
 

@@ -37,9 +37,10 @@ struct PrefillParams {
   int group;                                        // query heads of a KV head
   int packed_heads;                                 // of them in one tile: a divisor of group
   int tile_tokens;                                  // at most, in one tile
-  int head_tiles;    // tiles side by side for the same tokens: num_heads / packed_heads
-  int block_shift;   // log2 of the block size
-  float scale_log2;  // scale * log2(e): weights are powers of two
+  int head_tiles;   // tiles side by side for the same tokens: num_heads / packed_heads
+  int block_shift;  // log2 of the block size
+  ScoreScale scale;
+  const float* sinks;  // or null
 };
 
 // How many tiles a batch may have at most, over all heads.

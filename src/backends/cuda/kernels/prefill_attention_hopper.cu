@@ -1,5 +1,5 @@
-// Prefill attention for Hopper (sm_90a): out[token, head] = softmax(q · kᵀ * scale) · v over the paged cache,
-// causal, for sequences of more than one query token.
+// Prefill attention for Hopper (sm_90a): out[token, head] = softmax(scores of q · kᵀ) · v over the paged
+// cache, causal, for sequences of more than one query token.
 //
 // One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
@@ -260,8 +260,9 @@ struct Consumer {
     hopper::pin(scores);
     release(&shared.keys_free[ring.place]);
     if (is_last) release(&shared.queries_free[queries.place]);
+    if (p.scale.inner != 0) cap_scores(scores, p.scale.inner);
     if (masked) mask_scores(scores, first_key, last, p.window);
-    softmax.weigh(scores, p.scale_log2, shrink);
+    softmax.weigh(scores, p.scale.outer, shrink);
     hopper::pin(scores);
   }
 
@@ -318,7 +319,7 @@ struct Consumer {
     start_sums(ring.place);
     finish_sums(ring);
     ring = next;
-    write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax.total);
+    write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax);
   }
 
   // By the lane that will release it, for its warp.

@@ -1,5 +1,5 @@
-// Prefill attention for every GPU with bf16 tensor cores: out[token, head] = softmax(q · kᵀ * scale) · v over
-// the paged cache, causal, for sequences of more than one query token.
+// Prefill attention for every GPU with bf16 tensor cores: out[token, head] = softmax(scores of q · kᵀ) · v
+// over the paged cache, causal, for sequences of more than one query token.
 //
 // A block of threads takes one tile of kTileRows (token, head) rows, each warp some of them, and goes over
 // the keys once, from the first that one of its tokens sees on, with the running softmax of FlashAttention-2
@@ -119,12 +119,13 @@ struct WarpRows {
   __device__ void weigh(const PrefillParams& p, const PrefillTile& tile, int first_row, int first_key) {
 #pragma unroll
     for (int m = 0; m < S::kParts; ++m) {
+      if (p.scale.inner != 0) cap_scores(scores[m], p.scale.inner);
       if (first_key + S::kKeys - 1 > tile.position || first_key < tile.position + tile.tokens - p.window) {
         const int row = first_row + 16 * m + threadIdx.x % 32 / 4;
         mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)}, p.window);
       }
       float shrink[2];
-      softmax[m].weigh(scores[m], p.scale_log2, shrink);
+      softmax[m].weigh(scores[m], p.scale.outer, shrink);
       multiply_rows(sums[m], shrink);
     }
   }
@@ -196,7 +197,7 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
 #pragma unroll
   for (int m = 0; m < S::kParts; ++m) {
     write_rows<T, S::kDim>(p, tile, head_tile, first_row + 16 * m + threadIdx.x % 32 / 4, rows.sums[m],
-                           rows.softmax[m].total);
+                           rows.softmax[m]);
   }
 }
 

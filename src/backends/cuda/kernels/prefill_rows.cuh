@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/kernels/prefill_attention.h"
+#include "backends/cuda/kernels/scores.cuh"
 
 namespace quire::cuda {
 
@@ -18,12 +19,6 @@ __device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
 __device__ inline std::uint32_t pack(float low, float high, __half) {
   const __half2 pair = __floats2half2_rn(low, high);
   return reinterpret_cast<const std::uint32_t&>(pair);
-}
-
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 __device__ inline float quad_max(float x) {
@@ -45,14 +40,45 @@ __device__ inline int first_key_of(const PrefillParams& p, const PrefillTile& ti
   return max(tile.position - p.window + 1, 0);
 }
 
+// Products to tanh(inner * product). Where all of a warp's are far from the cap, by a polynomial, to 4e-6:
+// the softmax keeps the units busy that tanh_approx needs.
+template <int kBlocks>
+__device__ void cap_scores(float (&scores)[kBlocks][4], float inner) {
+  constexpr float kFar = 0.75F;
+  float largest = 0;
+#pragma unroll
+  for (auto& block : scores) {
+#pragma unroll
+    for (const float score : block) largest = fmaxf(largest, fabsf(score));
+  }
+  if (__any_sync(0xFFFFFFFFU, largest * inner > kFar)) {
+#pragma unroll
+    for (auto& block : scores) {
+#pragma unroll
+      for (float& score : block) score = tanh_approx(score * inner);
+    }
+  } else {
+#pragma unroll
+    for (auto& block : scores) {
+#pragma unroll
+      for (float& score : block) {  // coefficients: minimax over [0, kFar]
+        score *= inner;
+        const float square = score * score;
+        const float factor = fmaf(fmaf(-0.033778284F, square, 0.12577093F), square, -0.33222765F);
+        score *= fmaf(factor, square, 0.99995559F);
+      }
+    }
+  }
+}
+
 // What a lane keeps of its rows r = 0, 1 while it goes over the keys.
 struct SoftmaxRows {
-  float top[2] = {-INFINITY, -INFINITY};  // highest score so far, unscaled
+  float top[2] = {-INFINITY, -INFINITY};  // highest score so far, before `scale`
   float total[2] = {0, 0};                // sum of this lane's weights
 
   // Scores to weights; shrink is what earlier sums are to be multiplied with.
   template <int kBlocks>
-  __device__ void weigh(float (&scores)[kBlocks][4], float scale_log2, float (&shrink)[2]) {
+  __device__ void weigh(float (&scores)[kBlocks][4], float scale, float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float highest = top[r];
@@ -62,8 +88,8 @@ struct SoftmaxRows {
       }
       highest = quad_max(highest);
       // A row may see none of the keys so far. Where the highest score stays, shrink is exactly 1.
-      const float shift = highest == -INFINITY ? 0.0F : __fmul_rn(highest, scale_log2);
-      shrink[r] = exp2_approx(__fmul_rn(top[r], scale_log2) - shift);
+      const float shift = highest == -INFINITY ? 0.0F : __fmul_rn(highest, scale);
+      shrink[r] = exp2_approx(__fmul_rn(top[r], scale) - shift);
       top[r] = highest;
       float sum = 0;
 #pragma unroll
@@ -71,7 +97,7 @@ struct SoftmaxRows {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& score = scores[b][2 * r + c];
-          score = exp2_approx(score * scale_log2 - shift);
+          score = exp2_approx(score * scale - shift);
           sum += score;
         }
       }
@@ -122,16 +148,17 @@ __device__ inline void transpose_quad(std::uint32_t (&words)[4]) {
   }
 }
 
-// Divides the sums [16 rows, kDim] by the rows' totals and writes the rows that are a token's. `row`: the
-// tile's row of r = 0. Every lane writes 16 bytes at a time.
+// Divides the sums [16 rows, kDim] by the rows' totals, sinks included, and writes the rows that are a
+// token's. `row`: the tile's row of r = 0. Every lane writes 16 bytes at a time.
 template <typename T, int kDim, int kBlocks>
 __device__ void write_rows(const PrefillParams& p, const PrefillTile& tile, int head_tile, int row,
-                           const float (&sums)[kBlocks][4], const float (&totals)[2]) {
+                           const float (&sums)[kBlocks][4], const SoftmaxRows& softmax) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float inverse = __fdividef(1.0F, quad_sum(totals[r]));
     const int token = (row + 8 * r) / p.packed_heads;
     const int head = head_tile * p.packed_heads + (row + 8 * r) % p.packed_heads;
+    const float sink = sink_weight(p.sinks, head, softmax.top[r] * p.scale.outer);
+    const float inverse = __fdividef(1.0F, quad_sum(softmax.total[r]) + sink);
     T* out =
         static_cast<T*>(p.out) + (tile.row + token) * p.out_stride + static_cast<std::int64_t>(head) * kDim;
 #pragma unroll
