@@ -45,13 +45,14 @@ __device__ inline int first_key_of(const PrefillParams& p, const PrefillTile& ti
 template <int kBlocks>
 __device__ void cap_scores(float (&scores)[kBlocks][4], float inner) {
   constexpr float kFar = 0.75F;
-  float largest = 0;
+  float largest[4] = {};  // in four chains, which hide latency
 #pragma unroll
   for (auto& block : scores) {
 #pragma unroll
-    for (const float score : block) largest = fmaxf(largest, fabsf(score));
+    for (int j = 0; j < 4; ++j) largest[j] = fmaxf(largest[j], fabsf(block[j]));
   }
-  if (__any_sync(0xFFFFFFFFU, largest * inner > kFar)) {
+  const float top = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+  if (__any_sync(0xFFFFFFFFU, top * inner > kFar)) {
 #pragma unroll
     for (auto& block : scores) {
 #pragma unroll
