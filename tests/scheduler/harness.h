@@ -129,10 +129,7 @@ class Harness {
       refused = true;
     }
     require(refused != possible, "a request is refused or taken wrongly", request.id);
-    if (refused) {
-      last_id_ += 1;
-      return;
-    }
+    if (refused) return;
     for (int i = 0; i < num_outputs; ++i) {
       request.id = ++last_id_;
       runner_.histories.emplace(request.id, History(request));
