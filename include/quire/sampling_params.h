@@ -57,6 +57,8 @@ struct SamplingParams {
   bool spaces_between_special_tokens = true;
   // Only that many last tokens of the prompt are used; -1: what fits beside max_tokens.
   std::optional<int> truncate_prompt_tokens;
+
+  bool operator==(const SamplingParams&) const = default;
 };
 
 // Outputs that are made, of which n are given.

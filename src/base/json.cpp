@@ -42,7 +42,10 @@ void fail_syntax(std::string_view text, std::string_view where, std::size_t posi
     fail("{}: not valid JSON: it ends too early, at {}", where, place_of(text, text.size()));
   const std::string place = place_of(text, position - 1);
   if (error.id == kOutOfRange) fail("{}: not valid JSON: a number too large, up to {}", where, place);
-  fail("{}: not valid JSON: unexpected {} at {}", where, in_quotes(text.substr(position - 1, 1)), place);
+  std::size_t end = position;  // of the character that begins there
+  while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
+  fail("{}: not valid JSON: unexpected {} at {}", where,
+       in_quotes(text.substr(position - 1, end - position + 1)), place);
 }
 
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {

@@ -129,7 +129,7 @@ class Engine {
   void log_plan() const;
   void read_eos_token_ids();
   void post(Message message);
-  Arrival make_arrival(const EngineRequest& request);
+  Arrival make_arrival(const EngineRequest& request, const SamplingState* alike);
   void check_queue(std::int64_t num_requests, std::int64_t num_tokens) const;  // under mutex_
   void count_queue();                                                          // under mutex_
   void expire();

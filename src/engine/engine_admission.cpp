@@ -36,12 +36,21 @@ BeamSearch::Rules search_rules(const SamplingParams& params, std::vector<TokenId
 RequestId Engine::submit(EngineRequest&& request) { return submit(std::span(&request, 1)).front(); }
 
 std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
-  for (const EngineRequest& request : requests) validate(request);
+  const SamplingContext context = sampling_context();
+  // Prompts of one list mostly have the same parameters; to read their bad words takes time.
+  const auto same_params = [&](std::size_t i) {
+    return i > 0 && requests[i].params == requests[i - 1].params;
+  };
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (!same_params(i)) quire::validate(requests[i].params, context);
+    validate_without_params(requests[i], context);
+  }
   Arrivals arrivals;
   std::int64_t num_tokens = 0;
-  for (EngineRequest& request : requests) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EngineRequest& request = requests[i];
     truncate_prompt(request.prompt, request.params, config_.max_model_len);
-    arrivals.push_back(make_arrival(request));
+    arrivals.push_back(make_arrival(request, same_params(i) ? &arrivals.back().request->sampling : nullptr));
     num_tokens += std::ssize(request.prompt) + arrivals.back().request->num_queued_tokens();
   }
   std::vector<RequestId> ids;
@@ -64,8 +73,9 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
   return ids;
 }
 
-// Its prompt stays with the request until the queue has taken it.
-Engine::Arrival Engine::make_arrival(const EngineRequest& request) {
+// Its prompt stays with the request until the queue has taken it. alike: of a request of equal parameters, or
+// null.
+Engine::Arrival Engine::make_arrival(const EngineRequest& request, const SamplingState* alike) {
   const int n = num_sequences(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt};
@@ -73,7 +83,9 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request) {
   made.id = id;
   made.num_outputs = n;
   made.family = n > 1 ? id : 0;
-  made.sampling = make_sampling_state(request.params, sampling_context(), request_seed(seed_, id));
+  const std::uint64_t seed = request_seed(seed_, id);
+  made.sampling = alike != nullptr ? *alike : make_sampling_state(request.params, sampling_context(), seed);
+  made.sampling.seed = request.params.seed.value_or(seed);
   made.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   made.min_tokens = request.params.min_tokens;
   made.prompt_output = prompt_output(request);

@@ -21,8 +21,12 @@ const char* excluded_by_pooling(const EngineRequest& request) {
 }  // namespace
 
 void validate(const EngineRequest& request, const SamplingContext& context) {
-  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
   validate(request.params, context);
+  validate_without_params(request, context);
+}
+
+void validate_without_params(const EngineRequest& request, const SamplingContext& context) {
+  constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
   if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
     fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
   if (request.params.beam_width && request.prompt_logits)

@@ -117,7 +117,7 @@ class Scheduler {
 
   // Adds the sequences of a request. Returns the tokens that each may generate: max_tokens, or what the
   // context and the KV cache leave; 1 for what is pooled. Error when they could never run; then nothing has
-  // changed.
+  // changed. After another exception (no memory) abort_family must follow.
   int add(std::shared_ptr<const SequenceRequest> request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it

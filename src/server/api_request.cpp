@@ -213,7 +213,7 @@ void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
 }
 
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
-                                  const ServedModel& model) {
+                                  const ServedModel& model, const SamplingParams* checked) {
   EngineRequest made;
   made.params = request.params;
   SamplingParams& params = made.params;
@@ -237,7 +237,7 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
     const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kMaxInt));
     params.max_tokens = static_cast<int>(std::max<std::int64_t>(rest, 1));
   }
-  check_sampling(params, model);
+  if (checked == nullptr || *checked != params) check_sampling(params, model);
   made.prompt = std::move(prompt);
   made.priority = request.priority;
   made.cache_salt = request.cache_salt;

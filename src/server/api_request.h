@@ -67,7 +67,8 @@ void check_cache_holds(std::int64_t tokens, const ServedModel& model);
 
 // What the engine gets for one prompt, apart from on_update: truncated, with max_tokens decided. ApiError
 // when prompt and output do not fit in the context.
+// checked: parameters that were found right, or null; equal ones are not checked again, which may take long.
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
-                                  const ServedModel& model);
+                                  const ServedModel& model, const SamplingParams* checked = nullptr);
 
 }  // namespace quire::server

@@ -131,7 +131,7 @@ struct ApiServer::Impl {
       return to_line(error_body(ApiError(status, message)));
     };
     made.is_urgent = [](const HttpRequest& request) {
-      return request.method == "GET" && is_probe(request.path());
+      return (request.method == "GET" || request.method == "HEAD") && is_probe(request.path());
     };
     made.on_refused = [this](int status) {
       AccessRecord record;

@@ -97,7 +97,8 @@ std::vector<EngineRequest> make_engine_requests(CompletionRequest& request, cons
   check_named_tokens(request.params, request.prompts.size());
   std::vector<EngineRequest> made;
   for (std::vector<TokenId>& tokens : tokenize_prompts(request.prompts, request.add_special_tokens, model))
-    made.push_back(make_engine_request(request, std::move(tokens), model));
+    made.push_back(
+        make_engine_request(request, std::move(tokens), model, made.empty() ? nullptr : &made.back().params));
   if (!request.echo) request.prompts.assign(request.prompts.size(), {});
   return made;
 }

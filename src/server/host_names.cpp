@@ -46,6 +46,8 @@ std::string normal(std::string_view host) {
 
 bool is_loopback(const std::string& host) {
   const auto address = parse_address(host);
+  if (address && address->is_v6() && address->to_v6().is_v4_mapped())
+    return ip::make_address_v4(ip::v4_mapped, address->to_v6()).is_loopback();
   return address ? address->is_loopback() : host == "localhost" || host.ends_with(".localhost");
 }
 

@@ -14,7 +14,7 @@ namespace quire::server {
 namespace {
 
 // Before main, which is as good as when the process was started.
-const std::chrono::duration<double> kStart = std::chrono::system_clock::now().time_since_epoch();
+const std::chrono::duration<double> kStartTime = std::chrono::system_clock::now().time_since_epoch();
 
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
@@ -42,7 +42,7 @@ std::string process_metrics() {
   text.gauge("process_open_fds", "Open files.",
              static_cast<double>(open_files - 1));  // not the folder itself
   text.gauge("process_max_fds", "Files that may be open.", static_cast<double>(files.rlim_cur));
-  text.gauge("process_start_time_seconds", "When it was started, in seconds since 1970.", kStart.count());
+  text.gauge("process_start_time_seconds", "When it was started, in seconds since 1970.", kStartTime.count());
   return text.take();
 }
 

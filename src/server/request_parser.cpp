@@ -57,14 +57,16 @@ class RequestParser::Head : public http::basic_parser<true> {
     version_ = version;
     request_.method = method;
     // A client may send the absolute form (RFC 9112, 3.2.2).
-    if (target.starts_with("http://") || target.starts_with("https://")) {
+    if (const auto scheme = target.substr(0, target.find("://"));
+        iequals(scheme, "http") || iequals(scheme, "https")) {
       target.remove_prefix(target.find("//") + 2);
       const std::size_t path = std::min(target.find_first_of("/?"), target.size());
       request_.host = target.substr(0, path);
       if (!is_authority(request_.host)) return refuse(400, kBadHost, ec);
-      target = path == target.size() ? BeastView("/") : target.substr(path);
+      target.remove_prefix(path);
+      if (!target.starts_with('/')) request_.target = "/";
     }
-    request_.target = target;
+    request_.target += target;
   }
 
   void on_field_impl(http::field field, BeastView name, BeastView value, ErrorCode& ec) override {

@@ -44,6 +44,7 @@ struct Scenario {
     SchedulerConfig& config = scenario.config;
     config.max_num_seqs = 1 + bytes[0] % 6;
     config.max_num_batched_tokens = bytes[1] % 4 == 0 ? 1 + bytes[1] / 4 % 8 : 1 + bytes[1] % 50;
+    config.max_span = bytes[6] / 3 % 4 == 0 ? 1 + bytes[6] / 12 % 8 : 0;
     config.max_model_len = 2 + bytes[2] % 200;
     config.block_size = bytes[3] % 4 == 0 ? 16 : 8;
     config.num_blocks = 1 + bytes[4] % 20;
@@ -65,10 +66,11 @@ struct Scenario {
 
   std::string describe() const {
     std::string text = format_text(
-        "slots {} budget {} context {} window {} block size {} blocks {} host blocks {} priorities {} "
+        "slots {} budget {} span {} context {} window {} block size {} blocks {} host blocks {} priorities "
+        "{} "
         "caching {} hash bits {} depth {}\n",
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, config.sliding_window,
-        config.block_size, config.num_blocks, config.num_host_blocks,
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_span, config.max_model_len,
+        config.sliding_window, config.block_size, config.num_blocks, config.num_host_blocks,
         config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
@@ -152,8 +154,7 @@ class Harness {
     const std::optional<StepPlan> plan = scheduler_.schedule();
     const bool failed = receive_failures();
     if (!plan) {
-      require(failed || !idle || !scheduler_.has_unfinished(),
-              "11: nothing runs, and something is unfinished");
+      require(failed || !idle || !scheduler_.has_unfinished(), "11: nothing runs");
       return failed;
     }
     require(plan->id == ++last_plan_, "plans are not counted", plan->id);
@@ -168,6 +169,7 @@ class Harness {
       require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
               "10: planned past its end", sequence.sequence);
       num_tokens += sequence.num_tokens;
+      require(config_.max_span == 0 || sequence.num_tokens <= config_.max_span, "10: a span");
       const bool pools = is_pooled(sequence.output) && sequence.output != OutputKind::kHiddenSum;
       step.sequences.emplace_back(sequence.sequence, sequence.sample || pools);
       record_blocks(sequence, step);

@@ -19,6 +19,7 @@ TEST(SchedulerTest, RefusesImpossibleConfigurations) {
   };
   EXPECT_THAT(refusal(&SchedulerConfig::max_num_seqs, 0), HasSubstr("max-num-seqs is 0"));
   EXPECT_THAT(refusal(&SchedulerConfig::max_num_batched_tokens, 0), HasSubstr("max-num-batched-tokens is 0"));
+  EXPECT_THAT(refusal(&SchedulerConfig::max_span, -1), HasSubstr("long-prefill-token-threshold is -1"));
   EXPECT_THAT(refusal(&SchedulerConfig::max_model_len, 1), HasSubstr("max-model-len is 1"));
   EXPECT_THAT(refusal(&SchedulerConfig::max_model_len, 2'000'000'000),
               HasSubstr("max-model-len is 2000000000"));
@@ -161,6 +162,21 @@ TEST(SchedulerTest, DecodesComeBeforeChunksOfPrompts) {
     engine.apply();
   }
   EXPECT_EQ(spans, (std::vector<std::vector<int>>{{4, 6}, {1, 9}, {1, 9}, {1, 6}, {1, 1}}));
+}
+
+TEST(SchedulerTest, LongPromptsShareStepsWhereASpanIsLimited) {
+  SchedulerConfig config = small_config();
+  config.max_span = 10;
+  Engine engine(config);
+  engine.add(30, 2);
+  engine.add(25, 2);
+  const std::optional<StepPlan> plan = engine.submit();
+  ASSERT_EQ(plan->sequences.size(), 2U);
+  EXPECT_EQ(plan->sequences[0].num_tokens, 10);
+  EXPECT_EQ(plan->sequences[1].num_tokens, 10);
+  engine.run();
+  EXPECT_EQ(engine.outcomes[1].tokens, engine.reference(1, 2));
+  EXPECT_EQ(engine.outcomes[2].tokens, engine.reference(2, 2));
 }
 
 TEST(SchedulerTest, TakesACommonPrefixFromTheCacheButComputesTheLastToken) {

@@ -79,6 +79,7 @@ TEST_F(ApiServerTest, HealthAndMetricsAreToldWhenConnectionsAreFull) {
   }
   EXPECT_EQ(ask(get("/health")).status, 200);
   EXPECT_EQ(ask(get("/live")).status, 200);
+  EXPECT_EQ(ask("HEAD /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").status, 200);
   EXPECT_EQ(ask(get("/metrics", key)).status, 200);
   EXPECT_EQ(ask(get("/metrics")).status, 401);
   EXPECT_EQ(ask(get("/v1/models", key)).status, 503);

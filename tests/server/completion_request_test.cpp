@@ -1,5 +1,8 @@
 #include "server/completion_request.h"
 
+#include <algorithm>
+#include <ctime>
+
 #include "protocol_fixtures.h"
 
 namespace quire::server {
@@ -213,6 +216,25 @@ TEST(CompletionRequestTest, WhatEveryPromptGetsACopyOfIsBounded) {
   EXPECT_EQ(error.status, 400);
   EXPECT_THAT(error.what(), HasSubstr("1024 entries, and allowed_token_ids, logit_bias and bad_words 4200; "
                                       "at most 998 prompts may have so many"));
+}
+
+// Their words are read once: each of the list's prompts would take as long as all of one request.
+TEST(CompletionRequestTest, ABadWordCostsAListNoMoreThanOnePrompt) {
+  const auto seconds = [](int num_prompts, bool words) {
+    std::string body = R"({"prompt": [[1])";
+    for (int i = 1; i < num_prompts; ++i) body += ",[1]";
+    body += R"(], "min_tokens": 1, "allowed_token_ids": [1, 2], "bad_words": ["a")";
+    for (int i = 0; words && i < 60; ++i)
+      body += ",\"" + std::string(60, static_cast<char>('b' + i % 20)) + "\"";
+    double best = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      const std::clock_t begin = std::clock();  // of this process alone: the machine may be busy
+      EXPECT_EQ(to_engine(parse(body + "]}")).size(), static_cast<std::size_t>(num_prompts));
+      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+    }
+    return best;
+  };
+  EXPECT_LT(seconds(1024, true) - seconds(1024, false), 100 * seconds(1, true));
 }
 
 TEST(CompletionRequestTest, APromptIsHandedOn) {

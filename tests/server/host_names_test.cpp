@@ -18,8 +18,9 @@ TEST(HostNames, AnAuthorityIsAHostAndPerhapsAPort) {
 
 TEST(HostNames, LoopbackIsThisMachine) {
   const HostNames names("127.0.0.1", {});
-  for (const char* host : {"localhost", "LocalHost:8000", "localhost.", "a.b.localhost", "127.0.0.1",
-                           "127.1.2.3:80", "[::1]", "[::1]:8000", "[0:0:0:0:0:0:0:1]", ""})
+  for (const char* host :
+       {"localhost", "LocalHost:8000", "localhost.", "a.b.localhost", "127.0.0.1", "127.1.2.3:80", "[::1]",
+        "[::ffff:127.0.0.1]", "[::1]:8000", "[0:0:0:0:0:0:0:1]", ""})
     EXPECT_TRUE(names.accept(host)) << host;
   for (const char* host : {"example.com", "localhost.example.com", "notlocalhost", "127.0.0.1.example.com",
                            "10.0.0.1", "0.0.0.0", "[::2]", "[fe80::1]", "127.0.0.1x", "."})

@@ -104,8 +104,8 @@ TEST(RequestParser, ReadsOneRequestAfterAnother) {
 
 TEST(RequestParser, TheAbsoluteFormGivesThePath) {
   const HttpLimits limits;
-  for (const auto& [target, path] :
-       {std::pair{"http://h:1/a?b", "/a?b"}, std::pair{"https://h", "/"}, std::pair{"*", "*"}}) {
+  for (const auto& [target, path] : {std::pair{"http://h:1/a?b", "/a?b"}, std::pair{"https://h", "/"},
+                                     std::pair{"HTTP://h?b", "/?b"}, std::pair{"*", "*"}}) {
     RequestParser parser(limits);
     feed(parser, {std::string("OPTIONS ") + target + " HTTP/1.1\r\nHost: a\r\n\r\n"});
     EXPECT_EQ(parser.take().target, path);
@@ -118,6 +118,7 @@ TEST(RequestParser, TheHostIsTheTargetsOrElseTheHeaders) {
       {"GET / HTTP/1.1\r\nHost: A.example:80\r\n\r\n", "A.example:80"},
       {"GET http://t:1/a HTTP/1.1\r\nHost: h\r\n\r\n", "t:1"},
       {"GET https://t?q HTTP/1.1\r\nHost: h\r\n\r\n", "t"},
+      {"GET HTTP://T/a HTTP/1.1\r\nHost: h\r\n\r\n", "T"},
       {"GET http://[::1]:8000/ HTTP/1.1\r\nHost: h\r\n\r\n", "[::1]:8000"},
       {"GET / HTTP/1.0\r\n\r\n", ""}};
   for (const auto& [request, host] : cases) {
