@@ -81,18 +81,22 @@ std::vector<Reference> read_references(const std::filesystem::path& path, int vo
   return references;
 }
 
-// A request for the logits at every position of some tokens.
+// A request for the logits at every position of some tokens. The engine shares it: another one's error may
+// end the pass before it has all.
 class ForcedRun {
  public:
-  ForcedRun(Engine& engine, std::vector<TokenId> tokens) : num_left_(std::min(kBehind, tokens.size())) {
+  static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens) {
+    auto run = std::make_shared<ForcedRun>();
+    run->num_left_ = std::min(kBehind, tokens.size());
     EngineRequest request;
     request.prompt = std::move(tokens);
     request.params.max_tokens = 1;
     request.params.ignore_eos = true;
     request.params.temperature = 0;
     request.prompt_logits = true;
-    request.on_update = [this](const RequestUpdate& update) { take(update); };
+    request.on_update = [run](const RequestUpdate& update) { run->take(update); };
     engine.submit(std::move(request));
+    return run;
   }
 
   void wait_until_under_way() { begun_.get_future().wait(); }
@@ -112,7 +116,7 @@ class ForcedRun {
     if (update.finished) done_.set_value(update.output.error);
   }
 
-  std::size_t num_left_;  // updates until it counts as under way
+  std::size_t num_left_ = 0;  // updates until it counts as under way
   std::vector<float> logits_;
   std::promise<void> begun_;
   std::promise<std::string> done_;
@@ -179,7 +183,7 @@ std::vector<VerifyResult> run_pass(Engine& engine, const std::vector<Reference>&
   const std::size_t num_prompts = references.size();
   const std::size_t num_runs =
       pass.side_by_side ? std::max<std::size_t>(num_prompts, kSideBySide) : num_prompts;
-  std::vector<std::unique_ptr<ForcedRun>> runs;
+  std::vector<std::shared_ptr<ForcedRun>> runs;
   std::vector<VerifyResult> results;
   const auto finish = [&](std::size_t i) {
     VerifyResult result = compare(references[i % num_prompts], runs[i]->logits(), limits);
@@ -193,7 +197,7 @@ std::vector<VerifyResult> run_pass(Engine& engine, const std::vector<Reference>&
     }
   };
   for (std::size_t i = 0; i < num_runs; ++i) {
-    runs.push_back(std::make_unique<ForcedRun>(engine, forced_tokens(references[i % num_prompts])));
+    runs.push_back(ForcedRun::start(engine, forced_tokens(references[i % num_prompts])));
     pass.side_by_side ? runs.back()->wait_until_under_way() : finish(i);
   }
   for (std::size_t i = 0; pass.side_by_side && i < num_runs; ++i) finish(i);

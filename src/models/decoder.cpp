@@ -61,10 +61,20 @@ Tensor rotary_table(const LoadContext& context, const LayerAttention& attention,
 
 // Positions that no layer looks beyond; 0: some layer looks at all.
 int common_window(const DecoderConfig& config) {
-  int largest = config.layers.empty() ? config.attention.window : 1;
-  for (const LayerAttention& layer : config.layers)
-    largest = layer.options.window == 0 || largest == 0 ? 0 : std::max(largest, layer.options.window);
+  if (config.layers.empty()) return config.attention.window;
+  int largest = 0;
+  for (const LayerAttention& layer : config.layers) {
+    if (layer.options.window == 0) return 0;
+    largest = std::max(largest, layer.options.window);
+  }
   return largest;
+}
+
+DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
+  DecoderConfig config = read(model);
+  if (config.experts && config.mlp.activation != Activation::kSilu)
+    model.fail_at("hidden_act", "is no \"silu\", the only activation of routed experts that is supported");
+  return config;
 }
 
 // What a block adds to the residual stream.
@@ -163,7 +173,7 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
     : registration_(
           {architecture,
            [read](const ModelConfig& model) {
-             const DecoderConfig config = read(model);
+             const DecoderConfig config = read_checked(read, model);
              return ModelSpec{.num_layers = config.num_layers,
                               .num_heads = config.attention.num_heads,
                               .num_kv_heads = config.attention.num_kv_heads,
@@ -174,7 +184,7 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
                               .sliding_window = common_window(config)};
            },
            [read, rename](const ModelConfig& model, const LoadContext& context) -> std::unique_ptr<Model> {
-             const DecoderConfig config = read(model);
+             const DecoderConfig config = read_checked(read, model);
              if (!rename) return std::make_unique<DecoderModel>(config, context);
              const std::unique_ptr<WeightSource> renamed = rename(config, context.weights);
              return std::make_unique<DecoderModel>(config, context.with_weights(*renamed));

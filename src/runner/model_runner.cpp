@@ -168,8 +168,8 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& step, const D
                           Stage& stage, Pending& pending) {
   if (graph != nullptr) backend_.replay(*graph->graph);
   const Tensor hidden = graph != nullptr ? graph->hidden : forward(step);
-  // What the graph has computed is read before anything is computed in its place.
-  read_prompts(plan, step, hidden, graph, pending.result);
+  // What a graph has computed is read before it is changed, or anything computed in its place.
+  if (graph != nullptr) read_prompts(plan, step, hidden, graph, pending.result);
   const auto num_sampled = static_cast<std::size_t>(step.sampling.batch.num_rows);
   if (graph != nullptr && num_sampled == plan.sequences.size()) {
     sample(step.sampling, hidden, graph->logits, stage, pending);
@@ -177,6 +177,8 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& step, const D
     const Tensor picked = rows_to_sample(step, hidden);
     sample(step.sampling, picked, {model_->compute_logits(picked), {}}, stage, pending);
   }
+  if (graph != nullptr) return;
+  read_prompts(plan, step, hidden, graph, pending.result);
   pool(plan, hidden, stage, pending);
 }
 

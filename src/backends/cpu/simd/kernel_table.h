@@ -1,0 +1,27 @@
+#pragma once
+
+// All kernels of a translation unit, over the vectors of the vec_*.h that it has included before.
+
+#include "backends/cpu/simd/attention.h"
+#include "backends/cpu/simd/elementwise.h"
+#include "backends/cpu/simd/sampling.h"
+
+namespace quire::simd {
+namespace {
+
+constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare,
+                               decltype(Kernels::linear_panels) linear) {
+  return {.prepare_activations = prepare,
+          .linear_panels = linear,
+          .norm = norm,
+          .activate = activate,
+          .activate_gate = activate_gate,
+          .cap = cap,
+          .prepare_attention = prepare_attention,
+          .attention = attention,
+          .top = top,
+          .race = race};
+}
+
+}  // namespace
+}  // namespace quire::simd
