@@ -25,7 +25,7 @@ ALLOWED = {
     "layers": ["base", "ops"],
     "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
     "scheduler": ["base", "kvcache", "quire"],
-    "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/ids.h", "scheduler/step_plan.h"],
+    "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h", "kvcache/ids.h", "scheduler/step_plan.h"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                "runner", "quire", "backends/registry.h"],
     "inspect": ["base", "http", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",

@@ -33,8 +33,17 @@ void print_table(const Capacity& c) {
              c.config.max_model_len);
   print_text(stdout, "host       {:>14}\n", mib(c.plan.host));
   print_text(stdout, "KV cache   {:>14}   {} tokens in blocks of {}, {} bytes a token\n",
-             mib(c.plan.kv_cache), std::int64_t{c.config.num_blocks} * c.config.block_size,
-             c.config.block_size, c.kv_bytes_per_token());
+             mib(c.plan.kv_cache), c.config.cached_tokens(), c.config.block_size(), c.kv_bytes_per_token());
+  if (const std::vector<Capacity::Group> groups = c.groups(); groups.size() > 1) {
+    for (const Capacity::Group& group : groups)
+      print_text(stdout, "  {:>3} layers {:>12}   of a sequence of {} tokens, {}\n", group.num_layers,
+                 mib(static_cast<std::size_t>(group.bytes_held)), c.config.max_model_len,
+                 group.window == 0
+                     ? "which they hold whole"
+                     : format_text("of which they hold a window of {}, and a step", group.window));
+    print_text(stdout, "  {:.1f} % of it idle, {} layers in a block\n", 100 * c.config.cache.idle_share(),
+               c.config.cache.layers_per_block);
+  }
   if (c.plan.swap_space > 0)
     print_text(stdout, "swap space {:>14}   of the host, beside the total\n", mib(c.plan.swap_space));
   print_text(stdout, "total      {:>14}   {} {}\n\n", mib(c.plan.total()),
@@ -49,6 +58,12 @@ void print_json(const Capacity& c) {
   OrderedJson rows = OrderedJson::array();
   for (const Capacity::Row& row : c.rows)
     rows.push_back({{"length", row.length}, {"sequences", row.sequences}});
+  OrderedJson groups = OrderedJson::array();
+  for (const Capacity::Group& group : c.groups())
+    groups.push_back({{"layers", group.num_layers},
+                      {"window", group.window},
+                      {"lanes", group.num_lanes},
+                      {"bytes_held", group.bytes_held}});
   const OrderedJson object = {
       {"architecture", c.architecture},
       {"dtype", to_string(c.config.dtype)},
@@ -60,6 +75,8 @@ void print_json(const Capacity& c) {
       {"kv_cache_bytes", c.plan.kv_cache},
       {"swap_space_bytes", c.plan.swap_space},
       {"kv_bytes_per_token", c.kv_bytes_per_token()},
+      {"kv_cache_groups", groups},
+      {"kv_cache_idle_share", c.config.cache.idle_share()},
       {"total_bytes", c.plan.total()},
       {"memory_bytes", c.memory},
       {"fits", c.fits()},

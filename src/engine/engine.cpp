@@ -63,8 +63,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
                              .max_num_batched_tokens = config_.max_num_batched_tokens,
                              .max_span = config.long_prefill_token_threshold,
                              .max_model_len = config_.max_model_len,
-                             .sliding_window = config_.spec.sliding_window,
-                             .block_size = config_.block_size,
+                             .layout = config_.cache.layout,
                              .num_blocks = config_.num_blocks,
                              .num_host_blocks = config_.num_host_blocks,
                              .preemption = preemption,
@@ -120,8 +119,8 @@ void Engine::log_plan() const {
   if (ranks_->size() > 1) log_info("{} ranks; of each:", ranks_->size());
   log_info(
       "memory: weights {:.1f} MiB, KV cache {:.1f} MiB for {} tokens, workspace {:.1f} MiB, host {:.1f} MiB",
-      to_mib(plan_.weights), to_mib(plan_.kv_cache), std::int64_t{config_.num_blocks} * config_.block_size,
-      to_mib(plan_.workspace), to_mib(plan_.host));
+      to_mib(plan_.weights), to_mib(plan_.kv_cache), config_.cached_tokens(), to_mib(plan_.workspace),
+      to_mib(plan_.host));
   log_info("at most {} sequences and {} tokens a step, {} tokens a sequence", config_.max_num_seqs,
            config_.max_num_batched_tokens, config_.max_model_len);
 }
@@ -273,10 +272,11 @@ void Engine::finish(SequenceId id, FinishReason reason, const std::string& why) 
 void Engine::poison_new_blocks(const StepPlan& plan) {
   std::vector<BlockId> blocks;
   for (const SequencePlan& sequence : plan.sequences) {
-    int position = sequence.first_new_block * config_.block_size;
-    for (const BlockId block : sequence.new_blocks) {
-      if (position >= sequence.first_position) blocks.push_back(block);
-      position += config_.block_size;
+    const auto num_lanes = config_.cache.layout.windows.size();
+    for (std::size_t i = 0; i < sequence.new_blocks.size(); ++i) {
+      const int row = sequence.first_new_row + static_cast<int>(i / num_lanes);
+      const BlockId block = sequence.new_blocks[i];
+      if (block != kNoBlock && row * config_.block_size() >= sequence.first_position) blocks.push_back(block);
     }
   }
   ranks_->poison(std::move(blocks));
@@ -332,8 +332,12 @@ void Engine::submit_step(StepPlan plan) {
     if (sequence.sample) ++record.decode_tokens;
     if (sequence.start) started.push_back(sequence.sequence);
     const auto first = static_cast<std::uint64_t>(sequence.first_position);
-    record.attention_pairs += attention_pairs(first + tokens, config_.spec.sliding_window) -
-                              attention_pairs(first, config_.spec.sliding_window);
+    for (std::size_t lane = 0; lane < config_.cache.lanes.size(); ++lane) {
+      const int window = config_.cache.layout.windows[lane];
+      const auto num_layers = static_cast<std::uint64_t>(config_.cache.lanes[lane].num_layers);
+      record.attention_pairs +=
+          num_layers * (attention_pairs(first + tokens, window) - attention_pairs(first, window));
+    }
   }
   step.start = std::chrono::steady_clock::now();
   if (!started.empty()) {

@@ -31,7 +31,7 @@ StepPlan copy_plan(int num_blocks) {
 }
 
 // `num_tokens` of a prompt behind `first` others.
-StepPlan prefill_plan(int first, int num_tokens, int block_size) {
+StepPlan prefill_plan(int first, int num_tokens, const CacheLayout& layout) {
   StepPlan plan;
   plan.num_tokens = num_tokens;
   SequencePlan& sequence = plan.sequences.emplace_back();
@@ -39,7 +39,7 @@ StepPlan prefill_plan(int first, int num_tokens, int block_size) {
   sequence.first_position = first;
   sequence.num_tokens = num_tokens;
   sequence.tokens.assign(static_cast<std::size_t>(num_tokens), 0);
-  for (BlockId block = 0; block * block_size < first + num_tokens; ++block)
+  for (BlockId block = 0; block < layout.rows_for(first + num_tokens) * layout.num_lanes(); ++block)
     sequence.new_blocks.push_back(block);
   return plan;
 }
@@ -53,18 +53,19 @@ PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& 
   const int num_blocks = std::min({kMostBlocks, config.num_host_blocks, config.num_blocks});
   costs.block_copied = seconds(ranks, copy_plan(num_blocks)) / num_blocks;
 
-  const auto capacity = static_cast<int>(
-      std::min(std::int64_t{config.num_blocks} * config.block_size, std::int64_t{config.max_model_len}));
+  const CacheLayout& layout = config.cache.layout;
+  const auto capacity =
+      static_cast<int>(std::min(config.cached_tokens(), std::int64_t{config.max_model_len}));
   const int most = std::min({kMostTokens, config.max_num_batched_tokens, capacity});
   int num_tokens = std::min(kFirstTokens, most);
-  double alone = seconds(ranks, prefill_plan(0, num_tokens, config.block_size));
+  double alone = seconds(ranks, prefill_plan(0, num_tokens, layout));
   while (alone < kEnough && num_tokens < most) {
     num_tokens = std::min(2 * num_tokens, most);
-    alone = seconds(ranks, prefill_plan(0, num_tokens, config.block_size));
+    alone = seconds(ranks, prefill_plan(0, num_tokens, layout));
   }
   const int before = capacity - num_tokens;
   if (before >= num_tokens) {
-    const double behind = seconds(ranks, prefill_plan(before, num_tokens, config.block_size));
+    const double behind = seconds(ranks, prefill_plan(before, num_tokens, layout));
     costs.pair = std::max(0.0, behind - alone) / num_tokens / before;
   }
   costs.token = std::max(0.0, alone / num_tokens - 0.5 * num_tokens * costs.pair);

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "kvcache/ids.h"
 
 namespace quire {
 
@@ -24,10 +23,8 @@ void Rank::resolve(std::size_t kv_cache_memory) {
 
 void Rank::warn_of_small_cache() const {
   const int context = config_.max_model_len == 0 ? runtime_.spec.max_model_len : config_.max_model_len;
-  const std::int64_t held = std::int64_t{runtime_.num_blocks} * runtime_.block_size;
-  const int window = runtime_.spec.sliding_window;
-  const bool holds_window = window > 0 && blocks_across(window, runtime_.block_size) <= runtime_.num_blocks;
-  if (held >= context || holds_window) return;
+  const int held = runtime_.cache.layout.longest(runtime_.num_blocks);
+  if (held >= context) return;
   log_warning("the KV cache holds {} tokens, fewer than a context of {} (--kv-cache-memory, --max-model-len)",
               held, context);
 }
@@ -41,11 +38,11 @@ std::string Rank::common() const {
       "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
       "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
       model_.config.architecture(),
-      format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, window {}", spec.num_layers,
+      format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, windows {}", spec.num_layers,
                   spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
-                  spec.sliding_window),
+                  join_text(c.cache.layout.windows, " ")),
       to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
-      c.max_model_len, c.block_size, c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce,
+      c.max_model_len, c.block_size(), c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce,
       c.use_graphs, config_.deterministic);
 }
 

@@ -231,10 +231,11 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
     routed_share = static_cast<double>(shape.top_k) / shape.num_experts;
   }
   // A product with the key and one with the value, in every head.
-  flop_per_attention_pair = 4.0 * config.spec.num_layers * config.num_heads * config.spec.head_dim;
-  kv_bytes_per_token = static_cast<double>(config.block_bytes()) / config.block_size;
+  flop_per_attention_pair = 4.0 * config.num_heads * config.spec.head_dim;
+  kv_bytes_per_pair =
+      static_cast<double>(config.block_bytes()) / config.block_size() / config.cache.layers_per_block;
   for (double* amount : {&flop_per_token, &flop_per_logits, &flop_per_attention_pair, &weight_bytes,
-                         &expert_bytes, &kv_bytes_per_token})
+                         &expert_bytes, &kv_bytes_per_pair})
     *amount *= ranks;
 }
 
@@ -248,7 +249,7 @@ double StepWork::flop(const StepRecord& step) const {
 }
 
 double StepWork::kv_bytes(const StepRecord& step) const {
-  return kv_bytes_per_token * static_cast<double>(step.attention_pairs);
+  return kv_bytes_per_pair * static_cast<double>(step.attention_pairs);
 }
 
 // Of the experts, those that tokens routed at random would meet.

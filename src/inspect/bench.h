@@ -58,7 +58,7 @@ struct StepWork {
   double weight_bytes = 0;  // read by every step
   double expert_bytes = 0;  // of all routed experts
   double routed_share = 0;  // of them, for one token
-  double kv_bytes_per_token = 0;
+  double kv_bytes_per_pair = 0;
 
   StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int ranks = 1);
   double linear_flop(const StepRecord& step) const;

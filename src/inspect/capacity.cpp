@@ -8,7 +8,22 @@
 
 namespace quire {
 std::size_t Capacity::kv_bytes_per_token() const {
-  return config.block_bytes() / static_cast<std::size_t>(config.block_size);
+  return config.block_bytes() * config.cache.lanes.size() / static_cast<std::size_t>(config.block_size());
+}
+
+std::vector<Capacity::Group> Capacity::groups() const {
+  std::vector<Group> groups;
+  for (std::size_t lane = 0; lane < config.cache.lanes.size(); ++lane) {
+    const CacheLayout alone = {.block_size = config.block_size(),
+                               .windows = {config.cache.layout.windows[lane]}};
+    const auto group = static_cast<std::size_t>(config.cache.lanes[lane].group);
+    if (group == groups.size()) groups.push_back({.window = alone.windows.front()});
+    groups[group].num_layers += config.cache.lanes[lane].num_layers;
+    ++groups[group].num_lanes;
+    groups[group].bytes_held += alone.blocks_held(config.max_model_len, config.max_num_batched_tokens) *
+                                static_cast<std::int64_t>(config.block_bytes());
+  }
+  return groups;
 }
 
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
@@ -31,7 +46,7 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
   const std::size_t left = result.memory - std::min(result.memory, fixed);
   const auto blocks = static_cast<std::int64_t>(left / runtime.block_bytes());
   result.kv_cache = static_cast<std::size_t>(blocks) * runtime.block_bytes();
-  result.tokens = blocks * runtime.block_size;
+  result.tokens = blocks / runtime.cache.layout.num_lanes() * runtime.block_size();
   for (const int length : {512, 2048, 8192, 32768, runtime.max_model_len}) {
     if (length > runtime.max_model_len) continue;
     if (length == runtime.max_model_len && !result.rows.empty() && result.rows.back().length == length)

@@ -15,6 +15,14 @@ struct Capacity {
     std::int64_t sequences = 0;  // of that length that the memory has room for
   };
 
+  // Layers that hold equally much of a sequence.
+  struct Group {
+    int num_layers = 0;
+    int window = 0;               // tokens; 0: all
+    int num_lanes = 0;            // blocks for the same tokens in all of them
+    std::int64_t bytes_held = 0;  // of a sequence as long as the context
+  };
+
   std::string architecture;
   std::string device;
   int ranks = 1;  // what follows is of each
@@ -25,7 +33,8 @@ struct Capacity {
   std::int64_t tokens = 0;   // of a KV cache of that size
   std::vector<Row> rows;
 
-  std::size_t kv_bytes_per_token() const;
+  std::size_t kv_bytes_per_token() const;  // of a token that every layer holds
+  std::vector<Group> groups() const;
   bool fits() const { return plan.total() <= memory; }  // as configured
 };
 

@@ -1,6 +1,7 @@
 #include "kvcache/block_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -9,54 +10,89 @@ namespace quire {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : pool_(other.pool_),
-      block_size_(other.block_size_),
+      layout_(other.layout_),
       blocks_(std::exchange(other.blocks_, {})),
-      num_released_(std::exchange(other.num_released_, 0)) {}
+      position_(std::exchange(other.position_, 0)) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(pool_, other.pool_);
-  std::swap(block_size_, other.block_size_);
+  std::swap(layout_, other.layout_);
   std::swap(blocks_, other.blocks_);
-  std::swap(num_released_, other.num_released_);
+  std::swap(position_, other.position_);
   return *this;
 }
 
-void BlockTable::share(BlockId block) {
-  pool_->acquire(block);
-  blocks_.push_back(block);
+std::vector<BlockId> BlockTable::held() const {
+  std::vector<BlockId> held;
+  std::copy_if(blocks_.begin(), blocks_.end(), std::back_inserter(held),
+               [](BlockId block) { return block != kNoBlock; });
+  return held;
 }
 
-void BlockTable::release_front(int count) {
-  for (; num_released_ < count; ++num_released_) {
-    if (num_released_ == size())
-      blocks_.push_back(kNoBlock);
-    else
-      pool_->release(std::exchange(blocks_[static_cast<std::size_t>(num_released_)], kNoBlock));
+int BlockTable::num_held() const {
+  int count = 0;
+  for (int lane = 0; lane < layout_->num_lanes(); ++lane)
+    count += std::max(0, size() - layout_->num_outside(lane, position_));
+  return count;
+}
+
+void BlockTable::share(std::span<const BlockId> row) {
+  const int index = size();
+  for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
+    const bool outside = index < layout_->num_outside(lane, position_);
+    const BlockId block = outside || row.empty() ? kNoBlock : row[static_cast<std::size_t>(lane)];
+    if (!outside) pool_->acquire(block);
+    blocks_.push_back(block);
   }
+}
+
+void BlockTable::append() {
+  const int index = size();
+  for (int lane = 0; lane < layout_->num_lanes(); ++lane)
+    blocks_.push_back(index < layout_->num_outside(lane, position_) ? kNoBlock : pool_->allocate());
+}
+
+void BlockTable::release_outside(int position) {
+  for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
+    const int end = std::min(size(), layout_->num_outside(lane, position));
+    for (int index = layout_->num_outside(lane, position_); index < end; ++index)
+      pool_->release(std::exchange(at(index, lane), kNoBlock));
+  }
+  position_ = std::max(position_, position);
 }
 
 int BlockTable::writable(int first, int wanted) const {
+  const int block_size = layout_->block_size;
   int num_free = pool_->num_free();
-  int index = first / block_size_;
-  for (; index * block_size_ < first + wanted; ++index) {
-    const bool costs_block = index >= size() || shared(index);
-    if (costs_block && num_free-- == 0) break;
+  int index = first / block_size;
+  for (; index * block_size < first + wanted; ++index) {
+    if (index < size()) {
+      const auto blocks = row(index);
+      num_free -= static_cast<int>(
+          std::count_if(blocks.begin(), blocks.end(), [this](BlockId block) { return shared(block); }));
+    } else {
+      num_free -= layout_->num_lanes();
+    }
+    if (num_free < 0) break;
   }
-  return std::clamp(index * block_size_ - first, 0, wanted);
+  return std::clamp(index * block_size - first, 0, wanted);
 }
 
 int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copies) {
-  QUIRE_CHECK(first < last && first / block_size_ <= size(), "positions {} to {} of {} blocks", first, last,
+  const int block_size = layout_->block_size;
+  QUIRE_CHECK(first < last && first / block_size <= size(), "positions {} to {} of {} rows", first, last,
               size());
   int first_changed = size();
-  const int begin = first / block_size_;
-  for (int i = begin; i * block_size_ < last; ++i) {
+  for (int i = first / block_size; i * block_size < last; ++i) {
     if (i == size()) {
-      blocks_.push_back(pool_->allocate());
-    } else if (shared(i)) {
-      BlockId& entry = blocks_[static_cast<std::size_t>(i)];
-      const BlockId from = std::exchange(entry, pool_->allocate());
-      if (first > i * block_size_) copies.push_back({from, entry});
+      append();
+      continue;
+    }
+    for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
+      BlockId& block = at(i, lane);
+      if (!shared(block)) continue;
+      const BlockId from = std::exchange(block, pool_->allocate());
+      if (first > i * block_size) copies.push_back({from, block});
       pool_->release(from);
       first_changed = std::min(first_changed, i);
     }
@@ -65,16 +101,18 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
 }
 
 BlockTable BlockTable::fork() const {
-  BlockTable copy(*pool_, block_size_);
-  copy.release_front(num_released_);
-  for (const BlockId block : held()) copy.share(block);
+  BlockTable copy(*pool_, *layout_);
+  copy.position_ = position_;
+  for (int i = 0; i < size(); ++i) copy.share(row(i));
   return copy;
 }
 
 void BlockTable::clear() {
-  for (; size() > num_released_; blocks_.pop_back()) pool_->release(blocks_.back());
+  for (int i = size() - 1; i >= 0; --i)
+    for (const BlockId block : row(i))
+      if (block != kNoBlock) pool_->release(block);
   blocks_.clear();
-  num_released_ = 0;
+  position_ = 0;
 }
 
 }  // namespace quire

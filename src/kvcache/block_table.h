@@ -1,44 +1,49 @@
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "kvcache/block_pool.h"
+#include "kvcache/cache_layout.h"
 #include "kvcache/ids.h"
 
 namespace quire {
 
-// The blocks that hold one sequence's tokens, in order. Holds one reference to each and gives it back on
-// destruction, the tail first, so that the head (which more prompts begin with) stays cached longer. Blocks
-// that are needed no more are given back from the front; their entries stay, as kNoBlock.
+// The blocks that hold one sequence's tokens: a row for every block_size of them, in order, with a block for
+// every lane. Holds one reference to each and gives it back on destruction, the tail first, so that the head
+// (which more prompts begin with) stays cached longer. Blocks that have left their lane's window are given
+// back from the front; in their places stands kNoBlock.
 class BlockTable {
  public:
-  BlockTable(BlockPool& pool, int block_size) : pool_(&pool), block_size_(block_size) {}
+  // Refers to both.
+  BlockTable(BlockPool& pool, const CacheLayout& layout) : pool_(&pool), layout_(&layout) {}
   ~BlockTable() { clear(); }
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
 
-  std::span<const BlockId> blocks() const { return blocks_; }
-  int size() const { return static_cast<int>(blocks_.size()); }
-  int num_released() const { return num_released_; }  // the first entries, without a block
-  int num_held() const { return size() - num_released_; }
-  std::span<const BlockId> held() const { return blocks().last(static_cast<std::size_t>(num_held())); }
+  int size() const { return static_cast<int>(blocks_.size() / layout_->windows.size()); }  // rows
+  std::span<const BlockId> blocks() const { return blocks_; }  // [size, num_lanes]
+  std::span<const BlockId> row(int index) const { return layout_->row(blocks_, index); }
+  std::vector<BlockId> held() const;
+  int num_held() const;
+  // What no position from here on attends to has been given back.
+  int position() const { return position_; }
 
-  // Appends a block whose contents are already there.
-  void share(BlockId block);
-  // Appends a new block, whose contents are to come. The pool must have it.
-  void append() { blocks_.push_back(pool_->allocate()); }
+  // Appends a row of blocks whose contents are already there; those outside their window are not taken, and
+  // where all are, the row may be empty.
+  void share(std::span<const BlockId> row);
+  // Appends a row of new blocks, whose contents are to come. The pool must have them.
+  void append();
 
-  // Gives back the blocks of the first `count` entries; entries that the table has not yet are added.
-  void release_front(int count);
+  // Gives back the blocks that no position from `position` on attends to; rows to come are without them.
+  void release_outside(int position);
 
   // How many tokens from `first` on, at most `wanted`, could be written now. The positions before `first` are
   // filled.
   int writable(int first, int wanted) const;
-  // Makes the positions [first, last) writable by this table alone: appends blocks, and replaces a shared one
-  // by a copy, which is added to `copies`. Returns the first entry of the table that changed (size() before,
-  // if none did). The pool must have the blocks: see writable().
+  // Makes the positions [first, last) writable by this table alone: appends rows, and replaces shared blocks
+  // by copies, which are added to `copies`. Returns the first row that changed (size() before, if none did).
+  // The pool must have the blocks: see writable().
   int prepare_write(int first, int last, std::vector<BlockCopy>& copies);
 
   // A table of the same blocks; whoever writes first gets a copy.
@@ -46,12 +51,16 @@ class BlockTable {
   void clear();
 
  private:
-  bool shared(int index) const { return pool_->ref_count(blocks_[static_cast<std::size_t>(index)]) > 1; }
+  bool shared(BlockId block) const { return pool_->ref_count(block) > 1; }
+  BlockId& at(int index, int lane) {
+    return blocks_[static_cast<std::size_t>(index) * layout_->windows.size() +
+                   static_cast<std::size_t>(lane)];
+  }
 
   BlockPool* pool_;
-  int block_size_;
+  const CacheLayout* layout_;
   std::vector<BlockId> blocks_;
-  int num_released_ = 0;
+  int position_ = 0;
 };
 
 }  // namespace quire

@@ -5,14 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 
 #include "base/error.h"
 
 namespace quire {
 
-PrefixCache::PrefixCache(const BlockPool& pool, int block_size, std::uint64_t seed, int hash_bits)
-    : pool_(pool), block_size_(static_cast<std::size_t>(block_size)), seed_(seed) {
-  QUIRE_CHECK(block_size > 0 && hash_bits > 0 && hash_bits <= 64);
+PrefixCache::PrefixCache(const BlockPool& pool, const CacheLayout& layout, std::uint64_t seed, int hash_bits)
+    : pool_(pool),
+      layout_(layout),
+      block_size_(static_cast<std::size_t>(layout.block_size)),
+      lane_(static_cast<std::size_t>(layout.farthest_lane())),
+      seed_(seed) {
+  QUIRE_CHECK(block_size_ > 0 && hash_bits > 0 && hash_bits <= 64);
   hash_mask_ = ~std::uint64_t{0} >> (64 - hash_bits);
   const auto num_blocks = static_cast<std::size_t>(pool.num_blocks());
   buckets_.resize(std::bit_ceil(2 * num_blocks), kNoBlock);
@@ -26,43 +31,82 @@ std::uint64_t PrefixCache::salt_of(std::string_view text) const {
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key) const { return find(key, hash(key)); }
 
-std::vector<BlockId> PrefixCache::match(std::span<const TokenId> tokens, std::uint64_t salt) const {
-  std::vector<BlockId> blocks;
+std::vector<PrefixCache::Link> PrefixCache::find_chain(std::span<const TokenId> tokens,
+                                                       std::uint64_t salt) const {
+  std::vector<Link> chain;
   Link parent;
   for (; tokens.size() >= block_size_; tokens = tokens.subspan(block_size_)) {
     const auto found = find({parent, tokens.first(block_size_), salt});
     if (!found) break;
     parent = *found;
-    blocks.push_back(parent.block);
+    chain.push_back(parent);
   }
-  return blocks;
+  return chain;
 }
 
-PrefixCache::Link PrefixCache::insert(BlockId block, const Key& key) {
-  QUIRE_CHECK(pool_.ref_count(block) > 0 && key.tokens.size() == block_size_);
+std::vector<BlockId> PrefixCache::match(std::span<const TokenId> tokens, std::uint64_t salt) const {
+  const std::vector<Link> chain = find_chain(tokens, salt);
+  const int num_lanes = layout_.num_lanes();
+  std::vector<int> first_alive(layout_.windows.size());  // of the rows up to here that have this lane's block
+  int size = 0;
+  for (int end = 1; end <= std::ssize(chain); ++end) {
+    const Entry& last = entry(chain[static_cast<std::size_t>(end - 1)].block);
+    bool fits = true;
+    for (int lane = 0; lane < num_lanes; ++lane) {
+      const auto i = static_cast<std::size_t>(lane);
+      if (i != lane_ && !is_alive(last.row[i])) first_alive[i] = end;
+      fits = fits && first_alive[i] <= layout_.num_outside(lane, end * layout_.block_size);
+    }
+    if (fits) size = end;
+  }
+  std::vector<BlockId> rows;
+  for (int index = 0; index < size; ++index)
+    for (const Link& link : entry(chain[static_cast<std::size_t>(index)].block).row)
+      rows.push_back(link.block);
+  return rows;
+}
+
+std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> row, const Key& key) {
+  QUIRE_CHECK(row.size() == layout_.windows.size() && key.tokens.size() == block_size_);
+  const auto link_of = [this](BlockId block) {
+    QUIRE_CHECK(block == kNoBlock || pool_.ref_count(block) > 0);
+    return block == kNoBlock ? Link{} : link(block);
+  };
   const std::uint64_t key_hash = hash(key);
-  if (const auto found = find(key, key_hash)) return *found;
+  if (const auto found = find(key, key_hash)) {
+    std::vector<Link>& there = entry(found->block).row;
+    for (std::size_t lane = 0; lane < row.size(); ++lane)
+      if (row[lane] != kNoBlock && !is_alive(there[lane])) there[lane] = link_of(row[lane]);
+    return found;
+  }
+  const BlockId block = row[lane_];
+  if (block == kNoBlock) return std::nullopt;
   erase(block);
-  Entry& entry = entries_[static_cast<std::size_t>(block)];
   BlockId& first = buckets_[bucket(key_hash)];
-  entry = {pool_.generation(block), key_hash, key.salt, key.parent, first};
+  Entry& added = entry(block);
+  added = {{}, key_hash, key.salt, key.parent, first};
+  std::transform(row.begin(), row.end(), std::back_inserter(added.row), link_of);
   first = block;
   std::copy(key.tokens.begin(), key.tokens.end(), tokens_.begin() + block * std::ptrdiff_t(block_size_));
   return link(block);
 }
 
 bool PrefixCache::contains(BlockId block) const {
-  const Entry& entry = entries_[static_cast<std::size_t>(block)];
-  return entry.generation != 0 && entry.generation == pool_.generation(block);
+  const Entry& found = entry(block);
+  return !found.row.empty() && is_alive(found.row[lane_]);
 }
 
 void PrefixCache::erase(BlockId block) {
-  Entry& entry = entries_[static_cast<std::size_t>(block)];
-  if (entry.generation == 0) return;
-  BlockId* place = &buckets_[bucket(entry.hash)];
-  while (*place != block) place = &entries_[static_cast<std::size_t>(*place)].next;
-  *place = entry.next;
-  entry = {};
+  Entry& gone = entry(block);
+  if (gone.row.empty()) return;
+  BlockId* place = &buckets_[bucket(gone.hash)];
+  while (*place != block) place = &entry(*place).next;
+  *place = gone.next;
+  gone = {};
+}
+
+void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t salt) {
+  for (const Link& link : find_chain(tokens, salt)) erase(link.block);
 }
 
 void PrefixCache::clear() {
@@ -72,12 +116,12 @@ void PrefixCache::clear() {
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {
   for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock;) {
-    const Entry& entry = entries_[static_cast<std::size_t>(block)];
-    if (entry.hash == key_hash && entry.parent == key.parent && entry.salt == key.salt && contains(block) &&
+    const Entry& other = entry(block);
+    if (other.hash == key_hash && other.parent == key.parent && other.salt == key.salt && contains(block) &&
         std::equal(key.tokens.begin(), key.tokens.end(), tokens(block).begin())) {
       return link(block);
     }
-    block = entry.next;
+    block = other.next;
   }
   return std::nullopt;
 }
@@ -96,8 +140,7 @@ std::span<const TokenId> PrefixCache::tokens(BlockId block) const {
 void PrefixCache::check() const {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
     if (!contains(block)) continue;
-    const Entry& entry = entries_[static_cast<std::size_t>(block)];
-    const auto found = find({entry.parent, tokens(block), entry.salt});
+    const auto found = find({entry(block).parent, tokens(block), entry(block).salt});
     QUIRE_CHECK(found == link(block), "the entry of block {} is not found by its key", block);
   }
 }

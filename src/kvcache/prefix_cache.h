@@ -7,14 +7,17 @@
 #include <vector>
 
 #include "kvcache/block_pool.h"
+#include "kvcache/cache_layout.h"
 #include "kvcache/ids.h"
 
 namespace quire {
 
-// Finds full blocks by what they hold: the block before them, their tokens and a salt that separates domains.
-// A hash only narrows the search; a hit has been compared in full. An entry lives exactly as long as its
-// block's contents: when the pool allocates the block anew, its generation changes, and with it go the entry
-// and everything that names the block as its parent. Holds no references. Not thread-safe.
+// Finds the blocks of full rows by what they hold: the row before them, their tokens and a salt that
+// separates domains. A hash only narrows the search; a hit has been compared in full. The block of the lane
+// that looks back farthest stands for its row: an entry lives exactly as long as that block's contents. When
+// the pool allocates the block anew, its generation changes, and with it go the entry and everything that
+// names the block as its parent. The blocks of the other lanes may go before it; then no prefix is hit that
+// needs them. Holds no references. Not thread-safe.
 class PrefixCache {
  public:
   // One block's contents, for ever; the default stands before the first block.
@@ -30,22 +33,27 @@ class PrefixCache {
     std::uint64_t salt = 0;
   };
 
-  // `seed` keys the hash, so that nobody outside can construct collisions. Fewer `hash_bits` force collisions
-  // in tests.
-  PrefixCache(const BlockPool& pool, int block_size, std::uint64_t seed, int hash_bits = 64);
+  // Refers to pool and layout. `seed` keys the hash, so that nobody outside can construct collisions. Fewer
+  // `hash_bits` force collisions in tests.
+  PrefixCache(const BlockPool& pool, const CacheLayout& layout, std::uint64_t seed, int hash_bits = 64);
 
   // The salt that stands for a text: 0 for none.
   std::uint64_t salt_of(std::string_view text) const;
   std::optional<Link> find(const Key& key) const;
-  // The longest run of cached blocks that `tokens` begins with.
+  // The rows of the longest prefix of `tokens` behind which every lane has the blocks of its window: [n,
+  // num_lanes], whatever stands outside of the windows.
   std::vector<BlockId> match(std::span<const TokenId> tokens, std::uint64_t salt) const;
-  // Records that `block`, which somebody holds, has these contents. Returns what children are to name as
-  // their parent: `block`, or the one that was there with the same contents, which stays.
-  Link insert(BlockId block, const Key& key);
-  Link link(BlockId block) const { return {block, pool_.generation(block)}; }
+  // Records that the blocks of a row, which somebody holds, have these contents; kNoBlock: there is none in
+  // this lane. Returns what children are to name as their parent: this row, or the one that was there with
+  // the same contents, which stays, and gets what it has lost. None where nothing stands for the row.
+  std::optional<Link> insert(std::span<const BlockId> row, const Key& key);
+  // What stands for a row that is there.
+  Link link(std::span<const BlockId> row) const { return link(row[lane_]); }
 
   bool contains(BlockId block) const;
   void erase(BlockId block);
+  // Every row that `tokens` begins with.
+  void erase_chain(std::span<const TokenId> tokens, std::uint64_t salt);
   void clear();
 
   // Throws InternalError unless every living entry is found by its own key.
@@ -53,7 +61,7 @@ class PrefixCache {
 
  private:
   struct Entry {
-    std::uint64_t generation = 0;  // of the block at insertion; 0: no entry
+    std::vector<Link> row;  // by lane; empty: no entry
     std::uint64_t hash = 0;
     std::uint64_t salt = 0;
     Link parent;
@@ -63,10 +71,19 @@ class PrefixCache {
   std::uint64_t hash(const Key& key) const;
   std::size_t bucket(std::uint64_t key_hash) const { return key_hash & (buckets_.size() - 1); }
   std::optional<Link> find(const Key& key, std::uint64_t key_hash) const;
+  std::vector<Link> find_chain(std::span<const TokenId> tokens, std::uint64_t salt) const;
+  bool is_alive(const Link& link) const {
+    return link.block != kNoBlock && link.generation == pool_.generation(link.block);
+  }
+  Link link(BlockId block) const { return {block, pool_.generation(block)}; }
+  const Entry& entry(BlockId block) const { return entries_[static_cast<std::size_t>(block)]; }
+  Entry& entry(BlockId block) { return entries_[static_cast<std::size_t>(block)]; }
   std::span<const TokenId> tokens(BlockId block) const;
 
   const BlockPool& pool_;
+  const CacheLayout& layout_;
   std::size_t block_size_;
+  std::size_t lane_;  // whose block stands for its row
   std::uint64_t seed_;
   std::uint64_t hash_mask_;
   std::vector<BlockId> buckets_;  // the first block of each chain; a power of two of them

@@ -42,20 +42,20 @@ class StateDeclarations {
 // A layer's state in a step.
 struct LayerState {
   const KvCacheLayer& cache;
-  const AttentionBatch& batch;  // of its group
+  const AttentionBatch& batch;  // of its lane
 };
 
 // One step, as every layer sees it.
 struct Step {
   Tensor token_ids;                         // i32 [tokens]
   Tensor positions;                         // i32 [tokens]
-  std::span<const AttentionBatch> batches;  // by group
+  std::span<const AttentionBatch> batches;  // by lane of the cache
   std::span<const KvCacheLayer> caches;     // by StateId
-  std::span<const int> group_of;            // by StateId
+  std::span<const int> lane_of;             // by StateId
 
   LayerState state(StateId id) const {
     const auto i = static_cast<std::size_t>(id);
-    return {caches[i], batches[static_cast<std::size_t>(group_of[i])]};
+    return {caches[i], batches[static_cast<std::size_t>(lane_of[i])]};
   }
 };
 

@@ -59,17 +59,6 @@ Tensor rotary_table(const LoadContext& context, const LayerAttention& attention,
   return table;
 }
 
-// Positions that no layer looks beyond; 0: some layer looks at all.
-int common_window(const DecoderConfig& config) {
-  if (config.layers.empty()) return config.attention.window;
-  int largest = 0;
-  for (const LayerAttention& layer : config.layers) {
-    if (layer.options.window == 0) return 0;
-    largest = std::max(largest, layer.options.window);
-  }
-  return largest;
-}
-
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
   DecoderConfig config = read(model);
   if (config.experts && config.mlp.activation != Activation::kSilu)
@@ -180,8 +169,7 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
                               .head_dim = config.attention.head_dim,
                               .hidden_size = config.hidden_size,
                               .vocab_size = config.vocab_size,
-                              .max_model_len = config.max_positions,
-                              .sliding_window = common_window(config)};
+                              .max_model_len = config.max_positions};
            },
            [read, rename](const ModelConfig& model, const LoadContext& context) -> std::unique_ptr<Model> {
              const DecoderConfig config = read_checked(read, model);

@@ -18,8 +18,7 @@ struct ModelSpec {
   int head_dim = 0;
   int hidden_size = 0;
   int vocab_size = 0;
-  int max_model_len = 0;   // positions the model was made for
-  int sliding_window = 0;  // tokens a position attends to in every layer, itself included; 0: all, in some
+  int max_model_len = 0;  // positions the model was made for
 };
 
 // A model family: queues a step's ops on its backend. Holds no state but weights and activations.

@@ -31,7 +31,7 @@ class AttentionPlan {
   virtual ~AttentionPlan() = default;
 };
 
-// Which tokens a step computes and where their keys and values live in a group of layers. All tensors are
+// Which tokens a step computes and where their keys and values live in a lane of the cache. All tensors are
 // int32 on the backend's device. Sequence i owns the query rows [query_starts[i], query_starts[i + 1]),
 // the last ones of its seq_lens[i] tokens.
 struct AttentionBatch {

@@ -10,13 +10,13 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
     : backend_(backend), config_(config), sampling_(backend, config) {
   staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
   for (const StateSpec& group : groups) {
-    shapes_.push_back({group.num_heads, group.num_kv_heads, group.head_dim, config.block_size,
+    shapes_.push_back({group.num_heads, group.num_kv_heads, group.head_dim, config.block_size(),
                        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len,
                        group.window});
     workspaces_.push_back(allocate_workspace(backend, backend.attention_workspace_bytes(shapes_.back())));
   }
-  const std::int64_t rows = config.max_num_seqs;
-  const std::int64_t cols = config.max_blocks_per_sequence();
+  const std::int64_t rows = table_row(config.cache.layout.num_lanes(), 0);
+  const std::int64_t cols = config.max_table_rows();
   host_tables_.resize(static_cast<std::size_t>(rows * cols));
   table_buffer_ = backend.allocate(host_tables_.size() * sizeof(BlockId), MemoryKind::kDevice);
   block_tables_ = Tensor(table_buffer_.data(), DType::kI32, {rows, cols}, backend.device());
@@ -25,35 +25,35 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
 std::size_t BatchBuilder::staging_bytes() const {
   const auto tokens = static_cast<std::size_t>(config_.max_num_batched_tokens);
   const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
-  const std::size_t token_arrays = 4 * tokens * sizeof(std::int32_t);
+  const auto lanes = static_cast<std::size_t>(config_.cache.layout.num_lanes());
+  const std::size_t token_arrays = (3 + lanes) * tokens * sizeof(std::int32_t);
   const std::size_t sequence_arrays = 4 * (sequences + 1) * sizeof(std::int32_t);
-  // Every slot could get a whole table of cached blocks.
-  const std::size_t tables =
-      3 * sequences * static_cast<std::size_t>(config_.max_blocks_per_sequence()) * sizeof(std::int32_t);
-  const std::size_t copies = sequences * sizeof(BlockCopy);  // of the block that a sequence writes next
+  // Every slot could get all the blocks that it can hold from the cache.
+  const std::size_t tables = 3 * sequences *
+                             static_cast<std::size_t>(config_.max_blocks_held(config_.max_model_len)) *
+                             sizeof(std::int32_t);
+  const std::size_t copies = lanes * sequences * sizeof(BlockCopy);  // of the row that a sequence writes next
   const std::size_t swaps = 2 * static_cast<std::size_t>(config_.num_host_blocks) * sizeof(BlockCopy);
-  constexpr std::size_t kAlignmentSlack = 64 * 16;
-  return token_arrays + sequence_arrays + tables + copies + swaps + kAlignmentSlack +
+  const std::size_t alignment_slack = 64 * (16 + lanes);
+  return token_arrays + sequence_arrays + tables + copies + swaps + alignment_slack +
          sampling_.staging_bytes();
-}
-
-BlockId BatchBuilder::block_of(int slot, int position) const {
-  const std::int64_t index =
-      std::int64_t{slot} * config_.max_blocks_per_sequence() + position / config_.block_size;
-  return host_tables_[static_cast<std::size_t>(index)];
 }
 
 void BatchBuilder::record_changes(const StepPlan& plan) {
   changes_.clear();
+  const int num_lanes = config_.cache.layout.num_lanes();
   for (const SequencePlan& sequence : plan.sequences) {
     if (sequence.start) sampling_.start(sequence);
-    int index = sequence.first_new_block;
-    QUIRE_CHECK(index + static_cast<int>(sequence.new_blocks.size()) <= config_.max_blocks_per_sequence());
-    for (const BlockId block : sequence.new_blocks) {
-      host_tables_[static_cast<std::size_t>(sequence.slot) * config_.max_blocks_per_sequence() + index] =
-          block;
-      changes_.insert(changes_.end(), {sequence.slot, index, block});
-      ++index;
+    const auto num_rows = static_cast<int>(sequence.new_blocks.size()) / num_lanes;
+    QUIRE_CHECK(sequence.first_new_row + num_rows <= config_.max_table_rows());
+    auto block = sequence.new_blocks.begin();
+    for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
+      for (int lane = 0; lane < num_lanes; ++lane, ++block) {
+        if (*block == kNoBlock) continue;
+        const std::int64_t place = table_row(lane, sequence.slot);
+        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
+        changes_.insert(changes_.end(), {static_cast<std::int32_t>(place), row, *block});
+      }
     }
   }
 }
@@ -63,11 +63,9 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   AttentionBatch batch;
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
-  batch.block_tables = block_tables_;
   const auto ids = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.token_ids);
   const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_slots);
   const auto positions = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.positions);
-  const auto slots = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.slot_mapping);
   const auto starts = staging.take<std::int32_t>(DType::kI32, batch.num_sequences + 1, batch.query_starts);
   const auto lengths = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.seq_lens);
   const auto rows = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.table_rows);
@@ -88,7 +86,6 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
       ids[token] = given ? sequence.tokens[static_cast<std::size_t>(i)] : 0;
       sources[token] = given ? -1 : sequence.slot;
       positions[token] = position;
-      slots[token] = block_of(sequence.slot, position) * config_.block_size + position % config_.block_size;
     }
   }
   QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
@@ -99,17 +96,43 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   for (std::size_t s = plan.sequences.size(); s < lengths.size(); ++s, ++token) {  // padding
     starts[s] = static_cast<std::int32_t>(token);
     rows[s] = lengths[s] = ids[token] = positions[token] = 0;
-    sources[token] = slots[token] = -1;
+    sources[token] = -1;
   }
   starts[lengths.size()] = static_cast<std::int32_t>(token);
-  tensors.batches.assign(shapes_.size(), batch);
-  for (std::size_t group = 0; group < shapes_.size(); ++group)
-    tensors.batches[group].workspace = workspace_of(workspaces_[group]);
+  tensors.batches.assign(config_.cache.lanes.size(), batch);
+  for (int lane = 0; lane < config_.cache.layout.num_lanes(); ++lane)
+    build_slots(plan, lane, staging, tensors.batches[static_cast<std::size_t>(lane)]);
 }
 
+// Where the tokens' keys and values are written, and read.
+void BatchBuilder::build_slots(const StepPlan& plan, int lane, StagingArea& staging,
+                               AttentionBatch& batch) const {
+  const int block_size = config_.block_size();
+  const auto group = static_cast<std::size_t>(config_.cache.lanes[static_cast<std::size_t>(lane)].group);
+  batch.workspace = workspace_of(workspaces_[group]);
+  batch.block_tables = block_tables_.rows(table_row(lane, 0), config_.max_num_seqs);
+  const auto slots = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.slot_mapping);
+  auto slot = slots.begin();
+  for (const SequencePlan& sequence : plan.sequences) {
+    const BlockId* table =
+        &host_tables_[static_cast<std::size_t>(table_row(lane, sequence.slot) * config_.max_table_rows())];
+    for (int i = 0; i < sequence.num_tokens; ++i, ++slot) {
+      const int position = sequence.first_position + i;
+      *slot = table[position / block_size] * block_size + position % block_size;
+    }
+  }
+  std::fill(slot, slots.end(), -1);  // padding
+}
+
+// Lanes of a group differ in their block tables alone, which no plan looks at.
 void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
-  for (std::size_t group = 0; group < batches.size(); ++group)
-    batches[group].plan = ops::plan_attention(backend_, batches[group], shapes_[group]);
+  const std::vector<CacheShape::Lane>& lanes = config_.cache.lanes;
+  for (std::size_t lane = 0; lane < batches.size(); ++lane) {
+    const bool planned = lane > 0 && lanes[lane].group == lanes[lane - 1].group;
+    const AttentionShape& shape = shapes_[static_cast<std::size_t>(lanes[lane].group)];
+    batches[lane].plan =
+        planned ? batches[lane - 1].plan : ops::plan_attention(backend_, batches[lane], shape);
+  }
 }
 
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {

@@ -12,7 +12,7 @@ namespace quire {
 
 // A step plan as tensors on the device.
 struct StepTensors {
-  std::vector<AttentionBatch> batches;  // by group of layers
+  std::vector<AttentionBatch> batches;  // by lane of the cache
   Tensor token_ids;                     // i32 [tokens]
   Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
@@ -34,7 +34,7 @@ class BatchBuilder {
   // on min_rows alone.
   StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
 
-  // Lets the backend plan the attention of every group.
+  // Lets the backend plan the attention of every group, for all its lanes.
   void plan_attention(std::span<AttentionBatch> batches) const;
 
   SamplingBuilder& sampling() { return sampling_; }
@@ -48,7 +48,11 @@ class BatchBuilder {
   void record_changes(const StepPlan& plan);
   std::size_t staging_bytes() const;
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
-  BlockId block_of(int slot, int position) const;
+  void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
+  // Where the first of a slot's blocks in a lane stands in the tables.
+  std::int64_t table_row(int lane, int slot) const {
+    return std::int64_t{lane} * config_.max_num_seqs + slot;
+  }
 
   Backend& backend_;
   const RuntimeConfig& config_;
@@ -56,7 +60,7 @@ class BatchBuilder {
   Buffer staging_device_;
   std::vector<Buffer> workspaces_;  // of attention, by group
   Buffer table_buffer_;
-  Tensor block_tables_;                // i32 [max_num_seqs, max_blocks_per_sequence]
+  Tensor block_tables_;                // i32 [lanes * max_num_seqs, max_table_rows]
   std::vector<BlockId> host_tables_;   // the same, on the host
   std::vector<std::int32_t> changes_;  // of this plan: (slot, index, block) triples
   SamplingBuilder sampling_;

@@ -89,6 +89,19 @@ class ShapesOnly final : public WeightSource {
 
 }  // namespace
 
+StateDeclarations declare_states(Backend& backend, Communicator& comm, const RuntimeConfig& config,
+                                 const ModelConfig& model) {
+  MemoryPlan plan;
+  PlanningBackend planning(backend, plan);
+  ShapesOnly shapes;
+  Workspace workspace(planning, config.max_num_batched_tokens);
+  StateDeclarations states;
+  find_model_family(model.architecture())
+      .load(model, {planning, comm, shapes, workspace, states, config.dtype, config.max_output_rows(),
+                    config.max_model_len});
+  return states;
+}
+
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
                        const ModelConfig& model) {
   MemoryPlan plan;

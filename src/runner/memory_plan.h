@@ -34,6 +34,10 @@ struct MemoryPlan {
   std::size_t total() const { return weights + kv_cache + workspace + host; }
 };
 
+// What the model's layers declare on this rank; `config` is without its cache. No weight is read.
+StateDeclarations declare_states(Backend& backend, Communicator& comm, const RuntimeConfig& config,
+                                 const ModelConfig& model);
+
 // Builds the runner on a backend that counts and allocates nothing; no weight is read.
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
                        const ModelConfig& model);

@@ -60,6 +60,11 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   const auto bytes_of = [&](int blocks) { return config.block_bytes() * static_cast<std::size_t>(blocks); };
   cache_buffer_ = backend.allocate(bytes_of(config.num_blocks), MemoryKind::kDevice);
   cache_ = cache_layers(cache_buffer_, config.num_blocks);
+  QUIRE_CHECK(states_.group_of().size() == config.cache.places.size());
+  for (const CacheShape::Place& place : config.cache.places) {
+    caches_.push_back(cache_[static_cast<std::size_t>(place.index)]);
+    lane_of_.push_back(place.lane);
+  }
   if (config.num_host_blocks > 0) {
     host_cache_buffer_ = backend.allocate(bytes_of(config.num_host_blocks), MemoryKind::kHost);
     host_cache_ = cache_layers(host_cache_buffer_, config.num_host_blocks);
@@ -80,20 +85,17 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   }
 }
 
-// In memory: [layers][blocks][kv heads][keys, values][block_size][head_dim].
+// In memory: [layers of a block][blocks][kv heads][keys, values][block_size][head_dim].
 std::vector<KvCacheLayer> ModelRunner::cache_layers(const Buffer& buffer, int num_blocks) const {
   const RuntimeConfig& c = config_;
-  const std::int64_t half = std::int64_t{c.block_size} * c.spec.head_dim;
+  const std::int64_t half = std::int64_t{c.block_size()} * c.spec.head_dim;
   const std::int64_t layer = std::int64_t{num_blocks} * c.num_kv_heads * 2 * half;
-  for (const StateSpec& group : states_.groups())
-    QUIRE_CHECK(group.num_kv_heads == c.num_kv_heads && group.head_dim == c.spec.head_dim);
-  QUIRE_CHECK(std::ssize(states_.group_of()) == c.spec.num_layers);
   std::vector<KvCacheLayer> layers;
-  for (int i = 0; i < c.spec.num_layers; ++i) {
+  for (int i = 0; i < c.cache.layers_per_block; ++i) {
     const auto half_at = [&](std::int64_t offset) {
       auto* data = static_cast<std::byte*>(buffer.data()) +
                    static_cast<std::size_t>(i * layer + offset) * size_of(c.dtype);
-      return Tensor(data, c.dtype, {num_blocks, c.num_kv_heads, c.block_size, c.spec.head_dim},
+      return Tensor(data, c.dtype, {num_blocks, c.num_kv_heads, c.block_size(), c.spec.head_dim},
                     buffer.device())
           .with_strides({c.num_kv_heads * 2 * half, 2 * half, c.spec.head_dim, 1});
     };
@@ -193,7 +195,7 @@ Tensor ModelRunner::forward(const StepTensors& tensors) {
   ops::fill_tokens(backend_, tensors.token_ids, tensors.source_slots, last_tokens_);
   std::vector<AttentionBatch> batches = tensors.batches;
   batch_builder_.plan_attention(batches);
-  return model_->forward({tensors.token_ids, batches.front().positions, batches, cache_, states_.group_of()});
+  return model_->forward({tensors.token_ids, batches.front().positions, batches, caches_, lane_of_});
 }
 
 Tensor ModelRunner::rows_to_sample(const StepTensors& step, const Tensor& hidden) {
@@ -377,7 +379,7 @@ StepResult ModelRunner::collect() {
 }
 
 void ModelRunner::poison_block(BlockId block) {
-  const auto layers = static_cast<std::size_t>(config_.spec.num_layers);
+  const auto layers = static_cast<std::size_t>(config_.cache.layers_per_block);
   const std::size_t bytes = config_.block_bytes() / layers;
   std::vector<std::uint8_t> nan(bytes, 0xFF);  // in every float type
   const auto size = static_cast<std::int64_t>(bytes);

@@ -102,7 +102,9 @@ class ModelRunner {
   StateDeclarations states_;
   std::unique_ptr<Model> model_;
   Buffer cache_buffer_;
-  std::vector<KvCacheLayer> cache_;  // by StateId
+  std::vector<KvCacheLayer> cache_;   // the layers of a block
+  std::vector<KvCacheLayer> caches_;  // those of them that are the model's layers', by StateId
+  std::vector<int> lane_of_;          // by StateId
   Buffer host_cache_buffer_;
   std::vector<KvCacheLayer> host_cache_;  // swap space; none: no layers
   BatchBuilder batch_builder_;

@@ -45,12 +45,12 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
   if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1)) {
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
   }
-  runtime.num_blocks = 1;
+  runtime.num_blocks = runtime.cache.layout.num_lanes();
   const MemoryPlan plan = plan_memory(backend, comm, runtime, model);
   const std::size_t fixed = backend.used_memory() + kDriverReserve + plan.weights + plan.workspace;
   const auto allowed =
       static_cast<std::size_t>(config.gpu_memory_utilization * static_cast<double>(backend.total_memory()));
-  if (fixed + runtime.block_bytes() > allowed) {
+  if (fixed + plan.kv_cache > allowed) {
     fail(
         "{} MiB are needed before the first block of KV cache ({} MiB weights, {} MiB in use already); "
         "gpu-memory-utilization {} of {} MiB is {} MiB",
@@ -75,11 +75,13 @@ std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config
 
 std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   const std::size_t blocks = bytes / runtime.block_bytes();
-  if (blocks == 0) {
-    fail("kv-cache-memory of {} bytes holds no block; one takes {} bytes", bytes, runtime.block_bytes());
+  const auto lanes = static_cast<std::size_t>(runtime.cache.layout.num_lanes());
+  if (blocks < lanes) {
+    fail("kv-cache-memory of {} bytes does not hold {} tokens; they take {} bytes", bytes,
+         runtime.block_size(), lanes * runtime.block_bytes());
   }
   // Slot numbers (block * block_size + offset) are int32.
-  return std::min(blocks, static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size));
+  return std::min(blocks, static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size()));
 }
 
 int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
@@ -104,15 +106,12 @@ int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
 }  // namespace
 
 std::size_t RuntimeConfig::block_bytes() const {
-  return std::size_t{2} * spec.num_layers * num_kv_heads * block_size * spec.head_dim * size_of(dtype);
+  return std::size_t{2} * cache.layers_per_block * num_kv_heads * block_size() * spec.head_dim *
+         size_of(dtype);
 }
 
-int RuntimeConfig::max_blocks_per_sequence() const { return (max_model_len + block_size - 1) / block_size; }
-
-int RuntimeConfig::max_blocks_held(int length) const {
-  const int all = (length + block_size - 1) / block_size;
-  if (spec.sliding_window == 0 || spec.sliding_window >= length) return all;
-  return std::min(all, blocks_across(spec.sliding_window - 1 + max_num_batched_tokens, block_size));
+std::int64_t RuntimeConfig::cached_tokens() const {
+  return std::int64_t{num_blocks} / cache.layout.num_lanes() * block_size();
 }
 
 int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
@@ -136,10 +135,9 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
           ? (on_cpu ? 2048 : 8192)
           : in_range("max-num-batched-tokens", config.max_num_batched_tokens, 1, 1 << 20);
   runtime.use_graphs = backend.has_graphs() && !config.enforce_eager;
-  runtime.block_size = in_range("block-size", config.block_size, 8, 256);
-  if ((runtime.block_size & (runtime.block_size - 1)) != 0) {
-    fail("block-size is {}; it must be a power of two from 8 to 256", runtime.block_size);
-  }
+  const int block_size = in_range("block-size", config.block_size, 8, 256);
+  if ((block_size & (block_size - 1)) != 0)
+    fail("block-size is {}; it must be a power of two from 8 to 256", block_size);
   // No position has more tokens than the vocabulary.
   runtime.max_logprobs =
       std::min(in_range("max-logprobs", config.max_logprobs, 0, kMaxTopLogprobs), runtime.spec.vocab_size);
@@ -148,16 +146,14 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
+  runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size);
   const std::size_t blocks = affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
-  const auto cached_tokens = static_cast<int>(blocks) * runtime.block_size;
-  const int window = runtime.spec.sliding_window;
-  const bool holds_window = window > 0 && window <= cached_tokens &&
-                            blocks_across(window, runtime.block_size) <= static_cast<int>(blocks);
-  if (config.max_model_len == 0 && !holds_window)
-    runtime.max_model_len = std::min(runtime.max_model_len, cached_tokens);
-  const std::size_t wanted =
-      static_cast<std::size_t>(runtime.max_num_seqs) * runtime.max_blocks_held(runtime.max_model_len);
+  if (config.max_model_len == 0)
+    runtime.max_model_len =
+        std::min(runtime.max_model_len, runtime.cache.layout.longest(static_cast<int>(blocks)));
+  const auto wanted = static_cast<std::size_t>(runtime.max_num_seqs) *
+                      static_cast<std::size_t>(runtime.max_blocks_held(runtime.max_model_len));
   runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);
   runtime.num_host_blocks = swap_blocks(runtime, config);
   return runtime;

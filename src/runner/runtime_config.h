@@ -2,6 +2,7 @@
 
 #include "models/model.h"
 #include "quire/engine_config.h"
+#include "runner/cache_shape.h"
 
 namespace quire {
 
@@ -12,7 +13,7 @@ struct RuntimeConfig {
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
   int max_model_len = 0;
-  int block_size = 0;
+  CacheShape cache;
   int num_blocks = 0;
   int num_host_blocks = 0;  // swap space
   int max_logprobs = 0;     // of a position
@@ -20,11 +21,15 @@ struct RuntimeConfig {
   int num_kv_heads = 0;     // on one rank
   bool use_graphs = false;
 
-  std::size_t block_bytes() const;  // keys and values of one block, over all layers of one rank
-  int max_blocks_per_sequence() const;
-  // Blocks that a sequence holds at most until it has `length` tokens: where there is a window, its own and
-  // those of one step in flight.
-  int max_blocks_held(int length) const;
+  int block_size() const { return cache.layout.block_size; }
+  std::size_t block_bytes() const;     // keys and values of one block, over its layers on one rank
+  std::int64_t cached_tokens() const;  // that the whole cache holds in every lane
+  int max_table_rows() const { return cache.layout.rows_for(max_model_len); }
+  // Blocks that a sequence holds at most until it has `length` tokens: in windows, what they hold and what
+  // one step in flight does.
+  std::int64_t max_blocks_held(int length) const {
+    return cache.layout.blocks_held(length, max_num_batched_tokens);
+  }
   int max_output_rows() const;  // positions of one step that may want logits
 };
 

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "messages hold numbers
 static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float>::is_iec559);
 
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
-constexpr std::uint32_t kVersion = 1;            // of the fields below: any change of them takes a new one
+constexpr std::uint32_t kVersion = 2;            // of the fields below: any change of them takes a new one
 
 // What is sent as its bytes in memory.
 template <typename T>
@@ -54,9 +54,9 @@ constexpr void fields(Archive& archive, MaybeConst<SamplingState> auto& state) {
 
 template <typename Archive>
 constexpr void fields(Archive& archive, MaybeConst<SequencePlan> auto& plan) {
-  auto& [sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_block,
+  auto& [sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
          new_blocks, output, next_token, sample, mask_stop] = plan;
-  archive(sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_block,
+  archive(sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
           new_blocks, output, next_token, sample, mask_stop);
 }
 

@@ -12,25 +12,24 @@
 namespace quire {
 namespace {
 
-constexpr int kMaxModelLen = 1 << 30;  // so that sums of a few lengths stay integers
-
 SchedulerConfig validated(SchedulerConfig config) {
   if (config.max_num_seqs < 1) fail("max-num-seqs is {}; it must be at least 1", config.max_num_seqs);
   if (config.max_num_batched_tokens < 1)
     fail("max-num-batched-tokens is {}; it must be at least 1", config.max_num_batched_tokens);
   if (config.max_span < 0)
     fail("long-prefill-token-threshold is {}; it must be at least 1, or 0 for no limit", config.max_span);
-  if (config.max_model_len < 2 || config.max_model_len > kMaxModelLen)
+  constexpr int kMostTokens = CacheLayout::kMaxTokens;
+  if (config.max_model_len < 2 || config.max_model_len > kMostTokens)
     fail("max-model-len is {}; it must be from 2, a prompt token and an output token, to {}",
-         config.max_model_len, kMaxModelLen);
-  const int size = config.block_size;
+         config.max_model_len, kMostTokens);
+  const int size = config.layout.block_size;
   if (size < 8 || size > 256 || (size & (size - 1)) != 0)
     fail("block-size is {}; it must be a power of two from 8 to 256", size);
   if (config.num_host_blocks < 0)
     fail("{} blocks of host memory; there can be none below 0", config.num_host_blocks);
-  if (config.sliding_window < 0 || config.sliding_window > kMaxModelLen)
-    fail("a sliding window of {} tokens; it must be from 1 to {}, or 0 for none", config.sliding_window,
-         kMaxModelLen);
+  for (const int window : config.layout.windows)
+    if (window < 0 || window > kMostTokens)
+      fail("a sliding window of {} tokens; it must be from 1 to {}, or 0 for none", window, kMostTokens);
   if (config.num_blocks < 1) fail("the KV cache has no room for a block of {} tokens", size);
   if (!config.hash_seed) {
     std::random_device device;
@@ -43,18 +42,12 @@ SchedulerConfig validated(SchedulerConfig config) {
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
+      longest_alone_(config_.layout.longest(config_.num_blocks)),
       pool_(config_.num_blocks),
       host_pool_(config_.num_host_blocks),
-      prefix_cache_(pool_, config_.block_size, *config_.hash_seed, config_.hash_bits),
+      prefix_cache_(pool_, config_.layout, *config_.hash_seed, config_.hash_bits),
       free_slots_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
-}
-
-int Scheduler::longest_alone() const {
-  const bool holds_window = config_.sliding_window > 0 &&
-                            blocks_across(config_.sliding_window, config_.block_size) <= config_.num_blocks;
-  const std::int64_t capacity = std::int64_t{config_.num_blocks} * config_.block_size;
-  return holds_window ? kMaxModelLen : static_cast<int>(std::min(capacity, std::int64_t{kMaxModelLen}));
 }
 
 int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
@@ -66,7 +59,6 @@ int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
 
 void Scheduler::check_fits(const SequenceRequest& request) const {
   const std::int64_t num_prompt = std::ssize(request.prompt);
-  const std::int64_t capacity = longest_alone();
   if (num_prompt == 0) fail("the prompt is empty; at least one token is needed");
   if (request.max_tokens < 1) fail("max_tokens is {}; it must be at least 1", request.max_tokens);
   // Where the prompt is all, the token behind it is none.
@@ -74,15 +66,15 @@ void Scheduler::check_fits(const SequenceRequest& request) const {
   if (num_prompt >= max_length)
     fail("the prompt has {} tokens; with a context of {} tokens it may have at most {}", num_prompt,
          config_.max_model_len, max_length - 1);
-  if (num_prompt > capacity)
-    fail("the prompt has {} tokens; the whole KV cache holds {}", num_prompt, capacity);
+  if (num_prompt > longest_alone_)
+    fail("the prompt has {} tokens; the whole KV cache holds {}", num_prompt, longest_alone_);
   if (request.beam_width > config_.max_num_seqs)
     fail("beam_width is {}; it must be at most max-num-seqs, {}", request.beam_width, config_.max_num_seqs);
 }
 
 void Scheduler::add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index) {
   const SequenceId id = request->id + static_cast<SequenceId>(index);
-  const auto [place, is_new] = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size));
+  const auto [place, is_new] = sequences_.try_emplace(id, BlockTable(pool_, config_.layout));
   QUIRE_CHECK(is_new, "sequence {} exists", id);
   Sequence& sequence = place->second;
   sequence.id = id;
@@ -96,7 +88,7 @@ void Scheduler::add_sequence(const std::shared_ptr<const SequenceRequest>& reque
   const int behind = sequence.is_pooled() ? 1 : 0;  // where the prompt is all
   const std::int64_t wanted = sequence.num_prompt + std::int64_t{behind ? 1 : request->max_tokens};
   sequence.max_length = static_cast<int>(
-      std::min({wanted, std::int64_t{config_.max_model_len} + behind, std::int64_t{longest_alone()} + 1}));
+      std::min({wanted, std::int64_t{config_.max_model_len} + behind, std::int64_t{longest_alone_} + 1}));
   sequence.salt = prefix_cache_.salt_of(request->cache_salt);
   if (request->deadline) deadlines_.emplace(*request->deadline, id);
   count_queued(sequence, 1);
@@ -206,8 +198,7 @@ bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
 
 // How many tokens the next span may have; 0 if the sequence is not to be planned.
 int Scheduler::span_limit(const Sequence& sequence) const {
-  if (sequence.yielding || sequence.held || sequence.complete()) return 0;
-  if (sequence.is_beam() && sequence.num_pending > 0) return 0;  // what comes next is chosen by its result
+  if (sequence.yielding || sequence.held || sequence.complete() || sequence.awaits_token()) return 0;
   // What it was forked from may be written in the very step that is being planned.
   if (!sequence.started && sequence.prompt_step > last_plan_) return 0;
   int last = sequence.length();
@@ -277,25 +268,25 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
 void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft) {
   const bool start = plan.start.has_value();
   if (start) forget_block_to_write(sequence);
-  std::vector<BlockCopy> copies;  // one at most
+  std::vector<BlockCopy> copies;  // of one row at most
   const int first_changed =
       sequence.table.prepare_write(plan.first_position, plan.first_position + plan.num_tokens, copies);
-  if (!copies.empty() && sequence.num_in_flight > 0) {
-    in_flight_.back().replaced.push_back(copies.front().from);
-    pool_.acquire(copies.front().from);
+  for (std::size_t i = 0; sequence.num_in_flight > 0 && i < copies.size(); ++i) {
+    in_flight_.back().replaced.push_back(copies[i].from);
+    pool_.acquire(copies[i].from);
   }
-  plan.first_new_block = start ? sequence.table.num_released() : first_changed;
-  const auto blocks = sequence.table.blocks().subspan(static_cast<std::size_t>(plan.first_new_block));
-  plan.new_blocks.assign(blocks.begin(), blocks.end());
+  plan.first_new_row = start ? config_.layout.num_outside(sequence.table.position()) : first_changed;
+  for (int row = plan.first_new_row; row < sequence.table.size(); ++row) {
+    const auto blocks = sequence.table.row(row);
+    plan.new_blocks.insert(plan.new_blocks.end(), blocks.begin(), blocks.end());
+  }
   draft.plan.block_copies.insert(draft.plan.block_copies.end(), copies.begin(), copies.end());
 }
 
 // Blocks that no step in flight attends to, nor any position from `position` on.
 void Scheduler::release_outside(Sequence& sequence, int position) {
-  const int count = num_outside(position);
-  if (count <= sequence.table.num_released()) return;
-  sequence.table.release_front(count);
-  admission_blocked_ = false;
+  if (config_.layout.leaves_rows(sequence.table.position(), position)) admission_blocked_ = false;
+  sequence.table.release_outside(position);
 }
 
 void Scheduler::release_replaced(PlannedStep& step) {
@@ -303,15 +294,16 @@ void Scheduler::release_replaced(PlannedStep& step) {
   for (const BlockId block : std::exchange(step.replaced, {})) pool_.release(block);
 }
 
-// A fork computes the last token of its prompt again. If that lies in a full block, which nobody else holds
-// any more, it is written in place: out of the cache until the step is planned.
+// A fork computes the last token of its prompt again. If that lies in full blocks, which nobody else holds
+// any more, they are written in place: out of the cache until the step is planned.
 void Scheduler::forget_block_to_write(const Sequence& sequence) {
-  const int index = sequence.num_planned / config_.block_size;
+  const int index = sequence.num_planned / config_.layout.block_size;
   if (index == sequence.table.size()) return;
-  const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(index)];
-  if (pool_.ref_count(block) > 1) return;  // then a copy is written
-  prefix_cache_.erase(block);
-  pool_.renew(block);  // what follows its old contents is not to be found behind the new ones
+  for (const BlockId block : sequence.table.row(index)) {
+    if (pool_.ref_count(block) > 1) continue;  // then a copy is written
+    prefix_cache_.erase(block);
+    pool_.renew(block);  // what follows its old contents is not to be found behind the new ones
+  }
 }
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
@@ -323,8 +315,8 @@ int Scheduler::make_room(const Sequence& sequence, int wanted) {
     const int writable = sequence.table.writable(sequence.num_planned, wanted);
     Sequence& last = *running_.back();
     if (writable > 0) return writable;
-    if (num_outside(sequence.num_planned) > sequence.table.num_released() && sequence.num_in_flight > 0)
-      return 0;
+    const bool gives_back = config_.layout.leaves_rows(sequence.table.position(), sequence.num_planned);
+    if (gives_back && sequence.num_in_flight > 0) return 0;
     if (&last == &sequence) {
       if (strip_held_sibling(sequence)) continue;
       return 0;
@@ -337,23 +329,19 @@ int Scheduler::make_room(const Sequence& sequence, int wanted) {
   }
 }
 
-// Enters the blocks that are full, as far as their tokens are known, once their computation is planned: steps
+// Enters the rows that are full, as far as their tokens are known, once their computation is planned: steps
 // run in order, so every later step may read them, even if this sequence is aborted meanwhile.
 void Scheduler::index_full_blocks(Sequence& sequence) {
   if (!config_.enable_prefix_caching) return;
-  const auto size = static_cast<std::size_t>(config_.block_size);
+  const auto size = static_cast<std::size_t>(config_.layout.block_size);
   const int num_tokens = std::min(sequence.num_planned, static_cast<int>(sequence.tokens().size()));
-  for (; sequence.num_indexed < num_tokens / config_.block_size; ++sequence.num_indexed) {
+  for (; sequence.num_indexed < num_tokens / config_.layout.block_size; ++sequence.num_indexed) {
     const auto i = static_cast<std::size_t>(sequence.num_indexed);
     const PrefixCache::Key key = {sequence.last_index, sequence.tokens().subspan(i * size, size),
                                   sequence.salt};
-    if (sequence.num_indexed >= sequence.table.num_released()) {
-      sequence.last_index = prefix_cache_.insert(sequence.table.blocks()[i], key);
-    } else if (const auto found = prefix_cache_.find(key)) {  // a block before its window, which it never had
-      sequence.last_index = *found;
-    } else {
-      return;
-    }
+    const auto link = prefix_cache_.insert(sequence.table.row(sequence.num_indexed), key);
+    if (!link) return;  // a row before its windows, which it never had
+    sequence.last_index = *link;
   }
 }
 
@@ -392,8 +380,7 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   if (result.token == SequenceResult::kInvalidLogits) {
     // Its keys and values may be as broken as its logits, those that it has given back included.
     for (const BlockId block : sequence.table.held()) prefix_cache_.erase(block);
-    for (const BlockId block : prefix_cache_.match(sequence.tokens(), sequence.salt))
-      prefix_cache_.erase(block);
+    prefix_cache_.erase_chain(sequence.tokens(), sequence.salt);
   }
   release_outside(sequence, planned.last);
   if (sequence.state == SequenceState::kRetiring) {
@@ -463,7 +450,7 @@ void Scheduler::give_back(Sequence& sequence) {
 }
 
 void Scheduler::forget(Sequence& sequence) {
-  forget_saved(sequence.saved, sequence.saved.blocks.size());
+  forget_saved(sequence.saved, 0);
   if (const auto& deadline = sequence.request->deadline) deadlines_.erase({*deadline, sequence.id});
   sequences_.erase(sequence.id);
 }

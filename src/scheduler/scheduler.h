@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kvcache/block_pool.h"
+#include "kvcache/cache_layout.h"
 #include "kvcache/prefix_cache.h"
 #include "quire/request_output.h"
 #include "scheduler/sequence.h"
@@ -45,8 +46,7 @@ struct SchedulerConfig {
   int max_num_batched_tokens = 2048;  // of a step
   int max_span = 0;                   // of it, tokens of one sequence; 0: all
   int max_model_len = 0;              // tokens of a sequence, prompt and output
-  int sliding_window = 0;             // tokens a position attends to, itself included; 0: all
-  int block_size = 16;                // tokens; a power of two, 8 to 256
+  CacheLayout layout;
   int num_blocks = 0;
   int num_host_blocks = 0;          // in host memory, for what preempted sequences had in theirs
   PreemptionCosts preemption = {};  // by which that is chosen, or to compute it again
@@ -189,9 +189,9 @@ class Scheduler {
   };
   // What is computed of a sequence when it is admitted.
   struct Head {
-    std::vector<BlockId> blocks;  // from its first on; those in its window are shared
-    int num_tokens = 0;    // in them and the restored ones; a last one that is shared and not full is copied
-    int num_restored = 0;  // blocks that follow, from host memory
+    std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
+    int num_tokens = 0;    // in them and the restored ones; a last row that is shared and not full is copied
+    int num_restored = 0;  // rows that follow, from host memory
     bool forked = false;   // the shared ones are those of a sequence of the same family
   };
 
@@ -208,7 +208,9 @@ class Scheduler {
   const Sequence* find_sibling(const Sequence& sequence) const;
   Head find_shared(const Sequence& sequence, const Sequence* sibling) const;
   Head find_head(const Sequence& sequence, const Sequence* sibling) const;
-  std::span<const BlockId> shared_blocks(const Head& head) const;
+  int num_shared_rows(const Head& head) const {
+    return static_cast<int>(head.blocks.size()) / config_.layout.num_lanes();
+  }
   int blocks_to_admit(const Sequence& sequence, const Head& head) const;
   void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
@@ -222,7 +224,7 @@ class Scheduler {
   void preempt_last();
   void save_blocks(Sequence& sequence);
   void restore_blocks(Sequence& sequence, Draft& draft);
-  void forget_saved(SavedBlocks& saved, std::size_t count);
+  void forget_saved(SavedBlocks& saved, int num_kept);
   bool strip_held_sibling(const Sequence& sequence);
   std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
   void add_beam(SequenceId id, const Sequence& parent, TokenId token);
@@ -237,16 +239,9 @@ class Scheduler {
   void forget(Sequence& sequence);
   void check_sequence(const Sequence& sequence) const;
   void check_order() const;
-  int blocks_for(int num_tokens) const { return (num_tokens + config_.block_size - 1) / config_.block_size; }
-  // How many of a sequence's first blocks no position from `position` on attends to.
-  int num_outside(int position) const {
-    const int window = config_.sliding_window;
-    return window == 0 ? 0 : std::max(0, position + 1 - window) / config_.block_size;
-  }
-  // Tokens that a sequence may have computed if it has the whole cache for itself.
-  int longest_alone() const;
 
   SchedulerConfig config_;
+  int longest_alone_;  // tokens that a sequence may have computed if it has the whole cache for itself
   BlockPool pool_;
   BlockPool host_pool_;
   PrefixCache prefix_cache_;

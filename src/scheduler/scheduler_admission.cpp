@@ -97,13 +97,14 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
 // What it can share, and behind that what is saved, if the two meet or the window begins there.
 Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
   Head head = find_shared(sequence, sibling);
-  const int num_full = head.num_tokens / config_.block_size;
+  const CacheLayout& layout = config_.layout;
+  const int num_full = head.num_tokens / layout.block_size;
   const SavedBlocks& saved = sequence.saved;
-  const int num_before = std::max(num_full, num_outside(saved.num_tokens));
+  const int num_before = std::max(num_full, layout.num_outside(saved.num_tokens));
   if (saved.num_tokens <= head.num_tokens || saved.first > num_before) return head;
-  head.blocks.resize(static_cast<std::size_t>(num_full));
+  head.blocks.resize(static_cast<std::size_t>(num_full * layout.num_lanes()));
   head.num_tokens = saved.num_tokens;
-  head.num_restored = blocks_for(saved.num_tokens) - num_before;
+  head.num_restored = layout.rows_for(saved.num_tokens) - num_before;
   return head;
 }
 
@@ -113,60 +114,72 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
   const std::size_t most = sequence.tokens().size() - 1;
   if (config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()))
     head.blocks = prefix_cache_.match(sequence.tokens().first(most), sequence.salt);
-  head.num_tokens = static_cast<int>(head.blocks.size()) * config_.block_size;
+  head.num_tokens = num_shared_rows(head) * config_.layout.block_size;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
   if (!sibling || num_common <= head.num_tokens) return head;
-  if (sibling->table.num_released() > num_outside(num_common)) return head;
-  const auto common = sibling->table.blocks().first(static_cast<std::size_t>(blocks_for(num_common)));
+  if (config_.layout.leaves_rows(num_common, sibling->table.position())) return head;
+  const auto size =
+      static_cast<std::size_t>(config_.layout.rows_for(num_common) * config_.layout.num_lanes());
+  const auto common = sibling->table.blocks().first(size);
   return {{common.begin(), common.end()}, num_common, 0, true};
-}
-
-std::span<const BlockId> Scheduler::shared_blocks(const Head& head) const {
-  const auto num_before = static_cast<std::size_t>(num_outside(head.num_tokens));
-  return std::span(head.blocks).subspan(std::min(num_before, head.blocks.size()));
 }
 
 // The blocks it takes for all its tokens, beside those it can share, and for the next ones.
 int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
-  const auto blocks = shared_blocks(head);
-  const auto num_shared = std::count_if(blocks.begin(), blocks.end(),
-                                        [this](BlockId block) { return pool_.ref_count(block) > 0; });
-  const int num_copied = head.num_restored == 0 && head.num_tokens % config_.block_size != 0 ? 1 : 0;
-  return blocks_ahead(sequence) - static_cast<int>(num_shared) + num_copied;
+  const CacheLayout& layout = config_.layout;
+  int num_shared = 0;
+  for (int row = layout.num_outside(head.num_tokens); row < num_shared_rows(head); ++row)
+    for (int lane = 0; lane < layout.num_lanes(); ++lane)
+      if (row >= layout.num_outside(lane, head.num_tokens))
+        num_shared +=
+            pool_.ref_count(layout.row(head.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
+  const bool copies_last = head.num_restored == 0 && head.num_tokens % layout.block_size != 0;
+  return blocks_ahead(sequence) - num_shared + (copies_last ? layout.num_lanes() : 0);
 }
 
 // The blocks a sequence will take for the tokens it has and for the next block_size, unless it ends earlier,
-// and for the copy of a shared one that it will write. It gives back what leaves its window before a later
+// and for the copies of shared ones that it will write. It gives back what leaves its windows before a later
 // step takes more. Alone, never more than the whole cache has.
 int Scheduler::blocks_ahead(const Sequence& sequence) const {
   if (is_stripped(sequence)) return 0;
-  const int most = blocks_for(sequence.max_length - 1);
-  const auto blocks = sequence.table.blocks();
-  const auto next = static_cast<std::size_t>(sequence.num_planned / config_.block_size);
-  const int copies = next < blocks.size() && pool_.ref_count(blocks[next]) > 1 ? 1 : 0;
-  int num_new = std::min(most, blocks_for(sequence.length()) + 1) - sequence.table.size();
-  if (config_.sliding_window > 0) {
-    const int span = std::min(sequence.num_unplanned(), config_.max_num_batched_tokens) + config_.block_size;
-    const int at_once = blocks_across(config_.sliding_window - 1 + span, config_.block_size);
-    num_new = std::min(num_new, std::min(at_once, pool_.num_blocks()) - sequence.table.num_held());
+  const CacheLayout& layout = config_.layout;
+  const BlockTable& table = sequence.table;
+  int copies = 0;
+  if (const int next = sequence.num_planned / layout.block_size; next < table.size())
+    for (const BlockId block : table.row(next)) copies += pool_.ref_count(block) > 1 ? 1 : 0;
+  const int num_rows =
+      std::min(layout.rows_for(sequence.max_length - 1), layout.rows_for(sequence.length()) + 1);
+  const int span = std::min(sequence.num_unplanned(), config_.max_num_batched_tokens) + layout.block_size;
+  std::int64_t most = 0;  // that it holds at once
+  for (int lane = 0; lane < layout.num_lanes(); ++lane) {
+    const int window = layout.windows[static_cast<std::size_t>(lane)];
+    const int num_outside = layout.num_outside(lane, table.position());
+    const int all = num_rows - num_outside;
+    const int at_once = window == 0 ? all : blocks_across(window - 1 + span, layout.block_size);
+    most += std::max(table.size() - num_outside, std::min(all, at_once));
   }
-  return copies + std::max(0, num_new);
+  most = std::min<std::int64_t>(most, pool_.num_blocks());
+  return copies + static_cast<int>(most) - table.num_held();
 }
 
 void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequence* sibling) {
   sequence.state = SequenceState::kRunning;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
-  sequence.table.release_front(num_outside(head.num_tokens));
-  for (const BlockId block : shared_blocks(head)) sequence.table.share(block);
+  const CacheLayout& layout = config_.layout;
+  const int num_shared = num_shared_rows(head);
+  sequence.table.release_outside(head.num_tokens);
+  for (int i = 0; i < layout.rows_for(head.num_tokens) - head.num_restored; ++i)
+    sequence.table.share(i < num_shared ? layout.row(head.blocks, i) : std::span<const BlockId>{});
   for (int i = 0; i < head.num_restored; ++i) sequence.table.append();
-  forget_saved(sequence.saved, sequence.saved.blocks.size() - static_cast<std::size_t>(head.num_restored));
+  forget_saved(sequence.saved, head.num_restored);
   sequence.num_planned = head.num_tokens;
   sequence.prompt_step = head.forked ? sibling->prompt_step : 0;
   // A sibling's blocks may not be those that the cache knows by their contents.
-  const bool indexed = !head.forked && !head.blocks.empty();
-  sequence.num_indexed = indexed ? static_cast<int>(head.blocks.size()) : 0;
-  sequence.last_index = indexed ? prefix_cache_.link(head.blocks.back()) : PrefixCache::Link{};
+  const bool indexed = !head.forked && num_shared > 0;
+  sequence.num_indexed = indexed ? num_shared : 0;
+  sequence.last_index =
+      indexed ? prefix_cache_.link(layout.row(head.blocks, num_shared - 1)) : PrefixCache::Link{};
   if (sequence.num_cached_tokens >= 0) return;
   count_queued(sequence, -1);
   sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;

@@ -51,7 +51,7 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
 
 // It runs at once if its parent's blocks are there and a slot is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
-  Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.block_size)).first->second;
+  Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.layout)).first->second;
   beam.id = id;
   beam.request = parent.request;
   beam.priority = parent.priority;

@@ -22,7 +22,8 @@ void Scheduler::check() const {
     num_parked += sequence.state == SequenceState::kParked ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     for (const BlockId block : sequence.table.held()) ++num_holders.at(static_cast<std::size_t>(block));
-    for (const BlockId block : sequence.saved.blocks) ++num_savers.at(static_cast<std::size_t>(block));
+    for (const BlockId block : sequence.saved.blocks)
+      if (block != kNoBlock) ++num_savers.at(static_cast<std::size_t>(block));
     if (sequence.slot < 0) continue;  // it holds nothing
     const auto slot = static_cast<std::size_t>(sequence.slot);
     QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
@@ -100,24 +101,26 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
     QUIRE_CHECK(sequence.held == (sequence.state == SequenceState::kParked), "9: sequence {}", id);
   }
   QUIRE_CHECK(sequence.state != SequenceState::kRetiring || num_in_flight > 0, "6: sequence {} is kept", id);
-  QUIRE_CHECK(sequence.table.size() == blocks_for(sequence.num_planned), "5, 6: sequence {} holds {} blocks",
-              id, sequence.table.size());
-  QUIRE_CHECK(sequence.table.num_released() == num_outside(sequence.num_planned - num_tokens_in_flight),
-              "17: sequence {} has given {} blocks back", id, sequence.table.num_released());
-  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone(), "7: sequence {} cannot end", id);
+  QUIRE_CHECK(sequence.table.size() == config_.layout.rows_for(sequence.num_planned),
+              "5, 6: sequence {} has {} rows", id, sequence.table.size());
+  QUIRE_CHECK(sequence.table.position() == sequence.num_planned - num_tokens_in_flight &&
+                  sequence.table.num_held() == std::ssize(sequence.table.held()),
+              "17: sequence {} has given back what lies before position {}", id, sequence.table.position());
+  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone_, "7: sequence {} cannot end", id);
   if (sequence.state != SequenceState::kRunning) return;
   QUIRE_CHECK(sequence.num_planned <= sequence.length() && sequence.length() <= sequence.max_length,
               "14: sequence {}", id);
-  const int num_full = sequence.num_planned / config_.block_size;
+  const int num_full = sequence.num_planned / config_.layout.block_size;
   QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
   for (int i = num_full; i < sequence.table.size(); ++i) {
-    const BlockId block = sequence.table.blocks()[static_cast<std::size_t>(i)];
-    // The block that the prompt of a family ends in, and the last one of a beam, is shared until it is
+    // The row that the prompt of a family ends in, and the last one of a beam, is shared until it is
     // written, by way of a copy.
-    const bool may_be_shared = sequence.is_beam() || (sequence.request->family != 0 &&
-                                                      i == (sequence.num_prompt - 1) / config_.block_size);
-    QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
-                "3: block {} is shared, and sequence {} will write it", block, id);
+    const bool may_be_shared =
+        sequence.is_beam() ||
+        (sequence.request->family != 0 && i == (sequence.num_prompt - 1) / config_.layout.block_size);
+    for (const BlockId block : sequence.table.row(i))
+      QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
+                  "3: block {} is shared, and sequence {} will write it", block, id);
   }
 }
 

@@ -25,7 +25,7 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   in_flight_.clear();
   prefix_cache_.clear();
   // Nor need what was to be saved have been.
-  for (auto& [id, sequence] : sequences_) forget_saved(sequence.saved, sequence.saved.blocks.size());
+  for (auto& [id, sequence] : sequences_) forget_saved(sequence.saved, 0);
   saves_.clear();
   std::vector<SequenceUpdate> updates;
   for (const SequenceId id : lost) {

@@ -26,21 +26,26 @@ void Scheduler::preempt_last() {
 // sequence that may share none, or that could not reach them through the prefix cache: it has given back
 // those before. The pool may give them away at once: the next step saves before it does anything else.
 void Scheduler::save_blocks(Sequence& sequence) {
-  const auto blocks = sequence.table.held();
-  const auto is_own = [this](BlockId block) { return pool_.ref_count(block) == 1; };
-  const bool saves_all = of_every_position(sequence.prompt_output()) || sequence.table.num_released() > 0;
-  const auto first = saves_all ? blocks.begin() : std::find_if(blocks.begin(), blocks.end(), is_own);
-  const auto num_blocks = static_cast<int>(blocks.end() - first);
-  const auto num_shared = static_cast<int>(first - blocks.begin());
-  const int num_before = num_shared * config_.block_size;
+  const CacheLayout& layout = config_.layout;
+  const BlockTable& table = sequence.table;
+  const auto is_own = [this](BlockId block) { return block != kNoBlock && pool_.ref_count(block) == 1; };
+  const bool saves_all =
+      of_every_position(sequence.prompt_output()) || layout.leaves_rows(0, table.position());
+  int first = layout.num_outside(table.position());
+  while (!saves_all && first < table.size() &&
+         std::none_of(table.row(first).begin(), table.row(first).end(), is_own))
+    ++first;
+  const auto blocks = table.blocks().subspan(static_cast<std::size_t>(first * layout.num_lanes()));
+  const auto num_blocks =
+      static_cast<int>(std::ssize(blocks) - std::count(blocks.begin(), blocks.end(), kNoBlock));
+  const int num_before = saves_all ? 0 : first * layout.block_size;
   if (sequence.num_planned <= num_before || num_blocks > host_pool_.num_free() ||
       !config_.preemption.saving_pays(num_before, sequence.num_planned - num_before, num_blocks))
     return;
-  sequence.saved = {sequence.table.num_released() + num_shared, sequence.num_planned, {}};
-  for (auto block = first; block != blocks.end(); ++block) {
-    const BlockId to = host_pool_.allocate();
-    saves_.push_back({*block, to});
-    sequence.saved.blocks.push_back(to);
+  sequence.saved = {first, sequence.num_planned, {}};
+  for (const BlockId block : blocks) {
+    sequence.saved.blocks.push_back(block == kNoBlock ? kNoBlock : host_pool_.allocate());
+    if (block != kNoBlock) saves_.push_back({block, sequence.saved.blocks.back()});
   }
   num_saved_blocks_ += static_cast<std::uint64_t>(num_blocks);
 }
@@ -52,21 +57,27 @@ void Scheduler::restore_blocks(Sequence& sequence, Draft& draft) {
   std::vector<BlockCopy>& restores = draft.plan.restores;
   restores.reserve(restores.size() + saved.blocks.size());
   drafted_.restored.reserve(drafted_.restored.size() + saved.blocks.size());  // from here on nothing fails
-  const auto to = sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first));
-  for (std::size_t i = 0; i < saved.blocks.size(); ++i) restores.push_back({saved.blocks[i], to[i]});
-  drafted_.restored.insert(drafted_.restored.end(), saved.blocks.begin(), saved.blocks.end());
-  num_restored_blocks_ += saved.blocks.size();
+  const auto to =
+      sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first * config_.layout.num_lanes()));
+  for (std::size_t i = 0; i < saved.blocks.size(); ++i) {
+    if (saved.blocks[i] == kNoBlock) continue;
+    restores.push_back({saved.blocks[i], to[i]});
+    drafted_.restored.push_back(saved.blocks[i]);
+    ++num_restored_blocks_;
+  }
   sequence.saved = {};
   sequence.prompt_step = last_plan_ + 1;  // copies within the cache come before: no fork before the next step
 }
 
-// Gives back the first blocks of what is saved. What was still to be saved there is not.
-void Scheduler::forget_saved(SavedBlocks& saved, std::size_t count) {
-  const auto end = saved.blocks.begin() + static_cast<std::ptrdiff_t>(count);
-  for (auto block = saved.blocks.begin(); block != end; ++block) host_pool_.release(*block);
-  if (count > 0)
+// Gives back what is saved but for the last num_kept rows. What was still to be saved there is not.
+void Scheduler::forget_saved(SavedBlocks& saved, int num_kept) {
+  const int num_lanes = config_.layout.num_lanes();
+  const auto end = saved.blocks.end() - num_kept * num_lanes;
+  saved.first += static_cast<int>(end - saved.blocks.begin()) / num_lanes;
+  for (auto block = saved.blocks.begin(); block != end; ++block)
+    if (*block != kNoBlock) host_pool_.release(*block);
+  if (end != saved.blocks.begin())
     std::erase_if(saves_, [this](const BlockCopy& save) { return host_pool_.ref_count(save.to) == 0; });
-  saved.first += static_cast<int>(count);
   saved.blocks.erase(saved.blocks.begin(), end);
   if (saved.blocks.empty()) saved = {};
 }

@@ -60,11 +60,12 @@ enum class SequenceState : std::uint8_t {
   kRetiring,  // has ended, but steps in flight still use its slot and blocks
 };
 
-// What a preempted sequence has in host memory: the blocks from `first` on, of its first num_tokens tokens.
+// What a preempted sequence has in host memory: the rows of its table from `first` on, of its first
+// num_tokens tokens.
 struct SavedBlocks {
   int first = 0;
   int num_tokens = 0;
-  std::vector<BlockId> blocks;  // none: nothing is saved
+  std::vector<BlockId> blocks;  // [rows, num_lanes], kNoBlock where it held none; none: nothing is saved
 };
 
 // The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
@@ -95,7 +96,7 @@ struct Sequence {
   SavedBlocks saved;              // until a step that restores them is planned
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
-  int num_indexed = 0;            // blocks of the table the prefix cache has seen
+  int num_indexed = 0;            // rows of the table the prefix cache has seen
   PrefixCache::Link last_index;   // what stands for the last of these
   BlockTable table;
 
@@ -112,6 +113,9 @@ struct Sequence {
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
   int num_output() const { return length() - num_prompt; }
   bool is_beam() const { return request->beam_width > 0; }
+  // Whether what is computed next follows from a token that is still in flight: it is not planned before that
+  // is known.
+  bool awaits_token() const { return is_beam() && num_pending > 0; }
   OutputKind prompt_output() const { return index == 0 ? request->prompt_output : OutputKind::kLast; }
   bool is_pooled() const { return quire::is_pooled(prompt_output()); }
 };

@@ -89,9 +89,9 @@ struct SequencePlan {
   int first_position = 0;        // of the span: the tokens before it are in the cache
   int num_tokens = 0;            // of the span
   std::vector<TokenId> tokens;   // the span's ids; empty: one token, the slot's last sample
-  // The block table keeps its first entries and goes on with new_blocks. What stands before them at the start
-  // is never attended to.
-  int first_new_block = 0;
+  // The block table keeps its first rows and goes on with new_blocks, [rows, num_lanes]. What stands before
+  // them at the start, or is kNoBlock, is never attended to.
+  int first_new_row = 0;
   std::vector<BlockId> new_blocks;
   OutputKind output = OutputKind::kNone;
   TokenId next_token = -1;  // for kLogprobs: the prompt's token after the span, if there is one

@@ -23,7 +23,7 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   model.sampling = engine.sampling_context();
   model.max_model_len = runtime.max_model_len;
   model.max_num_seqs = runtime.max_num_seqs;
-  model.kv_cache_tokens = std::int64_t{runtime.num_blocks} * runtime.block_size;
+  model.kv_cache_tokens = runtime.cached_tokens();
   model.max_n = options.max_n;
   model.max_prompts = options.max_prompts;
   return model;

@@ -28,13 +28,13 @@ std::string python_bool(bool value) { return value ? "True" : "False"; }
 
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
   const double concurrency =
-      static_cast<double>(runtime.num_blocks) / runtime.max_blocks_held(runtime.max_model_len);
-  return {{"block_size", format_text("{}", runtime.block_size)},
+      runtime.num_blocks / static_cast<double>(runtime.max_blocks_held(runtime.max_model_len));
+  return {{"block_size", format_text("{}", runtime.block_size())},
           {"cache_dtype", std::string(to_string(runtime.dtype))},
           {"enable_prefix_caching", python_bool(config.enable_prefix_caching)},
           {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
           {"kv_cache_max_concurrency", format_text("{}", concurrency)},
-          {"kv_cache_size_tokens", format_text("{}", std::int64_t{runtime.num_blocks} * runtime.block_size)},
+          {"kv_cache_size_tokens", format_text("{}", runtime.cached_tokens())},
           {"num_cpu_blocks", format_text("{}", runtime.num_host_blocks)},
           {"num_gpu_blocks", format_text("{}", runtime.num_blocks)},
           {"swap_space", format_text("{}", config.swap_space)}};

@@ -411,7 +411,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{[](EngineConfig& c) { c.max_num_batched_tokens = -1; }, "max-num-batched-tokens"},
         BadConfig{[](EngineConfig& c) { c.max_model_len = 5000; }, "from 2 to 1024"},
         BadConfig{[](EngineConfig& c) { c.kv_cache_memory = ~std::size_t{0}; }, "cpu has"},
-        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "holds no block"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_memory = 100; }, "does not hold 16 tokens"},
         BadConfig{[](EngineConfig& c) { c.dtype = "int4"; }, "float16"},
         BadConfig{[](EngineConfig& c) { c.device = "tpu"; }, "cpu"},
         BadConfig{[](EngineConfig& c) { c.cpu_isa = "sse"; }, "use auto, reference, avx2"},

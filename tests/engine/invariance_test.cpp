@@ -72,7 +72,7 @@ class RunnerHarness {
 // A sequence on its way through random chunks.
 struct Sequence {
   std::vector<TokenId> tokens;
-  std::vector<BlockId> blocks;
+  std::vector<BlockId> blocks;  // [rows, lanes]
   int computed = 0;
   bool known = false;  // the runner has its block table
   std::vector<float> logits;
@@ -97,7 +97,8 @@ SequencePlan span_of(Sequence& sequence, int slot, int count) {
 
 std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenId>& tokens) {
   Sequence sequence{.tokens = tokens, .blocks = {}, .logits = {}};
-  sequence.blocks.resize(tokens.size() / kBlockSize + 1);
+  const CacheLayout& layout = harness.config().cache.layout;
+  sequence.blocks.resize((tokens.size() / kBlockSize + 1) * layout.windows.size());
   std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
@@ -114,6 +115,7 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     return std::uniform_int_distribution<int>(low, high)(random);
   };
 
+  const std::size_t num_lanes = harness.config().cache.lanes.size();
   for (int round = 0; round < 6; ++round) {
     // Sequences of random lengths; the last one shares the first one's leading blocks, computed by that one.
     std::vector<Sequence> sequences(5);
@@ -123,7 +125,7 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     for (Sequence& sequence : sequences) {
       sequence.tokens.resize(static_cast<std::size_t>(uniform(1, 90)));
       for (TokenId& token : sequence.tokens) token = uniform(0, harness.config().spec.vocab_size - 1);
-      for (std::size_t i = 0; i <= sequence.tokens.size() / kBlockSize; ++i) {
+      for (std::size_t i = 0; i < (sequence.tokens.size() / kBlockSize + 1) * num_lanes; ++i) {
         sequence.blocks.push_back(free_blocks.back());
         free_blocks.pop_back();
       }
@@ -134,7 +136,8 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     std::vector<TokenId> tail = heir.tokens;
     heir.tokens.assign(donor.tokens.begin(), donor.tokens.begin() + shared * kBlockSize);
     heir.tokens.insert(heir.tokens.end(), tail.begin(), tail.end());
-    heir.blocks.insert(heir.blocks.begin(), donor.blocks.begin(), donor.blocks.begin() + shared);
+    heir.blocks.insert(heir.blocks.begin(), donor.blocks.begin(),
+                       donor.blocks.begin() + shared * static_cast<int>(num_lanes));
     heir.computed = shared * kBlockSize;
 
     bool unfinished = true;
@@ -170,8 +173,8 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
 
 INSTANTIATE_TEST_SUITE_P(
     Golden, InvarianceTest,
-    ::testing::Combine(::testing::Values("qwen3", "qwen3-untied", "qwen3-moe", "mistral-window", "gpt2",
-                                         "bloom-alibi"),
+    ::testing::Combine(::testing::Values("qwen3", "qwen3-untied", "qwen3-moe", "mistral-window", "gemma2",
+                                         "gemma3", "gpt2", "bloom-alibi"),
                        ::testing::Values("float32", "bfloat16", "float16"),
                        ::testing::ValuesIn(testing::deterministic_kernel_names())),
     [](const auto& test) {

@@ -26,7 +26,7 @@ TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
   Scheduler scheduler({.max_num_seqs = config.max_num_seqs,
                        .max_num_batched_tokens = 50,
                        .max_model_len = config.max_model_len,
-                       .block_size = config.block_size,
+                       .layout = config.cache.layout,
                        .num_blocks = 12,  // so few that sequences wait for each other
                        .enable_prefix_caching = true,
                        .hash_seed = {}});

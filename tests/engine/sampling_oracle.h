@@ -26,7 +26,7 @@ class SamplingRig {
         scheduler_({.max_num_seqs = config_.max_num_seqs,
                     .max_num_batched_tokens = 50,
                     .max_model_len = config_.max_model_len,
-                    .block_size = config_.block_size,
+                    .layout = config_.cache.layout,
                     .num_blocks = num_blocks,
                     .enable_prefix_caching = true,
                     .hash_seed = {}}) {}

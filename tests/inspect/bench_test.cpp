@@ -81,19 +81,19 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   RuntimeConfig config;
   config.spec = find_model_family(model.architecture()).describe(model);
   config.dtype = DType::kBF16;
-  config.block_size = 16;
+  config.cache.layers_per_block = 28;
   config.num_heads = 16;
   config.num_kv_heads = 8;
   const StepWork work(plan, config);
   EXPECT_NEAR(work.flop_per_token, 0.881e9, 0.001e9);
   EXPECT_NEAR(work.weight_bytes, 1.192e9, 0.001e9);
-  EXPECT_EQ(work.flop_per_attention_pair, 4.0 * 28 * 16 * 128);
-  EXPECT_EQ(work.kv_bytes_per_token, 114688);
+  EXPECT_EQ(work.flop_per_attention_pair, 4.0 * 16 * 128);
+  EXPECT_EQ(work.kv_bytes_per_pair, 4096);  // of one layer
 
-  const StepRecord decode{.tokens = 2, .decode_tokens = 2, .attention_pairs = 300, .seconds = 1};
+  const StepRecord decode{.tokens = 2, .decode_tokens = 2, .attention_pairs = 28 * 300, .seconds = 1};
   EXPECT_EQ(work.decode_bytes(decode), work.weight_bytes + 300 * 114688.0);
   EXPECT_EQ(work.flop(decode),
-            2 * (work.flop_per_token + work.flop_per_logits) + 300 * work.flop_per_attention_pair);
+            2 * (work.flop_per_token + work.flop_per_logits) + 28 * 300 * work.flop_per_attention_pair);
   // Two of eight experts for one token; two tokens meet 1 - (3/4)^2 of them.
   MemoryPlan routed = plan;
   routed.experts.push_back({{.num_experts = 8, .top_k = 2, .hidden_size = 10, .intermediate_size = 5}, 1600});
@@ -136,15 +136,16 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   engine.submit(std::move(request));
   done.get_future().wait();
   engine.observe_steps({});
+  const auto num_layers = static_cast<std::uint64_t>(engine.config().spec.num_layers);
   ASSERT_EQ(steps.size(), 4U);  // 8 and 1 tokens of the prompt, then two samples
   EXPECT_EQ(steps[0].prefill_tokens, 8U);
   EXPECT_EQ(steps[0].decode_tokens, 0U);
-  EXPECT_EQ(steps[0].attention_pairs, 36U);
+  EXPECT_EQ(steps[0].attention_pairs, 36 * num_layers);
   EXPECT_EQ(steps[1].prefill_tokens, 1U);
   EXPECT_EQ(steps[1].decode_tokens, 1U);
-  EXPECT_EQ(steps[1].attention_pairs, 9U);
+  EXPECT_EQ(steps[1].attention_pairs, 9 * num_layers);
   EXPECT_EQ(steps[2].prefill_tokens, 0U);
-  EXPECT_EQ(steps[3].attention_pairs, 11U);
+  EXPECT_EQ(steps[3].attention_pairs, 11 * num_layers);
   for (const StepRecord& step : steps) EXPECT_GT(step.seconds, 0);
 }
 

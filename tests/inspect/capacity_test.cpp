@@ -128,7 +128,7 @@ TEST(CapacityTest, AnEngineGivenTheCacheThatFitsUsesTheMemoryUpToABlock) {
   EXPECT_EQ(filled.plan.kv_cache, shown.kv_cache);
   EXPECT_LE(filled.plan.total(), kMemory);
   EXPECT_GT(filled.plan.total() + shown.config.block_bytes(), kMemory);
-  EXPECT_EQ(std::int64_t{filled.config.num_blocks} * filled.config.block_size, shown.tokens);
+  EXPECT_EQ(filled.config.cached_tokens(), shown.tokens);
   // 100 tokens take 7 blocks of 16.
   EXPECT_EQ(shown.rows.back().length, 100);
   EXPECT_EQ(shown.rows.back().sequences, filled.config.num_blocks / 7);
@@ -163,6 +163,26 @@ TEST(CapacityTest, ThePromptsOfAWindowedModelMayBeLongerThanTheCache) {
   EXPECT_EQ(resolve_windowed(5, 0).max_model_len, 4096);
   EXPECT_EQ(resolve_windowed(4, 0).max_model_len, 64);  // not every window lies in four blocks
   EXPECT_EQ(resolve_windowed(4, 1000).max_model_len, 1000);
+}
+
+// Gemma 3 1B: bytes of a token in a layer are 2 * 256 * 2.
+TEST(CapacityTest, LocalLayersHoldTheirWindowOnly) {
+  EngineConfig config;
+  config.max_num_batched_tokens = 2048;
+  const Capacity shown = plan_capacity(config, shape_config(find_shape("gemma-3-1b")), std::size_t{24} << 30);
+  ASSERT_EQ(shown.config.max_model_len, 32768);
+  const std::vector<Capacity::Group> groups = shown.groups();
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].num_layers, 22);
+  EXPECT_EQ(groups[0].window, 512);
+  EXPECT_EQ(groups[0].bytes_held, 22 * (160 + 1) * 16 * 1024);  // 511 + 2048 tokens lie in 161 blocks
+  EXPECT_EQ(groups[1].num_layers, 4);
+  EXPECT_EQ(groups[1].window, 0);
+  EXPECT_EQ(groups[1].bytes_held, 4 * 32768 * 1024);
+  EXPECT_EQ(shown.config.cache.idle_share(), 0);
+  EXPECT_EQ(shown.rows.back().length, 32768);
+  const std::int64_t held = groups[0].bytes_held + groups[1].bytes_held;
+  EXPECT_EQ(shown.rows.back().sequences, static_cast<std::int64_t>(shown.kv_cache) / held);
 }
 
 TEST(CapacityTest, ModelThatIsTooLargeDoesNotFit) {

@@ -14,12 +14,15 @@ namespace quire {
 namespace {
 
 constexpr int kBlockSize = 8;
+const CacheLayout kLayout = {.block_size = kBlockSize, .windows = {0}};
+// A position attends to itself alone.
+const CacheLayout kWindowed = {.block_size = kBlockSize, .windows = {1}};
 
 std::vector<BlockId> ids(const BlockTable& table) { return {table.blocks().begin(), table.blocks().end()}; }
 
 TEST(BlockTableTest, GrowsByTheBlocksThatASpanNeeds) {
   BlockPool pool(4);
-  BlockTable table(pool, kBlockSize);
+  BlockTable table(pool, kLayout);
   std::vector<BlockCopy> copies;
   EXPECT_EQ(table.prepare_write(0, 8, copies), 0);
   EXPECT_EQ(table.size(), 1);
@@ -31,7 +34,7 @@ TEST(BlockTableTest, GrowsByTheBlocksThatASpanNeeds) {
 
 TEST(BlockTableTest, SaysHowManyTokensFit) {
   BlockPool pool(3);
-  BlockTable table(pool, kBlockSize);
+  BlockTable table(pool, kLayout);
   std::vector<BlockCopy> copies;
   EXPECT_EQ(table.writable(0, 100), 24);
   EXPECT_EQ(table.writable(0, 5), 5);
@@ -49,7 +52,7 @@ TEST(BlockTableTest, GivesItsTailBackFirst) {
   BlockPool pool(3);
   std::vector<BlockCopy> copies;
   {
-    BlockTable table(pool, kBlockSize);
+    BlockTable table(pool, kLayout);
     table.prepare_write(0, 24, copies);
     EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 1, 2}));
   }
@@ -60,7 +63,7 @@ TEST(BlockTableTest, GivesItsTailBackFirst) {
 
 TEST(BlockTableTest, AForkCopiesThePartlyFilledBlockBeforeItWrites) {
   BlockPool pool(4);
-  BlockTable table(pool, kBlockSize);
+  BlockTable table(pool, kLayout);
   std::vector<BlockCopy> copies;
   table.prepare_write(0, 12, copies);
   BlockTable fork = table.fork();
@@ -77,7 +80,7 @@ TEST(BlockTableTest, AForkCopiesThePartlyFilledBlockBeforeItWrites) {
 
 TEST(BlockTableTest, AForkAtABlockBorderCopiesNothing) {
   BlockPool pool(3);
-  BlockTable table(pool, kBlockSize);
+  BlockTable table(pool, kLayout);
   std::vector<BlockCopy> copies;
   table.prepare_write(0, 8, copies);
   BlockTable fork = table.fork();
@@ -90,11 +93,11 @@ TEST(BlockTableTest, AForkAtABlockBorderCopiesNothing) {
 
 TEST(BlockTableTest, GivesItsFrontBackAndKeepsTheOthersInPlace) {
   BlockPool pool(6);
-  BlockTable table(pool, kBlockSize);
+  BlockTable table(pool, kWindowed);
   std::vector<BlockCopy> copies;
   table.prepare_write(0, 28, copies);
-  table.release_front(2);
-  table.release_front(1);  // less than before: nothing
+  table.release_outside(16);
+  table.release_outside(8);  // less than before: nothing
   EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, 2, 3}));
   EXPECT_EQ(table.num_held(), 2);
   EXPECT_EQ(pool.num_free(), 4);
@@ -104,7 +107,7 @@ TEST(BlockTableTest, GivesItsFrontBackAndKeepsTheOthersInPlace) {
   EXPECT_EQ(fork.prepare_write(28, 33, copies), 3);
   EXPECT_EQ(copies, (std::vector<BlockCopy>{{3, 4}}));
   EXPECT_EQ(ids(fork), (std::vector<BlockId>{kNoBlock, kNoBlock, 2, 4, 5}));
-  fork.release_front(3);
+  fork.release_outside(24);
   EXPECT_EQ(pool.ref_count(2), 1);  // the other's
 
   table = std::move(fork);
@@ -112,18 +115,52 @@ TEST(BlockTableTest, GivesItsFrontBackAndKeepsTheOthersInPlace) {
   table.clear();
   fork.clear();
   EXPECT_EQ(table.size(), 0);
-  EXPECT_EQ(table.num_released(), 0);
+  EXPECT_EQ(table.position(), 0);
   EXPECT_EQ(pool.num_free(), 6);
 }
 
 TEST(BlockTableTest, MayBeginBehindBlocksThatItNeverHad) {
   BlockPool pool(4);
-  BlockTable table(pool, kBlockSize);
-  table.release_front(2);
-  table.append();
+  BlockTable table(pool, kWindowed);
+  table.release_outside(16);
+  for (int i = 0; i < 3; ++i) table.append();
   EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, 0}));
   EXPECT_EQ(table.writable(20, 100), 28);
   EXPECT_EQ(pool.num_free(), 3);
+}
+
+TEST(BlockTableTest, EachLaneHoldsItsOwnWindow) {
+  const CacheLayout layout = {.block_size = kBlockSize, .windows = {0, 12, 1}};
+  BlockPool pool(16);
+  BlockTable table(pool, layout);
+  std::vector<BlockCopy> copies;
+  EXPECT_EQ(table.writable(0, 100), 40);  // five rows of three
+  table.prepare_write(0, 28, copies);
+  EXPECT_EQ(table.size(), 4);
+  table.release_outside(27);
+  EXPECT_EQ(ids(table), (std::vector<BlockId>{0, kNoBlock, kNoBlock,  //
+                                              3, kNoBlock, kNoBlock,  //
+                                              6, 7, kNoBlock,         //
+                                              9, 10, 11}));
+  EXPECT_EQ(table.num_held(), 7);
+  EXPECT_EQ(table.held(), (std::vector<BlockId>{0, 3, 6, 7, 9, 10, 11}));
+  const BlockTable fork = table.fork();
+  EXPECT_EQ(table.writable(28, 100), 20);  // copies of a row, and two that are new, of nine
+  EXPECT_EQ(table.prepare_write(28, 29, copies), 3);
+  EXPECT_EQ(copies.size(), 3U);
+  EXPECT_EQ(pool.ref_count(9), 1);
+}
+
+TEST(BlockTableTest, ALayoutKnowsHowManyTokensACacheHolds) {
+  const auto longest = [](std::vector<int> windows, int num_blocks) {
+    return CacheLayout{.block_size = kBlockSize, .windows = std::move(windows)}.longest(num_blocks);
+  };
+  EXPECT_EQ(longest({0}, 5), 40);
+  EXPECT_EQ(longest({0, 0}, 5), 16);
+  EXPECT_EQ(longest({20}, 3), 24);
+  EXPECT_EQ(longest({20}, 4), CacheLayout::kMaxTokens);  // which hold any window of 20
+  EXPECT_EQ(longest({0, 20}, 7), 24);
+  EXPECT_EQ(longest({0, 20}, 14), 80);
 }
 
 TEST(BlockTableTest, CountsTheBlocksThatTokensInARowTakeAtMost) {
@@ -147,7 +184,7 @@ TEST(BlockTableTest, ForksNeverSeeEachOthersTokens) {
     BlockPool pool(24);
     std::map<std::pair<BlockId, int>, int> memory;
     std::vector<Writer> writers;
-    writers.push_back({BlockTable(pool, kBlockSize), {}});
+    writers.push_back({BlockTable(pool, kLayout), {}});
     for (int i = 0; i < 60; ++i) {
       const std::size_t which = random() % writers.size();
       Writer& writer = writers[which];

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -23,11 +24,12 @@ class PrefixCacheTest : public ::testing::TestWithParam<int> {  // hash bits
   // A new block that holds `tokens` after `parent`.
   PrefixCache::Link add(PrefixCache::Link parent, const std::vector<TokenId>& tokens,
                         std::uint64_t salt = 0) {
-    return cache_.insert(pool_.allocate(), {parent, tokens, salt});
+    return *cache_.insert(std::array{pool_.allocate()}, {parent, tokens, salt});
   }
 
   BlockPool pool_{4};
-  PrefixCache cache_{pool_, kBlockSize, 42, GetParam()};
+  CacheLayout layout_{.block_size = kBlockSize, .windows = {0}};
+  PrefixCache cache_{pool_, layout_, 42, GetParam()};
 };
 
 TEST_P(PrefixCacheTest, FindsABlockByParentTokensAndSalt) {
@@ -73,7 +75,7 @@ TEST_P(PrefixCacheTest, AChildDiesWithTheOldContentsOfItsParent) {
   const auto child = add(parent, tokens_from(50));
   cache_.erase(parent.block);
   pool_.renew(parent.block);
-  const auto rewritten = cache_.insert(parent.block, {{}, tokens_from(7), 0});
+  const auto rewritten = *cache_.insert(std::array{parent.block}, {{}, tokens_from(7), 0});
   EXPECT_EQ(rewritten.block, parent.block);
   EXPECT_EQ(cache_.find({rewritten, tokens_from(50), 0}), std::nullopt);
   EXPECT_EQ(cache_.find({parent, tokens_from(50), 0}), child);
@@ -85,7 +87,7 @@ TEST_P(PrefixCacheTest, AChildDiesWithItsParentEvenWhereTheParentIdReturns) {
   const auto child = add(parent, tokens_from(50));
   pool_.release(parent.block);
   while (pool_.num_free() > 0) pool_.allocate();
-  const auto other = cache_.insert(parent.block, {{}, tokens_from(90), 0});
+  const auto other = *cache_.insert(std::array{parent.block}, {{}, tokens_from(90), 0});
   ASSERT_EQ(other.block, parent.block);
   EXPECT_TRUE(cache_.contains(child.block));
   EXPECT_EQ(cache_.find({other, tokens_from(50), 0}), std::nullopt);
@@ -103,7 +105,7 @@ TEST_P(PrefixCacheTest, AChildAddedWhenItsParentIsGoneIsNeverMatched) {
   EXPECT_TRUE(cache_.contains(child.block));
   EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{});
 
-  const auto again = cache_.insert(reused, {{}, tokens_from(0), 0});  // in the very block
+  const auto again = *cache_.insert(std::array{reused}, {{}, tokens_from(0), 0});  // in the very block
   EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{again.block});
   cache_.check();
 }
@@ -121,7 +123,48 @@ TEST_P(PrefixCacheTest, ForgetsWhatItIsToldTo) {
 }
 
 TEST_P(PrefixCacheTest, TakesNoBlockThatNobodyHolds) {
-  EXPECT_THROW(cache_.insert(0, {{}, tokens_from(0), 0}), InternalError);
+  EXPECT_THROW(cache_.insert(std::array{0}, {{}, tokens_from(0), 0}), InternalError);
+}
+
+// Of three rows a prefix is hit where every lane has what its window wants behind it.
+TEST_P(PrefixCacheTest, APrefixIsHitAsFarAsEveryLaneHasTheBlocksOfItsWindow) {
+  const CacheLayout layout = {.block_size = kBlockSize, .windows = {9, 0}};
+  BlockPool pool(8);
+  PrefixCache cache(pool, layout, 42, GetParam());
+  const auto add_row = [&](PrefixCache::Link parent, TokenId first, BlockId near, BlockId far) {
+    return *cache.insert(std::array{near, far}, {parent, tokens_from(first), 0});
+  };
+  std::vector<BlockId> near, far;
+  PrefixCache::Link last;
+  for (int row = 0; row < 3; ++row) {
+    near.push_back(pool.allocate());
+    far.push_back(pool.allocate());
+    last = add_row(last, row * kBlockSize, near.back(), far.back());
+    EXPECT_EQ(last, cache.link(std::array{near.back(), far.back()}));
+  }
+  const auto num_rows = [&] { return cache.match(tokens_from(0, 3 * kBlockSize), 0).size() / 2; };
+  EXPECT_EQ(cache.match(tokens_from(0, 3 * kBlockSize), 0),
+            (std::vector{near[0], far[0], near[1], far[1], near[2], far[2]}));
+  const auto reuse = [&](BlockId block) {
+    pool.release(block);
+    while (pool.num_free() > 0) pool.allocate();
+  };
+  reuse(near[0]);  // behind the second row, position 16 attends to 8 and later
+  EXPECT_EQ(num_rows(), 3U);
+  reuse(near[2]);
+  EXPECT_EQ(num_rows(), 2U);
+  // Whoever computes the third row again brings the block that was lost.
+  const PrefixCache::Link found =
+      add_row(cache.link(std::array{near[1], far[1]}), 2 * kBlockSize, near[2], kNoBlock);
+  EXPECT_EQ(found, last);
+  EXPECT_EQ(num_rows(), 3U);
+  reuse(near[1]);
+  EXPECT_EQ(num_rows(), 3U);
+  reuse(far[1]);
+  EXPECT_EQ(num_rows(), 0U);  // the first row's near block is gone, too
+  cache.erase_chain(tokens_from(0, 3 * kBlockSize), 0);
+  EXPECT_FALSE(cache.contains(far[0]));
+  cache.check();
 }
 
 // With one bit half of all keys collide: nothing may rest on the hash.

@@ -1,8 +1,11 @@
 // What families read from config.json, beyond what the golden models show.
 #include <gtest/gtest.h>
 
+#include "backends/registry.h"
 #include "base/error.h"
 #include "models/model.h"
+#include "parallel/single_rank.h"
+#include "runner/memory_plan.h"
 
 namespace quire {
 namespace {
@@ -10,6 +13,24 @@ namespace {
 ModelSpec spec_of(const std::string& architecture, const std::string& keys) {
   const std::string text = R"({"architectures": [")" + architecture + R"("], )" + keys + "}";
   return find_model_family(architecture).describe(ModelConfig::from_json(text, "config.json"));
+}
+
+// Of each layer: positions that a token attends to; 0: all.
+std::vector<int> windows_of(const std::string& architecture, const std::string& keys) {
+  const std::string text =
+      R"({"architectures": [")" + architecture + R"("], "hidden_size": 64, )" + keys + "}";
+  const auto model = ModelConfig::from_json(text, "config.json");
+  const auto backend = make_backend({});
+  SingleRank comm(*backend);
+  RuntimeConfig config;
+  config.spec = find_model_family(architecture).describe(model);
+  config.max_num_seqs = config.max_num_batched_tokens = 8;
+  config.max_model_len = 64;
+  const StateDeclarations states = declare_states(*backend, comm, config, model);
+  std::vector<int> windows;
+  for (const int group : states.group_of())
+    windows.push_back(states.groups()[static_cast<std::size_t>(group)].window);
+  return windows;
 }
 
 std::string refusal_of(const std::string& architecture, const std::string& keys) {
@@ -37,34 +58,45 @@ TEST(FamiliesTest, AbsentKeysTakeTheDefaultsOfTransformers) {
 }
 
 TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
-  EXPECT_EQ(spec_of("MistralForCausalLM", R"("hidden_size": 4096)").sliding_window, 4096);
-  EXPECT_EQ(spec_of("MistralForCausalLM", R"("sliding_window": 1024)").sliding_window, 1024);
-  EXPECT_EQ(spec_of("MistralForCausalLM", R"("sliding_window": null)").sliding_window, 0);
-  EXPECT_EQ(spec_of("MixtralForCausalLM", R"("hidden_size": 4096)").sliding_window, 0);
+  const std::string layers = R"("num_hidden_layers": 2)";
+  const auto of_mistral = [&](const std::string& keys) {
+    return windows_of("MistralForCausalLM", layers + keys);
+  };
+  EXPECT_EQ(of_mistral(""), std::vector({4096, 4096}));
+  EXPECT_EQ(of_mistral(R"(, "sliding_window": 1024)"), std::vector({1024, 1024}));
+  EXPECT_EQ(of_mistral(R"(, "sliding_window": null)"), std::vector({0, 0}));
+  EXPECT_EQ(windows_of("MixtralForCausalLM", layers), std::vector({0, 0}));
 }
 
 TEST(FamiliesTest, QwenHasAWindowInItsLastLayers) {
-  const std::string on = R"("num_hidden_layers": 24, "use_sliding_window": true, "sliding_window": 1024, )";
+  const std::string on = R"("num_hidden_layers": 3, "use_sliding_window": true, "sliding_window": 1024, )";
   for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}) {
-    EXPECT_EQ(spec_of(architecture, R"("sliding_window": 1024)").sliding_window, 0);
-    EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 28)").sliding_window, 0);
-    EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 0)").sliding_window, 1024);
-    // Where some layers look at all positions, none is beyond the view of all.
-    EXPECT_EQ(spec_of(architecture, on + R"("max_window_layers": 20)").sliding_window, 0);
+    EXPECT_EQ(windows_of(architecture, R"("num_hidden_layers": 2, "sliding_window": 1024)"),
+              std::vector({0, 0}));
+    EXPECT_EQ(windows_of(architecture, on + R"("max_window_layers": 4)"), std::vector({0, 0, 0}));
+    EXPECT_EQ(windows_of(architecture, on + R"("max_window_layers": 0)"), std::vector({1024, 1024, 1024}));
+    EXPECT_EQ(windows_of(architecture, on + R"("max_window_layers": 2)"), std::vector({0, 0, 1024}));
     const std::string absent =
-        R"("use_sliding_window": true, "max_window_layers": 0, "sliding_window": null)";
-    EXPECT_EQ(spec_of(architecture, absent).sliding_window, 0);
+        R"("num_hidden_layers": 1, "use_sliding_window": true, "max_window_layers": 0, "sliding_window": null)";
+    EXPECT_EQ(windows_of(architecture, absent), std::vector({0}));
   }
+}
+
+TEST(FamiliesTest, GemmaHasALayerThatLooksAtAllAmongThoseWithAWindow) {
+  EXPECT_EQ(windows_of("Gemma2ForCausalLM", R"("num_hidden_layers": 3, "sliding_window": 32)"),
+            std::vector({32, 0, 32}));
+  EXPECT_EQ(windows_of("Gemma3ForCausalLM", R"("num_hidden_layers": 7, "sliding_window": 32)"),
+            std::vector({32, 32, 32, 32, 32, 0, 32}));
 }
 
 TEST(FamiliesTest, QwensLayerTypesCountBeforeMaxWindowLayers) {
   const std::string on = R"("num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 1024, )";
-  const std::string all = R"("layer_types": ["sliding_attention", "sliding_attention"])";
+  const std::string some = R"("layer_types": ["sliding_attention", "full_attention"])";
   const std::string none = R"("max_window_layers": 0, "layer_types": ["full_attention", "full_attention"])";
   const std::string other = R"("layer_types": ["sliding_attention", "linear_attention"])";
   const std::string few = R"("layer_types": ["full_attention"])";
-  EXPECT_EQ(spec_of("Qwen3ForCausalLM", on + all).sliding_window, 1024);
-  EXPECT_EQ(spec_of("Qwen3ForCausalLM", on + none).sliding_window, 0);
+  EXPECT_EQ(windows_of("Qwen3ForCausalLM", on + some), std::vector({1024, 0}));
+  EXPECT_EQ(windows_of("Qwen3ForCausalLM", on + none), std::vector({0, 0}));
   EXPECT_NE(refusal_of("Qwen3ForCausalLM", on + other).find("\"layer_types\" has \"linear_attention\""),
             std::string::npos);
   EXPECT_NE(refusal_of("Qwen3ForCausalLM", on + few).find("\"layer_types\" names 1 layers; there are 2"),

@@ -80,7 +80,7 @@ class DecodeGraphTest : public ::testing::Test {
         span.slot = s;
         span.first_position = 3 + s + static_cast<int>(round);
         span.num_tokens = 1;
-        span.first_new_block = kBlocksEach;
+        span.first_new_row = kBlocksEach;
         span.output = OutputKind::kLast;
         span.sample = true;
         decode.sequences.push_back(span);

@@ -227,7 +227,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.hash_bits = seed % 3 == 0 ? 2 : 64;
     config.num_host_blocks = seed % 2 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
-    if (seed % 7 < 3) config.sliding_window = any(1, 24);
+    if (seed % 7 < 3) config.layout.windows.front() = any(1, 24);
     Searches searches(config, any(1, 3), seed);
     std::set<SequenceId> added;
     for (int i = any(2, 6); i > 0; --i) {

@@ -22,7 +22,7 @@ inline SchedulerConfig small_config() {
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 64;
   config.max_model_len = 256;
-  config.block_size = 8;
+  config.layout.block_size = 8;
   config.num_blocks = 32;
   config.hash_seed = 1;
   return config;

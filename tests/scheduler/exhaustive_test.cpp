@@ -48,7 +48,7 @@ Case with_host_blocks(Case result) {
 // The first prompt takes five blocks, of which four hold a window and a step at most.
 Case with_window(Case result) {
   result.name += "_window";
-  result.config.sliding_window = 9;
+  result.config.layout.windows.front() = 9;
   const int priority = result.requests[0].priority;
   result.requests[0] = Engine::request_of(36, 4);
   result.requests[0].priority = priority;

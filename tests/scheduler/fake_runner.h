@@ -92,10 +92,10 @@ class History {
 class FakeRunner {
  public:
   explicit FakeRunner(const SchedulerConfig& config)
-      : block_size_(config.block_size),
-        window_(config.sliding_window),
-        cells_(static_cast<std::size_t>(config.num_blocks * config.block_size)),
-        host_cells_(static_cast<std::size_t>(config.num_host_blocks * config.block_size)),
+      : layout_(config.layout),
+        block_size_(layout_.block_size),
+        cells_(static_cast<std::size_t>(config.num_blocks * block_size_)),
+        host_cells_(static_cast<std::size_t>(config.num_host_blocks * block_size_)),
         slots_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
   std::map<SequenceId, History> histories;  // of every sequence that may come
@@ -114,7 +114,7 @@ class FakeRunner {
  private:
   struct Slot {
     SequenceId sequence = 0;
-    std::vector<BlockId> table;
+    std::vector<BlockId> table;  // [rows, num_lanes]
     TokenId last_sample = SequenceResult::kNoToken;
     int num_summed = 0;  // positions
   };
@@ -149,25 +149,30 @@ class FakeRunner {
     Slot& slot = slots_.at(static_cast<std::size_t>(plan.slot));
     if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken, 0};
     require(slot.sequence == plan.sequence, "the slot is another's", plan.sequence);
-    require(plan.start || plan.first_new_block <= static_cast<int>(slot.table.size()), "the table has a hole",
-            plan.sequence);
-    slot.table.resize(static_cast<std::size_t>(plan.first_new_block), kNoBlock);
+    const int num_lanes = layout_.num_lanes();
+    const int kept = plan.first_new_row * num_lanes;
+    require(plan.start || kept <= static_cast<int>(slot.table.size()), "the table has a hole", plan.sequence);
+    slot.table.resize(static_cast<std::size_t>(kept), kNoBlock);
     slot.table.insert(slot.table.end(), plan.new_blocks.begin(), plan.new_blocks.end());
-    require(static_cast<int>(slot.table.size()) * block_size_ >= plan.first_position + plan.num_tokens,
-            "the span has no blocks", plan.sequence);
+    require(static_cast<int>(slot.table.size()) ==
+                layout_.rows_for(plan.first_position + plan.num_tokens) * num_lanes,
+            "the span has too many blocks, or too few", plan.sequence);
   }
 
   // Of the span's first position, which looks back farthest; up to num_positions.
   void check_past(const SequencePlan& plan, int num_positions) {
     History& history = histories.at(plan.sequence);
-    const std::vector<BlockId>& table = slots_[static_cast<std::size_t>(plan.slot)].table;
-    int first = window_ == 0 ? 0 : std::max(0, plan.first_position - window_ + 1);
-    for (int count = 0; first < num_positions; first += count) {
-      count = std::min(block_size_ - first % block_size_, num_positions - first);
-      const auto past = history.hashes(first, count);
-      require(std::equal(past.begin(), past.end(),
-                         &cell(table[static_cast<std::size_t>(first / block_size_)], first % block_size_)),
-              "a wrong key is attended", plan.sequence);
+    for (int lane = 0; lane < layout_.num_lanes(); ++lane) {
+      const int window = layout_.windows[static_cast<std::size_t>(lane)];
+      int first = window == 0 ? 0 : std::max(0, plan.first_position - window + 1);
+      for (int count = 0; first < num_positions; first += count) {
+        count = std::min(block_size_ - first % block_size_, num_positions - first);
+        const auto past = history.hashes(first, count);
+        const std::uint64_t* there = &place(plan, lane, first);
+        for (int i = 0; i < count; ++i)
+          require(there[i] == in_lane(past[static_cast<std::size_t>(i)], lane), "a wrong key is attended",
+                  plan.sequence);
+      }
     }
   }
 
@@ -182,7 +187,8 @@ class FakeRunner {
       const TokenId token = given ? plan.tokens[static_cast<std::size_t>(i)] : slot.last_sample;
       const int position = plan.first_position + i;
       require(token == history.token(position), "a wrong token is computed", plan.sequence);
-      place(plan, position) = history.hashes(position, 1)[0];
+      for (int lane = 0; lane < layout_.num_lanes(); ++lane)
+        place(plan, lane, position) = in_lane(history.hashes(position, 1)[0], lane);
     }
   }
 
@@ -229,13 +235,18 @@ class FakeRunner {
   std::uint64_t& host_cell(BlockId block) {
     return host_cells_.at(static_cast<std::size_t>(block * block_size_));
   }
-  std::uint64_t& place(const SequencePlan& plan, int position) {
+  std::uint64_t& place(const SequencePlan& plan, int lane, int position) {
     const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
-    return cell(slot.table[static_cast<std::size_t>(position / block_size_)], position % block_size_);
+    const auto row = layout_.row(slot.table, position / block_size_);
+    return cell(row[static_cast<std::size_t>(lane)], position % block_size_);
+  }
+  // Each lane has keys of its own.
+  static std::uint64_t in_lane(std::uint64_t hash, int lane) {
+    return lane == 0 ? hash : hash ^ mix(static_cast<std::uint64_t>(lane));
   }
 
+  CacheLayout layout_;
   int block_size_;
-  int window_;                             // positions that each attends to, itself included; 0: all
   std::vector<std::uint64_t> cells_;       // [num_blocks, block_size]: the history each position holds
   std::vector<std::uint64_t> host_cells_;  // [num_host_blocks, block_size]
   std::vector<Slot> slots_;

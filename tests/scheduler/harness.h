@@ -46,8 +46,7 @@ struct Scenario {
     config.max_num_batched_tokens = bytes[1] % 4 == 0 ? 1 + bytes[1] / 4 % 8 : 1 + bytes[1] % 50;
     config.max_span = bytes[6] / 3 % 4 == 0 ? 1 + bytes[6] / 12 % 8 : 0;
     config.max_model_len = 2 + bytes[2] % 200;
-    config.block_size = bytes[3] % 4 == 0 ? 16 : 8;
-    config.num_blocks = 1 + bytes[4] % 20;
+    config.layout.block_size = bytes[3] % 4 == 0 ? 16 : 8;
     config.enable_prefix_caching = bytes[5] % 4 != 0;
     config.policy = bytes[5] / 4 % 2 == 0 ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
     constexpr int kHashBits[] = {1, 4, 64};
@@ -56,21 +55,33 @@ struct Scenario {
     scenario.depth = 1 + bytes[7] % 3;
     constexpr int kHostBlocks[] = {0, 5, 40};
     config.num_host_blocks = kHostBlocks[bytes[7] / 3 % 3];
-    constexpr int kWindows[] = {0, 0, 1, 5, 8, 13, 24, 70};
-    config.sliding_window = kWindows[bytes[7] / 9 % 8];
+    config.layout.windows = windows_of(bytes[7] / 9 % 8, bytes[3] / 4);
+    config.num_blocks =
+        config.layout.num_lanes() * (1 + bytes[4] % 20) - bytes[4] / 20 % config.layout.num_lanes();
     bytes = bytes.subspan(kHeader);
     for (; bytes.size() >= 4 && scenario.operations.size() < kMaxOperations; bytes = bytes.subspan(4))
       scenario.operations.push_back({bytes[0], bytes[1], bytes[2], bytes[3]});
     return scenario;
   }
 
+  // Of one to four lanes, of which the first is any and the others repeat it or not.
+  static std::vector<int> windows_of(int first, int others) {
+    constexpr int kWindows[] = {0, 0, 1, 5, 8, 13, 24, 70};
+    std::vector<int> windows = {kWindows[first]};
+    for (; others % 4 != 0 && windows.size() < 4; others /= 4)
+      windows.push_back(others % 4 == 1 ? windows.back() : kWindows[(first + 3 * others) % 8]);
+    return windows;
+  }
+
   std::string describe() const {
+    std::string windows;
+    for (const int window : config.layout.windows) windows += format_text(" {}", window);
     std::string text = format_text(
-        "slots {} budget {} span {} context {} window {} block size {} blocks {} host blocks {} priorities "
+        "slots {} budget {} span {} context {} windows{} block size {} blocks {} host blocks {} priorities "
         "{} "
         "caching {} hash bits {} depth {}\n",
-        config.max_num_seqs, config.max_num_batched_tokens, config.max_span, config.max_model_len,
-        config.sliding_window, config.block_size, config.num_blocks, config.num_host_blocks,
+        config.max_num_seqs, config.max_num_batched_tokens, config.max_span, config.max_model_len, windows,
+        config.layout.block_size, config.num_blocks, config.num_host_blocks,
         config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
@@ -349,28 +360,33 @@ class Harness {
   void record_blocks(const SequencePlan& sequence, Step& step) {
     std::vector<BlockId>& table = tables_[sequence.slot];
     if (sequence.start) table.clear();
-    table.resize(static_cast<std::size_t>(sequence.first_new_block), kNoBlock);
+    table.resize(static_cast<std::size_t>(sequence.first_new_row * config_.layout.num_lanes()), kNoBlock);
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
     for (const BlockId block : blocks_used(sequence))
       step.blocks.emplace_back(block, scheduler_.pool().generation(block));
     num_outside_ += table.size() - blocks_used(sequence).size();
   }
   // Those that its span writes or attends to.
-  std::span<const BlockId> blocks_used(const SequencePlan& sequence) const {
-    const int window = config_.sliding_window;
-    const int first = window == 0 ? 0 : std::max(0, sequence.first_position - window + 1);
-    return std::span(tables_.at(sequence.slot)).subspan(static_cast<std::size_t>(first / config_.block_size));
+  std::vector<BlockId> blocks_used(const SequencePlan& sequence) const {
+    const std::vector<BlockId>& table = tables_.at(sequence.slot);
+    const std::size_t num_lanes = config_.layout.windows.size();
+    std::vector<BlockId> used;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const int window = config_.layout.windows[i % num_lanes];
+      const int first = window == 0 ? 0 : std::max(0, sequence.first_position - window + 1);
+      if (static_cast<int>(i / num_lanes) >= first / config_.layout.block_size) used.push_back(table[i]);
+    }
+    return used;
   }
 
   // 17: of each sequence there are its window, what its steps in flight write, and what they replace.
   void check_windows(const SchedulerStats& stats) const {
-    if (config_.sliding_window == 0) return;
-    int most = stats.num_running * blocks_of_a_window();
+    std::int64_t most = stats.num_running * config_.layout.blocks_held(CacheLayout::kMaxTokens, 1);
     for (const Step& step : in_flight_)
-      most += step.num_tokens / config_.block_size + 2 * static_cast<int>(step.sequences.size());
+      most += config_.layout.num_lanes() *
+              (step.num_tokens / config_.layout.block_size + 2 * static_cast<int>(step.sequences.size()));
     require(stats.num_blocks - stats.num_free_blocks <= most, "17: blocks outside all windows are held");
   }
-  int blocks_of_a_window() const { return blocks_across(config_.sliding_window, config_.block_size); }
 
   // 3: what a sequence writes, no other of the step uses.
   void check_writes(const StepPlan& plan) const {
@@ -379,8 +395,10 @@ class Harness {
       for (const BlockId block : blocks_used(sequence)) ++num_holders[block];
     for (const SequencePlan& sequence : plan.sequences) {
       const std::vector<BlockId>& table = tables_.at(sequence.slot);
-      for (auto i = static_cast<std::size_t>(sequence.first_position / config_.block_size); i < table.size();
-           ++i)
+      const CacheLayout& layout = config_.layout;
+      for (auto i =
+               static_cast<std::size_t>(sequence.first_position / layout.block_size * layout.num_lanes());
+           i < table.size(); ++i)
         require(num_holders.at(table[i]) == 1, "3: a shared block is written", sequence.sequence);
     }
   }
@@ -468,10 +486,17 @@ class Harness {
     return std::min({static_cast<int>(asked.prompt.size()) + asked.max_tokens, config_.max_model_len,
                      longest_in_cache() + 1});
   }
-  // Where any window fits, so does what is as long as the context.
+  // Up to as many tokens as fit, each row with what its windows need at once.
   int longest_in_cache() const {
-    const bool fits = config_.sliding_window > 0 && blocks_of_a_window() <= config_.num_blocks;
-    return fits ? config_.max_model_len : config_.num_blocks * config_.block_size;
+    const int block_size = config_.layout.block_size;
+    int rows = 0;
+    for (int num_blocks = 0; rows * block_size < config_.max_model_len; ++rows) {
+      num_blocks = 0;
+      for (const int window : config_.layout.windows)
+        num_blocks += window == 0 ? rows + 1 : std::min(rows + 1, blocks_across(window, block_size));
+      if (num_blocks > config_.num_blocks) break;
+    }
+    return rows * block_size;
   }
   // Every younger sequence may first have to drain and yield.
   int stall_limit() const { return (depth_ + 1) * (config_.max_num_seqs + 1); }

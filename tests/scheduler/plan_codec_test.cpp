@@ -116,7 +116,7 @@ SequencePlan sequence_with_all() {
           .first_position = 2,
           .num_tokens = 2,
           .tokens = {51, 52},
-          .first_new_block = 1,
+          .first_new_row = 1,
           .new_blocks = {8, kNoBlock, 9},
           .output = OutputKind::kLogprobs,
           .next_token = 53,
@@ -194,7 +194,7 @@ class RandomPlans {
             .first_position = number(),
             .num_tokens = number(),
             .tokens = numbers(),
-            .first_new_block = number(),
+            .first_new_row = number(),
             .new_blocks = numbers(),
             .output = static_cast<OutputKind>(random_() % 7),
             .next_token = number(),
@@ -296,13 +296,13 @@ TEST(PlanCodecTest, AVersionHasOneLayout) {
   std::uint64_t checksum = 0xCBF2'9CE4'8422'2325;
   for (const std::byte byte : message)
     checksum = (checksum ^ std::to_integer<unsigned>(byte)) * 0x100'0000'01B3;
-  EXPECT_EQ(checksum, 13948933028362626529U);
+  EXPECT_EQ(checksum, 3771521215415409130U);
 }
 
 TEST(PlanCodecTest, AMessageBeginsWithMagicVersionAndId) {
   const Message message = encode(plan_with_all());
   const std::string head(reinterpret_cast<const char*>(message.data()), 20);
-  EXPECT_EQ(head, std::string("QPLN\1\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
+  EXPECT_EQ(head, std::string("QPLN\2\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
 }
 
 TEST(PlanCodecTest, EveryCutOffMessageIsRefused) {
@@ -326,7 +326,7 @@ TEST(PlanCodecTest, OtherMagicNumbersAndVersionsAreRefused) {
   const Message message = encode(plan_with_all());
   EXPECT_THAT(refusal(with_byte(message, kMagicAt, 'R')), HasSubstr("begins with"));
   EXPECT_THAT(refusal(with_word(message, kVersionAt, 0)), HasSubstr("version 0"));
-  EXPECT_THAT(refusal(with_word(message, kVersionAt, 2)), HasSubstr("version 2"));
+  EXPECT_THAT(refusal(with_word(message, kVersionAt, 1)), HasSubstr("version 1"));
   EXPECT_THAT(refusal(with_word(message, kVersionAt, 1U << 31)), HasSubstr("version 2147483648"));
 }
 

@@ -25,14 +25,15 @@ TEST(SchedulerTest, RefusesImpossibleConfigurations) {
               HasSubstr("max-model-len is 2000000000"));
   EXPECT_THAT(refusal(&SchedulerConfig::num_blocks, 0), HasSubstr("no room for a block of 8 tokens"));
   for (const int size : {-8, 0, 4, 12, 512})
-    EXPECT_THAT(refusal(&SchedulerConfig::block_size, size), HasSubstr("power of two from 8 to 256"));
+    EXPECT_THAT(refusal(&SchedulerConfig::layout, CacheLayout{.block_size = size, .windows = {0}}),
+                HasSubstr("power of two from 8 to 256"));
 }
 
 // The five small requests that end nano-vllm, or its engine.
 
 TEST(SchedulerTest, RefusesAPromptLargerThanTheWholeCacheAndGoesOn) {
   SchedulerConfig config = small_config();
-  config.block_size = 256;
+  config.layout.block_size = 256;
   config.num_blocks = 2;
   config.max_model_len = 4096;
   config.max_num_batched_tokens = 4096;
@@ -45,7 +46,7 @@ TEST(SchedulerTest, RefusesAPromptLargerThanTheWholeCacheAndGoesOn) {
 
 TEST(SchedulerTest, ASequenceThatOutgrowsTheCacheAloneEndsByLength) {
   SchedulerConfig config = small_config();
-  config.block_size = 256;
+  config.layout.block_size = 256;
   config.num_blocks = 2;
   config.max_model_len = 4096;
   config.max_num_batched_tokens = 4096;

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 // Blocks of 8 tokens; a window of 20 lies in four of them at most.
 SchedulerConfig windowed_config() {
   SchedulerConfig config = small_config();
-  config.sliding_window = 20;
+  config.layout.windows = {20};
   config.max_num_batched_tokens = 16;
   config.max_model_len = 1024;
   config.enable_prefix_caching = false;
@@ -31,8 +31,8 @@ int num_used(const Engine& engine) {
 // Of a sequence of `length` tokens whose positions from `next` on are yet to be computed.
 int blocks_wanted(const SchedulerConfig& config, int next, int length) {
   int count = 0;
-  for (int first = 0; first < length; first += config.block_size)
-    count += first + config.block_size - 1 > next - config.sliding_window ? 1 : 0;
+  for (int first = 0; first < length; first += config.layout.block_size)
+    count += first + config.layout.block_size - 1 > next - config.layout.windows.front() ? 1 : 0;
   return count;
 }
 
@@ -85,7 +85,7 @@ TEST(SchedulerWindowTest, APromptLongerThanTheCacheIsRefusedWhereItsWindowDoesNo
   const SequenceId id = engine.add(20, 30);
   engine.run();
   EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 5));  // the last one needs no place
-  config.sliding_window = -1;
+  config.layout.windows = {-1};
   EXPECT_THAT(error_of([&] { const Scheduler refused(config); }), HasSubstr("sliding window of -1 tokens"));
 }
 
@@ -169,7 +169,7 @@ TEST(SchedulerWindowTest, APrefixHitTakesTheBlocksOfItsWindowAlone) {
   const SequenceId again = engine.add(100, 5);
   const auto plan = engine.submit();
   EXPECT_EQ(plan->sequences[0].first_position, 96);
-  EXPECT_EQ(plan->sequences[0].first_new_block, 9);     // position 96 attends to 77 and later
+  EXPECT_EQ(plan->sequences[0].first_new_row, 9);       // position 96 attends to 77 and later
   EXPECT_EQ(plan->sequences[0].new_blocks.size(), 4U);  // to 103
   EXPECT_EQ(num_used(engine), 4);
   engine.run();
@@ -278,6 +278,46 @@ TEST(SchedulerWindowTest, AMemberThatComesTooLateComputesThePromptItself) {
   engine.run();
   EXPECT_EQ(engine.outcomes[2].tokens, engine.reference(2, 20));
   for (const SequenceId id : {1, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 60));
+}
+
+// The lanes of Gemma 3 1B: two of four layers that attend to all tokens, eleven of 22 with a window of 512.
+// Its whole context would take 26,624 blocks if all lanes held all of it; the cache has a third of them.
+TEST(SchedulerWindowTest, OfTwoKindsOfLayersOneHoldsItsWindowAndTheOtherAll) {
+  SchedulerConfig config = small_config();
+  config.layout = {.block_size = 16, .windows = std::vector(11, 512)};
+  config.layout.windows.insert(config.layout.windows.end(), {0, 0});
+  config.max_num_batched_tokens = 2048;
+  config.max_model_len = 32768;
+  config.num_blocks = 9000;
+  config.num_host_blocks = 12000;
+  config.policy = SchedulingPolicy::kPriority;
+  config.preemption.block_copied = 1e-9;
+  Engine engine(config, 2);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i)
+      if (engine.runner.num_in_flight() == 2 || !engine.submit()) engine.apply();
+  };
+  const SequenceId first = engine.add(32000, 300);
+  steps(60);
+  EXPECT_LT(num_used(engine), 2 * 2010 + 11 * 36);  // its prompt is there: 2,000 rows in two lanes
+  EXPECT_GT(num_used(engine), 2 * 2000 + 11 * 32);
+  SequenceRequest turn = Engine::request_of(31000, 200);  // of which the cache has all but the end
+  for (int i = 0; i < 1000; ++i) turn.prompt.push_back(7);
+  turn.priority = -1;
+  const SequenceId second = engine.add(turn);
+  steps(20);
+  EXPECT_EQ(engine.scheduler.stats().num_running, 2);
+  SequenceRequest other = Engine::request_of(32000, 100, 100000);
+  other.priority = -2;
+  const SequenceId third = engine.add(other);
+  engine.run();
+  EXPECT_EQ(engine.outcomes[first].tokens, engine.reference(first, 300));
+  EXPECT_EQ(engine.outcomes[second].tokens, engine.reference(second, 200));
+  EXPECT_EQ(engine.outcomes[third].tokens, engine.reference(third, 100));
+  EXPECT_EQ(engine.outcomes[second].num_cached_tokens, 30992);
+  const SchedulerStats stats = engine.scheduler.stats();
+  EXPECT_GE(stats.num_preemptions, 1U);
+  EXPECT_GT(stats.num_restored_blocks, 4000U);
 }
 
 }  // namespace

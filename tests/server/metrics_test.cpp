@@ -27,7 +27,7 @@ RuntimeConfig runtime() {
   RuntimeConfig runtime;
   runtime.dtype = DType::kBF16;
   runtime.max_model_len = 4096;
-  runtime.block_size = 16;
+  runtime.cache.layout.block_size = 16;
   runtime.num_blocks = 100;
   runtime.num_host_blocks = 7;
   return runtime;

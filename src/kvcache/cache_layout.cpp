@@ -1,0 +1,37 @@
+#include "kvcache/cache_layout.h"
+
+#include <algorithm>
+
+namespace quire {
+
+int CacheLayout::farthest_lane() const {
+  const auto reach = [](int window) { return window == 0 ? kMaxTokens : window; };
+  const auto less = [&](int a, int b) { return reach(a) < reach(b); };
+  return static_cast<int>(std::max_element(windows.begin(), windows.end(), less) - windows.begin());
+}
+
+bool CacheLayout::leaves_rows(int from, int to) const {
+  for (int lane = 0; lane < num_lanes(); ++lane)
+    if (num_outside(lane, from) < num_outside(lane, to)) return true;
+  return false;
+}
+
+std::int64_t CacheLayout::blocks_held(int length, int span) const {
+  std::int64_t count = 0;
+  for (const int window : windows) {
+    const int all = rows_for(length);
+    count += window == 0 ? all : std::min(all, blocks_across(window - 1 + span, block_size));
+  }
+  return count;
+}
+
+int CacheLayout::longest(int num_blocks) const {
+  int fits = 0;
+  for (int too_long = kMaxTokens / block_size + 1; too_long - fits > 1;) {  // rows
+    const int middle = fits + (too_long - fits) / 2;
+    (blocks_held(middle * block_size, 1) <= num_blocks ? fits : too_long) = middle;
+  }
+  return fits * block_size;
+}
+
+}  // namespace quire

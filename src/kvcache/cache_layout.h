@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kvcache/ids.h"
+
+namespace quire {
+
+// How the blocks of the KV cache hold a sequence. Layers that attend equally far form a group; as many of a
+// group's layers as fit in a block make a lane. A sequence's block table has a row for every block_size
+// tokens and a column for every lane, and each lane holds on to its own window alone.
+struct CacheLayout {
+  static constexpr int kMaxTokens = 1 << 30;  // of a sequence, so that sums of a few lengths stay integers
+
+  int block_size = 16;             // tokens; a power of two, 8 to 256
+  std::vector<int> windows = {0};  // by lane: tokens a position attends to, itself included; 0: all
+
+  int num_lanes() const { return static_cast<int>(windows.size()); }
+  // The lane that looks back farthest.
+  int farthest_lane() const;
+  int rows_for(int num_tokens) const { return (num_tokens + block_size - 1) / block_size; }
+  // How many of the first rows no position from `position` on attends to in this lane.
+  int num_outside(int lane, int position) const {
+    const int window = windows[static_cast<std::size_t>(lane)];
+    return window == 0 || position < window ? 0 : (position + 1 - window) / block_size;
+  }
+  // The same in every lane.
+  int num_outside(int position) const { return num_outside(farthest_lane(), position); }
+  // Whether some lane needs a row when `from` is computed that it needs no more when `to` is.
+  bool leaves_rows(int from, int to) const;
+  // Blocks that a sequence of `length` tokens holds at most, if `span` at a time are computed.
+  std::int64_t blocks_held(int length, int span) const;
+  // Tokens that a sequence may have if it has num_blocks for itself, in small steps if it must.
+  int longest(int num_blocks) const;
+  // Of a table [n, num_lanes].
+  std::span<const BlockId> row(std::span<const BlockId> table, int index) const {
+    const auto lanes = windows.size();
+    return table.subspan(static_cast<std::size_t>(index) * lanes, lanes);
+  }
+};
+
+}  // namespace quire

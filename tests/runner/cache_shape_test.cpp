@@ -1,0 +1,63 @@
+#include "runner/cache_shape.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace quire {
+namespace {
+
+// Layers in turn: one that attends to all positions behind `num_local` with a window.
+StateDeclarations declare(int num_layers, int num_local) {
+  StateDeclarations states;
+  for (int layer = 0; layer < num_layers; ++layer)
+    states.declare({.num_heads = 4,
+                    .num_kv_heads = 1,
+                    .head_dim = 256,
+                    .window = (layer + 1) % (num_local + 1) == 0 ? 0 : 512});
+  return states;
+}
+
+TEST(CacheShapeTest, EqualLayersShareOneLane) {
+  const CacheShape shape(declare(28, 0), 16);
+  EXPECT_EQ(shape.layers_per_block, 28);
+  EXPECT_EQ(shape.layout.windows, std::vector({0}));
+  for (int layer = 0; layer < 28; ++layer)
+    EXPECT_EQ(shape.places[static_cast<std::size_t>(layer)].index, layer);
+  EXPECT_EQ(shape.idle_share(), 0);
+}
+
+TEST(CacheShapeTest, Gemma3HasAsManyLanesAsItsKindsOfLayersNeed) {
+  const CacheShape small(declare(26, 5), 16);  // 22 and 4 layers
+  EXPECT_EQ(small.layers_per_block, 2);
+  EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 512), 11);
+  EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 0), 2);
+  const CacheShape large(declare(34, 5), 16);  // 29 and 5
+  EXPECT_EQ(large.layers_per_block, 5);
+  EXPECT_EQ(large.lanes.size(), 7U);
+  EXPECT_EQ(large.lanes[5].num_layers, 4);
+  EXPECT_NEAR(large.idle_share(), 1.0 / 35, 1e-9);
+}
+
+TEST(CacheShapeTest, LittleLiesIdleAndNoTwoLayersShareAPlace) {
+  for (int num_layers = 1; num_layers < 70; ++num_layers) {
+    for (int num_local = 0; num_local < 7; ++num_local) {
+      const CacheShape shape(declare(num_layers, num_local), 16);
+      EXPECT_LE(shape.idle_share(), 0.05 + 1e-9);
+      std::set<std::pair<int, int>> taken;
+      for (std::size_t layer = 0; layer < shape.places.size(); ++layer) {
+        const CacheShape::Place place = shape.places[layer];
+        EXPECT_TRUE(taken.insert({place.lane, place.index}).second);
+        EXPECT_LT(place.index, shape.lanes[static_cast<std::size_t>(place.lane)].num_layers);
+        const bool global = (static_cast<int>(layer) + 1) % (num_local + 1) == 0;
+        EXPECT_EQ(shape.layout.windows[static_cast<std::size_t>(place.lane)], global ? 0 : 512);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire
