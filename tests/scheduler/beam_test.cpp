@@ -228,6 +228,10 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.num_host_blocks = seed % 2 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
     if (seed % 7 < 3) config.layout.windows.front() = any(1, 24);
+    if (seed % 7 > 1 && seed % 7 < 5) {  // several lanes
+      config.layout.windows.push_back(any(0, 1) * any(1, 24));
+      config.num_blocks *= 2;
+    }
     Searches searches(config, any(1, 3), seed);
     std::set<SequenceId> added;
     for (int i = any(2, 6); i > 0; --i) {

@@ -1,0 +1,145 @@
+// Whatever runs beside a request, and however the engine is set up: it gets what it gets alone.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+#include "engine/submit.h"
+
+namespace quire {
+namespace {
+
+constexpr int kVocabulary = 300;  // ids that every one of the models has
+
+class Random {
+ public:
+  explicit Random(std::uint32_t seed) : random_(seed) {}
+  int any(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+  bool one_of(int n) { return any(1, n) == 1; }
+
+ private:
+  std::mt19937 random_;
+};
+
+// Of any kind that there is. Prompts begin alike, so that they share prefixes.
+EngineRequest random_request(Random& random) {
+  EngineRequest request;
+  const int length = random.any(1, 90), document = random.any(0, 2);
+  for (int i = 0; i < length; ++i)
+    request.prompt.push_back(((i + 1) * (37 + document) + i * i % 11) % kVocabulary);
+  SamplingParams& params = request.params;
+  params.max_tokens = random.any(1, 40);
+  params.ignore_eos = true;
+  params.seed = random.any(0, 9);
+  params.temperature = random.one_of(3) ? 0.0F : 1.2F;
+  request.priority = random.any(-1, 1);
+  if (random.one_of(8)) {
+    request.pooling = random.one_of(2) ? Pooling::kMean : Pooling::kLast;
+    return request;
+  }
+  if (random.one_of(5)) {
+    params.beam_width = random.any(2, 4);
+    params.n = *params.beam_width;
+    return request;
+  }
+  if (params.temperature > 0) params.n = random.any(1, 3);
+  if (random.one_of(3)) params.logprobs = random.any(0, 4);
+  if (random.one_of(5)) params.prompt_logprobs = random.any(0, 3);
+  if (random.one_of(4)) params.repetition_penalty = 1.3F;
+  if (random.one_of(4)) params.presence_penalty = 0.5F;
+  if (random.one_of(4)) params.top_k = random.any(1, 20);
+  if (random.one_of(4)) params.logit_bias = {{random.any(0, 299), 3.0F}};
+  return request;
+}
+
+// As numbers, bit by bit.
+std::vector<float> flattened(const std::vector<PositionLogprobs>& positions) {
+  std::vector<float> numbers;
+  const auto add = [&](const TokenLogprob& one) {
+    numbers.insert(numbers.end(),
+                   {static_cast<float>(one.token_id), one.logprob, static_cast<float>(one.rank)});
+  };
+  for (const PositionLogprobs& position : positions) {
+    add(position.token);
+    for (const TokenLogprob& one : position.top) add(one);
+  }
+  return numbers;
+}
+
+void expect_equal(const RequestOutput& actual, const RequestOutput& expected) {
+  ASSERT_EQ(actual.outputs.size(), expected.outputs.size());
+  EXPECT_EQ(actual.embedding, expected.embedding);
+  EXPECT_EQ(flattened(actual.prompt_logprobs), flattened(expected.prompt_logprobs));
+  for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
+    EXPECT_EQ(actual.outputs[i].error, expected.outputs[i].error);
+    EXPECT_EQ(actual.outputs[i].token_ids, expected.outputs[i].token_ids) << "output " << i;
+    EXPECT_EQ(flattened(actual.outputs[i].logprobs), flattened(expected.outputs[i].logprobs));
+    EXPECT_EQ(actual.outputs[i].score, expected.outputs[i].score);
+  }
+}
+
+EngineConfig config_of(const std::string& model) {
+  EngineConfig config = testing::golden_config(model);
+  config.deterministic = true;
+  config.max_model_len = 200;
+  config.block_size = 8;
+  return config;
+}
+
+class MixtureTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
+  EngineConfig plain = config_of(GetParam());
+  plain.enable_prefix_caching = false;
+  Engine alone(plain);
+  SchedulerStats totals;
+  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    EngineConfig config = config_of(GetParam());
+    const int widest = 200 / config.block_size * alone.config().cache.layout.num_lanes();
+    config.kv_cache_memory =
+        alone.config().block_bytes() * static_cast<std::size_t>(widest + random.any(0, widest));
+    config.max_num_seqs = random.any(4, 8);
+    config.max_num_batched_tokens = random.any(5, 60);
+    config.long_prefill_token_threshold = random.one_of(3) ? random.any(1, 20) : 0;
+    config.enable_prefix_caching = !random.one_of(4);
+    config.swap_space = random.one_of(2) ? 1.0 / 64 : 0;
+    config.preemption_mode = config.swap_space > 0 ? "swap" : "recompute";
+    config.scheduling_policy = random.one_of(2) ? "priority" : "fcfs";
+    EngineHooks hooks;
+    hooks.poison_blocks = true;
+    hooks.prefix_hash_bits = random.one_of(2) ? 1 : 64;
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    std::vector<EngineRequest> requests;
+    std::vector<std::future<RequestOutput>> outputs;
+    for (int i = 0; i < 14; ++i) {
+      requests.push_back(random_request(random));
+      outputs.push_back(testing::submit(engine, requests.back()));
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_equal(outputs[i].get(), testing::submit(alone, requests[i]).get());
+    }
+    const SchedulerStats stats = engine.stats().scheduler;
+    EXPECT_EQ(stats.num_free_blocks, stats.num_blocks);
+    totals.num_preemptions += stats.num_preemptions;
+    totals.num_restored_blocks += stats.num_restored_blocks;
+    totals.prefix_cache_hits += stats.prefix_cache_hits;
+  }
+  EXPECT_GT(totals.num_preemptions, 0U);
+  EXPECT_GT(totals.num_restored_blocks, 0U);
+  EXPECT_GT(totals.prefix_cache_hits, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MixtureTest,
+                         ::testing::Values("qwen3", "gemma2", "gemma3", "mistral-window"),
+                         [](const auto& test) { return testing::test_name({test.param}); });
+
+}  // namespace
+}  // namespace quire
