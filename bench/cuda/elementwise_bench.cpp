@@ -5,7 +5,7 @@
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "bench/cuda/timing.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda::bench {
 namespace {

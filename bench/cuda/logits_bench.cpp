@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <random>
 
-#include "backends/cuda/kernels/logits.h"
+#include "backends/cuda/kernels/sampling.h"
 #include "bench/cuda/timing.h"
 
 namespace quire::cuda::bench {

@@ -190,8 +190,9 @@ void Engine::post(Message message) {
 // The loop. A step is submitted while fewer than depth are in flight; otherwise the oldest is collected.
 void Engine::run() {
   name_thread("quire-engine");
-  const int depth = ranks_->backend().asynchronous() ? ModelRunner::kMaxInFlight : 1;
+  const Backend& backend = ranks_->backend();
   while (take_messages()) {
+    const int depth = backend.asynchronous() && !backend.runs_on_host() ? ModelRunner::kMaxInFlight : 1;
     try {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();
       if (!queued && scheduler_->num_in_flight() > 0) collect_step();

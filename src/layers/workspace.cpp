@@ -5,14 +5,14 @@
 namespace quire {
 
 void* Workspace::take(std::size_t bytes) {
-  buffers_.push_back(backend_.allocate(bytes, MemoryKind::kDevice));
+  buffers_.push_back(device_.allocate(bytes, MemoryKind::kDevice));
   bytes_ += bytes;
   return buffers_.back().data();
 }
 
 Tensor Workspace::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   void* data = take(static_cast<std::size_t>(rows * cols) * size_of(dtype));
-  return Tensor(data, dtype, {rows, cols}, backend_.device());
+  return Tensor(data, dtype, {rows, cols}, device_.device());
 }
 
 Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t cols) {
@@ -26,7 +26,7 @@ Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t 
 Tensor Workspace::scratch(const std::string& name, std::size_t bytes) {
   Tensor& tensor = activations_[name];
   const auto n = static_cast<std::int64_t>(bytes);
-  if (!tensor.defined()) tensor = Tensor(take(bytes), DType::kU8, {n}, backend_.device());
+  if (!tensor.defined()) tensor = Tensor(take(bytes), DType::kU8, {n}, device_.device());
   QUIRE_CHECK(tensor.dtype() == DType::kU8 && tensor.dim(0) == n, "scratch {} is {}", name,
               tensor.describe());
   return tensor;
@@ -34,9 +34,9 @@ Tensor Workspace::scratch(const std::string& name, std::size_t bytes) {
 
 Tensor Workspace::upload(const std::vector<float>& values) {
   const auto n = std::ssize(values);
-  const Tensor tensor(allocate(DType::kF32, 1, n).data(), DType::kF32, {n}, backend_.device());
-  backend_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {n}));
-  backend_.wait(backend_.record());  // the values may go away now
+  const Tensor tensor(allocate(DType::kF32, 1, n).data(), DType::kF32, {n}, device_.device());
+  device_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {n}));
+  device_.wait(device_.record());  // the values may go away now
   return tensor;
 }
 

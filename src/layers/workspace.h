@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/device.h"
+#include "ops/weight_source.h"
 
 namespace quire {
 
@@ -13,7 +14,7 @@ namespace quire {
 class Workspace {
  public:
   // max_tokens: rows of every activation.
-  Workspace(Backend& backend, int max_tokens) : backend_(backend), max_tokens_(max_tokens) {}
+  Workspace(Device& device, int max_tokens) : device_(device), max_tokens_(max_tokens) {}
 
   // A tensor of its own. [rows, cols], zeroed.
   Tensor allocate(DType dtype, std::int64_t rows, std::int64_t cols);
@@ -22,7 +23,7 @@ class Workspace {
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
   // Bytes of this name, one tensor for all layers that ask: u8 [bytes].
   Tensor scratch(const std::string& name, std::size_t bytes);
-  // float32 values on the backend's device: [n].
+  // float32 values on the device: [n].
   Tensor upload(const std::vector<float>& values);
   // A vector parameter of a checkpoint in float32: [n].
   Tensor load(const WeightTensor& vector);
@@ -33,7 +34,7 @@ class Workspace {
  private:
   void* take(std::size_t bytes);
 
-  Backend& backend_;
+  Device& device_;
   int max_tokens_;
   std::size_t bytes_ = 0;
   std::vector<Buffer> buffers_;

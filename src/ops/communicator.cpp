@@ -1,7 +1,5 @@
 #include "ops/communicator.h"
 
-#include "ops/ops.h"
-
 namespace quire {
 
 void Communicator::all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual,
@@ -16,7 +14,7 @@ Tensor Communicator::gather_share(const Tensor& out, const Tensor& in) {
   return out.rows(begin, count);
 }
 
-std::unique_ptr<Communicator> Backend::connect(std::unique_ptr<Communicator> host, const RankOptions&) {
+std::unique_ptr<Communicator> Device::connect(std::unique_ptr<Communicator> host, const RankOptions&) {
   return host;
 }
 

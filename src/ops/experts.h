@@ -26,14 +26,15 @@ struct ExpertParts {
 // A layer's experts in the form their backend multiplies with; the layout is the backend's own.
 class ExpertWeights {
  public:
-  explicit ExpertWeights(const ExpertShape& shape) : shape_(shape) {}
+  ExpertWeights(const ExpertShape& shape, std::size_t bytes) : shape_(shape), bytes_(bytes) {}
   virtual ~ExpertWeights() = default;
 
   const ExpertShape& shape() const { return shape_; }
-  virtual std::size_t bytes() const = 0;
+  std::size_t bytes() const { return bytes_; }
 
  private:
   ExpertShape shape_;
+  std::size_t bytes_;
 };
 
 // Which experts the tokens go through, and what each one's result is multiplied with.

@@ -17,7 +17,7 @@ inline constexpr std::uint16_t kMaxCount = 0x3FFF;  // more often counts as this
 enum class StateUse : std::int32_t { kNone, kRead, kCountLastAndRead };
 
 // How rows of logits are changed before tokens are drawn from them: one entry for each changed row, on the
-// backend's device. See Backend::adjust_logits.
+// backend's device. See Ops::adjust_logits.
 struct LogitsAdjustment {
   int num_rows = 0;
   Tensor rows;         // i32 [num_rows] of the logits, each once

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/backend.h"
 
 namespace quire::ops {
 namespace {

@@ -1,10 +1,224 @@
 #pragma once
 
-#include "ops/backend.h"
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/tensor.h"
+#include "ops/activation.h"
+#include "ops/attention_batch.h"
+#include "ops/experts.h"
+#include "ops/logits_adjustment.h"
+#include "ops/logprob_batch.h"
+#include "ops/sampling_batch.h"
+#include "ops/weight_source.h"
+
+namespace quire {
+
+class Backend;
+class Device;
+
+// A matrix [out_features, in_features] in the form this backend multiplies with; the layout is the backend's
+// own.
+class LinearWeights {
+ public:
+  LinearWeights(std::int64_t out_features, std::int64_t in_features, std::size_t bytes)
+      : out_features_(out_features), in_features_(in_features), bytes_(bytes) {}
+  virtual ~LinearWeights() = default;
+
+  std::int64_t out_features() const { return out_features_; }
+  std::int64_t in_features() const { return in_features_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t out_features_, in_features_;
+  std::size_t bytes_;
+};
+
+// The key and value halves of a fused projection, and what is done to them before attention; see
+// Ops::prepare_attention.
+struct AttentionInput {
+  Tensor
+      qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
+  Tensor q_norm;  // [head_dim], or undefined: no norm
+  Tensor k_norm;  // [head_dim], or undefined: no norm
+  float norm_eps = 0;
+  Tensor cos_sin;  // f32 [positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines; or undefined:
+                   // no rotary
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+// What attention makes of a query's products with the keys.
+struct AttentionScores {
+  float scale = 1;
+  float cap = 0;   // over 0: a scaled product s becomes cap * tanh(s / cap), before all that follows
+  int window = 0;  // positions a query attends to, its own included; 0: all up to its own
+  // f32 [num_heads]: slope * (key's position - query's) is added to a score (Press et al., ALiBi, 2022); or
+  // undefined: nothing is.
+  Tensor alibi_slopes;
+  // f32 [num_heads]: one more score of each head, which takes its share of the softmax and has no value (Xiao
+  // et al., "Efficient streaming language models with attention sinks", 2023, as gpt-oss has it); or
+  // undefined: none.
+  Tensor sinks;
+};
+
+// How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
+// et al., 2016), (x - mean(x)) / deviation(x) * weight + bias.
+struct NormParams {
+  Tensor weight;  // f32 [n]
+  Tensor bias;    // f32 [n], or undefined
+  float eps = 0;  // added to the mean square, or to the variance
+};
+
+// Every op, with its shapes and its meaning. Arguments come checked (quire::ops, below). Sums are taken in
+// float32. Activations and weights of one model share a float dtype; the residual stream is always float32.
+//
+// What an op does not say otherwise is its reference in ops/reference: plain C++ that adds up each output
+// element in one fixed order, whatever else is in the batch. It is the oracle of everything faster, and what
+// runs until a device overrides it: in place where memory is the host's, else on copies in host memory. Then
+// a model runs without graphs and with one step in flight, and the log says so once.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  Ops(const Ops&) = delete;
+  Ops& operator=(const Ops&) = delete;
+
+  // Whether an op has run on copies in host memory.
+  bool runs_on_host() const { return !ops_on_host_.empty(); }
+
+  virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
+
+  // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
+  virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
+  // LinearWeights::bytes() of what make_linear would pack, known without packing. A backend that pads its
+  // layout says so here.
+  virtual std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const {
+    return static_cast<std::size_t>(out_features * in_features) * size_of(dtype);
+  }
+
+  // out [tokens, out_features] = x [tokens, in_features] · weightsᵀ (+ bias [out_features], or undefined).
+  // out has x's dtype, or f32.
+  virtual void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                      const Tensor& bias) = 0;
+  // out f32 [tokens, in_features] = scale * rows `ids` i32 [tokens] minus first_row of weights; ids outside
+  // give zeros.
+  virtual void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
+                         std::int64_t first_row, float scale) = 0;
+  // out [tokens, n] = x [tokens, n], normed; x is f32 or has out's dtype, and out may be x.
+  virtual void norm(const Tensor& out, const Tensor& x, const NormParams& params);
+  // residual f32 [tokens, n] += scale * x [tokens, n]; out [tokens, n] = residual, normed.
+  virtual void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                        const NormParams& params);
+  // Bytes that attention wants for itself in AttentionBatch::workspace.
+  virtual std::size_t attention_workspace_bytes(const AttentionShape&) const { return 0; }
+  // Once a step for each group of layers, before the first of them: what attention can work out from the
+  // batch for all of them; to be the batch's `plan`. It may be used until the batch's workspace is planned in
+  // again, or with a graph that was recorded with it. Block tables and slots are not looked at.
+  virtual std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch&, const AttentionShape&) {
+    return nullptr;
+  }
+  // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
+  // 2021; the first half of the dimensions is paired with the second), then k and v are written to their
+  // slots of the cache.
+  virtual void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                                 const AttentionBatch& batch);
+  // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are
+  // the first num_heads * head_dim columns of qkv, and head h reads KV head h / (num_heads / num_kv_heads).
+  // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
+  virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                         const AttentionBatch& batch, const AttentionScores& scores);
+  // out [tokens, n] = activation(x [tokens, n]); out may be x.
+  virtual void activate(const Tensor& out, const Tensor& x, Activation activation);
+  // out [tokens, n] = activation(gate) * up, with gate_up [tokens, 2n].
+  virtual void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation);
+  // linear without bias, then activate_gate: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n]
+  // may be written on the way.
+  virtual void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
+                            const Tensor& gate_up, Activation activation) {
+    linear(gate_up, x, weights, {});
+    activate_gate(out, gate_up, activation);
+  }
+  // x f32 [tokens, n] = cap * tanh(x / cap), in place; cap is above 0.
+  virtual void cap(const Tensor& x, float cap);
+  // Softmax over logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with
+  // their probabilities; `normalize`: divided by their sum.
+  virtual void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize);
+  // linear, then route_experts: x [tokens, in_features], router [num_experts, in_features]. logits f32
+  // [tokens, num_experts] may be written on the way.
+  virtual void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                              bool normalize, const Tensor& logits) {
+    linear(logits, x, router, {});
+    route_experts(out, logits, normalize);
+  }
+  // shape.num_experts of them.
+  virtual std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts,
+                                                      const ExpertShape& shape, DType dtype) = 0;
+  // ExpertWeights::bytes() of what make_experts would pack.
+  virtual std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const {
+    return shape.num_experts * (linear_bytes(2 * shape.intermediate_size, shape.hidden_size, dtype) +
+                                linear_bytes(shape.hidden_size, shape.intermediate_size, dtype));
+  }
+  // Bytes that `experts` wants for itself.
+  virtual std::size_t expert_workspace_bytes(const ExpertShape&, DType) const { return 0; }
+  // out [tokens, hidden_size] = the sum over a token's experts e, in order of their number, of its weight for
+  // e * down_e(silu(gate_e(x)) * up_e(x)), x [tokens, hidden_size]. workspace u8 [expert_workspace_bytes], or
+  // undefined where that is 0.
+  virtual void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
+                       const ExpertRouting& routing, const Tensor& workspace) = 0;
+  // out [m, n] = rows `rows` i32 [m] of x.
+  virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows);
+  // ids i32 [n]: where places i32 [n] is not negative, the id becomes tokens[place].
+  virtual void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens);
+  // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
+  virtual std::size_t sampling_workspace_bytes(int /*max_rows*/, std::int64_t /*vocab_size*/) const {
+    return 0;
+  }
+  // For each (token, state) of entries i32 [n, 2], one state of a slot is set: slot_states i16 [vocab or
+  // more].
+  virtual void set_token_states(const Tensor& slot_states, const Tensor& entries);
+  // Changes rows of logits f32 [rows, vocab] in place, as `adjustment` says. Order: biases are added; masked
+  // and forbidden tokens become -infinity; tokens of the prompt or the output are divided by the repetition
+  // penalty where above 0, else multiplied with it; from those of the output, frequency penalty times their
+  // number is subtracted, then the presence penalty. Where the row says so, the slot's last token is counted
+  // in its token state first.
+  virtual void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                             const LogitsAdjustment& adjustment);
+  // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
+  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
+  // Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position, 0, 0).
+  virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                      const SamplingBatch& batch);
+  // Log-softmax of rows of logits f32 [rows, vocab]: of a token each, with its rank, and of the most likely
+  // ones. A token below 0 has none: NaN, and rank 0.
+  virtual void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch);
+  // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
+  // set.
+  virtual void update_block_tables(const Tensor& tables, const Tensor& entries);
+  // Copies whole blocks in every layer: pairs i32 [n, 2] of (block of `from`, block of `to`). Within one
+  // cache one after the other; between two, of which one may lie in host memory of this backend, in any
+  // order.
+  virtual void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                           const Tensor& pairs);
+
+ protected:
+  // device: has the memory that these ops work on.
+  explicit Ops(Device& device) : device_(device) {}
+
+ private:
+  friend class HostCopies;
+
+  Device& device_;
+  std::vector<std::string_view> ops_on_host_;  // those that ran there
+};
 
 // What layers call: each op checks shapes, dtypes and devices once, in every build type, then goes to the
-// backend. Meanings and shapes stand in backend.h.
-namespace quire::ops {
+// backend.
+namespace ops {
 
 void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
             const Tensor& bias = {});
@@ -41,4 +255,5 @@ void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& e
 void copy_blocks(Backend& backend, std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
                  const Tensor& pairs);
 
-}  // namespace quire::ops
+}  // namespace ops
+}  // namespace quire

@@ -14,7 +14,7 @@ struct SamplingBatch {
   Tensor seeds;        // i64 [num_rows], the bits of an unsigned seed
   Tensor positions;  // i32 [num_rows] of the sampled token in its sequence: the counter of its random numbers
   Tensor slots;      // i32 [num_rows] entry of last_tokens that the token is also written to
-  Tensor workspace;  // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
+  Tensor workspace;  // u8 [Ops::sampling_workspace_bytes], or undefined where that is 0
 
   SamplingBatch rows(std::int64_t begin, std::int64_t count) const {
     const auto part = [&](const Tensor& entries) { return entries.rows(begin, count); };

@@ -7,11 +7,11 @@
 
 namespace quire {
 
-HiddenSums::HiddenSums(Backend& backend, const RuntimeConfig& config)
-    : backend_(backend),
-      window_(backend.allocate(static_cast<std::size_t>(config.max_output_rows()) * config.spec.hidden_size *
-                                   size_of(config.dtype),
-                               MemoryKind::kHost)),
+HiddenSums::HiddenSums(Device& device, const RuntimeConfig& config)
+    : device_(device),
+      window_(device.allocate(static_cast<std::size_t>(config.max_output_rows()) * config.spec.hidden_size *
+                                  size_of(config.dtype),
+                              MemoryKind::kHost)),
       rows_(window_.data(), config.dtype, {config.max_output_rows(), config.spec.hidden_size}),
       sums_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
@@ -24,8 +24,8 @@ void HiddenSums::add(const SequencePlan& span, const Tensor& hidden) {
   sum.num_positions += span.num_tokens;
   for (std::int64_t row = 0; row < hidden.dim(0); row += rows_.dim(0)) {
     const Tensor rows = rows_.rows(0, std::min(rows_.dim(0), hidden.dim(0) - row));
-    backend_.copy(rows, hidden.rows(row, rows.dim(0)));
-    backend_.wait(backend_.record());
+    device_.copy(rows, hidden.rows(row, rows.dim(0)));
+    device_.wait(device_.record());
     dispatch_float(rows.dtype(), [&]<typename T>() {
       const T* values = rows.data_as<const T>();
       for (std::int64_t i = 0; i < rows.dim(0); ++i, values += size)

@@ -11,7 +11,7 @@ namespace quire {
 // a sum does not depend on where its prompt was cut.
 class HiddenSums {
  public:
-  HiddenSums(Backend& backend, const RuntimeConfig& config);
+  HiddenSums(Device& device, const RuntimeConfig& config);
 
   // Adds a span's hidden states [num_tokens, hidden_size], for which it waits. A sum begins with position 0.
   void add(const SequencePlan& span, const Tensor& hidden);
@@ -24,7 +24,7 @@ class HiddenSums {
     int num_positions = 0;
   };
 
-  Backend& backend_;
+  Device& device_;
   Buffer window_;          // [max_output_rows, hidden_size] on the host: rows on their way
   Tensor rows_;            // the same
   std::vector<Sum> sums_;  // by slot

@@ -1,47 +1,42 @@
 #include "runner/memory_plan.h"
 
 #include "base/error.h"
-#include "ops/forwarding_backend.h"
 #include "runner/model_runner.h"
 
 namespace quire {
 namespace {
 
-class PlannedWeights final : public LinearWeights {
- public:
-  explicit PlannedWeights(const MemoryPlan::Matrix& matrix) : matrix_(matrix) {}
-  std::int64_t out_features() const override { return matrix_.out_features; }
-  std::int64_t in_features() const override { return matrix_.in_features; }
-  std::size_t bytes() const override { return matrix_.bytes; }
-
- private:
-  MemoryPlan::Matrix matrix_;
-};
-
-class PlannedExperts final : public ExpertWeights {
- public:
-  explicit PlannedExperts(const MemoryPlan::Experts& experts)
-      : ExpertWeights(experts.shape), bytes_(experts.bytes) {}
-  std::size_t bytes() const override { return bytes_; }
-
- private:
-  std::size_t bytes_;
-};
-
 // Sizes are the real backend's, buffers are addresses that nothing may follow. No op is ever called.
-class PlanningBackend final : public ForwardingBackend {
+class PlanningBackend final : public Backend {
  public:
-  PlanningBackend(Backend& real, MemoryPlan& plan) : ForwardingBackend(real), plan_(plan) {}
+  PlanningBackend(const Backend& real, MemoryPlan& plan) : real_(real), plan_(plan) {}
 
+  std::string_view name() const override { return real_.name(); }
+  DeviceKind device() const override { return real_.device(); }
+  bool supports(DType dtype) const override { return real_.supports(dtype); }
+  std::size_t total_memory() const override { return real_.total_memory(); }
   Buffer allocate(std::size_t bytes, MemoryKind kind) override {
     (kind == MemoryKind::kHost ? plan_.host : plan_.workspace) += bytes;
     void* const nowhere = reinterpret_cast<void*>(std::uintptr_t{64});
     return {std::shared_ptr<void>(nowhere, [](void*) {}), bytes, device()};
   }
   void copy(const Tensor&, const Tensor&) override {}
-  Event record() override { return 0; }
-  void wait(Event) override {}
 
+  std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const override {
+    return real_.linear_bytes(out_features, in_features, dtype);
+  }
+  std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const override {
+    return real_.expert_bytes(shape, dtype);
+  }
+  std::size_t attention_workspace_bytes(const AttentionShape& shape) const override {
+    return real_.attention_workspace_bytes(shape);
+  }
+  std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
+    return real_.expert_workspace_bytes(shape, dtype);
+  }
+  std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
+    return real_.sampling_workspace_bytes(max_rows, vocab_size);
+  }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
     MemoryPlan::Matrix matrix;
     for (const WeightTensorPtr& part : parts) matrix.out_features += part->rows();
@@ -49,17 +44,22 @@ class PlanningBackend final : public ForwardingBackend {
     matrix.bytes = linear_bytes(matrix.out_features, matrix.in_features, dtype);
     plan_.matrices.push_back(matrix);
     plan_.weights += matrix.bytes;
-    return std::make_unique<PlannedWeights>(matrix);
+    return std::make_unique<LinearWeights>(matrix.out_features, matrix.in_features, matrix.bytes);
   }
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts>, const ExpertShape& shape,
                                               DType dtype) override {
     const MemoryPlan::Experts experts{shape, expert_bytes(shape, dtype)};
     plan_.experts.push_back(experts);
     plan_.weights += experts.bytes;
-    return std::make_unique<PlannedExperts>(experts);
+    return std::make_unique<ExpertWeights>(shape, experts.bytes);
   }
+  void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
+  void embedding(const Tensor&, const LinearWeights&, const Tensor&, std::int64_t, float) override {}
+  void experts(const Tensor&, const Tensor&, const ExpertWeights&, const ExpertRouting&,
+               const Tensor&) override {}
 
  private:
+  const Backend& real_;
   MemoryPlan& plan_;
 };
 

@@ -106,10 +106,13 @@ std::vector<KvCacheLayer> ModelRunner::cache_layers(const Buffer& buffer, int nu
 
 void ModelRunner::capture_graphs() {
   if (!config_.use_graphs) return;
-  for (const int rows : graph_sizes(config_.max_output_rows())) capture_graph(rows);
+  for (const int rows : graph_sizes(config_.max_output_rows())) {
+    if (!capture_graph(rows)) return;
+  }
 }
 
-void ModelRunner::capture_graph(int rows) {
+// False: an op runs on the host, which no graph can hold.
+bool ModelRunner::capture_graph(int rows) {
   const StepTensors step = batch_builder_.build(StepPlan{}, stages_.front().inputs, rows);
   const auto ops = [this, step, rows] {
     const Tensor hidden = forward(step);
@@ -120,8 +123,10 @@ void ModelRunner::capture_graph(int rows) {
   const auto [hidden, logits] = ops();  // as it must be before it is recorded; no sequence has a length
   // The inputs are written anew for the next one; and while a graph is made, no op may wait for another rank.
   backend_.wait(backend_.record());
+  if (backend_.runs_on_host()) return false;
   auto graph = backend_.capture(ops);
   graphs_.push_back({rows, std::move(graph), hidden, logits});
+  return true;
 }
 
 // The smallest graph that can run the plan, or null.

@@ -22,7 +22,7 @@ class ModelRunner {
               WeightSource& weights);
 
   // Records steps of one token a sequence for some numbers of sequences, where the configuration wants
-  // graphs. Once, before the first plan.
+  // graphs and the backend has a kernel for each op. Once, before the first plan.
   void capture_graphs();
 
   // A plan may have copies alone.
@@ -76,7 +76,7 @@ class ModelRunner {
   void submit(const StepPlan& plan, const DecodeGraph* graph);
   void compute(const StepPlan& plan, const StepTensors& step, const DecodeGraph* graph, Stage& stage,
                Pending& pending);
-  void capture_graph(int rows);
+  bool capture_graph(int rows);
   const DecodeGraph* find_graph(const StepPlan& plan) const;
   Tensor forward(const StepTensors& tensors);
   Tensor rows_to_sample(const StepTensors& step, const Tensor& hidden);

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace quire {
 
@@ -12,8 +12,8 @@ inline constexpr int kMaxStepsInFlight = 2;  // submitted to a runner and not co
 
 // Memory an op wants for itself: a buffer, and the tensor that it is told; none of either where it wants
 // none.
-inline Buffer allocate_workspace(Backend& backend, std::size_t bytes) {
-  return bytes == 0 ? Buffer() : backend.allocate(bytes, MemoryKind::kDevice);
+inline Buffer allocate_workspace(Device& device, std::size_t bytes) {
+  return bytes == 0 ? Buffer() : device.allocate(bytes, MemoryKind::kDevice);
 }
 inline Tensor workspace_of(const Buffer& buffer) {
   if (buffer.bytes() == 0) return {};
@@ -25,8 +25,8 @@ inline Tensor workspace_of(const Buffer& buffer) {
 // is written while an earlier step may not have been copied yet.
 class StagingArea {
  public:
-  StagingArea(Backend& backend, const Buffer& device)
-      : backend_(backend), host_(backend.allocate(device.bytes(), MemoryKind::kHost)), device_(device) {}
+  StagingArea(Device& queue, const Buffer& device)
+      : queue_(queue), host_(queue.allocate(device.bytes(), MemoryKind::kHost)), device_(device) {}
 
   void clear() { used_ = 0; }
 
@@ -51,12 +51,12 @@ class StagingArea {
 
   void upload() {
     const auto bytes = static_cast<std::int64_t>(std::min(used_, host_.bytes()));
-    backend_.copy(Tensor(device_.data(), DType::kU8, {bytes}, device_.device()),
-                  Tensor(host_.data(), DType::kU8, {bytes}));
+    queue_.copy(Tensor(device_.data(), DType::kU8, {bytes}, device_.device()),
+                Tensor(host_.data(), DType::kU8, {bytes}));
   }
 
  private:
-  Backend& backend_;
+  Device& queue_;
   Buffer host_;
   Buffer device_;
   std::size_t used_ = 0;

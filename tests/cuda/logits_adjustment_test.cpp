@@ -1,7 +1,7 @@
 // Biases, masks and penalties on the GPU, against their definition in doubles.
 #include <gtest/gtest.h>
 
-#include "backends/cuda/kernels/logits.h"
+#include "backends/cuda/kernels/sampling.h"
 #include "cuda/device_memory.h"
 #include "parity/adjustment_fixtures.h"
 

@@ -4,40 +4,40 @@
 
 #include <future>
 
+#include "backends/cpu/simd/simd_backend.h"
 #include "backends/registry.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "inspect/shapes.h"
-#include "ops/forwarding_backend.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
 
 namespace quire {
 namespace {
 
-// What is really allocated.
-class CountingBackend : public ForwardingBackend {
+// What is really allocated. Experts are made of matrices.
+template <typename CpuBackend>
+class CountingBackend : public CpuBackend {
  public:
-  using ForwardingBackend::ForwardingBackend;
+  using CpuBackend::CpuBackend;
 
   Buffer allocate(std::size_t bytes, MemoryKind kind) override {
-    Buffer buffer = ForwardingBackend::allocate(bytes, kind);
-    (kind == MemoryKind::kHost ? host : device) += buffer.bytes();
+    Buffer buffer = CpuBackend::allocate(bytes, kind);
+    if (!packing_) (kind == MemoryKind::kHost ? in_host_memory : on_device) += buffer.bytes();
     return buffer;
   }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
-    auto matrix = ForwardingBackend::make_linear(parts, dtype);
-    weights += matrix->bytes();
+    packing_ = true;
+    auto matrix = CpuBackend::make_linear(parts, dtype);
+    packing_ = false;
+    in_weights += matrix->bytes();
     return matrix;
   }
-  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> parts, const ExpertShape& shape,
-                                              DType dtype) override {
-    auto experts = ForwardingBackend::make_experts(parts, shape, dtype);
-    weights += experts->bytes();
-    return experts;
-  }
 
-  std::size_t weights = 0, device = 0, host = 0;
+  std::size_t in_weights = 0, on_device = 0, in_host_memory = 0;
+
+ private:
+  bool packing_ = false;
 };
 
 Shape small_shape(const std::string& architecture = "Qwen3ForCausalLM",
@@ -54,7 +54,9 @@ EngineConfig small_config(const std::string& dtype) {
   return config;
 }
 
-TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
+// make_backend: a new CountingBackend.
+template <typename MakeBackend>
+void expect_allocates_what_was_planned(const MakeBackend& make_backend) {
   const Shape shapes[] = {
       small_shape(), small_shape("Qwen3ForCausalLM", "{}"),
       small_shape("Qwen3MoeForCausalLM", R"({"num_experts": 5, "num_experts_per_tok": 2})"),
@@ -63,24 +65,32 @@ TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
     for (const std::string dtype : {"auto", "float32"}) {
       const bool swaps = &shape == &shapes[0];
       ModelFiles model = random_model(shape);
-      const auto real = make_backend({});
-      CountingBackend backend(*real);
+      const auto counting = make_backend();
+      auto& backend = *counting;
       SingleRank comm(backend);
       EngineConfig asked = small_config(dtype);
       asked.swap_space = swaps ? 0.001 : 0;
       const RuntimeConfig config = resolve_config(asked, model.config, backend, comm);
       const MemoryPlan plan = plan_memory(backend, comm, config, model.config);
-      EXPECT_EQ(backend.weights + backend.device + backend.host, 0U) << "planning allocated";
+      EXPECT_EQ(backend.in_weights + backend.on_device + backend.in_host_memory, 0U) << "planning allocated";
 
       const ModelRunner runner(backend, comm, config, model.config, *model.open_weights());
-      EXPECT_EQ(plan.weights, backend.weights);
-      EXPECT_EQ(plan.workspace + plan.kv_cache, backend.device);
-      EXPECT_EQ(plan.host + plan.swap_space, backend.host);
+      EXPECT_EQ(plan.weights, backend.in_weights);
+      EXPECT_EQ(plan.workspace + plan.kv_cache, backend.on_device);
+      EXPECT_EQ(plan.host + plan.swap_space, backend.in_host_memory);
       EXPECT_EQ(plan.swap_space > 0, swaps);
       EXPECT_EQ(plan.kv_cache, config.block_bytes() * static_cast<std::size_t>(config.num_blocks));
       EXPECT_GT(plan.workspace, 0U);
     }
   }
+}
+
+TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
+  expect_allocates_what_was_planned([] { return std::make_unique<CountingBackend<ReferenceBackend>>(); });
+  const CpuIsa isa = resolve_isa("auto");
+  if (isa == CpuIsa::kReference) return;
+  expect_allocates_what_was_planned(
+      [isa] { return std::make_unique<CountingBackend<SimdBackend>>(isa, usable_cores()); });
 }
 
 // On a GPU that nobody else uses meanwhile.

@@ -1,10 +1,9 @@
 // Steps replayed from graphs compute what the same steps compute op by op.
 #include <gtest/gtest.h>
 
-#include "backends/registry.h"
+#include "backends/cpu/reference/reference_backend.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/golden_models.h"
-#include "ops/forwarding_backend.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
 
@@ -18,10 +17,8 @@ class Closure : public Graph {
 };
 
 // Graphs for a backend that has none: what was recorded runs again, with the tensors it named then.
-class ReplayingBackend : public ForwardingBackend {
+class ReplayingBackend : public ReferenceBackend {
  public:
-  using ForwardingBackend::ForwardingBackend;
-
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override {
     return std::make_unique<Closure>(ops);
@@ -38,8 +35,6 @@ class DecodeGraphTest : public ::testing::Test {
  protected:
   static constexpr int kBlockSize = 8;
   static constexpr int kBlocksEach = 4;
-
-  DecodeGraphTest() : cpu_(make_backend({.device = "cpu"})), backend_(*cpu_), comm_(backend_) {}
 
   std::unique_ptr<ModelRunner> make_runner(bool use_graphs) {
     EngineConfig config = testing::golden_config("qwen3");
@@ -96,9 +91,8 @@ class DecodeGraphTest : public ::testing::Test {
     for (const SequenceResult& result : runner.collect().sequences) tokens.push_back(result.token);
   }
 
-  std::unique_ptr<Backend> cpu_;
   ReplayingBackend backend_;
-  SingleRank comm_;
+  SingleRank comm_{backend_};
   std::deque<RuntimeConfig> configs_;
 };
 

@@ -7,24 +7,21 @@
 #include <memory>
 #include <vector>
 
-#include "backends/registry.h"
-#include "ops/forwarding_backend.h"
+#include "backends/cpu/reference/reference_backend.h"
 #include "ops/sampling_batch.h"
 
 namespace quire {
 namespace {
 
 // Does nothing before it is waited for.
-class LateBackend : public ForwardingBackend {
+class LateBackend : public ReferenceBackend {
  public:
-  using ForwardingBackend::ForwardingBackend;
-
   void copy(const Tensor& dst, const Tensor& src) override {
-    queue_.push_back([this, dst, src] { ForwardingBackend::copy(dst, src); });
+    queue_.push_back([this, dst, src] { ReferenceBackend::copy(dst, src); });
   }
   void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
     queue_.push_back(
-        [this, slot_states, entries] { ForwardingBackend::set_token_states(slot_states, entries); });
+        [this, slot_states, entries] { ReferenceBackend::set_token_states(slot_states, entries); });
   }
   void wait(Event) override {
     ++num_waits;
@@ -75,8 +72,7 @@ class TokenStatesTest : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<Backend> cpu_ = make_backend({.device = "cpu"});
-  LateBackend backend_{*cpu_};
+  LateBackend backend_;
   RuntimeConfig config_ = make_config();
   TokenStates states_{backend_, config_};
 };

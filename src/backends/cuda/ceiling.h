@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/cuda/matmul.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace quire::cuda {
 

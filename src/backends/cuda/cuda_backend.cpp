@@ -6,10 +6,6 @@
 #include "backends/cuda/ceiling.h"
 #include "backends/cuda/cuda_ranks.h"
 #include "backends/cuda/kernels/attention.h"
-#include "backends/cuda/kernels/elementwise.h"
-#include "backends/cuda/kernels/experts.h"
-#include "backends/cuda/kernels/logits.h"
-#include "backends/cuda/kernels/sampling.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -197,15 +193,6 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
   cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
 }
 
-void CudaBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
-  cuda::norm(context(), out, x, params);
-}
-
-void CudaBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
-                           const NormParams& params) {
-  cuda::add_norm(context(), out, residual, x, scale, params);
-}
-
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
   if (deterministic_ || !has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
   return aligned(decode_workspace_bytes(shape, context_.num_sms)) +
@@ -224,11 +211,6 @@ std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const Attention
         slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms)));
   }
   return plan;
-}
-
-void CudaBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                                    const AttentionBatch& batch) {
-  cuda::prepare_attention(context(), input, cache, batch);
 }
 
 void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
@@ -253,33 +235,19 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   }
 }
 
-void CudaBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
-  cuda::activate(context(), out, x, activation);
-}
-
-void CudaBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
-  cuda::activate_gate(context(), out, gate_up, activation);
-}
-
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
   const bool fused =
       !deterministic_ && fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
-  if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
-}
-
-void CudaBackend::cap(const Tensor& x, float cap) { cuda::cap(context(), x, cap); }
-
-void CudaBackend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
-  cuda::route_experts(context(), out, logits, normalize);
+  if (!fused) Ops::gated_linear(out, x, weights, gate_up, activation);
 }
 
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  bool normalize, const Tensor& logits) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(router).weight();
   if (deterministic_ || !routing_linear_supports(x, weight)) {
-    Backend::routing_linear(out, x, router, normalize, logits);
+    Ops::routing_linear(out, x, router, normalize, logits);
   } else {
     cuda::routing_linear(context(OpKind::kLinear), out, x, weight, normalize);
   }
@@ -301,55 +269,12 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
   return std::make_unique<CudaExperts>(shape, load(gate_up, dtype), load(down, dtype));
 }
 
-std::size_t CudaBackend::expert_workspace_bytes(const ExpertShape& shape, DType dtype) const {
-  return cuda::expert_workspace_bytes(shape, dtype);
-}
-
 void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
                           const ExpertRouting& routing, const Tensor& workspace) {
   loader_.reset();
   const auto& own = dynamic_cast<const CudaExperts&>(weights);
   const ExpertCall call{out, x, own.gate_up(), own.down(), routing, workspace};
   cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
-}
-
-void CudaBackend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
-  cuda::gather_rows(context(), out, x, rows);
-}
-
-void CudaBackend::fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
-  cuda::fill_tokens(context(), ids, places, tokens);
-}
-
-std::size_t CudaBackend::sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const {
-  return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
-}
-
-void CudaBackend::set_token_states(const Tensor& slot_states, const Tensor& entries) {
-  cuda::set_token_states(context(), slot_states, entries);
-}
-
-void CudaBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
-                                const LogitsAdjustment& adjustment) {
-  cuda::adjust_logits(context(OpKind::kSampling), logits, last_tokens, adjustment);
-}
-
-void CudaBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
-                         const SamplingBatch& batch) {
-  cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
-}
-
-void CudaBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
-  cuda::log_probs(context(OpKind::kSampling), out, logits, batch);
-}
-
-void CudaBackend::update_block_tables(const Tensor& tables, const Tensor& entries) {
-  if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
-}
-
-void CudaBackend::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                              const Tensor& pairs) {
-  cuda::copy_blocks(context(), to, from, pairs);
 }
 
 }  // namespace quire::cuda

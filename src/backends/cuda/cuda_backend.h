@@ -2,7 +2,9 @@
 
 #include <array>
 
-#include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/experts.h"
+#include "backends/cuda/kernels/sampling.h"
 #include "backends/cuda/linear_weights.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/op_timer.h"
@@ -43,41 +45,73 @@ class CudaBackend final : public Backend {
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
                  float scale) override;
-  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
+  void norm(const Tensor& out, const Tensor& x, const NormParams& params) override {
+    cuda::norm(context(), out, x, params);
+  }
   void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
-                const NormParams& params) override;
+                const NormParams& params) override {
+    cuda::add_norm(context(), out, residual, x, scale, params);
+  }
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                         const AttentionBatch& batch) override;
+                         const AttentionBatch& batch) override {
+    cuda::prepare_attention(context(), input, cache, batch);
+  }
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
-  void activate(const Tensor& out, const Tensor& x, Activation activation) override;
-  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override;
+  void activate(const Tensor& out, const Tensor& x, Activation activation) override {
+    cuda::activate(context(), out, x, activation);
+  }
+  void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override {
+    cuda::activate_gate(context(), out, gate_up, activation);
+  }
   void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& gate_up,
                     Activation activation) override;
-  void cap(const Tensor& x, float cap) override;
-  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override;
+  void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
+  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override {
+    cuda::route_experts(context(), out, logits, normalize);
+  }
   void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router, bool normalize,
                       const Tensor& logits) override;
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override;
-  std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override;
+  std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
+    return cuda::expert_workspace_bytes(shape, dtype);
+  }
   void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights, const ExpertRouting& routing,
                const Tensor& workspace) override;
-  void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override;
-  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override;
-  std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override;
-  void set_token_states(const Tensor& slot_states, const Tensor& entries) override;
+  void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
+    cuda::gather_rows(context(), out, x, rows);
+  }
+  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override {
+    cuda::fill_tokens(context(), ids, places, tokens);
+  }
+  std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
+    return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
+  }
+  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
+    cuda::set_token_states(context(), slot_states, entries);
+  }
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
-                     const LogitsAdjustment& adjustment) override;
+                     const LogitsAdjustment& adjustment) override {
+    cuda::adjust_logits(context(OpKind::kSampling), logits, last_tokens, adjustment);
+  }
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
-              const SamplingBatch& batch) override;
-  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
-  void update_block_tables(const Tensor& tables, const Tensor& entries) override;
+              const SamplingBatch& batch) override {
+    cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
+  }
+  void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override {
+    cuda::log_probs(context(OpKind::kSampling), out, logits, batch);
+  }
+  void update_block_tables(const Tensor& tables, const Tensor& entries) override {
+    if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
+  }
   void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                   const Tensor& pairs) override;
+                   const Tensor& pairs) override {
+    cuda::copy_blocks(context(), to, from, pairs);
+  }
 
   // Makes the device this thread's current one; every op begins with it.
   const LaunchContext& context(OpKind kind = OpKind::kOther) const;

@@ -10,7 +10,7 @@ class CudaBackend;
 
 // Ranks on GPUs, each with a backend of its own, of one process or several, of one host or several. Where all
 // GPUs reach each other's memory, kernels of ours do everything (kernels/peer_collectives.h), else NCCL does.
-// Otherwise as Backend::connect says.
+// Otherwise as Device::connect says.
 std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_ptr<Communicator> host,
                                             const RankOptions& options);
 

@@ -14,11 +14,11 @@ namespace quire::cuda {
 // Row-major [out_features, in_features] in one piece.
 class CudaLinear final : public LinearWeights {
  public:
-  CudaLinear(Buffer buffer, const Tensor& weight) : buffer_(std::move(buffer)), weight_(weight) {}
+  CudaLinear(Buffer buffer, const Tensor& weight)
+      : LinearWeights(weight.dim(0), weight.dim(1), weight.bytes()),
+        buffer_(std::move(buffer)),
+        weight_(weight) {}
 
-  std::int64_t out_features() const override { return weight_.dim(0); }
-  std::int64_t in_features() const override { return weight_.dim(1); }
-  std::size_t bytes() const override { return weight_.bytes(); }
   const Tensor& weight() const { return weight_; }
 
  private:
@@ -31,9 +31,10 @@ class CudaLinear final : public LinearWeights {
 class CudaExperts final : public ExpertWeights {
  public:
   CudaExperts(const ExpertShape& shape, CudaLinear gate_up, CudaLinear down)
-      : ExpertWeights(shape), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+      : ExpertWeights(shape, gate_up.bytes() + down.bytes()),
+        gate_up_(std::move(gate_up)),
+        down_(std::move(down)) {}
 
-  std::size_t bytes() const override { return gate_up_.bytes() + down_.bytes(); }
   const Tensor& gate_up() const { return gate_up_.weight(); }
   const Tensor& down() const { return down_.weight(); }
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "backends/cuda/kernels/launch.h"
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace quire::cuda {
 

@@ -1,24 +1,14 @@
 // Routed experts, one after the other: each takes the rows of the tokens that go through it, with the
 // backend's own products of matrices. A token's result does not depend on the tokens beside it.
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "backends/cpu/reference/reference_backend.h"
 
 namespace quire {
 namespace {
 
-class SeparateExperts final : public ExpertWeights {
- public:
+struct SeparateExperts final : ExpertWeights {
   using ExpertWeights::ExpertWeights;
-
-  std::size_t bytes() const override {
-    std::size_t sum = 0;
-    for (const auto& weights : gate_up) sum += weights->bytes();
-    for (const auto& weights : down) sum += weights->bytes();
-    return sum;
-  }
 
   std::vector<std::unique_ptr<LinearWeights>> gate_up, down;  // one an expert
 };
@@ -45,32 +35,9 @@ std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_
 
 }  // namespace
 
-void ReferenceBackend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
-  const std::int64_t num_experts = logits.dim(1);
-  const std::int64_t top_k = out.experts.dim(1);
-  std::vector<std::int32_t> order(static_cast<std::size_t>(num_experts));
-  for (std::int64_t t = 0; t < logits.dim(0); ++t) {
-    const auto* row = logits.rows(t, 1).data_as<const float>();
-    auto* experts = out.experts.rows(t, 1).data_as<std::int32_t>();
-    auto* weights = out.weights.rows(t, 1).data_as<float>();
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [&](std::int32_t a, std::int32_t b) {
-      return row[a] > row[b] || (row[a] == row[b] && a < b);
-    });
-    const float top = row[order[0]];
-    float total = 0;
-    for (std::int64_t e = 0; e < (normalize ? top_k : num_experts); ++e)
-      total += std::exp(row[order[static_cast<std::size_t>(e)]] - top);
-    for (std::int64_t j = 0; j < top_k; ++j) {
-      experts[j] = order[static_cast<std::size_t>(j)];
-      weights[j] = std::exp(row[experts[j]] - top) / total;
-    }
-  }
-}
-
 std::unique_ptr<ExpertWeights> ReferenceBackend::make_experts(std::span<const ExpertParts> experts,
                                                               const ExpertShape& shape, DType dtype) {
-  auto weights = std::make_unique<SeparateExperts>(shape);
+  auto weights = std::make_unique<SeparateExperts>(shape, expert_bytes(shape, dtype));
   for (const ExpertParts& parts : experts) {
     weights->gate_up.push_back(make_linear(std::vector{parts.gate, parts.up}, dtype));
     weights->down.push_back(make_linear(std::vector{parts.down}, dtype));

@@ -11,11 +11,10 @@ namespace {
 class PlainWeights : public LinearWeights {
  public:
   PlainWeights(Buffer buffer, DType dtype, std::int64_t out, std::int64_t in)
-      : buffer_(std::move(buffer)), matrix_(buffer_.data(), dtype, {out, in}) {}
+      : LinearWeights(out, in, buffer.bytes()),
+        buffer_(std::move(buffer)),
+        matrix_(buffer_.data(), dtype, {out, in}) {}
 
-  std::int64_t out_features() const override { return matrix_.dim(0); }
-  std::int64_t in_features() const override { return matrix_.dim(1); }
-  std::size_t bytes() const override { return matrix_.bytes(); }
   const Tensor& matrix() const { return matrix_; }
 
  private:

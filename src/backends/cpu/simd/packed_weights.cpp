@@ -39,17 +39,17 @@ void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, 
 }  // namespace
 
 PackedWeights::PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features)
-    : buffer_(std::move(buffer)), dtype_(dtype), out_features_(out_features), in_features_(in_features) {}
+    : LinearWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)), dtype_(dtype) {}
 
 std::size_t PackedWeights::packed_bytes(DType dtype, std::int64_t out_features, std::int64_t in_features) {
   return static_cast<std::size_t>(round_up(out_features, kPanelStep) * round_up(in_features, 2)) *
          size_of(dtype);
 }
 
-std::int64_t PackedWeights::num_panels() const { return round_up(out_features_, kPanel) / kPanel; }
+std::int64_t PackedWeights::num_panels() const { return round_up(out_features(), kPanel) / kPanel; }
 
 std::int64_t PackedWeights::panel_width(std::int64_t panel) const {
-  return std::min(kPanel, round_up(out_features_ - panel * kPanel, kPanelStep));
+  return std::min(kPanel, round_up(out_features() - panel * kPanel, kPanelStep));
 }
 
 void PackedWeights::pack(std::span<const WeightTensorPtr> parts, ThreadPool& pool) {
@@ -68,17 +68,17 @@ void PackedWeights::pack(std::span<const WeightTensorPtr> parts, ThreadPool& poo
 
 void PackedWeights::pack_panels(std::span<const WeightTensorPtr> parts, std::int64_t begin,
                                 std::int64_t end) {
-  const auto row_bytes = static_cast<std::size_t>(in_features_) * size_of(dtype_);
-  std::vector<std::byte> rows(static_cast<std::size_t>(std::min(kPanel, out_features_)) * row_bytes);
+  const auto row_bytes = static_cast<std::size_t>(in_features()) * size_of(dtype_);
+  std::vector<std::byte> rows(static_cast<std::size_t>(std::min(kPanel, out_features())) * row_bytes);
   auto part = parts.begin();
   std::int64_t taken = begin * kPanel;  // rows of *part
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t wanted = std::min(kPanel, out_features_ - panel * kPanel);
+    const std::int64_t wanted = std::min(kPanel, out_features() - panel * kPanel);
     for (std::int64_t filled = 0; filled < wanted;) {
       for (; taken >= (*part)->rows(); ++part) taken -= (*part)->rows();
       const std::int64_t count = std::min(wanted - filled, (*part)->rows() - taken);
       (*part)->read_rows(taken, Tensor(rows.data() + static_cast<std::size_t>(filled) * row_bytes, dtype_,
-                                       {count, in_features_}));
+                                       {count, in_features()}));
       filled += count;
       taken += count;
     }
@@ -86,8 +86,8 @@ void PackedWeights::pack_panels(std::span<const WeightTensorPtr> parts, std::int
       constexpr bool kPairs = std::is_same_v<T, BFloat16>;
       using Unit = std::conditional_t<kPairs, std::uint32_t, T>;
       const auto* from = reinterpret_cast<const T*>(rows.data());
-      T* to = static_cast<T*>(buffer_.data()) + panel * kPanel * round_up(in_features_, 2);
-      interleave<Unit, kPairs ? 2 : 1>(from, wanted, in_features_, to, panel_width(panel));
+      T* to = static_cast<T*>(buffer_.data()) + panel * kPanel * round_up(in_features(), 2);
+      interleave<Unit, kPairs ? 2 : 1>(from, wanted, in_features(), to, panel_width(panel));
     });
   }
 }
@@ -97,8 +97,8 @@ void PackedWeights::read_row(std::int64_t row, float* out) const {
   const std::int64_t width = panel_width(panel);
   dispatch_float(dtype_, [&]<typename T>() {
     constexpr std::int64_t kPer = std::is_same_v<T, BFloat16> ? 2 : 1;
-    const T* values = static_cast<const T*>(buffer_.data()) + panel * kPanel * round_up(in_features_, 2);
-    for (std::int64_t k = 0; k < in_features_; ++k)
+    const T* values = static_cast<const T*>(buffer_.data()) + panel * kPanel * round_up(in_features(), 2);
+    for (std::int64_t k = 0; k < in_features(); ++k)
       out[k] = to_float(values[(k / kPer * width + row % kPanel) * kPer + k % kPer]);
   });
 }

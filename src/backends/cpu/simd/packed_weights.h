@@ -13,9 +13,6 @@ class PackedWeights : public LinearWeights {
   PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
   static std::size_t packed_bytes(DType dtype, std::int64_t out_features, std::int64_t in_features);
 
-  std::int64_t out_features() const override { return out_features_; }
-  std::int64_t in_features() const override { return in_features_; }
-  std::size_t bytes() const override { return buffer_.bytes(); }
   DType dtype() const { return dtype_; }
   const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
   std::int64_t num_panels() const;
@@ -31,8 +28,6 @@ class PackedWeights : public LinearWeights {
 
   Buffer buffer_;
   DType dtype_;
-  std::int64_t out_features_;
-  std::int64_t in_features_;
 };
 
 }  // namespace quire

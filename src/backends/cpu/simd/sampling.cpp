@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cpu/reference/adjusted_row.h"
-#include "backends/cpu/reference/logprob_row.h"
-#include "backends/cpu/reference/sampled_row.h"
 #include "backends/cpu/simd/simd_backend.h"
+#include "ops/reference/logits_rows.h"
 
 namespace quire {
 namespace {

@@ -3,7 +3,7 @@
 // of another row next to nothing. 256 rows x 151936: 78 MB, 18 us at 4.3 TB/s.
 // Measured on an H200, bench/cuda/logits_bench, with 800 such tokens a row, for 256 / 32 / 1 rows: 93 / 14 /
 // 7.9 us (19 % of the bandwidth at 256 rows: a block waits for one read after the other).
-#include "backends/cuda/kernels/logits.h"
+#include "backends/cuda/kernels/sampling.h"
 
 namespace quire::cuda {
 namespace {

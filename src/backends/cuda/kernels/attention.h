@@ -3,7 +3,7 @@
 #include <climits>
 
 #include "backends/cuda/kernels/launch.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 

@@ -9,7 +9,7 @@
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/vec.cuh"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 namespace {

@@ -9,7 +9,7 @@
 // bandwidth at 256 rows; few rows leave most multiprocessors idle).
 #include <cfloat>
 
-#include "backends/cuda/kernels/logits.h"
+#include "backends/cuda/kernels/sampling.h"
 #include "backends/cuda/kernels/sampling_race.cuh"
 
 namespace quire::cuda {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/vec.cuh"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "backends/cpu/reference/reference_backend.h"
-#include "backends/cpu/reference/sampled_row.h"
+#include "ops/host_copies.h"
 #include "ops/philox.h"
+#include "ops/reference/logits_rows.h"
 
 namespace quire {
 namespace {
@@ -108,21 +108,28 @@ std::int32_t SampledRow::draw(std::span<const float> logits, float top,
   return candidates.draw(seed, position);
 }
 
-void ReferenceBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
-                              const SamplingBatch& batch) {
+void Ops::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                 const SamplingBatch& batch) {
+  HostCopies host(*this, "sample");
+  const Tensor drawn = host.update(tokens), last = host.update(last_tokens), from = host.read(logits);
+  SamplingBatch near = batch;
+  for (Tensor* tensor :
+       {&near.temperature, &near.top_k, &near.top_p, &near.min_p, &near.seeds, &near.positions, &near.slots})
+    *tensor = host.read(*tensor);
+  std::vector<std::int32_t> ids;
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
-    const SampledRow row(batch, r);
-    const std::span values(logits.data_as<const float>() + r * logits.stride(0),
+    const SampledRow row(near, r);
+    const std::span values(from.data_as<const float>() + r * from.stride(0),
                            static_cast<std::size_t>(logits.dim(1)));
     const auto top = std::max_element(values.begin(), values.end());
     const bool has_nan = std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); });
     std::int32_t token = kInvalidLogits;
     if (!has_nan && std::isfinite(*top)) {
-      token = row.temperature > 0.0F ? row.draw(values, *top, survivors_)
+      token = row.temperature > 0.0F ? row.draw(values, *top, ids)
                                      : static_cast<std::int32_t>(top - values.begin());
     }
-    tokens.data_as<std::int32_t>()[r] = token;
-    last_tokens.data_as<std::int32_t>()[row.slot] = token;
+    drawn.data_as<std::int32_t>()[r] = token;
+    last.data_as<std::int32_t>()[row.slot] = token;
   }
 }
 

@@ -1,8 +1,7 @@
-#include "backends/cpu/reference/adjusted_row.h"
-
 #include <cmath>
 
-#include "backends/cpu/reference/reference_backend.h"
+#include "ops/host_copies.h"
+#include "ops/reference/logits_rows.h"
 
 namespace quire {
 namespace {
@@ -55,17 +54,26 @@ void AdjustedRow::apply(std::int64_t begin, std::int64_t end) const {
   }
 }
 
-void ReferenceBackend::set_token_states(const Tensor& slot_states, const Tensor& entries) {
+void Ops::set_token_states(const Tensor& slot_states, const Tensor& entries) {
+  HostCopies host(*this, "set_token_states");
+  const Tensor states = host.update(slot_states), from = host.read(entries);
   for (std::int64_t i = 0; i < entries.dim(0); ++i) {
-    slot_states.data_as<std::uint16_t>()[int_at(entries, 2 * i)] =
-        static_cast<std::uint16_t>(int_at(entries, 2 * i + 1));
+    states.data_as<std::uint16_t>()[int_at(from, 2 * i)] =
+        static_cast<std::uint16_t>(int_at(from, 2 * i + 1));
   }
 }
 
-void ReferenceBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
-                                     const LogitsAdjustment& adjustment) {
+void Ops::adjust_logits(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment) {
+  HostCopies host(*this, "adjust_logits");
+  const Tensor rows = host.update(logits), last = host.read(last_tokens);
+  LogitsAdjustment near = adjustment;
+  near.token_states = host.update(adjustment.token_states);
+  for (Tensor* tensor :
+       {&near.rows, &near.slots, &near.state_uses, &near.repetition, &near.frequency, &near.presence,
+        &near.bias_starts, &near.bias_ids, &near.bias_values, &near.mask_starts, &near.masks})
+    *tensor = host.read(*tensor);
   for (std::int64_t i = 0; i < adjustment.num_rows; ++i)
-    AdjustedRow(logits, last_tokens, adjustment, i).apply(0, logits.dim(1));
+    AdjustedRow(rows, last, near, i).apply(0, logits.dim(1));
 }
 
 }  // namespace quire

@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "backends/cpu/reference/reference_backend.h"
+#include "ops/host_copies.h"
 
 namespace quire {
 namespace {
@@ -31,14 +32,12 @@ T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int
   return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
 }
 
-}  // namespace
-
-void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                                         const AttentionBatch& batch) {
+// Ops::prepare_attention in host memory.
+void prepare(const AttentionInput& input, const KvCacheLayer& cache, const AttentionBatch& batch) {
   const std::int64_t dim = input.head_dim;
   const std::int64_t block_size = cache.keys.dim(2);
-  scratch_.resize(static_cast<std::size_t>(dim));
-  float* head = scratch_.data();
+  std::vector<float> scratch(static_cast<std::size_t>(dim));
+  float* head = scratch.data();
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
       T* qkv = input.qkv.data_as<T>() + t * input.qkv.stride(0);
@@ -62,8 +61,6 @@ void ReferenceBackend::prepare_attention(const AttentionInput& input, const KvCa
     }
   });
 }
-
-namespace {
 
 // Where one sequence's keys and values of one KV head lie.
 struct CachedHead {
@@ -126,16 +123,15 @@ void attend(const T* query, const CachedHead& cached, const View& view, float* s
   for (std::int64_t i = 0; i < dim; ++i) out[i] = from_float<T>(sums[i] / total);
 }
 
-}  // namespace
-
-void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                                 const AttentionBatch& batch, const AttentionScores& scores) {
+// Ops::attention in host memory.
+void attend(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
+            const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
   const auto* slopes = scores.alibi_slopes.data_as<const float>();
   const auto* sinks = scores.sinks.data_as<const float>();
-  scratch_.resize(static_cast<std::size_t>(batch.max_seq_len + dim));
+  std::vector<float> scratch(static_cast<std::size_t>(batch.max_seq_len + dim));
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
       const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
@@ -157,11 +153,53 @@ void ReferenceBackend::attention(const Tensor& out, const Tensor& q, const KvCac
                              slopes == nullptr ? 0.0F : slopes[h],
                              sinks == nullptr ? -INFINITY : sinks[h]};
           attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group}, view,
-                 scratch_.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
+                 scratch.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
         }
       }
     }
   });
+}
+
+}  // namespace
+
+void Ops::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
+                            const AttentionBatch& batch) {
+  HostCopies host(*this, "prepare_attention");
+  AttentionInput near = input;
+  near.qkv = host.update(input.qkv);
+  for (Tensor* tensor : {&near.q_norm, &near.k_norm, &near.cos_sin}) *tensor = host.read(*tensor);
+  prepare(near, {host.update(cache.keys), host.update(cache.values)}, host.read(batch));
+}
+
+void Ops::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                    const AttentionBatch& batch, const AttentionScores& scores) {
+  HostCopies host(*this, "attention");
+  AttentionScores near = scores;
+  near.alibi_slopes = host.read(scores.alibi_slopes);
+  near.sinks = host.read(scores.sinks);
+  attend(host.update(out), host.read(q), {host.read(cache.keys), host.read(cache.values)}, host.read(batch),
+         near);
+}
+
+void Ops::update_block_tables(const Tensor& tables, const Tensor& entries) {
+  HostCopies host(*this, "update_block_tables");
+  const Tensor to = host.update(tables);
+  const auto* entry = host.read(entries).data_as<const std::int32_t>();
+  for (std::int64_t i = 0; i < entries.dim(0); ++i, entry += 3)
+    to.data_as<std::int32_t>()[entry[0] * to.stride(0) + entry[1]] = entry[2];
+}
+
+// Blocks do not go through the host.
+void Ops::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                      const Tensor& pairs) {
+  HostCopies host(*this, "copy_blocks");
+  const auto* pair = host.read(pairs).data_as<const std::int32_t>();
+  for (std::int64_t i = 0; i < pairs.dim(0); ++i, pair += 2) {
+    for (std::size_t layer = 0; layer < to.size(); ++layer) {
+      copy_pieces(device_, to[layer].keys.rows(pair[1], 1), from[layer].keys.rows(pair[0], 1));
+      copy_pieces(device_, to[layer].values.rows(pair[1], 1), from[layer].values.rows(pair[0], 1));
+    }
+  }
 }
 
 }  // namespace quire

@@ -1,11 +1,10 @@
-#include "backends/cpu/reference/logprob_row.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <span>
 
-#include "backends/cpu/reference/reference_backend.h"
+#include "ops/host_copies.h"
+#include "ops/reference/logits_rows.h"
 
 namespace quire {
 namespace {
@@ -58,8 +57,14 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
                  std::count_if(values.begin(), values.end(), [given](float value) { return value > given; }));
 }
 
-void ReferenceBackend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
-  for (std::int64_t i = 0; i < batch.num_rows; ++i) log_probs_row(out, logits, batch, i);
+void Ops::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+  HostCopies host(*this, "log_probs");
+  const LogprobRows rows = {host.update(out.ids), host.update(out.logprobs), host.update(out.ranks)};
+  const Tensor from = host.read(logits);
+  LogprobBatch near = batch;
+  near.rows = host.read(batch.rows);
+  near.tokens = host.read(batch.tokens);
+  for (std::int64_t i = 0; i < batch.num_rows; ++i) log_probs_row(rows, from, near, i);
 }
 
 }  // namespace quire

@@ -1,0 +1,72 @@
+#include "ops/host_copies.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+// [block_size, head_dim] of a part of a cache.
+Tensor head_of(const Tensor& half, std::int64_t block, std::int64_t head) {
+  auto* data =
+      half.data_as<std::byte>() +
+      static_cast<std::size_t>(block * half.stride(0) + head * half.stride(1)) * size_of(half.dtype());
+  return Tensor(data, half.dtype(), {half.dim(2), half.dim(3)}, half.device());
+}
+
+// A dense tensor of the same shape.
+Tensor tensor_like(const Tensor& t, void* data) {
+  if (t.rank() == 1) return Tensor(data, t.dtype(), {t.dim(0)});
+  if (t.rank() == 2) return Tensor(data, t.dtype(), {t.dim(0), t.dim(1)});
+  return Tensor(data, t.dtype(), {t.dim(0), t.dim(1), t.dim(2), t.dim(3)});
+}
+
+}  // namespace
+
+void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
+  if (to.contiguous() && from.contiguous()) return device.copy(to, from);
+  for (std::int64_t i = 0; i < to.dim(0); ++i) {
+    if (to.rank() == 2) device.copy(to.rows(i, 1), from.rows(i, 1));
+    for (std::int64_t head = 0; to.rank() == 4 && head < to.dim(1); ++head)
+      device.copy(head_of(to, i, head), head_of(from, i, head));
+  }
+}
+
+HostCopies::~HostCopies() noexcept(false) {
+  if (changed_.empty() || std::uncaught_exceptions() > 0) return;
+  for (const auto& [tensor, copy] : changed_) copy_pieces(ops_.device_, tensor, copy);
+  ops_.device_.wait(ops_.device_.record());
+}
+
+Tensor HostCopies::read(const Tensor& tensor) {
+  if (tensor.device() == DeviceKind::kCpu) return tensor;
+  std::vector<std::string_view>& told = ops_.ops_on_host_;
+  if (std::find(told.begin(), told.end(), op_) == told.end()) {
+    told.push_back(op_);
+    log_warning("{} has no kernel for {}, which runs on the host: without graphs, one step at a time",
+                ops_.device_.name(), op_);
+  }
+  memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.bytes()));
+  const Tensor copy = tensor_like(tensor, memory_.back().get());
+  copy_pieces(ops_.device_, copy, tensor);
+  ops_.device_.wait(ops_.device_.record());
+  return copy;
+}
+
+AttentionBatch HostCopies::read(const AttentionBatch& batch) {
+  AttentionBatch copy = batch;
+  for (Tensor* tensor : {&copy.query_starts, &copy.seq_lens, &copy.table_rows, &copy.block_tables,
+                         &copy.positions, &copy.slot_mapping})
+    *tensor = read(*tensor);
+  return copy;
+}
+
+Tensor HostCopies::update(const Tensor& tensor) {
+  const Tensor copy = read(tensor);
+  if (tensor.device() != DeviceKind::kCpu) changed_.emplace_back(tensor, copy);
+  return copy;
+}
+
+}  // namespace quire

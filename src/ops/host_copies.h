@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ops/device.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+// What an op's reference works on, in one call: tensors that lie in host memory themselves, copies of others.
+class HostCopies {
+ public:
+  // op: its name, which is told once.
+  HostCopies(Ops& ops, std::string_view op) : ops_(ops), op_(op) {}
+  // Copies back what has changed, unless the op failed. Error where that cannot be done.
+  ~HostCopies() noexcept(false);
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+
+  // What the op reads; undefined stays undefined.
+  Tensor read(const Tensor& tensor);
+  // The same, without its workspace and its plan.
+  AttentionBatch read(const AttentionBatch& batch);
+  // What the op changes, all of it or some.
+  Tensor update(const Tensor& tensor);
+
+ private:
+  Ops& ops_;
+  std::string_view op_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::pair<Tensor, Tensor>> changed_;  // on the device, and its copy
+};
+
+// Copies a tensor to one of the same shape. Both have two dimensions and dense rows, or are parts of a cache.
+void copy_pieces(Device& device, const Tensor& to, const Tensor& from);
+
+}  // namespace quire
