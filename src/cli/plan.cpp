@@ -31,6 +31,8 @@ void print_table(const Capacity& c) {
   print_text(stdout, "workspace  {:>14}   steps of {} tokens, {} sequences of {} tokens\n",
              mib(c.plan.workspace), c.config.max_num_batched_tokens, c.config.max_num_seqs,
              c.config.max_model_len);
+  if (c.plan.connections > 0)
+    print_text(stdout, "inboxes    {:>14}   of the other ranks' parts of sums\n", mib(c.plan.connections));
   print_text(stdout, "host       {:>14}\n", mib(c.plan.host));
   print_text(stdout, "KV cache   {:>14}   {} tokens in blocks of {}, {} bytes a token\n",
              mib(c.plan.kv_cache), c.config.cached_tokens(), c.config.block_size(), c.kv_bytes_per_token());
@@ -71,6 +73,7 @@ void print_json(const Capacity& c) {
       {"ranks", c.ranks},
       {"weights_bytes", c.plan.weights},
       {"workspace_bytes", c.plan.workspace},
+      {"inbox_bytes", c.plan.connections},
       {"host_bytes", c.plan.host},
       {"kv_cache_bytes", c.plan.kv_cache},
       {"swap_space_bytes", c.plan.swap_space},

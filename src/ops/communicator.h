@@ -26,6 +26,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Of Device::connection_bytes, what it holds.
+  virtual std::size_t held_bytes() const { return 0; }
   // Replaces `tensor` by the sum over all ranks, added in rank order. (NCCL has an order of its own.)
   virtual void all_reduce(const Tensor& tensor) = 0;
   // `backend`.add_norm of the sum of x over all ranks. x may be written on the way. A rank may leave some

@@ -95,6 +95,9 @@ class Device {
   virtual std::unique_ptr<Communicator> connect(std::unique_ptr<Communicator> host,
                                                 const RankOptions& options);
 
+  // Bytes of device memory that connect takes for itself, where so many ranks reach each other's memory.
+  virtual std::size_t connection_bytes(int /*num_ranks*/) const { return 0; }
+
   // Measured now, on a device with nothing else to do; none where the host can measure it as well.
   virtual std::optional<DeviceCeiling> measure_ceiling() { return {}; }
   // Between the two, ops are timed one by one, without gaps between them; graphs are not. stop_profile waits

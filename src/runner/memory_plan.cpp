@@ -108,6 +108,7 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   PlanningBackend planning(backend, plan);
   ShapesOnly shapes;
   const ModelRunner runner(planning, comm, config, model, shapes);
+  plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);
   plan.workspace -= plan.kv_cache;  // it was allocated like all the rest

@@ -26,12 +26,13 @@ struct MemoryPlan {
   std::vector<Experts> experts;  // one for each layer of them
   std::size_t weights = 0;       // all of them
   std::size_t kv_cache = 0;
-  std::size_t workspace = 0;  // norms, biases, rotary tables, activations, block tables
-  std::size_t host = 0;       // pinned, for steps on their way to the device and back
+  std::size_t workspace = 0;    // norms, biases, rotary tables, activations, block tables
+  std::size_t connections = 0;  // of ranks with each other
+  std::size_t host = 0;         // pinned, for steps on their way to the device and back
 
   std::size_t swap_space = 0;  // host memory, too; beside the total
 
-  std::size_t total() const { return weights + kv_cache + workspace + host; }
+  std::size_t total() const { return weights + kv_cache + workspace + connections + host; }
 };
 
 // What the model's layers declare on this rank; `config` is without its cache. No weight is read.

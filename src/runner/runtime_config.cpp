@@ -47,7 +47,8 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
   }
   runtime.num_blocks = runtime.cache.layout.num_lanes();
   const MemoryPlan plan = plan_memory(backend, comm, runtime, model);
-  const std::size_t fixed = backend.used_memory() + kDriverReserve + plan.weights + plan.workspace;
+  const std::size_t fixed = backend.used_memory() - comm.held_bytes() + kDriverReserve + plan.weights +
+                            plan.workspace + plan.connections;
   const auto allowed =
       static_cast<std::size_t>(config.gpu_memory_utilization * static_cast<double>(backend.total_memory()));
   if (fixed + plan.kv_cache > allowed) {
@@ -141,6 +142,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   // No position has more tokens than the vocabulary.
   runtime.max_logprobs =
       std::min(in_range("max-logprobs", config.max_logprobs, 0, kMaxTopLogprobs), runtime.spec.vocab_size);
+  if (!config.disable_custom_all_reduce) runtime.connection_bytes = backend.connection_bytes(comm.size());
   runtime.num_heads = static_cast<int>(shard_size(runtime.spec.num_heads, comm, "attention heads"));
   runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len

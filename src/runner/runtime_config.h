@@ -15,10 +15,11 @@ struct RuntimeConfig {
   int max_model_len = 0;
   CacheShape cache;
   int num_blocks = 0;
-  int num_host_blocks = 0;  // swap space
-  int max_logprobs = 0;     // of a position
-  int num_heads = 0;        // on one rank
-  int num_kv_heads = 0;     // on one rank
+  int num_host_blocks = 0;           // swap space
+  int max_logprobs = 0;              // of a position
+  int num_heads = 0;                 // on one rank
+  int num_kv_heads = 0;              // on one rank
+  std::size_t connection_bytes = 0;  // of the device's memory, with which ranks are connected
   bool use_graphs = false;
 
   int block_size() const { return cache.layout.block_size; }

@@ -138,11 +138,11 @@ std::vector<SequenceResult> run(Backend& backend, const std::string& name) {
       span.slot = s;
       span.first_position = 9 + s + round;
       span.num_tokens = 1;
-      span.first_new_block = kBlocksEach;
+      span.first_new_row = kBlocksEach;
       span.output = OutputKind::kLast;
       span.sample = true;
       if (round != 2) continue;
-      span.first_new_block = 0;
+      span.first_new_row = 0;
       span.new_blocks = {12 + s, s * kBlocksEach + 1, s * kBlocksEach + 2};
     }
     if (round == 1) decode.saves = {{2 * kBlocksEach, 0}};

@@ -74,6 +74,8 @@ const LaunchContext& CudaBackend::context(OpKind kind) const {
 
 std::size_t CudaBackend::total_memory() const { return memory().total; }
 
+std::size_t CudaBackend::connection_bytes(int num_ranks) const { return cuda::connection_bytes(num_ranks); }
+
 std::size_t CudaBackend::used_memory() const { return memory().total - memory().free; }
 
 CudaBackend::Memory CudaBackend::memory() const {

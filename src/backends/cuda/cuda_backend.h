@@ -34,6 +34,7 @@ class CudaBackend final : public Backend {
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void replay(const Graph& graph) override;
+  std::size_t connection_bytes(int num_ranks) const override;
   std::unique_ptr<Communicator> connect(std::unique_ptr<Communicator> host,
                                         const RankOptions& options) override;
   std::optional<DeviceCeiling> measure_ceiling() override;

@@ -106,7 +106,7 @@ class PeerMemory {
  public:
   PeerMemory(CudaBackend& backend, int rank, int size)
       : rank_(rank),
-        inbox_(backend.allocate(inbox_bytes(size, kSlotBytes), MemoryKind::kDevice)),
+        inbox_(backend.allocate(connection_bytes(size), MemoryKind::kDevice)),
         turn_(backend.allocate(2 * sizeof(std::uint32_t), MemoryKind::kDevice)),
         signs_(make_signs()) {
     clear_inbox(backend.context(), inbox(), inbox_.bytes());
@@ -173,6 +173,7 @@ class CudaCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::size_t held_bytes() const override { return peers_ ? connection_bytes(size_) : 0; }
 
   void all_reduce(const Tensor& tensor) override {
     if (tensor.numel() == 0) return;
@@ -296,6 +297,10 @@ std::unique_ptr<NcclRanks> connect_nccl(CudaBackend& backend, Communicator& host
 }
 
 }  // namespace
+
+std::size_t connection_bytes(int num_ranks) {
+  return num_ranks > 1 && num_ranks <= kMaxPeers ? inbox_bytes(num_ranks, kSlotBytes) : 0;
+}
 
 std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_ptr<Communicator> host,
                                             const RankOptions& options) {
