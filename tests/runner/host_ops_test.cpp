@@ -39,7 +39,7 @@ class FarBackend final : public Backend {
   }
 
   bool supports(DType dtype) const override { return near_.supports(dtype); }
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     return near_.make_linear(parts, dtype);
   }
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override {
