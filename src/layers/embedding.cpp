@@ -9,14 +9,14 @@
 namespace quire {
 namespace {
 
-std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context, const std::string& name,
+std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context, const std::string& prefix,
                                                       std::int64_t vocab_size, std::int64_t hidden_size) {
   const std::int64_t ranks = context.comm.size();
   const std::int64_t count = (vocab_size + ranks - 1) / ranks;
-  WeightTensorPtr tensor = context.weights.take(name, {vocab_size, hidden_size});
-  if (count * ranks != vocab_size) tensor = pad_rows(tensor, count * ranks);
-  if (ranks > 1) tensor = slice_rows(tensor, context.comm.rank() * count, count);
-  return context.backend.make_linear(std::vector{tensor}, context.dtype);
+  WeightGroup weight = context.weights.take_linear(prefix, vocab_size, hidden_size);
+  if (count * ranks != vocab_size) weight = pad_rows(std::move(weight), count * ranks);
+  if (ranks > 1) weight = slice_rows(std::move(weight), context.comm.rank() * count, count);
+  return context.backend.make_linear({&weight, 1}, context.dtype);
 }
 
 void check_same_values(const WeightTensor& head, const WeightTensor& embedding) {
@@ -37,11 +37,11 @@ void check_same_values(const WeightTensor& head, const WeightTensor& embedding) 
 
 }  // namespace
 
-VocabParallelEmbedding::VocabParallelEmbedding(const LoadContext& context, const std::string& name,
+VocabParallelEmbedding::VocabParallelEmbedding(const LoadContext& context, const std::string& prefix,
                                                std::int64_t vocab_size, std::int64_t hidden_size, float scale)
     : backend_(context.backend),
       comm_(context.comm),
-      weights_(load_vocab_shard(context, name, vocab_size, hidden_size)),
+      weights_(load_vocab_shard(context, prefix, vocab_size, hidden_size)),
       scale_(scale) {}
 
 void VocabParallelEmbedding::forward(const Tensor& out, const Tensor& ids) const {
@@ -67,17 +67,18 @@ LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> 
                 : context.workspace.allocate(DType::kF32, rows, weights_->out_features() * comm_.size());
 }
 
-LmHead::LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+LmHead::LmHead(const LoadContext& context, const std::string& prefix, std::int64_t vocab_size,
                std::int64_t hidden_size, float cap)
-    : LmHead(context, load_vocab_shard(context, name, vocab_size, hidden_size), vocab_size, cap) {}
+    : LmHead(context, load_vocab_shard(context, prefix, vocab_size, hidden_size), vocab_size, cap) {}
 
-LmHead::LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
-               const std::string& embedding_name, std::int64_t vocab_size, float cap)
+LmHead::LmHead(const LoadContext& context, const std::string& prefix, const VocabParallelEmbedding& embedding,
+               const std::string& embedding_prefix, std::int64_t vocab_size, float cap)
     : LmHead(context, embedding.weights(), vocab_size, cap) {
+  const std::string name = prefix + ".weight";
   if (!context.weights.contains(name)) return;
   const std::int64_t hidden_size = weights_->in_features();
   check_same_values(*context.weights.take(name, {vocab_size, hidden_size}),
-                    *context.weights.take(embedding_name, {vocab_size, hidden_size}));
+                    *context.weights.take(embedding_prefix + ".weight", {vocab_size, hidden_size}));
 }
 
 Tensor LmHead::forward(const Tensor& x) const {

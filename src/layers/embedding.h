@@ -12,7 +12,7 @@ namespace quire {
 class VocabParallelEmbedding {
  public:
   // scale: what its rows are multiplied with.
-  VocabParallelEmbedding(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+  VocabParallelEmbedding(const LoadContext& context, const std::string& prefix, std::int64_t vocab_size,
                          std::int64_t hidden_size, float scale = 1);
 
   void forward(const Tensor& out,
@@ -33,13 +33,13 @@ class VocabParallelEmbedding {
 class LmHead {
  public:
   // cap: over 0, logits are cap * tanh(logit / cap).
-  // A matrix of its own: the checkpoint's tensor `name`.
-  LmHead(const LoadContext& context, const std::string& name, std::int64_t vocab_size,
+  // A matrix of its own: the checkpoint's PREFIX.
+  LmHead(const LoadContext& context, const std::string& prefix, std::int64_t vocab_size,
          std::int64_t hidden_size, float cap = 0);
-  // The embedding's matrix, `embedding_name` in the checkpoint. A tensor `name` may stand beside it, but must
+  // The embedding's matrix, `embedding_prefix` in the checkpoint. PREFIX.weight may stand beside it, but must
   // hold the same values.
-  LmHead(const LoadContext& context, const std::string& name, const VocabParallelEmbedding& embedding,
-         const std::string& embedding_name, std::int64_t vocab_size, float cap = 0);
+  LmHead(const LoadContext& context, const std::string& prefix, const VocabParallelEmbedding& embedding,
+         const std::string& embedding_prefix, std::int64_t vocab_size, float cap = 0);
 
   // x [m, hidden_size], m <= max_output_rows; result f32 [m, this rank's range].
   Tensor forward(const Tensor& x) const;

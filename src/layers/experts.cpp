@@ -15,9 +15,9 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
   for (int i = 0; i < options.num_experts; ++i) {
     const std::string name = prefix + ".experts." + std::to_string(i);
     experts.push_back(
-        {slice_rows(context.weights.take(name + ".gate_proj.weight", {wide, hidden}), begin, count),
-         slice_rows(context.weights.take(name + ".up_proj.weight", {wide, hidden}), begin, count),
-         slice_cols(context.weights.take(name + ".down_proj.weight", {hidden, wide}), begin, count)});
+        {slice_rows(context.weights.take_linear(name + ".gate_proj", wide, hidden), begin, count),
+         slice_rows(context.weights.take_linear(name + ".up_proj", wide, hidden), begin, count),
+         slice_cols(context.weights.take_linear(name + ".down_proj", hidden, wide), begin, count)});
   }
   return experts;
 }
@@ -27,9 +27,9 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
 Experts::Experts(const LoadContext& context, const std::string& prefix, const ExpertOptions& options)
     : backend_(context.backend), normalize_(options.normalize) {
   Workspace& workspace = context.workspace;
-  router_ = backend_.make_linear(
-      std::vector{context.weights.take(prefix + ".gate.weight", {options.num_experts, options.hidden_size})},
-      context.dtype);
+  const WeightGroup router =
+      context.weights.take_linear(prefix + ".gate", options.num_experts, options.hidden_size);
+  router_ = backend_.make_linear({&router, 1}, context.dtype);
   const ExpertShape shape = {.num_experts = options.num_experts,
                              .top_k = options.top_k,
                              .hidden_size = options.hidden_size,

@@ -13,10 +13,10 @@ ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Comm
 ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
                                            std::int64_t in_features, bool has_bias)
     : backend_(context.backend) {
-  std::vector<WeightTensorPtr> weights;
+  std::vector<WeightGroup> weights;
   std::vector<float> bias;
   for (const ColumnShard& part : parts) {
-    auto weight = context.weights.take(part.prefix + ".weight", {part.out_features, in_features});
+    auto weight = context.weights.take_linear(part.prefix, part.out_features, in_features);
     weights.push_back(slice_rows(std::move(weight), part.begin, part.count));
     if (!has_bias) continue;
     const auto values =
@@ -44,9 +44,9 @@ RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::stri
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
     : backend_(context.backend) {
   const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
-  const WeightTensorPtr weight = context.weights.take(prefix + ".weight", {out_features, in_features});
-  weights_ = backend_.make_linear(std::vector{slice_cols(weight, context.comm.rank() * count, count)},
-                                  context.dtype);
+  const WeightGroup weight = slice_cols(context.weights.take_linear(prefix, out_features, in_features),
+                                        context.comm.rank() * count, count);
+  weights_ = backend_.make_linear({&weight, 1}, context.dtype);
   if (!has_bias) return;
   const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {out_features});
   if (context.comm.rank() == 0) bias_ = context.workspace.load(*bias);

@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// Rows [begin, begin + count) of the checkpoint's PREFIX.weight [out_features, in_features] (and
+// Rows [begin, begin + count) of the checkpoint's matrix PREFIX [out_features, in_features] (and
 // PREFIX.bias).
 struct ColumnShard {
   std::string prefix;

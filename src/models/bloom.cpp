@@ -1,7 +1,6 @@
 // BLOOM: ALiBi instead of positions, LayerNorm (also over the embedding), a GELU MLP, biases everywhere; q, k
 // and v of a head lie together. Architecture and defaults: transformers, configuration_bloom.py and
 // modeling_bloom.py; Le Scao et al., 2022.
-#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -56,15 +55,15 @@ class BloomWeights final : public RenamedWeights {
  public:
   BloomWeights(WeightSource& inner, int num_heads) : RenamedWeights(inner, kRenames), num_heads_(num_heads) {}
 
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
+    const int part = qkv_part(prefix);
+    if (part < 0) return RenamedWeights::take_linear(prefix, rows, cols);
+    return deinterleave(RenamedWeights::take_linear(prefix, 3 * rows, cols), num_heads_, 3, part);
+  }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    constexpr std::array<std::string_view, 3> kParts = {".q_proj.", ".k_proj.", ".v_proj."};
-    for (std::size_t part = 0; part < kParts.size(); ++part) {
-      if (name.find(kParts[part]) == name.npos) continue;
-      std::vector<std::int64_t> stored = shape;
-      stored[0] *= 3;
-      return deinterleave(RenamedWeights::take(name, stored), num_heads_, 3, static_cast<std::int64_t>(part));
-    }
-    return RenamedWeights::take(name, shape);
+    const int part = qkv_part(name);
+    if (part < 0) return RenamedWeights::take(name, shape);
+    return deinterleave(RenamedWeights::take(name, {3 * shape[0]}), num_heads_, 3, part);
   }
 
  private:

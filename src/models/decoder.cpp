@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-constexpr char kHead[] = "lm_head.weight";
+constexpr char kEmbedding[] = "model.embed_tokens";
+constexpr char kHead[] = "lm_head";
 
 NormOptions norm_options(const DecoderConfig& config) {
   return {.kind = config.norm,
@@ -114,8 +114,7 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
       residual_(context.workspace.activation("residual", DType::kF32, config.hidden_size)),
       normed_(context.workspace.activation("normed", context.dtype, config.hidden_size)) {
   if (config.num_learned_positions > 0) {
-    positions_.emplace(context, "model.embed_positions.weight", config.num_learned_positions,
-                       config.hidden_size);
+    positions_.emplace(context, "model.embed_positions", config.num_learned_positions, config.hidden_size);
     position_rows_ = context.workspace.activation("positions", DType::kF32, config.hidden_size);
   }
   if (config.embedding_norm)
@@ -277,6 +276,13 @@ void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder) {
   set_local_layers(decoder,
                    read_local_layers(config, decoder.num_layers, [&](int layer) { return layer >= first; }),
                    config.get_int("sliding_window", 4096, kPositions));
+}
+
+int qkv_part(std::string_view name) {
+  constexpr std::string_view kAttention = ".self_attn.";
+  const std::size_t place = name.find(kAttention);
+  return place == name.npos ? -1
+                            : static_cast<int>(std::string_view("qkv").find(name[place + kAttention.size()]));
 }
 
 // Files have the prefix before or behind "model.".

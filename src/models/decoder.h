@@ -123,6 +123,10 @@ void set_local_layers(DecoderConfig& decoder, const std::vector<bool>& is_local,
 // The windows of Qwen's layers, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
 void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder);
 
+// Of the names that layers ask for: 0, 1 or 2 for what belongs to the projection of q, k or v; -1: none of
+// them.
+int qkv_part(std::string_view name);
+
 // The text part of a model of several kinds of input: its tensors' names begin with language_model.
 std::unique_ptr<WeightSource> text_part(WeightSource& weights);
 

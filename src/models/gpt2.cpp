@@ -1,7 +1,6 @@
 // GPT-2: learned positions, LayerNorm, a GELU MLP, biases everywhere; matrices lie transposed in its files,
 // q, k and v as one. Architecture and defaults: transformers, configuration_gpt2.py and modeling_gpt2.py;
 // Radford et al., 2019.
-#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -64,17 +63,16 @@ class Gpt2Weights final : public RenamedWeights {
  public:
   explicit Gpt2Weights(WeightSource& inner) : RenamedWeights(inner, kRenames) {}
 
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
+    if (!prefix.ends_with("_proj")) return RenamedWeights::take_linear(prefix, rows, cols);
+    const int part = qkv_part(prefix);
+    WeightGroup stored = transpose(RenamedWeights::take_linear(prefix, cols, part < 0 ? rows : 3 * rows));
+    return part < 0 ? stored : deinterleave(std::move(stored), 1, 3, part);
+  }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    const std::size_t proj = name.find("_proj.");
-    if (proj == name.npos) return RenamedWeights::take(name, shape);
-    const std::size_t part = std::string_view("qkv").find(name[proj - 1]);
-    const bool fused = part != std::string_view::npos && name.find(".self_attn.") != name.npos;
-    std::vector<std::int64_t> stored = shape;
-    if (fused) stored[0] *= 3;
-    std::reverse(stored.begin(), stored.end());
-    WeightTensorPtr tensor = RenamedWeights::take(name, stored);
-    if (shape.size() == 2) tensor = transpose(std::move(tensor));
-    return fused ? deinterleave(std::move(tensor), 1, 3, static_cast<std::int64_t>(part)) : tensor;
+    const int part = qkv_part(name);
+    if (part < 0) return RenamedWeights::take(name, shape);
+    return deinterleave(RenamedWeights::take(name, {3 * shape[0]}), 1, 3, part);
   }
 };
 

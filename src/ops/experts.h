@@ -20,7 +20,7 @@ struct ExpertShape {
 
 // One expert's matrices: gate and up [intermediate_size, hidden_size], down [hidden_size, intermediate_size].
 struct ExpertParts {
-  WeightTensorPtr gate, up, down;
+  WeightGroup gate, up, down;
 };
 
 // A layer's experts in the form their backend multiplies with; the layout is the backend's own.

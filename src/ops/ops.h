@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -94,11 +95,12 @@ class Ops {
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
-  virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) = 0;
+  virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) = 0;
   // LinearWeights::bytes() of what make_linear would pack, known without packing. A backend that pads its
   // layout says so here.
-  virtual std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const {
-    return static_cast<std::size_t>(out_features * in_features) * size_of(dtype);
+  virtual std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
+    const MatrixShape shape = shape_of(parts);
+    return static_cast<std::size_t>(shape.rows * shape.cols) * size_of(dtype);
   }
 
   // out [tokens, out_features] = x [tokens, in_features] · weightsᵀ (+ bias [out_features], or undefined).
@@ -159,9 +161,11 @@ class Ops {
   virtual std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts,
                                                       const ExpertShape& shape, DType dtype) = 0;
   // ExpertWeights::bytes() of what make_experts would pack.
-  virtual std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const {
-    return shape.num_experts * (linear_bytes(2 * shape.intermediate_size, shape.hidden_size, dtype) +
-                                linear_bytes(shape.hidden_size, shape.intermediate_size, dtype));
+  virtual std::size_t expert_bytes(std::span<const ExpertParts> experts, DType dtype) const {
+    std::size_t bytes = 0;
+    for (const ExpertParts& parts : experts)
+      bytes += linear_bytes(std::array{parts.gate, parts.up}, dtype) + linear_bytes({&parts.down, 1}, dtype);
+    return bytes;
   }
   // Bytes that `experts` wants for itself.
   virtual std::size_t expert_workspace_bytes(const ExpertShape&, DType) const { return 0; }

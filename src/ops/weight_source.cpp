@@ -183,6 +183,47 @@ class OnePart final : public Adapter {
   std::int64_t run_;  // rows of one part of one group
 };
 
+class Stacked final : public Adapter {
+ public:
+  Stacked(std::vector<WeightTensorPtr> parts, std::vector<std::int64_t> shape)
+      : Adapter(parts.front(), std::move(shape)), parts_(std::move(parts)) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    std::int64_t done = 0;
+    for (const WeightTensorPtr& part : parts_) {
+      const std::int64_t count = std::min(part->rows() - row, dst.dim(0) - done);
+      if (count > 0) {
+        part->read_rows(row, dst.rows(done, count));
+        done += count;
+      }
+      row = std::max<std::int64_t>(0, row - part->rows());
+    }
+  }
+
+ private:
+  std::vector<WeightTensorPtr> parts_;
+};
+
+// Error where one of `places` along `what` lies within a block.
+void check_uncut(const WeightGroup& group, const char* what, std::int64_t block,
+                 std::initializer_list<std::int64_t> places, std::int64_t size) {
+  for (const std::int64_t place : places) {
+    if (place % block == 0 || place == size) continue;
+    fail("tensor {}: its {} are stored in blocks of {}, which cannot be cut at {}",
+         group.tensors.front().tensor->name(), what, block, place);
+  }
+}
+
+// Changes every tensor by change(tensor, whether it is of blocks).
+template <typename Change>
+WeightGroup changed(WeightGroup group, const Change& change) {
+  for (NamedTensor& part : group.tensors) part.tensor = change(std::move(part.tensor), part.of_blocks);
+  return group;
+}
+
+std::int64_t divided(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
 }  // namespace
 
 WeightTensorPtr transpose(WeightTensorPtr tensor) {
@@ -225,10 +266,99 @@ WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows) {
   return std::make_shared<PaddedRows>(std::move(tensor), std::move(shape));
 }
 
+WeightTensorPtr stack_rows(std::vector<WeightTensorPtr> tensors) {
+  QUIRE_CHECK(!tensors.empty());
+  if (tensors.size() == 1) return tensors.front();
+  std::int64_t rows = 0;
+  for (const WeightTensorPtr& tensor : tensors) rows += tensor->rows();
+  std::vector<std::int64_t> shape = {rows, tensors.front()->cols()};
+  return std::make_shared<Stacked>(std::move(tensors), std::move(shape));
+}
+
+WeightGroup WeightGroup::plain(WeightTensorPtr tensor) {
+  const std::int64_t rows = tensor->rows(), cols = tensor->cols();
+  return {{{"weight", std::move(tensor)}}, {}, rows, cols};
+}
+
+MatrixShape shape_of(std::span<const WeightGroup> parts) {
+  QUIRE_CHECK(!parts.empty());
+  MatrixShape shape{0, parts.front().cols};
+  for (const WeightGroup& part : parts) {
+    QUIRE_CHECK(part.cols == shape.cols, "{} has {} columns, not {}", part.tensors.front().tensor->name(),
+                part.cols, shape.cols);
+    shape.rows += part.rows;
+  }
+  return shape;
+}
+
+WeightTensorPtr plain_rows(std::span<const WeightGroup> parts) {
+  shape_of(parts);
+  std::vector<WeightTensorPtr> tensors;
+  for (const WeightGroup& part : parts) {
+    QUIRE_CHECK(part.tensors.size() == 1 && part.format == LinearFormat(), "{} is not plain",
+                part.tensors.front().tensor->name());
+    tensors.push_back(part.tensors.front().tensor);
+  }
+  return stack_rows(std::move(tensors));
+}
+
+WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count) {
+  const std::int64_t block = group.format.block_rows;
+  check_uncut(group, "rows", block, {begin, begin + count}, group.rows);
+  group.rows = count;
+  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
+    const std::int64_t unit = of_blocks ? block : 1;
+    return slice_rows(std::move(tensor), begin / unit, divided(count, unit));
+  });
+}
+
+WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count) {
+  const std::int64_t block = group.format.block_cols;
+  check_uncut(group, "columns", block, {begin, begin + count}, group.cols);
+  group.cols = count;
+  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
+    const std::int64_t unit = of_blocks ? block : 1;
+    return slice_cols(std::move(tensor), begin / unit, divided(count, unit));
+  });
+}
+
+WeightGroup transpose(WeightGroup group) {
+  std::swap(group.rows, group.cols);
+  std::swap(group.format.block_rows, group.format.block_cols);
+  return changed(std::move(group), [](WeightTensorPtr tensor, bool) { return transpose(std::move(tensor)); });
+}
+
+WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part) {
+  check_uncut(group, "rows", group.format.block_rows, {group.rows / (groups * parts)}, group.rows);
+  group.rows /= parts;
+  return changed(std::move(group), [&](WeightTensorPtr tensor, bool) {
+    return deinterleave(std::move(tensor), groups, parts, part);
+  });
+}
+
+WeightGroup pad_rows(WeightGroup group, std::int64_t rows) {
+  const std::int64_t block = group.format.block_rows;
+  group.rows = rows;
+  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
+    return pad_rows(std::move(tensor), divided(rows, of_blocks ? block : 1));
+  });
+}
+
+WeightGroup WeightSource::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {
+  return WeightGroup::plain(take(std::string(prefix) + ".weight", {rows, cols}));
+}
+
 bool RenamedWeights::contains(std::string_view name) const { return inner_.contains(spelled(name)); }
 
 WeightTensorPtr RenamedWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
   return inner_.take(spelled(name), shape);
+}
+
+// A prefix is spelled as it stands before a name.
+WeightGroup RenamedWeights::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {
+  std::string name = spelled(std::string(prefix) + '.');
+  name.pop_back();
+  return inner_.take_linear(name, rows, cols);
 }
 
 std::string RenamedWeights::spelled(std::string_view name) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,41 @@ class WeightTensor {
 
 using WeightTensorPtr = std::shared_ptr<const WeightTensor>;
 
+// How the tensors of a group stand for a matrix. Rows and columns of it stand or fall together in blocks of
+// so many, of which the last ones may be cut short.
+struct LinearFormat {
+  std::int64_t block_rows = 1;
+  std::int64_t block_cols = 1;
+
+  bool operator==(const LinearFormat&) const = default;
+};
+
+struct NamedTensor {
+  std::string name;  // behind the layer's prefix: "weight"
+  WeightTensorPtr tensor;
+  bool of_blocks = false;  // it has an element for each block, not for each of the matrix
+};
+
+// What a checkpoint has of a linear layer's matrix [rows, cols]. The plain format is one tensor in blocks of
+// one element.
+struct WeightGroup {
+  std::vector<NamedTensor> tensors;
+  LinearFormat format;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+
+  static WeightGroup plain(WeightTensorPtr tensor);
+};
+
+// The matrix of the groups' rows, one below the other.
+struct MatrixShape {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+MatrixShape shape_of(std::span<const WeightGroup> parts);
+// The same as a tensor, for who knows the plain format alone.
+WeightTensorPtr plain_rows(std::span<const WeightGroup> parts);
+
 // The tensors of a checkpoint, by name.
 class WeightSource {
  public:
@@ -46,6 +82,9 @@ class WeightSource {
   virtual bool contains(std::string_view name) const = 0;
   // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
   virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
+  // Claims the tensors PREFIX.* of the matrix [rows, cols] of a linear layer: PREFIX.weight where the format
+  // is plain. Error as above.
+  virtual WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols);
   // Names of the tensors that nobody took, sorted; none where tensors exist because they are asked for.
   virtual std::vector<std::string> unclaimed() const { return {}; }
 };
@@ -61,6 +100,15 @@ WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::i
                              std::int64_t part);
 // `tensor` followed by rows of zeros up to `rows`: a vocabulary that does not divide by the ranks.
 WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows);
+// The rows of matrices with as many columns, one below the other.
+WeightTensorPtr stack_rows(std::vector<WeightTensorPtr> tensors);
+
+// The same of groups, all tensors of them at once. Error that names the tensor where a block would be cut.
+WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count);
+WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count);
+WeightGroup transpose(WeightGroup group);
+WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part);
+WeightGroup pad_rows(WeightGroup group, std::int64_t rows);
 
 // The same tensors under the names that layers ask for. Refers to both arguments.
 class RenamedWeights : public WeightSource {
@@ -72,6 +120,7 @@ class RenamedWeights : public WeightSource {
 
   bool contains(std::string_view name) const override;
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
   std::vector<std::string> unclaimed() const override { return inner_.unclaimed(); }
 
  private:

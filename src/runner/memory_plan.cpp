@@ -22,12 +22,6 @@ class PlanningBackend final : public Backend {
   }
   void copy(const Tensor&, const Tensor&) override {}
 
-  std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const override {
-    return real_.linear_bytes(out_features, in_features, dtype);
-  }
-  std::size_t expert_bytes(const ExpertShape& shape, DType dtype) const override {
-    return real_.expert_bytes(shape, dtype);
-  }
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override {
     return real_.attention_workspace_bytes(shape);
   }
@@ -37,21 +31,19 @@ class PlanningBackend final : public Backend {
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return real_.sampling_workspace_bytes(max_rows, vocab_size);
   }
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
-    MemoryPlan::Matrix matrix;
-    for (const WeightTensorPtr& part : parts) matrix.out_features += part->rows();
-    matrix.in_features = parts.front()->cols();
-    matrix.bytes = linear_bytes(matrix.out_features, matrix.in_features, dtype);
-    plan_.matrices.push_back(matrix);
-    plan_.weights += matrix.bytes;
-    return std::make_unique<LinearWeights>(matrix.out_features, matrix.in_features, matrix.bytes);
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
+    const auto [rows, cols] = shape_of(parts);
+    const std::size_t bytes = real_.linear_bytes(parts, dtype);
+    plan_.matrices.push_back({rows, cols, bytes});
+    plan_.weights += bytes;
+    return std::make_unique<LinearWeights>(rows, cols, bytes);
   }
-  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts>, const ExpertShape& shape,
+  std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
-    const MemoryPlan::Experts experts{shape, expert_bytes(shape, dtype)};
-    plan_.experts.push_back(experts);
-    plan_.weights += experts.bytes;
-    return std::make_unique<ExpertWeights>(shape, experts.bytes);
+    const std::size_t bytes = real_.expert_bytes(experts, dtype);
+    plan_.experts.push_back({shape, bytes});
+    plan_.weights += bytes;
+    return std::make_unique<ExpertWeights>(shape, bytes);
   }
   void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
   void embedding(const Tensor&, const LinearWeights&, const Tensor&, std::int64_t, float) override {}

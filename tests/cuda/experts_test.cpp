@@ -20,7 +20,6 @@ namespace quire::cuda {
 namespace {
 
 using quire::testing::Matrix;
-using quire::testing::MemoryWeight;
 using testing::DeviceTensor;
 
 struct Sizes {
@@ -138,7 +137,7 @@ class Layer {
       const Tensor& to = matrices.back()->tensor();
       convert(all.tensor().dtype(), all.tensor().rows(row, 1).data(), DType::kF32, to.data(),
               static_cast<std::size_t>(to.numel()));
-      return std::make_shared<MemoryWeight>(*matrices.back());
+      return quire::testing::plain(*matrices.back());
     };
     std::vector<ExpertParts> parts;
     for (std::int64_t e = 0; e < sizes_.num_experts; ++e) {

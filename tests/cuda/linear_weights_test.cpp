@@ -57,12 +57,12 @@ TEST_F(WeightLoaderTest, PutsPartsBelowEachOtherAcrossItsBuffers) {
       weights.push_back(std::make_shared<CountedWeight>(count, kCols, static_cast<int>(count)));
       total += count;
     }
-    const std::vector<WeightTensorPtr> parts(weights.begin(), weights.end());
+    const WeightTensorPtr stacked = stack_rows({weights.begin(), weights.end()});
     std::vector<BFloat16> host(static_cast<std::size_t>(total * kCols));
     const Tensor values(host.data(), DType::kBF16, {total, kCols});
     const DeviceTensor device(values);
     device.poison();
-    loader.load(parts, device.tensor());
+    loader.load(*stacked, device.tensor());
     device.download(values);
     std::size_t i = 0;
     int wrong = 0;
@@ -81,8 +81,7 @@ TEST_F(WeightLoaderTest, PassesOnWhatAReaderSays) {
   weight->broken_row = 71;
   std::vector<float> host(6400);
   const DeviceTensor device(Tensor(host.data(), DType::kF32, {100, 64}));
-  const std::vector<WeightTensorPtr> parts = {weight};
-  EXPECT_THAT([&] { loader.load(parts, device.tensor()); },
+  EXPECT_THAT([&] { loader.load(*weight, device.tensor()); },
               ::testing::ThrowsMessage<Error>(::testing::HasSubstr("row 71 cannot be read")));
 }
 

@@ -26,7 +26,7 @@ class CountingBackend : public CpuBackend {
     if (!packing_) (kind == MemoryKind::kHost ? in_host_memory : on_device) += buffer.bytes();
     return buffer;
   }
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     packing_ = true;
     auto matrix = CpuBackend::make_linear(parts, dtype);
     packing_ = false;

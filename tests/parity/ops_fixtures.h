@@ -71,6 +71,11 @@ class MemoryWeight : public WeightTensor {
   std::string name_ = "weight";
 };
 
+// As a checkpoint's group has it.
+inline WeightGroup plain(const Matrix& matrix) {
+  return WeightGroup::plain(std::make_shared<MemoryWeight>(matrix));
+}
+
 // In float64.
 inline double activated(double x, Activation activation) {
   if (activation == Activation::kSilu) return x / (1 + std::exp(-x));

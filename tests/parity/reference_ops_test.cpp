@@ -17,7 +17,7 @@ namespace {
 
 using testing::ints;
 using testing::Matrix;
-using testing::MemoryWeight;
+using testing::plain;
 
 class ReferenceOpsTest : public ::testing::TestWithParam<DType> {
  protected:
@@ -37,8 +37,7 @@ TEST_P(ReferenceOpsTest, LinearMultipliesByEveryPartAndAddsTheBias) {
     const Matrix lower(GetParam(), 2, in, random_);
     const Matrix bias(DType::kF32, 1, 9, random_);
     Matrix out(GetParam(), 3, 9, random_);
-    const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(upper),
-                                                std::make_shared<MemoryWeight>(lower)};
+    const std::vector<WeightGroup> parts = {plain(upper), plain(lower)};
     const auto weights = backend_->make_linear(parts, GetParam());
     ops::linear(*backend_, out.tensor(), x.tensor(), *weights, bias.vector());
     for (std::int64_t t = 0; t < 3; ++t) {
@@ -54,7 +53,7 @@ TEST_P(ReferenceOpsTest, LinearMultipliesByEveryPartAndAddsTheBias) {
 
 TEST_P(ReferenceOpsTest, EmbeddingTakesItsRangeOfRowsAndZerosElsewhere) {
   const Matrix table(GetParam(), 6, 5, random_);
-  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+  const std::vector<WeightGroup> parts = {plain(table)};
   const auto weights = backend_->make_linear(parts, GetParam());
   std::vector<std::int32_t> ids = {12, 9, 16, 15, 10};
   Matrix out(DType::kF32, 5, 5, random_);
@@ -70,7 +69,7 @@ TEST_P(ReferenceOpsTest, EmbeddingTakesItsRangeOfRowsAndZerosElsewhere) {
 
 TEST_P(ReferenceOpsTest, EmbeddingScalesItsRows) {
   const Matrix table(GetParam(), 6, 5, random_);
-  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+  const std::vector<WeightGroup> parts = {plain(table)};
   std::vector<std::int32_t> ids = {3};
   Matrix out(DType::kF32, 1, 5, random_);
   ops::embedding(*backend_, out.tensor(), *backend_->make_linear(parts, GetParam()), ints(ids), 0, 12.0F);
@@ -351,8 +350,7 @@ TEST_P(ReferenceOpsTest, ExpertsAddWhatTheRoutingNames) {
     gate.emplace_back(GetParam(), kWide, kHidden, random_);
     up.emplace_back(GetParam(), kWide, kHidden, random_);
     down.emplace_back(GetParam(), kHidden, kWide, random_);
-    parts.push_back({std::make_shared<MemoryWeight>(gate.back()), std::make_shared<MemoryWeight>(up.back()),
-                     std::make_shared<MemoryWeight>(down.back())});
+    parts.push_back({plain(gate.back()), plain(up.back()), plain(down.back())});
   }
   const auto weights = backend_->make_experts(parts,
                                               {.num_experts = kExperts,

@@ -16,9 +16,9 @@ namespace {
 
 using testing::ints;
 using testing::Matrix;
-using testing::MemoryWeight;
 using testing::PagedBatch;
 using testing::PagedShape;
+using testing::plain;
 
 std::vector<std::string> simd_names() {
   std::vector<std::string> names;
@@ -61,8 +61,7 @@ TEST_P(SimdOpsTest, LinearEqualsTheReferenceAndItselfInAnyBatch) {
     for (const std::int64_t out : {1, 9, 16, 63, 64, 150}) {
       const Matrix upper(dtype(), out, in, random_);
       const Matrix lower(dtype(), 71, in, random_);
-      const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(upper),
-                                                  std::make_shared<MemoryWeight>(lower)};
+      const std::vector<WeightGroup> parts = {plain(upper), plain(lower)};
       const Matrix bias(DType::kF32, 1, out + 71, random_);
       const auto expected_weights = reference_->make_linear(parts, dtype());
       const auto one = make(1), two = make(2);
@@ -91,7 +90,7 @@ TEST_P(SimdOpsTest, LinearEqualsTheReferenceAndItselfInAnyBatch) {
 TEST_P(SimdOpsTest, LinearTakesMoreTokensThanOnePassHolds) {
   const Matrix weight(dtype(), 70, 33, random_);
   const Matrix x(dtype(), 1100, 33, random_);
-  const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(weight)};
+  const std::vector<WeightGroup> parts = {plain(weight)};
   Matrix expected(dtype(), 1100, 70, random_), actual(dtype(), 1100, 70, random_);
   const auto backend = make(2);
   ops::linear(*reference_, expected.tensor(), x.tensor(), *reference_->make_linear(parts, dtype()), {});
@@ -102,7 +101,7 @@ TEST_P(SimdOpsTest, LinearTakesMoreTokensThanOnePassHolds) {
 TEST_P(SimdOpsTest, EmbeddingReadsRowsOutOfThePackedForm) {
   for (const std::int64_t width : {1, 5, 64, 131}) {
     const Matrix table(dtype(), 150, width, random_);
-    const std::vector<WeightTensorPtr> parts = {std::make_shared<MemoryWeight>(table)};
+    const std::vector<WeightGroup> parts = {plain(table)};
     std::vector<std::int32_t> ids = {10, 73, 9, 74, 159, 160, 12, 138, 139, 150};
     const auto n = static_cast<std::int64_t>(ids.size());
     Matrix expected(DType::kF32, n, width, random_), actual(DType::kF32, n, width, random_);

@@ -39,7 +39,7 @@ class FarBackend final : public Backend {
   }
 
   bool supports(DType dtype) const override { return near_.supports(dtype); }
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override {
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     return near_.make_linear(parts, dtype);
   }
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override {
@@ -78,15 +78,20 @@ class FarBackend final : public Backend {
 constexpr int kBlockSize = 8;
 constexpr int kBlocksEach = 4;
 
+// Of a table: a block in each lane.
+void append_row(std::vector<BlockId>& blocks, int row, int num_lanes) {
+  for (int lane = 0; lane < num_lanes; ++lane) blocks.push_back(row * num_lanes + lane);
+}
+
 // Sequence s has a prompt of 9 + s tokens; the first is sampled greedily, the others change their logits and
 // draw.
-SequencePlan make_prompt(int s) {
+SequencePlan make_prompt(int s, int num_lanes) {
   SequencePlan span;
   span.sequence = static_cast<SequenceId>(s);
   span.slot = s;
   span.num_tokens = span.num_prompt = 9 + s;
   for (int i = 0; i < span.num_tokens; ++i) span.tokens.push_back(7 * s + 3 * i + 1);
-  for (int b = 0; b < kBlocksEach; ++b) span.new_blocks.push_back(s * kBlocksEach + b);
+  for (int b = 0; b < kBlocksEach; ++b) append_row(span.new_blocks, s * kBlocksEach + b, num_lanes);
   span.output = s == 0 ? OutputKind::kAll : OutputKind::kLogprobs;
   span.sample = true;
   span.start = SamplingState();
@@ -123,9 +128,14 @@ std::vector<SequenceResult> run(Backend& backend, const std::string& name) {
     for (SequenceResult& result : runner.collect().sequences) results.push_back(std::move(result));
   };
   constexpr int kSequences = 3;
+  const int num_lanes = config.cache.layout.num_lanes();
+  const auto copy_row = [&](std::vector<BlockCopy>& copies, int from, int to) {
+    for (int lane = 0; lane < num_lanes; ++lane)
+      copies.push_back({from * num_lanes + lane, to * num_lanes + lane});
+  };
   StepPlan prompts;
   for (int s = 0; s < kSequences; ++s) {
-    prompts.sequences.push_back(make_prompt(s));
+    prompts.sequences.push_back(make_prompt(s, num_lanes));
     prompts.num_tokens += prompts.sequences.back().num_tokens;
   }
   step(prompts);
@@ -143,11 +153,12 @@ std::vector<SequenceResult> run(Backend& backend, const std::string& name) {
       span.sample = true;
       if (round != 2) continue;
       span.first_new_row = 0;
-      span.new_blocks = {12 + s, s * kBlocksEach + 1, s * kBlocksEach + 2};
+      for (const int row : {12 + s, s * kBlocksEach + 1, s * kBlocksEach + 2})
+        append_row(span.new_blocks, row, num_lanes);
     }
-    if (round == 1) decode.saves = {{2 * kBlocksEach, 0}};
-    if (round == 2) decode.block_copies = {{kBlocksEach, 13}};
-    if (round == 2) decode.restores = {{0, 14}};
+    if (round == 1) copy_row(decode.saves, 2 * kBlocksEach, 0);
+    if (round == 2) copy_row(decode.block_copies, kBlocksEach, 13);
+    if (round == 2) copy_row(decode.restores, 0, 14);
     step(decode);
   }
   return results;

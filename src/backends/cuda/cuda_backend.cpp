@@ -165,19 +165,16 @@ OpTimes CudaBackend::stop_profile() {
   return times;
 }
 
-CudaLinear CudaBackend::load(std::span<const WeightTensorPtr> parts, DType dtype) {
-  QUIRE_CHECK(!parts.empty());
-  std::int64_t rows = 0;
-  for (const WeightTensorPtr& part : parts) rows += part->rows();
-  const std::int64_t cols = parts.front()->cols();
-  Buffer buffer = allocate(static_cast<std::size_t>(rows * cols) * size_of(dtype), MemoryKind::kDevice);
-  const Tensor weight(buffer.data(), dtype, {rows, cols}, DeviceKind::kCuda);
+CudaLinear CudaBackend::load(std::span<const WeightGroup> parts, DType dtype) {
+  const WeightTensorPtr rows = plain_rows(parts);
+  Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
+  const Tensor weight(buffer.data(), dtype, {rows->rows(), rows->cols()}, DeviceKind::kCuda);
   if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
-  loader_->load(parts, weight);
+  loader_->load(*rows, weight);
   return {std::move(buffer), weight};
 }
 
-std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
+std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
   return std::make_unique<CudaLinear>(load(parts, dtype));
 }
 
@@ -263,7 +260,7 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
     fail("{} of {} experts a token: the CUDA backend takes up to {} of {}", shape.top_k, shape.num_experts,
          kMaxTopK, kMaxExperts);
   }
-  std::vector<WeightTensorPtr> gate_up, down;
+  std::vector<WeightGroup> gate_up, down;
   for (const ExpertParts& parts : experts) {
     gate_up.insert(gate_up.end(), {parts.gate, parts.up});
     down.push_back(parts.down);

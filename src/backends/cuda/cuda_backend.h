@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
   void start_profile() override;
   OpTimes stop_profile() override;
 
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
 
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
@@ -130,7 +130,7 @@ class CudaBackend final : public Backend {
   };
   Memory memory() const;
   // The parts' rows on the device, one below the other.
-  CudaLinear load(std::span<const WeightTensorPtr> parts, DType dtype);
+  CudaLinear load(std::span<const WeightGroup> parts, DType dtype);
 
   int device_ = 0;
   LaunchContext context_;

@@ -16,19 +16,6 @@ constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 // One core copies some 10 GB/s out of the page cache, the link to the device takes some 50.
 constexpr unsigned kMaxThreads = 8;
 
-// Rows [row, row + dst.dim(0)) of the parts, one below the other.
-void read_rows(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst) {
-  std::int64_t done = 0;
-  for (const WeightTensorPtr& part : parts) {
-    const std::int64_t count = std::min(part->rows() - row, dst.dim(0) - done);
-    if (count > 0) {
-      part->read_rows(row, dst.rows(done, count));
-      done += count;
-    }
-    row = std::max<std::int64_t>(0, row - part->rows());
-  }
-}
-
 }  // namespace
 
 WeightLoader::WeightLoader(cudaStream_t stream)
@@ -48,24 +35,17 @@ WeightLoader::~WeightLoader() {
   }
 }
 
-void WeightLoader::load(std::span<const WeightTensorPtr> parts, const Tensor& weight) {
-  std::int64_t rows = 0;
-  for (const WeightTensorPtr& part : parts) {
-    QUIRE_CHECK(part->cols() == weight.dim(1), "{} has {} columns, not {}", part->name(), part->cols(),
-                weight.dim(1));
-    rows += part->rows();
-  }
-  QUIRE_CHECK(rows == weight.dim(0), "{} rows for {}", rows, weight.describe());
+void WeightLoader::load(const WeightTensor& rows, const Tensor& weight) {
   const std::size_t row_bytes = static_cast<std::size_t>(weight.dim(1)) * size_of(weight.dtype());
-  if (row_bytes > kStagingBytes) fail("{}: rows of {} bytes are too long", parts.front()->name(), row_bytes);
+  if (row_bytes > kStagingBytes) fail("{}: rows of {} bytes are too long", rows.name(), row_bytes);
   const auto step = static_cast<std::int64_t>(kStagingBytes / std::max<std::size_t>(row_bytes, 1));
-  for (std::int64_t row = 0; row < rows; row += step) {
-    const std::int64_t count = std::min(step, rows - row);
+  for (std::int64_t row = 0; row < weight.dim(0); row += step) {
+    const std::int64_t count = std::min(step, weight.dim(0) - row);
     Staging& staging = staging_[next_];
     next_ = (next_ + 1) % staging_.size();
     check(cudaEventSynchronize(staging.copied), "a copy of weights");
     const Tensor host(staging.data, weight.dtype(), {count, weight.dim(1)});
-    read(parts, row, host);
+    read(rows, row, host);
     check(cudaMemcpyAsync(weight.rows(row, count).data(), host.data(), host.bytes(), cudaMemcpyHostToDevice,
                           stream_),
           "a copy of weights");
@@ -73,7 +53,7 @@ void WeightLoader::load(std::span<const WeightTensorPtr> parts, const Tensor& we
   }
 }
 
-void WeightLoader::read(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst) {
+void WeightLoader::read(const WeightTensor& rows, std::int64_t row, const Tensor& dst) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
   const std::int64_t share = (dst.dim(0) + pool_.size() - 1) / pool_.size();
   pool_.run(pool_.size(), [&](int part, int) {
@@ -81,7 +61,7 @@ void WeightLoader::read(std::span<const WeightTensorPtr> parts, std::int64_t row
     const std::int64_t count = std::min(share, dst.dim(0) - begin);
     if (count == 0) return;
     try {
-      read_rows(parts, row + begin, dst.rows(begin, count));
+      rows.read_rows(row + begin, dst.rows(begin, count));
     } catch (...) {
       errors[static_cast<std::size_t>(part)] = std::current_exception();
     }

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include <array>
-#include <span>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -52,9 +51,9 @@ class WeightLoader {
   WeightLoader(const WeightLoader&) = delete;
   WeightLoader& operator=(const WeightLoader&) = delete;
 
-  // weight [out_features, in_features] on the device = the parts' rows, one below the other. The last copies
-  // may be under way when it returns.
-  void load(std::span<const WeightTensorPtr> parts, const Tensor& weight);
+  // weight [out_features, in_features] on the device = the rows. The last copies may be under way when it
+  // returns.
+  void load(const WeightTensor& rows, const Tensor& weight);
 
  private:
   struct Staging {
@@ -62,7 +61,7 @@ class WeightLoader {
     cudaEvent_t copied = nullptr;
   };
 
-  void read(std::span<const WeightTensorPtr> parts, std::int64_t row, const Tensor& dst);
+  void read(const WeightTensor& rows, std::int64_t row, const Tensor& dst);
 
   cudaStream_t stream_;
   std::array<Staging, 2> staging_;

@@ -1,6 +1,7 @@
 // Routed experts, one after the other: each takes the rows of the tokens that go through it, with the
 // backend's own products of matrices. A token's result does not depend on the tokens beside it.
 #include <algorithm>
+#include <array>
 
 #include "backends/cpu/reference/reference_backend.h"
 
@@ -37,10 +38,10 @@ std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_
 
 std::unique_ptr<ExpertWeights> ReferenceBackend::make_experts(std::span<const ExpertParts> experts,
                                                               const ExpertShape& shape, DType dtype) {
-  auto weights = std::make_unique<SeparateExperts>(shape, expert_bytes(shape, dtype));
+  auto weights = std::make_unique<SeparateExperts>(shape, expert_bytes(experts, dtype));
   for (const ExpertParts& parts : experts) {
-    weights->gate_up.push_back(make_linear(std::vector{parts.gate, parts.up}, dtype));
-    weights->down.push_back(make_linear(std::vector{parts.down}, dtype));
+    weights->gate_up.push_back(make_linear(std::array{parts.gate, parts.up}, dtype));
+    weights->down.push_back(make_linear({&parts.down, 1}, dtype));
   }
   return weights;
 }

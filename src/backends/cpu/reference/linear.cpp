@@ -2,7 +2,6 @@
 #include <array>
 
 #include "backends/cpu/reference/reference_backend.h"
-#include "base/error.h"
 
 namespace quire {
 namespace {
@@ -41,22 +40,12 @@ float dot(const float* x, const T* w, std::int64_t n) {
 
 }  // namespace
 
-std::unique_ptr<LinearWeights> ReferenceBackend::make_linear(std::span<const WeightTensorPtr> parts,
+std::unique_ptr<LinearWeights> ReferenceBackend::make_linear(std::span<const WeightGroup> parts,
                                                              DType dtype) {
-  QUIRE_CHECK(!parts.empty());
-  std::int64_t out = 0;
-  const std::int64_t in = parts[0]->cols();
-  for (const WeightTensorPtr& part : parts) {
-    QUIRE_CHECK(part->cols() == in, "{} has {} columns, not {}", part->name(), part->cols(), in);
-    out += part->rows();
-  }
-  Buffer buffer = allocate(static_cast<std::size_t>(out * in) * size_of(dtype), MemoryKind::kDevice);
-  auto weights = std::make_unique<PlainWeights>(std::move(buffer), dtype, out, in);
-  std::int64_t row = 0;
-  for (const WeightTensorPtr& part : parts) {
-    part->read_rows(0, weights->matrix().rows(row, part->rows()));
-    row += part->rows();
-  }
+  const WeightTensorPtr rows = plain_rows(parts);
+  auto weights = std::make_unique<PlainWeights>(allocate(linear_bytes(parts, dtype), MemoryKind::kDevice),
+                                                dtype, rows->rows(), rows->cols());
+  rows->read_rows(0, weights->matrix());
   return weights;
 }
 

@@ -18,7 +18,7 @@ class ReferenceBackend : public Backend {
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
   void copy(const Tensor& dst, const Tensor& src) override;
 
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
                  float scale) override;

@@ -41,8 +41,8 @@ void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, 
 PackedWeights::PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features)
     : LinearWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)), dtype_(dtype) {}
 
-std::size_t PackedWeights::packed_bytes(DType dtype, std::int64_t out_features, std::int64_t in_features) {
-  return static_cast<std::size_t>(round_up(out_features, kPanelStep) * round_up(in_features, 2)) *
+std::size_t PackedWeights::packed_bytes(DType dtype, const MatrixShape& shape) {
+  return static_cast<std::size_t>(round_up(shape.rows, kPanelStep) * round_up(shape.cols, 2)) *
          size_of(dtype);
 }
 
@@ -52,12 +52,12 @@ std::int64_t PackedWeights::panel_width(std::int64_t panel) const {
   return std::min(kPanel, round_up(out_features() - panel * kPanel, kPanelStep));
 }
 
-void PackedWeights::pack(std::span<const WeightTensorPtr> parts, ThreadPool& pool) {
+void PackedWeights::pack(const WeightTensor& rows, ThreadPool& pool) {
   std::mutex mutex;
   std::exception_ptr error;
   pool.run(pool.size(), [&](int part, int) {
     try {
-      pack_panels(parts, num_panels() * part / pool.size(), num_panels() * (part + 1) / pool.size());
+      pack_panels(rows, num_panels() * part / pool.size(), num_panels() * (part + 1) / pool.size());
     } catch (...) {
       const std::lock_guard lock(mutex);
       error = std::current_exception();
@@ -66,26 +66,16 @@ void PackedWeights::pack(std::span<const WeightTensorPtr> parts, ThreadPool& poo
   if (error) std::rethrow_exception(error);
 }
 
-void PackedWeights::pack_panels(std::span<const WeightTensorPtr> parts, std::int64_t begin,
-                                std::int64_t end) {
+void PackedWeights::pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end) {
   const auto row_bytes = static_cast<std::size_t>(in_features()) * size_of(dtype_);
-  std::vector<std::byte> rows(static_cast<std::size_t>(std::min(kPanel, out_features())) * row_bytes);
-  auto part = parts.begin();
-  std::int64_t taken = begin * kPanel;  // rows of *part
+  std::vector<std::byte> values(static_cast<std::size_t>(std::min(kPanel, out_features())) * row_bytes);
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t wanted = std::min(kPanel, out_features() - panel * kPanel);
-    for (std::int64_t filled = 0; filled < wanted;) {
-      for (; taken >= (*part)->rows(); ++part) taken -= (*part)->rows();
-      const std::int64_t count = std::min(wanted - filled, (*part)->rows() - taken);
-      (*part)->read_rows(taken, Tensor(rows.data() + static_cast<std::size_t>(filled) * row_bytes, dtype_,
-                                       {count, in_features()}));
-      filled += count;
-      taken += count;
-    }
+    rows.read_rows(panel * kPanel, Tensor(values.data(), dtype_, {wanted, in_features()}));
     dispatch_float(dtype_, [&]<typename T>() {
       constexpr bool kPairs = std::is_same_v<T, BFloat16>;
       using Unit = std::conditional_t<kPairs, std::uint32_t, T>;
-      const auto* from = reinterpret_cast<const T*>(rows.data());
+      const auto* from = reinterpret_cast<const T*>(values.data());
       T* to = static_cast<T*>(buffer_.data()) + panel * kPanel * round_up(in_features(), 2);
       interleave<Unit, kPairs ? 2 : 1>(from, wanted, in_features(), to, panel_width(panel));
     });

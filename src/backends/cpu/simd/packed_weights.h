@@ -1,7 +1,5 @@
 #pragma once
 
-#include <span>
-
 #include "base/thread_pool.h"
 #include "ops/backend.h"
 
@@ -11,19 +9,19 @@ namespace quire {
 class PackedWeights : public LinearWeights {
  public:
   PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
-  static std::size_t packed_bytes(DType dtype, std::int64_t out_features, std::int64_t in_features);
+  static std::size_t packed_bytes(DType dtype, const MatrixShape& shape);
 
   DType dtype() const { return dtype_; }
   const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
   std::int64_t num_panels() const;
 
-  // Fills the matrix from the parts, one below the other.
-  void pack(std::span<const WeightTensorPtr> parts, ThreadPool& pool);
+  // Fills the matrix.
+  void pack(const WeightTensor& rows, ThreadPool& pool);
   // One row as float32.
   void read_row(std::int64_t row, float* out) const;
 
  private:
-  void pack_panels(std::span<const WeightTensorPtr> parts, std::int64_t begin, std::int64_t end);
+  void pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end);
   std::int64_t panel_width(std::int64_t panel) const;
 
   Buffer buffer_;

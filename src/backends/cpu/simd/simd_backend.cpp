@@ -94,19 +94,13 @@ void SimdBackend::reserve_scratch(std::size_t floats) {
       allocate(scratch_floats_ * sizeof(float) * static_cast<std::size_t>(pool_.size()), MemoryKind::kDevice);
 }
 
-std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightTensorPtr> parts, DType dtype) {
-  QUIRE_CHECK(!parts.empty());
-  const std::int64_t in = parts[0]->cols();
-  std::int64_t out = 0;
-  for (const WeightTensorPtr& part : parts) {
-    QUIRE_CHECK(part->cols() == in, "{} has {} columns, not {}", part->name(), part->cols(), in);
-    out += part->rows();
-  }
-  const std::size_t bytes = simd::activation_floats(in) * sizeof(float);
+std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
+  const WeightTensorPtr rows = plain_rows(parts);
+  const std::size_t bytes = simd::activation_floats(rows->cols()) * sizeof(float);
   if (bytes > activations_.bytes()) activations_ = allocate(bytes, MemoryKind::kDevice);
-  auto weights = std::make_unique<PackedWeights>(
-      allocate(PackedWeights::packed_bytes(dtype, out, in), MemoryKind::kDevice), dtype, out, in);
-  weights->pack(parts, pool_);
+  auto weights = std::make_unique<PackedWeights>(allocate(linear_bytes(parts, dtype), MemoryKind::kDevice),
+                                                 dtype, rows->rows(), rows->cols());
+  weights->pack(*rows, pool_);
   return weights;
 }
 

@@ -19,10 +19,10 @@ class SimdBackend : public ReferenceBackend {
   SimdBackend(CpuIsa isa, int num_threads);
 
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
-  std::size_t linear_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype) const override {
-    return PackedWeights::packed_bytes(dtype, out_features, in_features);
+  std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const override {
+    return PackedWeights::packed_bytes(dtype, shape_of(parts));
   }
-  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightTensorPtr> parts, DType dtype) override;
+  std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
                  float scale) override;
