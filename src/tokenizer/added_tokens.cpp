@@ -12,9 +12,7 @@ constexpr std::size_t kMaxContentBytes = 256;  // bounds the steps at each place
 
 // The last character of a text that is valid UTF-8 and not empty.
 Utf8Step last_character(std::string_view text) {
-  std::size_t position = text.size() - 1;
-  while ((static_cast<unsigned char>(text[position]) & 0xC0) == 0x80) --position;
-  return read_utf8(text, position);
+  return read_utf8(text, character_begin(text, text.size() - 1));
 }
 
 bool stands_alone(std::string_view text, const TextRange& range) {

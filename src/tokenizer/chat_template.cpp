@@ -15,7 +15,7 @@ using jinja::Runtime;
 using jinja::Value;
 
 Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
-  if (!jinja::is_utf8(text)) fail("the context of a chat template holds a string that is no valid UTF-8");
+  if (!is_valid_utf8(text)) fail("the context of a chat template holds a string that is no valid UTF-8");
   return runtime.make(text, trusted);
 }
 

@@ -33,7 +33,7 @@ void ByteRuns::push(std::string token, Tokens& out) {
 
 void ByteRuns::finish(Tokens& out) {
   if (run.empty()) return;
-  if (valid_utf8_prefix(run) == run.size()) {
+  if (is_valid_utf8(run)) {
     out.push_back(run);
   } else {
     out.insert(out.end(), run.size(), "\uFFFD");

@@ -80,7 +80,7 @@ void Tokenizer::index_added_tokens(std::string_view where) {
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   std::string repaired;
-  if (valid_utf8_prefix(text) != text.size()) text = repaired = to_valid_utf8(text);
+  if (!is_valid_utf8(text)) text = repaired = to_valid_utf8(text);
   TrustRuns trust;
   trust.append(text.size(), true);
   return encode(text, trust, add_special_tokens);

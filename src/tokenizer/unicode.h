@@ -20,8 +20,14 @@ Utf8Step read_utf8(std::string_view text, std::size_t position);
 
 void append_utf8(std::string& out, char32_t code_point);
 
+// Whether it continues a character that begins before it.
+inline bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+// Where the character begins that the byte at `position` of valid UTF-8 belongs to.
+std::size_t character_begin(std::string_view text, std::size_t position);
+
 // The number of leading bytes of `text` that are valid UTF-8.
 std::size_t valid_utf8_prefix(std::string_view text);
+inline bool is_valid_utf8(std::string_view text) { return valid_utf8_prefix(text) == text.size(); }
 
 // Copies `text`, with each invalid maximal subpart replaced by U+FFFD.
 std::string to_valid_utf8(std::string_view text);
