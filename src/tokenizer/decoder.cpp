@@ -86,12 +86,6 @@ void WordEnds::finish(Tokens& out) {
 
 }  // namespace decoding
 
-Decoder Decoder::from_json(const JsonView& config) {
-  Decoder decoder;
-  decoder.add_steps(config);
-  return decoder;
-}
-
 void Decoder::add_steps(const JsonView& config) {
   const std::string& type = config.at("type").as_string();
   const auto refuse_joined = [&] {

@@ -30,12 +30,12 @@ Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
 Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   const JsonView root(file.config, std::string(where) + ":");
   if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
-  if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer::from_json(*normalizer);
-  if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer::from_json(*cutter);
+  if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
+  if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
   if (const auto processor = root.find("post_processor"))
     post_processor_ = PostProcessor::from_json(*processor);
   set_model(file, root);
-  decoder_ = Decoder::from_json(root.at("decoder"));
+  decoder_ = Decoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
     for (const TokenId id : ids) {
@@ -71,11 +71,14 @@ void Tokenizer::index_added_tokens(std::string_view where) {
     vocab_size_ = std::max(vocab_size_, token.id + 1);
   }
   // Of two tokens that normalisation makes alike, the special one is found.
+  std::vector<const AddedToken*> in_text, in_normalized_text;
   for (const bool special : {true, false}) {
     for (const AddedToken& token : added_tokens_) {
-      if (token.special == special) (token.normalized ? in_normalized_text_ : in_text_).add(token);
+      if (token.special == special) (token.normalized ? in_normalized_text : in_text).push_back(&token);
     }
   }
+  in_text_ = AddedTokenMatcher(std::move(in_text));
+  in_normalized_text_ = AddedTokenMatcher(std::move(in_normalized_text));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
