@@ -159,7 +159,7 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
-  std::make_shared<CompletionGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
       ->submit(std::move(prompts));
 }
 
@@ -174,8 +174,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   std::vector<EngineRequest> prompts;
   prompts.push_back(std::move(prompt));
-  std::make_shared<ChatGeneration>(shared_from_this(), exchange, std::move(head), std::move(request),
-                                   join_pieces(pieces))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request), join_pieces(pieces))
       ->submit(std::move(prompts));
 }
 
@@ -187,7 +186,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
     inputs[i].pooling = options_.pooling;
   }
   ResponseHead head = response_head("embd-", exchange->id(), request.model);
-  std::make_shared<EmbeddingGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
       ->submit(std::move(inputs));
 }
 
