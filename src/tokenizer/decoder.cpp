@@ -125,10 +125,7 @@ void Decoder::add_steps(const JsonView& config) {
 }
 
 void Decoder::add_strip(const JsonView& config) {
-  const JsonView content = config.at("content");
-  const std::string& character = content.as_string();
-  if (character.empty() || read_utf8(character, 0).length != character.size())
-    fail("{}: must be one character, is {}", content.where(), in_quotes(character));
+  const std::string& character = one_character(config.at("content"));
   const auto count = [&](const char* key) {
     return static_cast<std::size_t>(config.at(key).as_int(0, INT32_MAX));
   };

@@ -1,5 +1,4 @@
-#include "tokenizer/jinja_parser.h"
-
+// The part of the parser that reads statements.
 #include <algorithm>
 
 #include "base/error.h"

@@ -56,6 +56,7 @@ void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
 void Tokenizer::index_added_tokens(std::string_view where) {
   const Vocabulary& vocabulary = model_->vocabulary();
   vocab_size_ = vocabulary.size();
+  std::unordered_set<std::string_view> texts;
   for (std::size_t i = 0; i < added_tokens_.size(); ++i) {
     AddedToken& token = added_tokens_[i];
     std::string buffer;
@@ -63,7 +64,7 @@ void Tokenizer::index_added_tokens(std::string_view where) {
     const bool other_text = vocabulary.text(token.id).value_or(token.content) != token.content;
     const bool other_id = vocabulary.find(token.content).value_or(token.id) != token.id;
     const bool new_id = added_by_id_.emplace(token.id, i).second;
-    const bool new_text = added_by_text_.emplace(token.content, token.id).second;
+    const bool new_text = texts.insert(token.content).second;
     if (other_text || other_id || !new_id || !new_text) {
       fail("{}: added_tokens[{}]: the id {} or the text {} belongs to another token already", where, i,
            token.id, in_quotes(token.content));
@@ -170,11 +171,6 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
   std::string text;
   for (const TokenId id : ids) text += detokenizer.push(id);
   return text + detokenizer.finish();
-}
-
-std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
-  const auto added = added_by_text_.find(std::string(token));
-  return added != added_by_text_.end() ? added->second : model_->vocabulary().find(token);
 }
 
 std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {

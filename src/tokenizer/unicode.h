@@ -36,6 +36,11 @@ std::string to_valid_utf8(std::string_view text);
 // beginning of a character (at most 3 bytes).
 std::string take_complete_utf8(std::string& bytes);
 
+// Whether that is one character, of valid UTF-8.
+inline bool is_character(std::string_view text) {
+  return !text.empty() && read_utf8(text, 0).length == text.size();
+}
+
 bool is_whitespace(char32_t code_point);      // the property White_Space
 bool is_word_character(char32_t code_point);  // what \w matches: UTS 18, annex C
 
