@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "server/generations.h"
+#include "server/hex_digit.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -43,10 +44,10 @@ std::string model_id(std::string_view path) {
   constexpr std::string_view kPrefix = "/v1/models/";
   std::string id;
   path.remove_prefix(kPrefix.size());
-  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c | 0x20); };
   for (std::size_t i = 0; i < path.size(); ++i) {
-    if (path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) < 16 && digit(path[i + 2]) < 16) {
-      id += static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2]));
+    const std::string_view digits = path.substr(i + 1, 2);
+    if (path[i] == '%' && digits.size() == 2 && hex_digit(digits[0]) >= 0 && hex_digit(digits[1]) >= 0) {
+      id += static_cast<char>(hex_digit(digits[0]) * 16 + hex_digit(digits[1]));
       i += 2;
     } else {
       id += path[i];

@@ -87,9 +87,7 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);
-  const OrderedJson* prompt = fields.find("prompt");
-  if (prompt == nullptr) refuse("prompt", "prompt is missing");
-  request.prompts = to_prompts(*prompt, "prompt", model);
+  request.prompts = to_prompts(fields.required("prompt"), "prompt", model);
   return request;
 }
 

@@ -9,7 +9,6 @@
 #include "engine/request.h"
 #include "server/api_service.h"
 #include "server/exchange.h"
-#include "server/timings.h"
 
 namespace quire::server {
 
