@@ -14,12 +14,8 @@ constexpr std::size_t kMaxRequestIdBytes = 64;
 constexpr std::size_t kMaxSaltBytes = 256;
 
 void read_stop(const JsonFields& fields, SamplingParams& params) {
-  const OrderedJson* stop = fields.find("stop");
-  if (stop == nullptr) return;
-  if (stop->is_string())
-    params.stop = {stop->get<std::string>()};
-  else
-    params.stop = to_texts(*stop, "stop");
+  if (const OrderedJson* stop = fields.find("stop"))
+    params.stop = stop->is_string() ? std::vector{stop->get<std::string>()} : to_texts(*stop, "stop");
 }
 
 void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& params) {
