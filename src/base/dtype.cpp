@@ -6,48 +6,21 @@
 
 namespace quire {
 
-std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::kI64:
-      return 8;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kI16:
-      return 2;
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kBool:
-      return 1;
-  }
-  return 0;
-}
+namespace {
 
-std::string_view to_string(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float32";
-    case DType::kF16:
-      return "float16";
-    case DType::kBF16:
-      return "bfloat16";
-    case DType::kI64:
-      return "int64";
-    case DType::kI32:
-      return "int32";
-    case DType::kI16:
-      return "int16";
-    case DType::kI8:
-      return "int8";
-    case DType::kU8:
-      return "uint8";
-    case DType::kBool:
-      return "bool";
-  }
-  return "unknown";
-}
+struct Format {
+  std::string_view name;
+  std::size_t bytes;
+};
+constexpr Format kFormats[] = {  // by DType
+    {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8}, {"int32", 4},
+    {"int16", 2},   {"int8", 1},    {"uint8", 1},    {"bool", 1}};
+
+}  // namespace
+
+std::size_t size_of(DType dtype) { return kFormats[static_cast<std::size_t>(dtype)].bytes; }
+
+std::string_view to_string(DType dtype) { return kFormats[static_cast<std::size_t>(dtype)].name; }
 
 void convert(DType from, const void* src, DType to, void* dst, std::size_t n) {
   QUIRE_CHECK(is_float(from) && is_float(to), "from {} to {}", to_string(from), to_string(to));

@@ -7,19 +7,9 @@ namespace quire {
 namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-    case LogLevel::kOff:
-      return spdlog::level::off;
-  }
-  return spdlog::level::info;
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn,
+                                                   spdlog::level::err, spdlog::level::off};
+  return kLevels[static_cast<std::size_t>(level)];
 }
 
 spdlog::logger& logger() {

@@ -7,7 +7,7 @@
 
 namespace quire {
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+enum class LogLevel { kInfo, kWarning, kError, kOff };
 
 // Messages go to stderr. They never hold prompt or output text. Safe from any thread.
 void set_log_level(LogLevel level);

@@ -177,12 +177,4 @@ double ConfigObject::require_double(const ConfigKey& key, DoubleRange range) con
   return required(find_double(key, range), [&] { fail_absent(key); });
 }
 
-bool ConfigObject::require_bool(const ConfigKey& key) const {
-  return required(find_bool(key), [&] { fail_absent(key); });
-}
-
-std::string ConfigObject::require_string(const ConfigKey& key) const {
-  return required(find_string(key), [&] { fail_absent(key); });
-}
-
 }  // namespace quire

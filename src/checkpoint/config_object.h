@@ -79,8 +79,6 @@ class ConfigObject {
 
   int require_int(const ConfigKey& key, IntRange range = {}) const;
   double require_double(const ConfigKey& key, DoubleRange range = {}) const;
-  bool require_bool(const ConfigKey& key) const;
-  std::string require_string(const ConfigKey& key) const;
 
   // Throws an Error that names file and key: "FILE: KEY PROBLEM".
   [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const;

@@ -54,92 +54,80 @@ constexpr std::array<Format, 22> kFormats{{
     {"F4", 4, {}},
 }};
 
-// Reads the header's description of one tensor; data_bytes is what follows the header in the file.
-class EntryParser {
- public:
-  EntryParser(const std::string& path, const std::string& name, std::uint64_t data_bytes)
-      : where_(format_text("{}: tensor {}", path, in_quotes(name))), data_bytes_(data_bytes) {}
+// What follows reads the header's description of one tensor, which errors call `where`.
 
-  // The offset of the result counts from the end of the header.
-  SafetensorsEntry parse(const Json& info) const {
-    if (!info.is_object() || info.size() != 3 || !info.contains("dtype") || !info.contains("shape") ||
-        !info.contains("data_offsets")) {
-      fail("{} must be an object of dtype, shape and data_offsets", where_);
+const Format& parse_format(const std::string& where, const Json& value) {
+  if (!value.is_string()) fail("{}: dtype must be a string", where);
+  const auto& name = value.get_ref<const std::string&>();
+  const auto* found = std::find_if(kFormats.begin(), kFormats.end(),
+                                   [&](const Format& format) { return format.name == name; });
+  if (found == kFormats.end()) fail("{} has the unknown dtype {}", where, in_quotes(name));
+  return *found;
+}
+
+std::vector<std::int64_t> parse_shape(const std::string& where, const Json& value) {
+  if (!value.is_array()) fail("{}: shape must be an array", where);
+  std::vector<std::int64_t> shape;
+  shape.reserve(value.size());
+  for (const Json& dim : value) {
+    if (!dim.is_number_unsigned() || dim.get<std::uint64_t>() >= std::uint64_t{kMaxDim}) {
+      fail("{}: shape must hold whole numbers from 0 to 2^48, not {}", where, describe(dim));
     }
-    SafetensorsEntry entry;
-    const Format& format = parse_format(info["dtype"]);
-    entry.dtype_name = format.name;
-    entry.dtype = format.dtype;
-    entry.shape = parse_shape(info["shape"]);
-    const auto [begin, end] = parse_offsets(info["data_offsets"]);
-    entry.offset = begin;
-    entry.bytes = end - begin;
-    const std::uint64_t expected = bytes_of(entry.shape, format);
-    if (entry.bytes != expected) {
-      fail("{} has data_offsets of {} bytes, its shape and dtype {} need {}", where_, entry.bytes,
-           format.name, expected);
-    }
-    return entry;
+    shape.push_back(dim.get<std::int64_t>());
   }
+  return shape;
+}
 
- private:
-  const Format& parse_format(const Json& value) const {
-    if (!value.is_string()) fail("{}: dtype must be a string", where_);
-    const auto& name = value.get_ref<const std::string&>();
-    const auto* found = std::find_if(kFormats.begin(), kFormats.end(),
-                                     [&](const Format& format) { return format.name == name; });
-    if (found == kFormats.end()) fail("{} has the unknown dtype {}", where_, in_quotes(name));
-    return *found;
+// data_bytes is what follows the header in the file.
+std::pair<std::uint64_t, std::uint64_t> parse_offsets(const std::string& where, const Json& value,
+                                                      std::uint64_t data_bytes) {
+  if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
+      !value[1].is_number_unsigned()) {
+    fail("{}: data_offsets must be two whole numbers", where);
   }
-
-  std::vector<std::int64_t> parse_shape(const Json& value) const {
-    if (!value.is_array()) fail("{}: shape must be an array", where_);
-    std::vector<std::int64_t> shape;
-    shape.reserve(value.size());
-    for (const Json& dim : value) {
-      if (!dim.is_number_unsigned() || dim.get<std::uint64_t>() >= std::uint64_t{kMaxDim}) {
-        fail("{}: shape must hold whole numbers from 0 to 2^48, not {}", where_, describe(dim));
-      }
-      shape.push_back(dim.get<std::int64_t>());
-    }
-    return shape;
+  const auto begin = value[0].get<std::uint64_t>();
+  const auto end = value[1].get<std::uint64_t>();
+  if (begin > end) fail("{}: data_offsets [{}, {}] end before they begin", where, begin, end);
+  if (end > data_bytes) {
+    fail("{}: data_offsets [{}, {}] reach beyond the file, which holds {} bytes of data (is it cut short?)",
+         where, begin, end, data_bytes);
   }
+  return {begin, end};
+}
 
-  std::pair<std::uint64_t, std::uint64_t> parse_offsets(const Json& value) const {
-    if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
-        !value[1].is_number_unsigned()) {
-      fail("{}: data_offsets must be two whole numbers", where_);
+std::uint64_t bytes_of(const std::string& where, const std::vector<std::int64_t>& shape,
+                       const Format& format) {
+  // Zeros count as one while multiplying, so that the product of any part of the shape fits as well.
+  std::uint64_t bits = format.bits;
+  bool empty = false;
+  for (const std::int64_t dim : shape) {
+    empty = empty || dim == 0;
+    if (__builtin_mul_overflow(bits, static_cast<std::uint64_t>(std::max<std::int64_t>(dim, 1)), &bits) ||
+        bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      fail("{}: the product of its shape overflows", where);
     }
-    const auto begin = value[0].get<std::uint64_t>();
-    const auto end = value[1].get<std::uint64_t>();
-    if (begin > end) fail("{}: data_offsets [{}, {}] end before they begin", where_, begin, end);
-    if (end > data_bytes_) {
-      fail("{}: data_offsets [{}, {}] reach beyond the file, which holds {} bytes of data (is it cut short?)",
-           where_, begin, end, data_bytes_);
-    }
-    return {begin, end};
   }
+  if (empty) return 0;
+  if (bits % 8 != 0)
+    fail("{}: {} values of {} bits do not fill bytes", where, bits / format.bits, format.bits);
+  return bits / 8;
+}
 
-  std::uint64_t bytes_of(const std::vector<std::int64_t>& shape, const Format& format) const {
-    // Zeros count as one while multiplying, so that the product of any part of the shape fits as well.
-    std::uint64_t bits = format.bits;
-    bool empty = false;
-    for (const std::int64_t dim : shape) {
-      empty = empty || dim == 0;
-      if (__builtin_mul_overflow(bits, static_cast<std::uint64_t>(std::max<std::int64_t>(dim, 1)), &bits) ||
-          bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        fail("{}: the product of its shape overflows", where_);
-      }
-    }
-    if (empty) return 0;
-    if (bits % 8 != 0)
-      fail("{}: {} values of {} bits do not fill bytes", where_, bits / format.bits, format.bits);
-    return bits / 8;
+// The offset of the result counts from the end of the header.
+SafetensorsEntry parse_entry(const std::string& where, const Json& info, std::uint64_t data_bytes) {
+  if (!info.is_object() || info.size() != 3 || !info.contains("dtype") || !info.contains("shape") ||
+      !info.contains("data_offsets")) {
+    fail("{} must be an object of dtype, shape and data_offsets", where);
   }
-
-  std::string where_;
-  std::uint64_t data_bytes_;
-};
+  const Format& format = parse_format(where, info["dtype"]);
+  std::vector<std::int64_t> shape = parse_shape(where, info["shape"]);
+  const auto [begin, end] = parse_offsets(where, info["data_offsets"], data_bytes);
+  if (const std::uint64_t expected = bytes_of(where, shape, format); end - begin != expected) {
+    fail("{} has data_offsets of {} bytes, its shape and dtype {} need {}", where, end - begin, format.name,
+         expected);
+  }
+  return {std::string(format.name), format.dtype, std::move(shape), begin, end - begin};
+}
 
 void check_metadata(const std::string& path, const Json& metadata) {
   if (!metadata.is_object()) fail("{}: __metadata__ must be an object", path);
@@ -182,37 +170,31 @@ bool looks_like_pickle(std::string_view begin) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path.string()) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer; regular files ignore it.
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) fail("{}: cannot open ({})", path_, std::strerror(errno));
-  try {
-    struct stat status {};
-    if (::fstat(fd_, &status) != 0) fail("{}: cannot read ({})", path_, std::strerror(errno));
-    if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path_);
-    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file_) fail("{}: cannot open ({})", path_, std::strerror(errno));
+  if (::fstat(file_.get(), &status) != 0) fail("{}: cannot read ({})", path_, std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path_);
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
 
-    const std::string text = read_header(file_bytes);
-    const std::uint64_t data_begin = kLengthBytes + text.size();
-    const std::uint64_t data_bytes = file_bytes - data_begin;
-    const Json header = parse_json(
-        text, path_ + ": header",
-        {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes, .max_values = kMaxHeaderValues});
-    for (const auto& [name, info] : header.items()) {
-      if (name == "__metadata__") {
-        check_metadata(path_, info);
-      } else {
-        tensors_.emplace(name, EntryParser(path_, name, data_bytes).parse(info));
-      }
+  const std::string text = read_header(file_bytes);
+  const std::uint64_t data_begin = kLengthBytes + text.size();
+  const std::uint64_t data_bytes = file_bytes - data_begin;
+  const Json header = parse_json(
+      text, path_ + ": header",
+      {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes, .max_values = kMaxHeaderValues});
+  for (const auto& [name, info] : header.items()) {
+    if (name == "__metadata__") {
+      check_metadata(path_, info);
+    } else {
+      const std::string where = format_text("{}: tensor {}", path_, in_quotes(name));
+      tensors_.emplace(name, parse_entry(where, info, data_bytes));
     }
-    check_coverage(path_, tensors_, data_bytes);
-    for (auto& item : tensors_) item.second.offset += data_begin;
-    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
-  } catch (...) {
-    ::close(fd_);
-    throw;
   }
+  check_coverage(path_, tensors_, data_bytes);
+  for (auto& item : tensors_) item.second.offset += data_begin;
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
 }
-
-SafetensorsFile::~SafetensorsFile() { ::close(fd_); }
 
 std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
   std::array<unsigned char, kLengthBytes> length{};
@@ -253,7 +235,7 @@ void SafetensorsFile::read(std::string_view name, std::uint64_t begin, std::span
 
 void SafetensorsFile::read_at(std::uint64_t offset, std::span<std::byte> dst, std::string_view what) const {
   while (!dst.empty()) {
-    const ssize_t n = ::pread(fd_, dst.data(), dst.size(), static_cast<off_t>(offset));
+    const ssize_t n = ::pread(file_.get(), dst.data(), dst.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
       fail("{}: cannot read {} at byte {} ({})", path_, in_quotes(what), offset, std::strerror(errno));

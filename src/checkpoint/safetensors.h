@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/dtype.h"
 
 namespace quire {
@@ -31,9 +32,6 @@ class SafetensorsFile {
   using Entries = std::map<std::string, SafetensorsEntry, std::less<>>;
 
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }
   const Entries& tensors() const { return tensors_; }
@@ -49,7 +47,7 @@ class SafetensorsFile {
   std::string read_header(std::uint64_t file_bytes) const;
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   Entries tensors_;
 };
 

@@ -127,14 +127,11 @@ void add_common_options(CLI::App& command, Bench& bench) {
   add_engine_options(command, bench.options.engine, bench.source);
   command.get_option("--max-model-len")->description("tokens of prompt and output (default: the workload's)");
   add_shape_option(command, bench.shape);
-  command.add_option("--temperature", bench.options.temperature, "0: always the most likely token")
-      ->capture_default_str();
-  command.add_option("--n", bench.options.num_outputs, "outputs of each request")
-      ->check(CLI::Range(1, 16384))
-      ->capture_default_str();
-  command
-      .add_option("--presence-penalty", bench.options.presence_penalty, "of every request; 0: no penalties")
-      ->capture_default_str();
+  add_shown_option(command, "--temperature", bench.options.temperature, "0: always the most likely token");
+  add_shown_option(command, "--n", bench.options.num_outputs, "outputs of each request")
+      ->check(CLI::Range(1, 16384));
+  add_shown_option(command, "--presence-penalty", bench.options.presence_penalty,
+                   "of every request; 0: no penalties");
   command.add_option("--logprobs", bench.options.logprobs,
                      "have the log-probabilities of every token and of that many most likely ones reported");
   command.add_flag("--json", bench.json, "print one JSON object; null: not measured");
@@ -144,10 +141,9 @@ void add_throughput(CLI::App& bench, Command& chosen) {
   auto state = std::make_shared<Throughput>();
   CLI::App* command = bench.add_subcommand("throughput", "Many requests at once");
   add_common_options(*command, *state);
-  command
-      ->add_option("--workload", state->workload, "standard (256 requests of 100 to 1024 tokens) or random")
-      ->check(CLI::IsMember({"standard", "random"}))
-      ->capture_default_str();
+  add_shown_option(*command, "--workload", state->workload,
+                   "standard (256 requests of 100 to 1024 tokens) or random")
+      ->check(CLI::IsMember({"standard", "random"}));
   command
       ->add_option("--requests", state->num_requests, "of standard: the first ones (default: all, random: 8)")
       ->check(CLI::Range(1, 1 << 20));
@@ -155,12 +151,10 @@ void add_throughput(CLI::App& bench, Command& chosen) {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--output-len", state->output_len, "tokens of its output (default: 128)")
       ->check(CLI::Range(1, 1 << 20));
-  command->callback([state, &chosen] {
-    chosen = [state] {
-      if (state->shape == "list") return list_shapes();
-      state->options.requests = state->requests();
-      return state->run();
-    };
+  on_chosen(*command, chosen, [state] {
+    if (state->shape == "list") return list_shapes();
+    state->options.requests = state->requests();
+    return state->run();
   });
 }
 
@@ -169,24 +163,17 @@ void add_latency(CLI::App& bench, Command& chosen) {
   state->options.rounds = 3;
   CLI::App* command = bench.add_subcommand("latency", "One batch at a time");
   add_common_options(*command, *state);
-  command->add_option("--input-len", state->size.prompt_tokens, "tokens of a prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--output-len", state->size.output_tokens, "tokens of an output")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--batch", state->batch, "requests at once")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--repeat", state->options.rounds, "batches, one after the other")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->callback([state, &chosen] {
-    chosen = [state] {
-      if (state->shape == "list") return list_shapes();
-      state->options.requests.assign(static_cast<std::size_t>(state->batch), state->size);
-      return state->run();
-    };
+  add_shown_option(*command, "--input-len", state->size.prompt_tokens, "tokens of a prompt")
+      ->check(CLI::Range(1, 1 << 20));
+  add_shown_option(*command, "--output-len", state->size.output_tokens, "tokens of an output")
+      ->check(CLI::Range(1, 1 << 20));
+  add_shown_option(*command, "--batch", state->batch, "requests at once")->check(CLI::Range(1, 1 << 16));
+  add_shown_option(*command, "--repeat", state->options.rounds, "batches, one after the other")
+      ->check(CLI::Range(1, 1 << 16));
+  on_chosen(*command, chosen, [state] {
+    if (state->shape == "list") return list_shapes();
+    state->options.requests.assign(static_cast<std::size_t>(state->batch), state->size);
+    return state->run();
   });
 }
 

@@ -268,8 +268,7 @@ void BenchServe::write_plot(const std::vector<Run>& runs) const {
 void add_target_options(CLI::App& command, BenchServe& bench) {
   command.add_option("--url,--base-url", bench.url, "of the server, such as http://127.0.0.1:8000")
       ->required();
-  command.add_option("--endpoint", bench.endpoint, "/v1/completions or /v1/chat/completions")
-      ->capture_default_str();
+  add_shown_option(command, "--endpoint", bench.endpoint, "/v1/completions or /v1/chat/completions");
   command.add_option("--model", bench.form.model,
                      "its name there (default: the first that /v1/models lists)");
   command.add_option("--api-key", bench.api_key, "sent as a bearer token")->envname("OPENAI_API_KEY");
@@ -283,28 +282,23 @@ void add_request_options(CLI::App& command, BenchServe& bench) {
   command
       .add_option("--num-prompts", bench.num_prompts, "requests of a run (default: 100, or the dataset's)")
       ->check(CLI::Range(1, 1 << 24));
-  command
-      .add_option("--random-input-len", bench.random.input_len, "tokens of a random prompt; words in a chat")
-      ->check(length)
-      ->capture_default_str();
-  command.add_option("--random-output-len", bench.random.output_len, "tokens of its output at most")
-      ->check(length)
-      ->capture_default_str();
-  command
-      .add_option("--random-range-ratio", bench.random.range_ratio,
-                  "lengths are drawn from LEN * (1 - RATIO) to LEN * (1 + RATIO)")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command
-      .add_option("--vocab-size", bench.vocab_size, "random prompts have token ids from 256 to below this")
-      ->check(CLI::Range(257, 1 << 24))
-      ->capture_default_str();
+  add_shown_option(command, "--random-input-len", bench.random.input_len,
+                   "tokens of a random prompt; words in a chat")
+      ->check(length);
+  add_shown_option(command, "--random-output-len", bench.random.output_len, "tokens of its output at most")
+      ->check(length);
+  add_shown_option(command, "--random-range-ratio", bench.random.range_ratio,
+                   "lengths are drawn from LEN * (1 - RATIO) to LEN * (1 + RATIO)")
+      ->check(CLI::Range(0.0, 1.0));
+  add_shown_option(command, "--vocab-size", bench.vocab_size,
+                   "random prompts have token ids from 256 to below this")
+      ->check(CLI::Range(257, 1 << 24));
   command.add_option(
       "--dataset", bench.dataset,
       "instead of random requests: a file of lines {\"prompt\": TEXT, \"output_len\": TOKENS} or "
       "{\"input_len\": TOKENS, \"output_len\": TOKENS}");
-  command.add_option("--seed", bench.seed, "of prompts and arrivals; a list's later runs count up from it")
-      ->capture_default_str();
+  add_shown_option(command, "--seed", bench.seed,
+                   "of prompts and arrivals; a list's later runs count up from it");
 }
 
 void add_load_options(CLI::App& command, BenchServe& bench) {
@@ -321,9 +315,8 @@ void add_load_options(CLI::App& command, BenchServe& bench) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--num-warmups", bench.num_warmups, "requests before the first run")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  add_shown_option(command, "--num-warmups", bench.num_warmups, "requests before the first run")
+      ->check(CLI::Range(0, 1 << 20));
 }
 
 void add_output_options(CLI::App& command, BenchServe& bench) {
@@ -345,7 +338,7 @@ void add_bench_serve(CLI::App& bench, Command& chosen) {
   add_request_options(*command, *state);
   add_load_options(*command, *state);
   add_output_options(*command, *state);
-  command->callback([state, &chosen] { chosen = [state] { return state->run(); }; });
+  on_chosen(*command, chosen, [state] { return state->run(); });
 }
 
 }  // namespace quire::cli

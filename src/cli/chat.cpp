@@ -132,7 +132,7 @@ void add_chat(CLI::App& app, Command& chosen) {
   command->add_option("--system", chat->system, "what the model is told first");
   command->add_option("--ask", chat->questions, "a first message (repeatable)")->allow_extra_args(false);
   add_sampling_options(*command, chat->sampling);
-  command->callback([chat, &chosen] { chosen = [chat] { return chat->run(); }; });
+  on_chosen(*command, chosen, [chat] { return chat->run(); });
 }
 
 }  // namespace quire::cli

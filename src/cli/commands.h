@@ -19,6 +19,10 @@ void add_tokenize(CLI::App& app, Command& chosen);
 void add_detokenize(CLI::App& app, Command& chosen);
 void add_render(CLI::App& app, Command& chosen);
 
+inline void on_chosen(CLI::App& command, Command& chosen, const Command& run) {
+  command.callback([&chosen, run] { chosen = run; });
+}
+
 // Exit codes. Success is 0.
 inline constexpr int kFailed = 1;       // the command ran and its answer is no, or something broke
 inline constexpr int kUserMistake = 2;  // a bad flag, file or request

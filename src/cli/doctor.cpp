@@ -50,12 +50,10 @@ void add_doctor(CLI::App& app, Command& chosen) {
   CLI::App* command =
       app.add_subcommand("doctor", "Show what this machine offers, and what is wrong with it");
   command->add_flag("--json", *json, "print one JSON object");
-  command->callback([json, &chosen] {
-    chosen = [json] {
-      const Diagnosis diagnosis = diagnose();
-      (*json ? print_json : print_table)(diagnosis);
-      return diagnosis.problems.empty() ? 0 : kFailed;
-    };
+  on_chosen(*command, chosen, [json] {
+    const Diagnosis diagnosis = diagnose();
+    (*json ? print_json : print_table)(diagnosis);
+    return diagnosis.problems.empty() ? 0 : kFailed;
   });
 }
 

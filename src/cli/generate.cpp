@@ -1,6 +1,7 @@
 #include <charconv>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -24,11 +25,7 @@ struct Generate {
   bool chat = false;
   bool stream = false;
   bool json = false;
-  std::optional<int> beam_width;
-  float length_penalty = 1;
   std::string early_stopping = "false";
-  std::optional<int> logprobs, prompt_logprobs, truncate_prompt_tokens;
-  bool no_text = false;
 
   int run();
 
@@ -41,17 +38,14 @@ struct Generate {
 
 std::vector<std::int32_t> parse_ids(const std::string& list) {
   std::vector<std::int32_t> ids;
-  std::size_t begin = 0;
-  while (begin < list.size()) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::string field = list.substr(begin, end - begin);
+  std::istringstream fields(list);
+  for (std::string field; std::getline(fields, field, ',');) {
     std::int32_t id = 0;
     const auto [last, error] = std::from_chars(field.data(), field.data() + field.size(), id);
     if (error != std::errc() || last != field.data() + field.size()) {
       fail("--prompt-ids: {} is not a token id; give them as 1,2,3", in_quotes(field));
     }
     ids.push_back(id);
-    begin = end + 1;
   }
   return ids;
 }
@@ -75,10 +69,11 @@ std::vector<Prompt> Generate::prompts(const LLM& llm) const {
   for (const std::string& list : id_lists) result.emplace_back(parse_ids(list));
   if (result.empty()) fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
   if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
-  if (stream && sampling.n != 1) fail("--stream takes one output, not {}", sampling.n);
-  if (stream && sampling.best_of) fail("--stream and --best-of exclude each other");
-  if (stream && beam_width) fail("--stream and --beam-width exclude each other");
-  if ((logprobs || prompt_logprobs) && !json)
+  const SamplingParams& given = sampling.given;
+  if (stream && given.n != 1) fail("--stream takes one output, not {}", given.n);
+  if (stream && given.best_of) fail("--stream and --best-of exclude each other");
+  if (stream && given.beam_width) fail("--stream and --beam-width exclude each other");
+  if ((given.logprobs || given.prompt_logprobs) && !json)
     fail("--logprobs and --prompt-logprobs are printed with --json");
   if (stream && json) fail("--stream and --json exclude each other");
   return result;
@@ -110,13 +105,7 @@ SamplingParams Generate::params(const LLM& llm) const {
   SamplingParams defaults = llm.default_sampling_params();
   defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   SamplingParams params = sampling.over(defaults);
-  params.beam_width = beam_width;
-  params.length_penalty = length_penalty;
   params.early_stopping = parse_early_stopping(early_stopping);
-  params.logprobs = logprobs;
-  params.prompt_logprobs = prompt_logprobs;
-  params.truncate_prompt_tokens = truncate_prompt_tokens;
-  params.detokenize = !no_text;
   return params;
 }
 
@@ -131,8 +120,8 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
                           {"finish_reason", to_string(output.finish_reason)}};
     if (output.cumulative_logprob) object["cumulative_logprob"] = *output.cumulative_logprob;
     if (output.score) object["score"] = *output.score;
-    if (logprobs) object["logprobs"] = to_json(output.logprobs);
-    if (prompt_logprobs) object["prompt_logprobs"] = to_json(requests[prompt].prompt_logprobs);
+    if (sampling.given.logprobs) object["logprobs"] = to_json(output.logprobs);
+    if (sampling.given.prompt_logprobs) object["prompt_logprobs"] = to_json(requests[prompt].prompt_logprobs);
     if (!output.error.empty()) object["error"] = output.error;
     std::cout << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
     return;
@@ -175,18 +164,14 @@ int Generate::run() {
 }
 
 void add_beam_options(CLI::App& command, Generate& generate) {
-  command.add_option("--beam-width", generate.beam_width,
+  command.add_option("--beam-width", generate.sampling.given.beam_width,
                      "beam search of that width, which samples nothing; prints the --n best texts");
-  command
-      .add_option("--length-penalty", generate.length_penalty,
-                  "with --beam-width: a text's score is its log-probability / its tokens ^ this")
-      ->capture_default_str();
-  command
-      .add_option(
-          "--early-stopping", generate.early_stopping,
-          "when a search ends that has as many finished texts as --beam-width: true: at once; false: when "
-          "the best beam scores no better; never: when none can become better")
-      ->capture_default_str();
+  add_shown_option(command, "--length-penalty", generate.sampling.given.length_penalty,
+                   "with --beam-width: a text's score is its log-probability / its tokens ^ this");
+  add_shown_option(
+      command, "--early-stopping", generate.early_stopping,
+      "when a search ends that has as many finished texts as --beam-width: true: at once; false: when "
+      "the best beam scores no better; never: when none can become better");
 }
 
 }  // namespace
@@ -205,18 +190,19 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_flag("--json", generate->json, "print one JSON object an output");
   command->add_option("--timeout", generate->timeout, "seconds after which what is unfinished ends as it is");
   add_sampling_options(*command, generate->sampling);
-  command->add_option("--n", generate->sampling.n, "outputs of each prompt, which is computed once")
-      ->capture_default_str();
-  command->add_option("--best-of", generate->sampling.best_of,
+  add_shown_option(*command, "--n", generate->sampling.given.n,
+                   "outputs of each prompt, which is computed once");
+  command->add_option("--best-of", generate->sampling.given.best_of,
                       "sample so many and print the --n most likely ones, the best one first");
   add_beam_options(*command, *generate);
-  command->add_option("--logprobs", generate->logprobs,
+  command->add_option("--logprobs", generate->sampling.given.logprobs,
                       "with --json: log-probabilities of the tokens, and of that many most likely ones");
-  command->add_option("--prompt-logprobs", generate->prompt_logprobs, "the same of the prompt's tokens");
-  command->add_option("--truncate-prompt-tokens", generate->truncate_prompt_tokens,
+  command->add_option("--prompt-logprobs", generate->sampling.given.prompt_logprobs,
+                      "the same of the prompt's tokens");
+  command->add_option("--truncate-prompt-tokens", generate->sampling.given.truncate_prompt_tokens,
                       "use only that many last tokens of a prompt; -1: what fits beside --max-tokens");
-  command->add_flag("--no-detokenize", generate->no_text, "token ids alone, no text");
-  command->callback([generate, &chosen] { chosen = [generate] { return generate->run(); }; });
+  command->add_flag("--no-detokenize", generate->sampling.no_text, "token ids alone, no text");
+  on_chosen(*command, chosen, [generate] { return generate->run(); });
 }
 
 }  // namespace quire::cli

@@ -15,6 +15,8 @@
 
 namespace {
 
+using namespace quire::cli;
+
 // Where standard input, output or error is closed, the next file or client would take its place, and be
 // written to. What stands there instead cannot be written to either, so that errors are still noticed.
 void occupy_standard_descriptors() {
@@ -30,17 +32,10 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "quire " QUIRE_VERSION);
   bool verbose = false;
   app.add_flag("-v,--verbose", verbose, "say on stderr what is done");
-  quire::cli::Command chosen;
-  quire::cli::add_chat(app, chosen);
-  quire::cli::add_generate(app, chosen);
-  quire::cli::add_serve(app, chosen);
-  quire::cli::add_bench(app, chosen);
-  quire::cli::add_plan(app, chosen);
-  quire::cli::add_doctor(app, chosen);
-  quire::cli::add_verify(app, chosen);
-  quire::cli::add_tokenize(app, chosen);
-  quire::cli::add_detokenize(app, chosen);
-  quire::cli::add_render(app, chosen);
+  Command chosen;
+  for (const auto add : {add_chat, add_generate, add_serve, add_bench, add_plan, add_doctor, add_verify,
+                         add_tokenize, add_detokenize, add_render})
+    add(app, chosen);
   const auto commands = app.get_subcommands([](CLI::App*) { return true; });
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), is_named)) {
@@ -52,7 +47,7 @@ int run(int argc, char** argv) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     quire::print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
-    return quire::cli::kUserMistake;
+    return kUserMistake;
   }
   if (verbose) quire::set_log_level(quire::LogLevel::kInfo);
   return chosen();
@@ -70,12 +65,12 @@ int main(int argc, char** argv) {
     std::string message = e.what();  // a chat template's may have several lines
     std::replace(message.begin(), message.end(), '\n', ' ');
     quire::print_text(stderr, "quire: {}\n", message);
-    return quire::cli::kUserMistake;
+    return kUserMistake;
   } catch (const quire::Stopped&) {
     quire::print_text(stderr, "quire: stopped; what was downloaded is kept for the next time\n");
-    return quire::cli::kInterrupted;
+    return kInterrupted;
   } catch (const std::exception& e) {
     quire::print_text(stderr, "quire: {}\n", e.what());
-    return quire::cli::kFailed;
+    return kFailed;
   }
 }

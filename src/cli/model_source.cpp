@@ -77,8 +77,7 @@ std::string ModelSource::find(const std::string& model, ModelParts parts,
 }
 
 void add_source_options(CLI::App& command, ModelSource& source) {
-  command.add_option("--revision", source.revision, "branch, tag or commit of a hub id")
-      ->capture_default_str();
+  add_shown_option(command, "--revision", source.revision, "branch, tag or commit of a hub id");
   command.add_flag("--offline", source.offline, "take a hub id from the cache alone");
 }
 

@@ -12,6 +12,13 @@
 
 namespace quire::cli {
 
+// An option whose help shows its default.
+template <typename T>
+CLI::Option* add_shown_option(CLI::App& command, const std::string& names, T& value,
+                              const std::string& what) {
+  return command.add_option(names, value, what)->capture_default_str();
+}
+
 // Flags that several commands share. They are members of the command's state, which outlives the parsing.
 
 // The positional MODEL, where it comes from, and how the engine runs.
@@ -22,27 +29,15 @@ void add_shape_option(CLI::App& command, std::string& shape);
 int list_shapes();  // prints their names; the exit code
 
 struct SamplingOptions {
-  int n = 1;
-  std::optional<int> best_of;
-  std::optional<int> max_tokens;
-  std::optional<float> temperature;
-  std::optional<float> top_p;
-  std::optional<int> top_k;
-  std::optional<float> min_p;
-  std::optional<std::uint64_t> seed;
-  std::optional<float> presence_penalty, frequency_penalty, repetition_penalty;
+  SamplingParams given;  // apart from what follows, of which the model has defaults or the form differs
+  std::optional<int> max_tokens, top_k;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::vector<std::string> logit_bias;  // ID:BIAS
-  std::vector<std::int32_t> allowed_token_ids;
-  std::vector<std::string> bad_words;
-  std::optional<int> min_tokens;
-  std::vector<std::string> stop;
-  std::vector<std::int32_t> stop_token_ids;
-  bool ignore_eos = false;
-  bool include_stop_str_in_output = false;
   bool keep_special_tokens = false;
+  bool no_text = false;
 
   // The model's defaults, with what was given on the command line. Error where that cannot be read.
-  SamplingParams over(SamplingParams defaults) const;
+  SamplingParams over(const SamplingParams& defaults) const;
 };
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 

@@ -109,8 +109,7 @@ void add_plan(CLI::App& app, Command& chosen) {
       ->add_option("--memory", plan->memory, "bytes, or with a unit such as 24GiB (default: this machine's)")
       ->transform(CLI::AsSizeValue(false));
   command->add_flag("--json", plan->json, "print one JSON object");
-  command->callback(
-      [plan, &chosen] { chosen = [plan] { return plan->shape == "list" ? list_shapes() : plan->run(); }; });
+  on_chosen(*command, chosen, [plan] { return plan->shape == "list" ? list_shapes() : plan->run(); });
 }
 
 }  // namespace quire::cli

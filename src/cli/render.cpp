@@ -80,10 +80,8 @@ void add_render(CLI::App& app, Command& chosen) {
   add_source_options(*command, arguments->source);
   command->add_option("--now", arguments->now,
                       "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] {
-      return render(arguments->source.find(arguments->path, ModelParts::kText), arguments->now);
-    };
+  on_chosen(*command, chosen, [arguments] {
+    return render(arguments->source.find(arguments->path, ModelParts::kText), arguments->now);
   });
 }
 

@@ -164,20 +164,15 @@ void add_model_options(CLI::App& command, Serve& serve) {
   command.add_option("--served-model-name", service.served_model_names,
                      "names that requests may call the model by; answers have the first (default: the "
                      "directory's name, or the hub id)");
-  command
-      .add_option("--tool-call-parser", service.tool_call_parser,
-                  "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
-                  "template")
-      ->capture_default_str();
-  command
-      .add_option("--pooling-type", serve.pooling,
-                  "what an embedding is made of: the last token's hidden state, or the mean of all")
-      ->check(CLI::IsMember({"last", "mean"}))
-      ->capture_default_str();
-  command
-      .add_option("--reasoning-parser", service.reasoning_parser,
-                  "how it marks reasoning: qwen3, deepseek_r1, none, or auto")
-      ->capture_default_str();
+  add_shown_option(
+      command, "--tool-call-parser", service.tool_call_parser,
+      "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
+      "template");
+  add_shown_option(command, "--pooling-type", serve.pooling,
+                   "what an embedding is made of: the last token's hidden state, or the mean of all")
+      ->check(CLI::IsMember({"last", "mean"}));
+  add_shown_option(command, "--reasoning-parser", service.reasoning_parser,
+                   "how it marks reasoning: qwen3, deepseek_r1, none, or auto");
 }
 
 // An eighth of the memory, which weights and cache share.
@@ -194,26 +189,20 @@ void add_limit_options(CLI::App& command, Serve& serve) {
       ->description(
           "answer 429 while requests of so many tokens wait for their first step; 0: never (default: what an "
           "eighth of the memory holds)");
-  command.add_option("--request-timeout", serve.service.request_timeout, "seconds a request may take")
-      ->check(CLI::Range(1e-3, 1e9))
-      ->capture_default_str();
-  command
-      .add_option("--drain-timeout", serve.drain_timeout,
-                  "seconds that requests under way have left after SIGTERM or SIGINT")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command.add_option("--max-connections", limits.max_connections, "connections at once")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command.add_option("--max-body-size", limits.max_body_bytes, "bytes of a request, or with a unit: 16MiB")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  command.add_option("--max-n", serve.service.max_n, "outputs that a request may have of a prompt")
-      ->check(CLI::Range(1, 16384))
-      ->capture_default_str();
-  command.add_option("--max-prompts", serve.service.max_prompts, "prompts that a request may have")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_shown_option(command, "--request-timeout", serve.service.request_timeout, "seconds a request may take")
+      ->check(CLI::Range(1e-3, 1e9));
+  add_shown_option(command, "--drain-timeout", serve.drain_timeout,
+                   "seconds that requests under way have left after SIGTERM or SIGINT")
+      ->check(CLI::Range(0.0, 1e6));
+  add_shown_option(command, "--max-connections", limits.max_connections, "connections at once")
+      ->check(CLI::Range(1, 1 << 20));
+  add_shown_option(command, "--max-body-size", limits.max_body_bytes,
+                   "bytes of a request, or with a unit: 16MiB")
+      ->transform(CLI::AsSizeValue(false));
+  add_shown_option(command, "--max-n", serve.service.max_n, "outputs that a request may have of a prompt")
+      ->check(CLI::Range(1, 16384));
+  add_shown_option(command, "--max-prompts", serve.service.max_prompts, "prompts that a request may have")
+      ->check(CLI::Range(1, 1 << 20));
 }
 
 }  // namespace
@@ -223,26 +212,19 @@ void add_serve(CLI::App& app, Command& chosen) {
   serve->engine.max_num_queued_reqs = 4096;
   serve->engine.max_num_queued_tokens = default_queued_tokens();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
-  command->add_option("--host", serve->server.http.host, "address to listen on; 0.0.0.0: all of this machine")
-      ->capture_default_str();
-  command->add_option("--port", serve->port, "0: any that is free")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
+  add_shown_option(*command, "--host", serve->server.http.host,
+                   "address to listen on; 0.0.0.0: all of this machine");
+  add_shown_option(*command, "--port", serve->port, "0: any that is free")->check(CLI::Range(0, 65535));
   add_engine_options(*command, serve->engine, serve->source);
   add_shape_option(*command, serve->shape);
   add_model_options(*command, *serve);
   add_access_options(*command, *serve);
   add_limit_options(*command, *serve);
-  command
-      ->add_option("--access-log", serve->access_log,
-                   "a line a request on standard output, without its text: text, json or off")
-      ->capture_default_str();
-  command->add_option("--http-threads", serve->server.http.num_threads, "threads that read and write")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  command->callback([serve, &chosen] {
-    chosen = [serve] { return serve->shape == "list" ? list_shapes() : serve->run(); };
-  });
+  add_shown_option(*command, "--access-log", serve->access_log,
+                   "a line a request on standard output, without its text: text, json or off");
+  add_shown_option(*command, "--http-threads", serve->server.http.num_threads, "threads that read and write")
+      ->check(CLI::Range(1, 256));
+  on_chosen(*command, chosen, [serve] { return serve->shape == "list" ? list_shapes() : serve->run(); });
 }
 
 }  // namespace quire::cli

@@ -69,9 +69,7 @@ void add_tokenize(CLI::App& app, Command& chosen) {
                                   "A JSON string a line in, a JSON array of token ids a line out", arguments);
   command->add_flag("--no-special-tokens", arguments->flag,
                     "add no special tokens, such as a BOS, around the text");
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return tokenize(arguments->load(), !arguments->flag); };
-  });
+  on_chosen(*command, chosen, [arguments] { return tokenize(arguments->load(), !arguments->flag); });
 }
 
 void add_detokenize(CLI::App& app, Command& chosen) {
@@ -79,9 +77,7 @@ void add_detokenize(CLI::App& app, Command& chosen) {
   CLI::App* command = add_command(app, "detokenize",
                                   "A JSON array of token ids a line in, a JSON string a line out", arguments);
   command->add_flag("--skip-special-tokens", arguments->flag, "leave special tokens out of the text");
-  command->callback([arguments, &chosen] {
-    chosen = [arguments] { return detokenize(arguments->load(), arguments->flag); };
-  });
+  on_chosen(*command, chosen, [arguments] { return detokenize(arguments->load(), arguments->flag); });
 }
 
 }  // namespace quire::cli

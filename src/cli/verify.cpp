@@ -58,12 +58,10 @@ void add_verify(CLI::App& app, Command& chosen) {
   command->get_option("MODEL")->required()->description(
       "checkpoint directory, or hub id, that has expected.safetensors");
   command->add_flag("--json", options->json, "print one JSON object a prompt");
-  command->callback([options, &chosen] {
-    chosen = [options] {
-      refuse_several_processes("verify");
-      options->config.model = options->source.find(options->config.model);
-      return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
-    };
+  on_chosen(*command, chosen, [options] {
+    refuse_several_processes("verify");
+    options->config.model = options->source.find(options->config.model);
+    return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
   });
 }
 

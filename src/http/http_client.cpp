@@ -47,7 +47,6 @@ struct Transfer {
   std::map<std::string, std::string> answer_headers;
 
   explicit Transfer(HttpCall the_call);
-  void set_body() const;
   void read_header(std::string_view line);
 
   static std::size_t take(const char* bytes, std::size_t size, std::size_t count, void* self) noexcept {
@@ -75,7 +74,10 @@ Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_eas
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
   curl_easy_setopt(easy.get(), CURLOPT_HEADERDATA, this);
   curl_easy_setopt(easy.get(), CURLOPT_HEADERFUNCTION, &Transfer::take_header);
-  if (call.body) set_body();
+  if (call.body) {
+    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
+    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
+  }
   if (call.head_only) curl_easy_setopt(easy.get(), CURLOPT_NOBODY, 1L);
   if (call.stall_timeout.count() > 0) {
     curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
@@ -85,11 +87,6 @@ Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_eas
   for (const std::string& header : call.headers)
     headers.reset(curl_slist_append(headers.release(), header.c_str()));
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-}
-
-void Transfer::set_body() const {
-  curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
-  curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
 }
 
 void Transfer::read_header(std::string_view line) {

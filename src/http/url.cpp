@@ -56,20 +56,10 @@ bool same_origin(const std::string& a, const std::string& b) {
 
 bool is_https(const std::string& url) { return part(parse(url), CURLUPART_SCHEME) == "https"; }
 
-std::string escape_segment(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  std::string escaped;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '.' || c == '_' || c == '~';
-    if (plain) {
-      escaped += c;
-    } else {
-      escaped += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return escaped;
+std::string escape_segment(const std::string& text) {
+  const std::unique_ptr<char, void (*)(void*)> escaped(curl_easy_escape(nullptr, text.c_str(), 0), curl_free);
+  QUIRE_CHECK(escaped != nullptr);
+  return escaped.get();
 }
 
 }  // namespace quire

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 namespace quire {
 
@@ -14,6 +13,6 @@ bool same_origin(const std::string& a, const std::string& b);
 bool is_https(const std::string& url);
 
 // A segment of a path: all but letters, digits and -._~ as %XX.
-std::string escape_segment(std::string_view text);
+std::string escape_segment(const std::string& text);
 
 }  // namespace quire

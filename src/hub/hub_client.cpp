@@ -4,6 +4,7 @@
 #include <charconv>
 #include <exception>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -98,11 +99,8 @@ HubClient::HubClient(const HubSettings& settings, const std::string& id, std::fu
 
 std::string HubClient::file_url(const std::string& commit, const std::string& file) const {
   std::string url = format_text("{}/{}/resolve/{}", settings_.endpoint, id_, commit);
-  for (std::size_t begin = 0; begin < file.size();) {
-    const std::size_t end = std::min(file.find('/', begin), file.size());
-    url += "/" + escape_segment(std::string_view(file).substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::istringstream segments(file);
+  for (std::string segment; std::getline(segments, segment, '/');) url += "/" + escape_segment(segment);
   return url;
 }
 

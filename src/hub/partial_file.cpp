@@ -46,9 +46,9 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
   make_folder(path.parent_path());
   int pauses = 0;
   while (true) {
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
-    if (fd_ < 0) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
-    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
+    if (!file_) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
+    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       const bool taken = error == EWOULDBLOCK || error == EINTR;
       if (taken && !(stopped && stopped())) {
@@ -57,17 +57,13 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
         std::this_thread::sleep_for(kLockPause);
         continue;
       }
-      ::close(fd_);
       if (taken) throw Stopped();
       fail("{}: cannot be locked: {}; set HF_HUB_CACHE to a folder on a disk of this machine", path.string(),
            text_of(error));
     }
-    if (is_at(fd_, path)) return;
-    ::close(fd_);
+    if (is_at(file_.get(), path)) return;
   }
 }
-
-FileLock::~FileLock() { ::close(fd_); }
 
 struct PartialFile::Hash {
   struct Deleter {
@@ -103,23 +99,18 @@ PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_siz
       on_change_(std::move(on_change)),
       hash_(std::make_unique<Hash>()) {
   make_folder(path_.parent_path());
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("{}: cannot be opened: {}", path_.string(), text_of(errno));
-  try {
-    hash_->start(etag_.size() == 64, full_size_);
-    take_up();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_) fail("{}: cannot be opened: {}", path_.string(), text_of(errno));
+  hash_->start(etag_.size() == 64, full_size_);
+  take_up();
 }
 
-PartialFile::~PartialFile() { ::close(fd_); }
+PartialFile::~PartialFile() = default;
 
 void PartialFile::take_up() {
   std::vector<char> buffer(kReadBytes);
   while (true) {
-    const ssize_t got = ::read(fd_, buffer.data(), buffer.size());
+    const ssize_t got = ::read(file_.get(), buffer.data(), buffer.size());
     if (got < 0) fail("{}: cannot be read: {}", path_.string(), text_of(errno));
     if (got == 0) break;
     if (size_ + static_cast<std::uint64_t>(got) > full_size_) return restart();
@@ -141,7 +132,7 @@ void PartialFile::append(std::string_view bytes) {
 
 void PartialFile::write(std::string_view bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    const ssize_t put = ::write(file_.get(), bytes.data() + done, bytes.size() - done);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) fail_writing(errno);
     done += static_cast<std::size_t>(put);
@@ -158,7 +149,7 @@ void PartialFile::fail_writing(int error) const {
 }
 
 void PartialFile::restart() {
-  if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0)
+  if (::ftruncate(file_.get(), 0) != 0 || ::lseek(file_.get(), 0, SEEK_SET) != 0)
     fail("{}: cannot be emptied: {}", path_.string(), text_of(errno));
   on_change_(-static_cast<std::int64_t>(size_));
   size_ = 0;
@@ -172,7 +163,7 @@ bool PartialFile::finish() {
     return false;
   }
   // On the disk before it has its name: what has it is whole, also after a power failure.
-  if (::fsync(fd_) != 0) fail_writing(errno);
+  if (::fsync(file_.get()) != 0) fail_writing(errno);
   std::error_code ec;
   fs::rename(path_, blob_, ec);
   if (ec) fail("{}: cannot be renamed: {}", path_.string(), ec.message());

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
+
 namespace quire {
 
 // Thrown where the caller asked to stop.
@@ -19,12 +21,9 @@ class Stopped : public std::exception {
 class FileLock {
  public:
   FileLock(const std::filesystem::path& path, const std::function<bool()>& stopped);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
 
  private:
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 // A blob on its way: BLOB.incomplete, which stays when the object goes, so that it can be gone on with. Its
@@ -59,7 +58,7 @@ class PartialFile {
   const std::uint64_t full_size_;
   const std::function<void(std::int64_t)> on_change_;
   std::unique_ptr<Hash> hash_;
-  int fd_ = -1;
+  Descriptor file_;
   std::uint64_t size_ = 0;
 };
 

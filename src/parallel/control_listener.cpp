@@ -31,12 +31,8 @@ constexpr double kMaxWatchdog = 3600;
 
 ControlSecret random_secret() {
   ControlSecret secret{};
-  std::size_t have = 0;
-  while (have < secret.size()) {
-    const ssize_t n = getrandom(secret.data() + have, secret.size() - have, 0);
-    if (n < 0 && errno != EINTR) fail("there are no random numbers: {}", system_error_text(errno));
-    if (n > 0) have += static_cast<std::size_t>(n);
-  }
+  if (getentropy(secret.data(), secret.size()) != 0)
+    fail("there are no random numbers: {}", system_error_text(errno));
   return secret;
 }
 
@@ -159,13 +155,13 @@ void Reception::admit(Guest& guest) {
 }
 
 std::string Reception::absent_ranks() const {
-  std::string ranks;
-  int count = 0;
+  std::vector<std::size_t> absent;
   for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
-    if (!joined_[rank]) ranks += format_text("{}{}", count++ == 0 ? "" : ", ", rank);
+    if (!joined_[rank]) absent.push_back(rank);
   }
-  return format_text("rank{} {} of {} {}", count == 1 ? "" : "s", ranks, joined_.size(),
-                     count == 1 ? "has" : "have");
+  const bool one = absent.size() == 1;
+  return format_text("rank{} {} of {} {}", one ? "" : "s", join_text(absent, ", "), joined_.size(),
+                     one ? "has" : "have");
 }
 
 // One attempt of a follower at one address of rank 0.

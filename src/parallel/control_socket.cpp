@@ -87,10 +87,6 @@ std::uint16_t port_of(const Descriptor& socket) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 std::string system_error_text(int error) {
   std::string text = std::generic_category().message(error);
   if (!text.empty() && text[0] >= 'A' && text[0] <= 'Z') text[0] = static_cast<char>(text[0] - 'A' + 'a');

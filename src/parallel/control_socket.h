@@ -6,31 +6,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "base/descriptor.h"
 
 namespace quire {
 
 using ControlClock = std::chrono::steady_clock;
-
-// Owns a file descriptor, or none.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // The text of an errno, as the end of a sentence: "connection refused".
 std::string system_error_text(int error);

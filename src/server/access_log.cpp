@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/error.h"
@@ -28,9 +29,9 @@ double milliseconds(std::chrono::nanoseconds time) {
 // As it is where nobody could take it for more than one word, otherwise in quotes.
 std::string word(std::string_view text) {
   const auto is_plain = [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
-  for (const char c : text)
-    if (!is_plain(c)) return in_quotes(text);
-  return text.empty() || text.size() > kMaxText ? in_quotes(text) : std::string(text);
+  const bool plain =
+      !text.empty() && text.size() <= kMaxText && std::all_of(text.begin(), text.end(), is_plain);
+  return plain ? std::string(text) : in_quotes(text);
 }
 
 std::string cut(const std::string& text) {

@@ -12,22 +12,13 @@ namespace {
 constexpr int kRetryAfter = 1;  // seconds
 
 std::string_view type_of(int status) {
-  switch (status) {
-    case 401:
-      return "AuthenticationError";
-    case 403:
-      return "PermissionDeniedError";
-    case 404:
-      return "NotFoundError";
-    case 405:
-      return "MethodNotAllowedError";
-    case 429:
-      return "RateLimitError";
-    case 503:
-      return "unavailable_error";  // llama-server's, while it loads
-    default:
-      return status < 500 ? "BadRequestError" : "InternalServerError";
+  constexpr std::pair<int, std::string_view> kTypes[] = {
+      {401, "AuthenticationError"},   {403, "PermissionDeniedError"}, {404, "NotFoundError"},
+      {405, "MethodNotAllowedError"}, {429, "RateLimitError"},        {503, "unavailable_error"}};
+  for (const auto& [known, type] : kTypes) {
+    if (known == status) return type;  // that of 503 is llama-server's, while it loads
   }
+  return status < 500 ? "BadRequestError" : "InternalServerError";
 }
 
 }  // namespace

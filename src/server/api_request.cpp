@@ -14,12 +14,8 @@ constexpr std::size_t kMaxRequestIdBytes = 64;
 constexpr std::size_t kMaxSaltBytes = 256;
 
 void read_stop(const JsonFields& fields, SamplingParams& params) {
-  const OrderedJson* stop = fields.find("stop");
-  if (stop == nullptr) return;
-  if (stop->is_string())
-    params.stop = {stop->get<std::string>()};
-  else
-    params.stop = to_texts(*stop, "stop");
+  if (const OrderedJson* stop = fields.find("stop"))
+    params.stop = stop->is_string() ? std::vector{stop->get<std::string>()} : to_texts(*stop, "stop");
 }
 
 void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& params) {
@@ -169,6 +165,13 @@ void check_model_name(const std::string& name, const ServedModel& model) {
                  "model_not_found");
 }
 
+std::string read_model_name(const JsonFields& fields, const ServedModel& model) {
+  const std::string* given = fields.text("model");
+  const std::string name = given == nullptr ? "" : *given;
+  check_model_name(name, model);
+  return name.empty() && !model.names.empty() ? model.names.front() : name;
+}
+
 void check_sampling(const SamplingParams& params, const ServedModel& model) {
   try {
     validate(params, model.sampling);
@@ -185,9 +188,7 @@ void check_sampling(const SamplingParams& params, const ServedModel& model) {
 }
 
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
-  if (const std::string* name = fields.text("model")) request.model = *name;
-  check_model_name(request.model, model);
-  if (request.model.empty() && !model.names.empty()) request.model = model.names.front();
+  request.model = read_model_name(fields, model);
   refuse_absent(fields);
   check_response_format(fields);
   check_value(fields, "truncation_side", {"left"});

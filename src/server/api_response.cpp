@@ -1,5 +1,6 @@
 #include "server/api_response.h"
 
+#include <algorithm>
 #include <variant>
 
 namespace quire::server {
@@ -26,15 +27,14 @@ Usage& Usage::operator+=(const Usage& other) {
   prompt_tokens += other.prompt_tokens;
   completion_tokens += other.completion_tokens;
   cached_tokens += other.cached_tokens;
-  if (other.reasoning_tokens) reasoning_tokens = reasoning_tokens.value_or(0) + *other.reasoning_tokens;
+  reasoning_tokens += other.reasoning_tokens;
   return *this;
 }
 
 Usage usage_of(const RequestUpdate& update) {
   return {.prompt_tokens = std::ssize(update.request.prompt_token_ids),
           .completion_tokens = std::ssize(update.output.token_ids),
-          .cached_tokens = update.request.num_cached_tokens,
-          .reasoning_tokens = {}};
+          .cached_tokens = update.request.num_cached_tokens};
 }
 
 OrderedJson usage_json(const Usage& usage) {
@@ -43,9 +43,31 @@ OrderedJson usage_json(const Usage& usage) {
   json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
   json["completion_tokens"] = usage.completion_tokens;
   json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
-  if (usage.reasoning_tokens)
-    json["completion_tokens_details"] = {{"reasoning_tokens", *usage.reasoning_tokens}};
+  if (usage.reasoning_tokens > 0)
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
   return json;
+}
+
+Timings timings_of(std::span<const RequestOutput> requests) {
+  TimePoint arrival = TimePoint::max();
+  for (const RequestOutput& request : requests) arrival = std::min(arrival, request.arrival);
+  TimePoint end = arrival;
+  for (const RequestOutput& request : requests)
+    for (const CompletionOutput& output : request.outputs)
+      end = std::max(end, output.times.finished.value_or(arrival));
+  TimePoint scheduled = end;
+  TimePoint first_token = end;
+  for (const RequestOutput& request : requests) {
+    for (const CompletionOutput& output : request.outputs) {
+      scheduled = std::min(scheduled, output.times.scheduled.value_or(end));
+      first_token = std::min(first_token, output.times.first_token.value_or(end));
+    }
+  }
+  const auto milliseconds = [](TimePoint::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  return {milliseconds(scheduled - arrival), milliseconds(first_token - scheduled),
+          milliseconds(end - first_token)};
 }
 
 OrderedJson timings_json(const Timings& timings, const Usage& usage) {

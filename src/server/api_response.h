@@ -10,7 +10,6 @@
 #include "server/api_error.h"
 #include "server/api_request.h"
 #include "server/logprobs_json.h"
-#include "server/timings.h"
 
 namespace quire::server {
 
@@ -25,14 +24,25 @@ struct ResponseHead {
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
-  std::int64_t cached_tokens = 0;                // of the prompt's, from the prefix cache
-  std::optional<std::int64_t> reasoning_tokens;  // of the completion's
+  std::int64_t cached_tokens = 0;     // of the prompt's, from the prefix cache
+  std::int64_t reasoning_tokens = 0;  // of the completion's
 
   void add(const RequestOutput& output);
   Usage& operator+=(const Usage& other);
 };
 Usage usage_of(const RequestUpdate& update);  // of one output, so far
 OrderedJson usage_json(const Usage& usage);
+
+// What an answer waited for, in milliseconds: until the first step of any output, from there until one had a
+// token, from there until all had ended.
+struct Timings {
+  double queue = 0;
+  double prefill = 0;
+  double decode = 0;
+};
+
+// Of the requests that an answer is made of, which have ended. What they did not come to took no time.
+Timings timings_of(std::span<const RequestOutput> requests);
 
 // Names are llama-server's where it has them.
 OrderedJson timings_json(const Timings& timings, const Usage& usage);

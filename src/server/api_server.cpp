@@ -212,17 +212,11 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
     return nullptr;
   }
-  if (path == kHealth) {
+  if (path == kHealth || path == kLive) {
     if (!check_method(exchange, "GET")) return nullptr;
-    if (!service) throw ApiError(503, kNotReady);
-    if (!service->healthy()) throw ApiError(503, kBroken);
-    exchange.send_json(200, {{"status", "ok"}});
-    return nullptr;
-  }
-  if (path == kLive) {
-    if (!check_method(exchange, "GET")) return nullptr;
+    if (path == kHealth && !service) throw ApiError(503, kNotReady);
     if (service && !service->healthy()) throw ApiError(503, kBroken);
-    exchange.send_json(200, {{"status", "live"}});
+    exchange.send_json(200, {{"status", path == kHealth ? "ok" : "live"}});
     return nullptr;
   }
   check_access(request);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "server/generations.h"
+#include "server/hex_digit.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -43,10 +44,10 @@ std::string model_id(std::string_view path) {
   constexpr std::string_view kPrefix = "/v1/models/";
   std::string id;
   path.remove_prefix(kPrefix.size());
-  const auto digit = [](char c) { return std::string_view("0123456789abcdef").find(c | 0x20); };
   for (std::size_t i = 0; i < path.size(); ++i) {
-    if (path[i] == '%' && i + 2 < path.size() && digit(path[i + 1]) < 16 && digit(path[i + 2]) < 16) {
-      id += static_cast<char>(digit(path[i + 1]) * 16 + digit(path[i + 2]));
+    const std::string_view digits = path.substr(i + 1, 2);
+    if (path[i] == '%' && digits.size() == 2 && hex_digit(digits[0]) >= 0 && hex_digit(digits[1]) >= 0) {
+      id += static_cast<char>(hex_digit(digits[0]) * 16 + hex_digit(digits[1]));
       i += 2;
     } else {
       id += path[i];
@@ -159,7 +160,7 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
-  std::make_shared<CompletionGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
       ->submit(std::move(prompts));
 }
 
@@ -174,8 +175,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   std::vector<EngineRequest> prompts;
   prompts.push_back(std::move(prompt));
-  std::make_shared<ChatGeneration>(shared_from_this(), exchange, std::move(head), std::move(request),
-                                   join_pieces(pieces))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request), join_pieces(pieces))
       ->submit(std::move(prompts));
 }
 
@@ -187,7 +187,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
     inputs[i].pooling = options_.pooling;
   }
   ResponseHead head = response_head("embd-", exchange->id(), request.model);
-  std::make_shared<EmbeddingGeneration>(shared_from_this(), exchange, std::move(head), std::move(request))
+  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
       ->submit(std::move(inputs));
 }
 

@@ -15,11 +15,10 @@ std::string read_role(const JsonFields& message) {
   constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                       "assistant", "tool",      "function"};
   const std::string place = message.place_of("role");
-  const std::string* role = message.text("role");
-  if (role == nullptr) refuse(place, "{} is missing", place);
-  if (std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end())
-    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(*role), join_text(kRoles, ", "));
-  return *role == "developer" ? "system" : *role;  // templates know the older name
+  const std::string& role = to_text(message.required("role"), place);
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
+    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(role), join_text(kRoles, ", "));
+  return role == "developer" ? "system" : role;  // templates know the older name
 }
 
 // The text of one part of a content.
@@ -33,9 +32,7 @@ const std::string& part_text(const OrderedJson& part, const std::string& place) 
            in_quotes(*type));
   }
   const char* name = is_text ? "text" : "refusal";
-  const std::string* text = fields.text(name);
-  if (text == nullptr) refuse(fields.place_of(name), "{} is missing", fields.place_of(name));
-  return *text;
+  return to_text(fields.required(name), fields.place_of(name));
 }
 
 std::vector<std::string> read_texts(const JsonFields& message) {

@@ -162,10 +162,9 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_max_tokens(fields, model, request);
   read_logprobs(fields, model, request.params);
   check_sampling(request.params, model);
-  const OrderedJson* messages = fields.find("messages");
-  if (messages == nullptr) refuse("messages", "messages is missing");
+  const OrderedJson& messages = fields.required("messages");
   read_template_variables(fields, request.context);
-  request.context["messages"] = to_template_messages(*messages, format);
+  request.context["messages"] = to_template_messages(messages, format);
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);

@@ -86,8 +86,7 @@ OrderedJson chat_body(const ResponseHead& head, const ChatRequest& request, cons
     end_choice(choice, completion, !parsed[i].message.tool_calls.empty());
     if (request.return_token_ids) add_token_ids(choice, completion.token_ids);
     choices.push_back(std::move(choice));
-    if (parsed[i].reasoning_tokens > 0)
-      usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + parsed[i].reasoning_tokens;
+    usage.reasoning_tokens += parsed[i].reasoning_tokens;
   }
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
@@ -166,9 +165,7 @@ std::vector<OrderedJson> ChatStream::chunks(const RequestUpdate& update, const O
 
 std::optional<OrderedJson> ChatStream::last(const std::optional<Timings>& timings) const {
   Usage usage = usage_;
-  for (const Choice& choice : choices_)
-    if (choice.reasoning_tokens > 0)
-      usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + choice.reasoning_tokens;
+  for (const Choice& choice : choices_) usage.reasoning_tokens += choice.reasoning_tokens;
   return last_chunk(begin_response(head_, kChunkObject), request_, usage, timings);
 }
 

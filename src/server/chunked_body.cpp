@@ -2,20 +2,13 @@
 
 #include <algorithm>
 
-#include "server/http_error.h"
+#include "server/hex_digit.h"
 
 namespace quire::server {
 
 namespace {
 
 [[noreturn]] void fail_coding() { throw HttpError(400, "malformed request: bad chunked coding"); }
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 }  // namespace
 
@@ -42,7 +35,7 @@ void ChunkedBody::step(char c) {
   };
   switch (state_) {
     case State::kSize:
-      if (hex_value(c) >= 0) return size_digit(c);
+      if (hex_digit(c) >= 0) return size_digit(c);
       if (digits_ == 0) fail_coding();
       state_ = State::kAfterSize;
       [[fallthrough]];
@@ -82,7 +75,7 @@ void ChunkedBody::step(char c) {
 
 void ChunkedBody::size_digit(char c) {
   if (++digits_ > 16) fail_coding();
-  left_ = left_ * 16 + static_cast<std::uint64_t>(hex_value(c));
+  left_ = left_ * 16 + static_cast<std::uint64_t>(hex_digit(c));
   // Of 16 digits none is lost, and the sum cannot wrap: bytes_ stays within max_bytes_.
   if (left_ > max_bytes_ - bytes_) throw HttpError(413, "the request body is too large");
 }

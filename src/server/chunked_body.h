@@ -5,7 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+
 namespace quire::server {
+
+// What a client sent is no request that this server takes; the answer is this status, and the connection
+// ends.
+struct HttpError : Error {
+  HttpError(int error_status, const std::string& message) : Error(message), status(error_status) {}
+  int status;
+};
 
 // Takes the chunked coding (RFC 9112, 7.1) off a body as it arrives, in constant memory. Chunk extensions and
 // trailers are skipped. HttpError: 413 beyond max_bytes; 400 where the coding is broken, or its extensions

@@ -9,11 +9,6 @@ namespace {
 
 constexpr int kDefaultMaxTokens = 16;
 
-void check_count(const OrderedJson& list, const std::string& name, const ServedModel& model) {
-  if (list.size() > model.max_prompts)
-    refuse(name, "{} has {} entries; at most {} are allowed", name, list.size(), model.max_prompts);
-}
-
 // Of what names tokens, each prompt gets a copy.
 void check_named_tokens(const SamplingParams& params, std::size_t num_prompts) {
   constexpr std::size_t kMaxOfAllPrompts = std::size_t{1} << 22;
@@ -43,7 +38,8 @@ std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name
   if (to_list(value, name).empty()) refuse(name, "{} is empty; at least one token is needed", name);
   const int vocab_size = model.sampling.vocab_size;
   if (value.front().is_number()) return {to_token_ids(value, name, vocab_size)};
-  check_count(value, name, model);
+  if (value.size() > model.max_prompts)
+    refuse(name, "{} has {} entries; at most {} are allowed", name, value.size(), model.max_prompts);
   std::vector<Prompt> prompts;
   if (value.front().is_string()) {
     for (std::string& text : to_texts(value, name)) prompts.emplace_back(std::move(text));
@@ -87,9 +83,7 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);
-  const OrderedJson* prompt = fields.find("prompt");
-  if (prompt == nullptr) refuse("prompt", "prompt is missing");
-  request.prompts = to_prompts(*prompt, "prompt", model);
+  request.prompts = to_prompts(fields.required("prompt"), "prompt", model);
   return request;
 }
 

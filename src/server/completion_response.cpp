@@ -5,10 +5,6 @@ namespace {
 
 constexpr const char* kObject = "text_completion";
 
-std::size_t choice_index(const CompletionRequest& request, std::size_t prompt, int output) {
-  return prompt * static_cast<std::size_t>(request.params.n) + static_cast<std::size_t>(output);
-}
-
 // The prompt as echo shows it.
 std::string prompt_text(const CompletionRequest& request, std::size_t prompt, const RequestOutput& output,
                         const ServedModel& model) {
@@ -24,36 +20,6 @@ void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
   logprobs.add(output.prompt_logprobs);
 }
 
-OrderedJson begin_choice(std::size_t index, std::string text) {
-  OrderedJson choice;
-  choice["index"] = index;
-  choice["text"] = std::move(text);
-  choice["logprobs"] = nullptr;
-  return choice;
-}
-
-OrderedJson make_choice(const CompletionRequest& request, std::size_t prompt, const RequestOutput& output,
-                        const CompletionOutput& completion, const ServedModel& model) {
-  std::string text = request.echo ? prompt_text(request, prompt, output, model) : "";
-  OrderedJson choice =
-      begin_choice(choice_index(request, prompt, completion.index), std::move(text) + completion.text);
-  const TokenNames names = token_names(request, model);
-  if (request.params.logprobs) {
-    CompletionLogprobs logprobs(names, request.params.skip_special_tokens);
-    if (request.echo) add_prompt(logprobs, output);
-    logprobs.add(completion.logprobs);
-    choice["logprobs"] = logprobs.take();
-  }
-  add_ending(choice, completion);
-  if (request.report_prompt_logprobs)
-    choice["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
-  if (request.return_token_ids) {
-    choice["prompt_token_ids"] = output.prompt_token_ids;
-    add_token_ids(choice, completion.token_ids);
-  }
-  return choice;
-}
-
 }  // namespace
 
 OrderedJson completion_body(const ResponseHead& head, const CompletionRequest& request,
@@ -61,10 +27,11 @@ OrderedJson completion_body(const ResponseHead& head, const CompletionRequest& r
                             const std::optional<Timings>& timings) {
   OrderedJson body = begin_response(head, kObject);
   OrderedJson choices = OrderedJson::array();
+  CompletionStream whole(head, request, model);  // whose first chunks are all there is
   Usage usage;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     for (const CompletionOutput& completion : outputs[i].outputs)
-      choices.push_back(make_choice(request, i, outputs[i], completion, model));
+      choices.push_back(whole.choice(i, outputs[i], completion, completion.text));
     usage.add(outputs[i]);
   }
   body["choices"] = std::move(choices);
@@ -85,32 +52,41 @@ CompletionStream::CompletionStream(ResponseHead head, const CompletionRequest& r
   }
 }
 
+OrderedJson CompletionStream::choice(std::size_t prompt, const RequestOutput& request,
+                                     const CompletionOutput& output, std::string_view new_text) {
+  const auto index = static_cast<std::size_t>(output.index);
+  Choice& sent = prompts_[prompt].choices[index];
+  const bool echoes = request_.echo && !sent.begun;
+  std::string text = echoes ? prompt_text(request_, prompt, request, model_) : "";
+  OrderedJson choice;
+  choice["index"] = prompt * static_cast<std::size_t>(request_.params.n) + index;
+  choice["text"] = std::move(text += new_text);
+  choice["logprobs"] = nullptr;
+  if (sent.logprobs) {
+    if (echoes) add_prompt(*sent.logprobs, request);
+    sent.logprobs->add(std::span(output.logprobs).subspan(sent.tokens));
+    choice["logprobs"] = sent.logprobs->take();
+  }
+  add_ending(choice, output);
+  if (request_.report_prompt_logprobs)  // never of a stream
+    choice["prompt_logprobs"] = prompt_logprobs_json(request.prompt_logprobs, token_names(request_, model_));
+  if (request_.return_token_ids) {
+    if (!sent.begun) choice["prompt_token_ids"] = request.prompt_token_ids;
+    add_token_ids(choice, std::span(output.token_ids).subspan(sent.tokens));
+  }
+  sent.begun = true;
+  sent.tokens = output.token_ids.size();
+  return choice;
+}
+
 std::optional<OrderedJson> CompletionStream::chunk(std::size_t prompt, const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
   PromptState& state = prompts_[prompt];
   state.usage = {};
   state.usage.add(update.request);
-  Choice& sent = state.choices[static_cast<std::size_t>(output.index)];
-  const auto new_ids = std::span(output.token_ids).subspan(sent.tokens);
-  if (new_ids.empty() && update.new_text.empty() && !output.finished()) return std::nullopt;
-
-  const bool echoes = request_.echo && !sent.begun;
-  std::string text = echoes ? prompt_text(request_, prompt, update.request, model_) : "";
-  OrderedJson choice =
-      begin_choice(choice_index(request_, prompt, output.index), std::move(text) += update.new_text);
-  if (sent.logprobs) {
-    if (echoes) add_prompt(*sent.logprobs, update.request);
-    sent.logprobs->add(std::span(output.logprobs).subspan(sent.tokens));
-    choice["logprobs"] = sent.logprobs->take();
-  }
-  add_ending(choice, output);
-  if (request_.return_token_ids) {
-    if (!sent.begun) choice["prompt_token_ids"] = update.request.prompt_token_ids;
-    add_token_ids(choice, new_ids);
-  }
-  sent.begun = true;
-  sent.tokens = output.token_ids.size();
-
+  const std::size_t sent = state.choices[static_cast<std::size_t>(output.index)].tokens;
+  if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return std::nullopt;
+  OrderedJson choice = this->choice(prompt, update.request, output, update.new_text);
   OrderedJson chunk = begin_response(head_, kObject);
   chunk["choices"] = OrderedJson::array({std::move(choice)});
   if (output.finished()) add_fingerprint(chunk, head_);

@@ -23,7 +23,10 @@ class CompletionStream {
  public:
   CompletionStream(ResponseHead head, const CompletionRequest& request, const ServedModel& model);
 
-  // What an update of the prompt of that index adds; nothing while there is no token yet.
+  // The choice of an output of the prompt of that index: all that was not given before, and this text.
+  OrderedJson choice(std::size_t prompt, const RequestOutput& request, const CompletionOutput& output,
+                     std::string_view new_text);
+  // What an update of that prompt adds; nothing while there is no token yet.
   std::optional<OrderedJson> chunk(std::size_t prompt, const RequestUpdate& update);
   // The last one; nothing where neither usage nor timings are asked for.
   std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const;

@@ -46,14 +46,10 @@ bool Cors::allows(std::string_view origin) const {
 
 Cors::Headers Cors::headers(std::string_view origin) const {
   if (allowed_.empty()) return {};
-  if (all_) {
-    if (origin.empty()) return {};
-    return {{"Access-Control-Allow-Origin", "*"},
-            {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
-  }
-  Headers headers{{"Vary", "Origin"}};  // whatever is answered: a cache must not give it to another page
-  if (!allows(origin)) return headers;
-  headers.emplace_back("Access-Control-Allow-Origin", origin);
+  Headers headers;
+  if (!all_) headers.emplace_back("Vary", "Origin");  // a cache must not give any answer to another page
+  if (all_ ? origin.empty() : !allows(origin)) return headers;
+  headers.emplace_back("Access-Control-Allow-Origin", all_ ? "*" : origin);
   headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
   return headers;
 }

@@ -9,7 +9,6 @@
 #include "engine/request.h"
 #include "server/api_service.h"
 #include "server/exchange.h"
-#include "server/timings.h"
 
 namespace quire::server {
 
@@ -18,13 +17,21 @@ namespace quire::server {
 // contract: submit once; updates come on the engine's output thread, disconnects on any.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
+  struct Context {
+    std::shared_ptr<ApiService> service;
+    std::shared_ptr<Exchange> exchange;
+    ResponseHead head;  // of the answer
+  };
   struct Form {
     bool stream = false;
     bool timings = false;
   };
 
-  Generation(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange, Form form)
-      : service_(std::move(service)), exchange_(std::move(exchange)), form_(form) {}
+  Generation(Context context, Form form)
+      : service_(std::move(context.service)),
+        exchange_(std::move(context.exchange)),
+        head_(std::move(context.head)),
+        form_(form) {}
   virtual ~Generation() = default;
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
@@ -34,14 +41,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void submit(std::vector<EngineRequest> requests);
 
  protected:
-  // Of a stream: what an update adds, and what stands at the end.
-  virtual std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) = 0;
-  virtual std::optional<OrderedJson> last_chunk(const std::optional<Timings>& timings) = 0;
+  // Of a stream: what an update of a prompt adds, and what stands at the end.
+  virtual std::vector<OrderedJson> chunks(std::size_t, const RequestUpdate&) { return {}; }
+  virtual std::optional<OrderedJson> last_chunk(const std::optional<Timings>&) { return std::nullopt; }
   // Of a whole answer: what must be kept of an update, and the answer.
-  virtual void take(const RequestUpdate& update) = 0;
+  virtual void take(const RequestUpdate&) {}
   virtual OrderedJson body(std::span<const RequestOutput> outputs, const std::optional<Timings>& timings) = 0;
 
   const ApiService& service() const { return *service_; }
+  const ResponseHead& head() const { return head_; }
 
  private:
   void update(std::size_t prompt, const RequestUpdate& update);
@@ -55,6 +63,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   const std::shared_ptr<ApiService> service_;
   const std::shared_ptr<Exchange> exchange_;
+  const ResponseHead head_;
   const Form form_;
   std::mutex mutex_;  // of all below, and of the exchange
   std::vector<RequestId> ids_;

@@ -12,7 +12,6 @@
 #include <boost/asio/write.hpp>
 
 #include "base/log.h"
-#include "server/http_error.h"
 
 namespace quire::server {
 

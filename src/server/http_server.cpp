@@ -28,24 +28,13 @@ constexpr std::chrono::milliseconds kAcceptPause{100};           // when the sys
 constexpr std::size_t kOtherDescriptors = 128;  // of the process, beside those of connections
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
-  ErrorCode error;
-  const auto check = [&] {
-    if (error) fail("cannot listen on {}:{}: {}", config.host, config.port, error.message());
-  };
-  const auto endpoints =
-      tcp::resolver(io).resolve(config.host, std::to_string(config.port), tcp::resolver::passive, error);
-  check();
-  const tcp::endpoint endpoint = *endpoints.begin();
-  tcp::acceptor acceptor(io);
-  acceptor.open(endpoint.protocol(), error);
-  check();
-  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  check();
-  acceptor.bind(endpoint, error);
-  check();
-  acceptor.listen(asio::socket_base::max_listen_connections, error);
-  check();
-  return acceptor;
+  try {
+    const auto endpoints =
+        tcp::resolver(io).resolve(config.host, std::to_string(config.port), tcp::resolver::passive);
+    return tcp::acceptor(io, *endpoints.begin());  // its address may be one that was used a moment ago
+  } catch (const boost::system::system_error& error) {
+    fail("cannot listen on {}:{}: {}", config.host, config.port, error.code().message());
+  }
 }
 
 // Raises the process's limit of open files where it must. Returns how many connections then have room.
@@ -92,11 +81,6 @@ asio::ssl::context tls_context(const HttpServerConfig& config) {
 }  // namespace
 
 std::string_view HttpRequest::path() const { return std::string_view(target).substr(0, target.find('?')); }
-
-std::string_view HttpRequest::query() const {
-  const std::size_t mark = target.find('?');
-  return mark == std::string::npos ? std::string_view() : std::string_view(target).substr(mark + 1);
-}
 
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {

@@ -26,7 +26,6 @@ struct HttpRequest {
   std::string remote;  // "ADDRESS:PORT" of the client
 
   std::string_view path() const;
-  std::string_view query() const;                                       // without the question mark
   std::optional<std::string_view> header(std::string_view name) const;  // the first; case is ignored
 };
 

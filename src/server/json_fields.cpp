@@ -127,6 +127,12 @@ const OrderedJson* JsonFields::find(std::string_view name) const {
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
+const OrderedJson& JsonFields::required(std::string_view name) const {
+  const OrderedJson* value = find(name);
+  if (value == nullptr) refuse(place_of(name), "{} is missing", place_of(name));
+  return *value;
+}
+
 bool JsonFields::asks(std::string_view name) const {
   const OrderedJson* value = find(name);
   if (value == nullptr) return false;
@@ -138,14 +144,12 @@ bool JsonFields::asks(std::string_view name) const {
 std::optional<std::int64_t> JsonFields::integer(std::string_view name, std::int64_t min,
                                                 std::int64_t max) const {
   const OrderedJson* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  return to_integer(*value, place_of(name), min, max);
+  return value == nullptr ? std::nullopt : std::optional(to_integer(*value, place_of(name), min, max));
 }
 
 std::optional<bool> JsonFields::boolean(std::string_view name) const {
   const OrderedJson* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  return to_bool(*value, place_of(name));
+  return value == nullptr ? std::nullopt : std::optional(to_bool(*value, place_of(name)));
 }
 
 const std::string* JsonFields::text(std::string_view name) const {
@@ -155,8 +159,7 @@ const std::string* JsonFields::text(std::string_view name) const {
 
 std::optional<JsonFields> JsonFields::object(std::string_view name) const {
   const OrderedJson* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  return JsonFields(*value, place_of(name));
+  return value == nullptr ? std::nullopt : std::optional(JsonFields(*value, place_of(name)));
 }
 
 void JsonFields::read(std::string_view name, float& value) const {

@@ -39,7 +39,8 @@ class JsonFields {
   explicit JsonFields(const OrderedJson& object, std::string place = {});
 
   std::string place_of(std::string_view name) const;
-  const OrderedJson* find(std::string_view name) const;  // null: absent
+  const OrderedJson* find(std::string_view name) const;      // null: absent
+  const OrderedJson& required(std::string_view name) const;  // ApiError where it is absent
   // Whether it is there and not null, false, "", [] or {}.
   bool asks(std::string_view name) const;
 

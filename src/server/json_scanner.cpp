@@ -1,19 +1,12 @@
 #include "server/json_scanner.h"
 
+#include "server/hex_digit.h"
 #include "tokenizer/unicode.h"
 
 namespace quire::server {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// -1 if it is no hexadecimal digit.
-int hex_digit(char c) {
-  if (is_digit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 }  // namespace
 

@@ -13,8 +13,7 @@ constexpr float kLowest = -9999;
 
 // Code points that begin in these bytes, so that those of a character in parts count once.
 std::int64_t count_characters(std::string_view bytes) {
-  return std::count_if(bytes.begin(), bytes.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::ssize(bytes) - std::count_if(bytes.begin(), bytes.end(), is_continuation);
 }
 
 std::string bytes_of(std::int32_t id, const TokenNames& names) {
@@ -45,7 +44,7 @@ OrderedJson chat_token(const TokenLogprob& token, const TokenNames& names) {
 std::string TokenNames::operator()(std::int32_t id) const {
   if (as_ids || tokenizer == nullptr) return format_text("token_id:{}", id);
   std::string bytes = tokenizer->token_bytes(id);
-  if (valid_utf8_prefix(bytes) == bytes.size()) return bytes;
+  if (is_valid_utf8(bytes)) return bytes;
   std::string name = "bytes:";
   for (const char byte : bytes) name += format_text("\\x{:02x}", static_cast<unsigned char>(byte));
   return name;

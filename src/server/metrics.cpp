@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "server/process_metrics.h"
-
 namespace quire::server {
 namespace {
 

@@ -7,31 +7,28 @@
 namespace quire::server {
 namespace {
 
-class PlainParser : public OutputParser {
+// Looks for reasoning first, then for calls in what is content; either parser may be null.
+class SplittingParser : public OutputParser {
  public:
-  OutputDelta parse(std::string_view new_text) override {
-    OutputDelta delta;
-    delta.content = new_text;
-    return delta;
-  }
-  OutputDelta finish() override { return {}; }
-};
-
-class ReasoningAndToolParser : public OutputParser {
- public:
-  ReasoningAndToolParser(std::unique_ptr<OutputParser> reasoning, std::unique_ptr<OutputParser> tools)
+  SplittingParser(std::unique_ptr<OutputParser> reasoning, std::unique_ptr<OutputParser> tools)
       : reasoning_(std::move(reasoning)), tools_(std::move(tools)) {}
 
-  OutputDelta parse(std::string_view new_text) override { return with_calls(reasoning_->parse(new_text)); }
+  OutputDelta parse(std::string_view new_text) override {
+    if (reasoning_) return with_calls(reasoning_->parse(new_text));
+    OutputDelta delta;
+    delta.content = new_text;
+    return with_calls(std::move(delta));
+  }
 
   OutputDelta finish() override {
-    OutputDelta delta = with_calls(reasoning_->finish());
-    delta.content += tools_->finish().content;  // a text's end begins no call
+    OutputDelta delta = with_calls(reasoning_ ? reasoning_->finish() : OutputDelta());
+    if (tools_) delta.content += tools_->finish().content;  // a text's end begins no call
     return delta;
   }
 
  private:
   OutputDelta with_calls(OutputDelta split) {
+    if (!tools_) return split;
     OutputDelta delta = tools_->parse(split.content);
     delta.reasoning = std::move(split.reasoning);
     return delta;
@@ -62,11 +59,7 @@ std::unique_ptr<OutputParser> make_output_parser(const OutputFormat& format, std
   std::unique_ptr<OutputParser> reasoning, tools;
   if (format.reasoning) reasoning = make_reasoning_parser(*format.reasoning, prompt);
   if (format.tool_calls) tools = make_tool_parser(*format.tool_calls, std::move(options));
-  if (reasoning && tools) {
-    return std::make_unique<ReasoningAndToolParser>(std::move(reasoning), std::move(tools));
-  }
-  if (reasoning) return reasoning;
-  return tools ? std::move(tools) : std::make_unique<PlainParser>();
+  return std::make_unique<SplittingParser>(std::move(reasoning), std::move(tools));
 }
 
 OutputFormatGuess guess_output_format(std::string_view chat_template) {

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "server/host_names.h"
-#include "server/http_error.h"
 
 namespace quire::server {
 

@@ -1,5 +1,7 @@
 #include "server/text_requests.h"
 
+#include <openssl/evp.h>
+
 #include <bit>
 #include <limits>
 #include <string_view>
@@ -9,39 +11,19 @@
 namespace quire::server {
 namespace {
 
-void read_model_name(const JsonFields& fields, const ServedModel& model, std::string& name) {
-  if (const std::string* given = fields.text("model")) name = *given;
-  check_model_name(name, model);
-  if (name.empty() && !model.names.empty()) name = model.names.front();
-}
-
 const Tokenizer& tokenizer_of(const ServedModel& model) {
   if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
   return *model.sampling.tokenizer;
 }
 
-std::string to_base64(std::string_view bytes) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k)
-      group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
-    for (int k = 3; k >= 0; --k) text += kDigits[group >> (6 * k) & 63U];
-  }
-  for (std::size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) text[text.size() - 1 - i] = '=';
+// Of the values' bytes, little-endian as this machine's.
+std::string to_base64(const std::vector<float>& values) {
+  static_assert(std::endian::native == std::endian::little);
+  const std::size_t bytes = values.size() * sizeof(float);
+  std::string text((bytes + 2) / 3 * 4, '\0');  // behind which the library writes a zero, too
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                  reinterpret_cast<const unsigned char*>(values.data()), static_cast<int>(bytes));
   return text;
-}
-
-std::string little_endian(const std::vector<float>& values) {
-  std::string bytes;
-  bytes.reserve(values.size() * sizeof(float));
-  for (const float value : values) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(bits >> shift & 0xFFU);
-  }
-  return bytes;
 }
 
 OrderedJson model_json(const std::string& id, const ServedModel& model, std::int64_t created) {
@@ -63,8 +45,7 @@ TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedMode
                                        ContentFormat format) {
   const JsonFields fields(body);
   TokenizeRequest request;
-  std::string name;
-  read_model_name(fields, model, name);
+  read_model_name(fields, model);
   refuse_token_details(fields);
   fields.read("return_token_strs", request.return_token_strs);
   if (const std::string* prompt = fields.text("prompt")) {
@@ -95,11 +76,8 @@ OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<Toke
 
 std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
-  std::string name;
-  read_model_name(fields, model, name);
-  const OrderedJson* tokens = fields.find("tokens");
-  if (tokens == nullptr) refuse("tokens", "tokens is missing");
-  return to_token_ids(*tokens, "tokens", model.sampling.vocab_size);
+  read_model_name(fields, model);
+  return to_token_ids(fields.required("tokens"), "tokens", model.sampling.vocab_size);
 }
 
 OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model) {
@@ -109,7 +87,7 @@ OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedMode
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
   EmbeddingsRequest request;
-  read_model_name(fields, model, request.model);
+  request.model = read_model_name(fields, model);
   refuse_unsupported(fields, {"dimensions"});
   check_value(fields, "embed_dtype", {"float32"});
   check_value(fields, "endianness", {"native", "little"});
@@ -118,11 +96,10 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
     if (!fields.boolean(name).value_or(true)) refuse(name, "{}: false is not supported", name);
   check_value(fields, "encoding_format", {"float", "base64"});
   if (const std::string* format = fields.text("encoding_format")) request.base64 = *format == "base64";
-  const OrderedJson* input = fields.find("input");
-  if (input == nullptr) refuse("input", "input is missing");
+  const OrderedJson& input = fields.required("input");
   const auto kept = fields.integer("truncate_prompt_tokens", -1, std::numeric_limits<int>::max());
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
-  std::vector<Prompt> inputs = to_prompts(*input, "input", model);
+  std::vector<Prompt> inputs = to_prompts(input, "input", model);
   request.inputs = tokenize_prompts(inputs, add_special_tokens, model);
   const std::int64_t max = model.max_model_len;
   for (std::vector<TokenId>& tokens : request.inputs) {
@@ -151,10 +128,7 @@ OrderedJson embeddings_body(const std::string& id, std::int64_t created, const E
     OrderedJson entry;
     entry["index"] = i;
     entry["object"] = "embedding";
-    if (request.base64)
-      entry["embedding"] = to_base64(little_endian(embeddings[i]));
-    else
-      entry["embedding"] = embeddings[i];
+    entry["embedding"] = request.base64 ? OrderedJson(to_base64(embeddings[i])) : OrderedJson(embeddings[i]);
     data.push_back(std::move(entry));
   }
   OrderedJson body;

@@ -1,6 +1,7 @@
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <map>
 
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
@@ -12,9 +13,7 @@ constexpr std::size_t kMaxContentBytes = 256;  // bounds the steps at each place
 
 // The last character of a text that is valid UTF-8 and not empty.
 Utf8Step last_character(std::string_view text) {
-  std::size_t position = text.size() - 1;
-  while ((static_cast<unsigned char>(text[position]) & 0xC0) == 0x80) --position;
-  return read_utf8(text, position);
+  return read_utf8(text, character_begin(text, text.size() - 1));
 }
 
 bool stands_alone(std::string_view text, const TextRange& range) {
@@ -93,39 +92,26 @@ TrustRuns TrustRuns::slice(const TextRange& range) const {
   return part;
 }
 
-void AddedTokenMatcher::add(const AddedToken& token) {
-  if (token.form.empty()) return;
-  first_bytes_[static_cast<unsigned char>(token.form.front())] = true;
-  std::uint32_t node = kRoot;
-  for (const char byte : token.form) {
-    const std::uint64_t edge = std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-    const auto [entry, added] = edges_.try_emplace(edge, static_cast<std::uint32_t>(found_at_.size()));
-    if (added) found_at_.push_back(kNone);
-    node = entry->second;
+AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : tokens_(std::move(tokens)) {
+  std::map<std::string_view, std::int32_t> forms;
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const std::string& form = tokens_[i]->form;
+    if (form.empty()) continue;
+    first_bytes_[static_cast<unsigned char>(form.front())] = true;
+    forms.emplace(form, static_cast<std::int32_t>(i));
   }
-  if (found_at_[node] != kNone) return;
-  found_at_[node] = static_cast<std::uint32_t>(found_.size());
-  found_.push_back({token.id, token.single_word, token.lstrip, token.rstrip, token.special});
-}
-
-std::uint32_t AddedTokenMatcher::step(std::uint32_t node, char byte) const {
-  const auto edge = edges_.find(std::uint64_t{node} << 8 | static_cast<unsigned char>(byte));
-  return edge == edges_.end() ? kNone : edge->second;
+  trie_ = ByteTrie({forms.begin(), forms.end()});
 }
 
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::string_view text,
                                                                       std::size_t position,
                                                                       const TrustRuns& trust) const {
   std::optional<Match> longest;
-  std::uint32_t node = kRoot;
-  for (std::size_t end = position; end < text.size();) {
-    node = step(node, text[end++]);
-    if (node == kNone) break;
-    if (found_at_[node] == kNone) continue;
-    const Found& token = found_[found_at_[node]];
-    const TextRange range{position, end};
-    if (!token.special || trust.covers(range)) longest = {range, &token};
-  }
+  trie_.find_prefixes(text.substr(position), [&](std::size_t length, std::int32_t index) {
+    const TextRange range{position, position + length};
+    const AddedToken* const token = tokens_[index];
+    if (!token->special || trust.covers(range)) longest = {range, token};
+  });
   return longest;
 }
 

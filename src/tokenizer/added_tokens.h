@@ -1,13 +1,12 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "tokenizer/byte_trie.h"
 #include "tokenizer/json_view.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/token_id.h"
@@ -57,33 +56,27 @@ struct Segment {
 // from any thread.
 class AddedTokenMatcher {
  public:
-  // Looks for the token's form from now on. An empty one is never found; of several tokens with one form the
-  // first counts.
-  void add(const AddedToken& token);
-  bool empty() const { return found_.empty(); }
+  AddedTokenMatcher() = default;  // finds none
+  // Looks for the tokens' forms; they outlive it. An empty one is never found; of several tokens with one
+  // form the first counts.
+  explicit AddedTokenMatcher(std::vector<const AddedToken*> tokens);
+  bool empty() const { return tokens_.empty(); }
 
   // The parts of `text`, which is valid UTF-8, in order. A special token that trust does not cover whole is
   // plain text.
   std::vector<Segment> split(std::string_view text, const TrustRuns& trust) const;
 
  private:
-  static constexpr std::uint32_t kRoot = 0, kNone = UINT32_MAX;
-  struct Found {
-    TokenId id;
-    bool single_word, lstrip, rstrip, special;
-  };
   struct Match {
     TextRange range;
-    const Found* token;
+    const AddedToken* token;
   };
 
-  std::uint32_t step(std::uint32_t node, char byte) const;
   std::optional<Match> longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
 
-  std::vector<Found> found_;
-  std::vector<std::uint32_t> found_at_ = {kNone};           // by node of the trie; kNone: no token ends there
-  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // (node, byte) to node
-  std::array<bool, 256> first_bytes_{};                     // of any token
+  std::vector<const AddedToken*> tokens_;
+  ByteTrie trie_{{}};                    // of their forms, with their indices
+  std::array<bool, 256> first_bytes_{};  // of any token
 };
 
 }  // namespace quire

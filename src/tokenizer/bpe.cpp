@@ -48,8 +48,7 @@ void Bpe::make_cutter() {
   cutter_.emplace();
   for (TokenId id = 0; id < vocabulary().size(); ++id) {
     const auto text = vocabulary().text(id);
-    if (!text || text->empty() || is_reserved(id)) continue;
-    if (read_utf8(*text, 0).length == text->size()) cutter_->add_character(*text);
+    if (text && is_character(*text) && !is_reserved(id)) cutter_->add_character(*text);
   }
   for (const Merge& merge : merges_) {
     if (merge.left != -1) cutter_->add_token(*vocabulary().text(merge.result));

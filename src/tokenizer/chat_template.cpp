@@ -3,9 +3,8 @@
 #include <limits>
 
 #include "base/error.h"
+#include "tokenizer/jinja_ast.h"
 #include "tokenizer/jinja_builtins.h"
-#include "tokenizer/jinja_interpreter.h"
-#include "tokenizer/jinja_parser.h"
 #include "tokenizer/jinja_unicode.h"
 
 namespace quire {
@@ -15,7 +14,7 @@ using jinja::Runtime;
 using jinja::Value;
 
 Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
-  if (!jinja::is_utf8(text)) fail("the context of a chat template holds a string that is no valid UTF-8");
+  if (!is_valid_utf8(text)) fail("the context of a chat template holds a string that is no valid UTF-8");
   return runtime.make(text, trusted);
 }
 
@@ -148,24 +147,20 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   if (!config.is_object()) fail("{}: must be a JSON object", config_path.string());
   const OrderedJson tokens = special_tokens_of(config);
 
-  if (std::filesystem::exists(jinja_path)) {
-    const std::string source = read_text_file(jinja_path, limits.max_source_bytes);
-    return CheckpointChatTemplate{ChatTemplate::compile(source, jinja_path.string(), limits), std::nullopt,
-                                  tokens};
-  }
+  const auto compiled = [&](const std::string& source, const std::string& where) {
+    return CheckpointChatTemplate{ChatTemplate::compile(source, where, limits), std::nullopt, tokens};
+  };
+  if (std::filesystem::exists(jinja_path))
+    return compiled(read_text_file(jinja_path, limits.max_source_bytes), jinja_path.string());
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   const std::string where = config_path.string() + ": chat_template";
-  if (found->is_string()) {
-    return CheckpointChatTemplate{ChatTemplate::compile(found->get<std::string>(), where, limits),
-                                  std::nullopt, tokens};
-  }
+  if (found->is_string()) return compiled(found->get<std::string>(), where);
   if (!found->is_array()) fail("{} must be a string or a list of named templates", where);
   const std::string standard = named_template(*found, "default", where);
   const std::string tool_use = named_template(*found, "tool_use", where);
   if (standard.empty()) fail("{} has no template named 'default'", where);
-  CheckpointChatTemplate result{ChatTemplate::compile(standard, where + " 'default'", limits), std::nullopt,
-                                tokens};
+  CheckpointChatTemplate result = compiled(standard, where + " 'default'");
   if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'", limits);
   return result;
 }

@@ -33,7 +33,7 @@ void ByteRuns::push(std::string token, Tokens& out) {
 
 void ByteRuns::finish(Tokens& out) {
   if (run.empty()) return;
-  if (valid_utf8_prefix(run) == run.size()) {
+  if (is_valid_utf8(run)) {
     out.push_back(run);
   } else {
     out.insert(out.end(), run.size(), "\uFFFD");
@@ -86,12 +86,6 @@ void WordEnds::finish(Tokens& out) {
 
 }  // namespace decoding
 
-Decoder Decoder::from_json(const JsonView& config) {
-  Decoder decoder;
-  decoder.add_steps(config);
-  return decoder;
-}
-
 void Decoder::add_steps(const JsonView& config) {
   const std::string& type = config.at("type").as_string();
   const auto refuse_joined = [&] {
@@ -131,10 +125,7 @@ void Decoder::add_steps(const JsonView& config) {
 }
 
 void Decoder::add_strip(const JsonView& config) {
-  const JsonView content = config.at("content");
-  const std::string& character = content.as_string();
-  if (character.empty() || read_utf8(character, 0).length != character.size())
-    fail("{}: must be one character, is {}", content.where(), in_quotes(character));
+  const std::string& character = one_character(config.at("content"));
   const auto count = [&](const char* key) {
     return static_cast<std::size_t>(config.at(key).as_int(0, INT32_MAX));
   };

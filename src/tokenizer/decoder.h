@@ -82,7 +82,8 @@ using Step = std::variant<ByteLevel, ByteRuns, Replace, Strip, MetaspaceToSpace,
 // The decoder of a file. Immutable, usable from any thread.
 class Decoder {
  public:
-  static Decoder from_json(const JsonView& config);
+  Decoder() = default;
+  explicit Decoder(const JsonView& config) { add_steps(config); }
 
   // The bytes of a token within a text; characters may be split between tokens.
   std::string bytes(std::string_view token) const;

@@ -2,7 +2,9 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -163,5 +165,13 @@ struct Template {
   std::deque<Text> literals;       // what the string literals point to
   Body body;
 };
+
+// Error names `where` and the line: syntax, an unknown statement, filter or test, or a source beyond the
+// limits.
+Template parse_template(std::string_view source, std::string_view where, const Limits& limits);
+
+// Runs a template. `variables`, by NameId, are what the context and the globals define. An Error names the
+// template and the line, except for one that the template raised itself.
+Text run_template(const Template& source, Runtime& runtime, std::vector<std::optional<Value>> variables);
 
 }  // namespace quire::jinja

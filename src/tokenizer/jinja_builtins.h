@@ -20,6 +20,9 @@ Native find_global(std::string_view name);
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name);
 Value get_item(Runtime& runtime, const Value& object, const Value& key);
 
+// The items of a dict as tuples of a key and a value.
+std::vector<Value> pairs_of(Runtime& runtime, const Dict& dict);
+
 // The methods of strings and of loops; null if there is none of that name.
 Native find_text_method(std::string_view name);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
+#include <initializer_list>
 
 #include "tokenizer/jinja_builtins.h"
 
@@ -25,25 +25,29 @@ std::size_t height_of(const ArgumentExprs& arguments) {
   return height;
 }
 
-std::optional<CompareOp> compare_op(const Token& token) {
-  static constexpr std::pair<std::string_view, CompareOp> kOps[] = {
-      {"==", CompareOp::kEqual},     {"!=", CompareOp::kNotEqual}, {"<", CompareOp::kLess},
-      {"<=", CompareOp::kLessEqual}, {">", CompareOp::kGreater},   {">=", CompareOp::kGreaterEqual}};
-  for (const auto& [symbol, op] : kOps) {
-    if (token.is_operator(symbol)) return op;
-  }
-  return std::nullopt;
-}
+// The operators of one rank.
+template <typename Op>
+using Operator = std::pair<std::string_view, Op>;
+constexpr Operator<bool> kOr[] = {{"or", false}};
+constexpr Operator<bool> kAnd[] = {{"and", true}};
+constexpr Operator<CompareOp> kComparisons[] = {{"==", CompareOp::kEqual},  {"!=", CompareOp::kNotEqual},
+                                                {"<", CompareOp::kLess},    {"<=", CompareOp::kLessEqual},
+                                                {">", CompareOp::kGreater}, {">=", CompareOp::kGreaterEqual},
+                                                {"in", CompareOp::kIn}};
+constexpr Operator<BinaryOp> kSums[] = {{"+", BinaryOp::kAdd}, {"-", BinaryOp::kSubtract}};
+constexpr Operator<BinaryOp> kProducts[] = {{"*", BinaryOp::kMultiply},
+                                            {"/", BinaryOp::kDivide},
+                                            {"//", BinaryOp::kFloorDivide},
+                                            {"%", BinaryOp::kModulo}};
+constexpr Operator<BinaryOp> kPowers[] = {{"**", BinaryOp::kPower}};
 
-std::optional<BinaryOp> product_op(const Token& token) {
-  static constexpr std::pair<std::string_view, BinaryOp> kOps[] = {{"*", BinaryOp::kMultiply},
-                                                                   {"/", BinaryOp::kDivide},
-                                                                   {"//", BinaryOp::kFloorDivide},
-                                                                   {"%", BinaryOp::kModulo}};
-  for (const auto& [symbol, op] : kOps) {
-    if (token.is_operator(symbol)) return op;
+// Null if the token is none of the operators.
+template <typename Op, std::size_t N>
+const Op* find_operator(const Token& token, const Operator<Op> (&operators)[N]) {
+  for (const auto& [text, op] : operators) {
+    if (token.is_operator(text) || token.is_name(text)) return &op;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace
@@ -56,6 +60,18 @@ void ExpressionParser::expect(TokenKind kind, std::string_view what) {
 void ExpressionParser::expect_operator(std::string_view symbol) {
   if (!current().is_operator(symbol)) refuse("expected '{}', found '{}'", symbol, current().text);
   take();
+}
+
+bool ExpressionParser::accept_operator(std::string_view symbol) {
+  const bool found = current().is_operator(symbol);
+  if (found) take();
+  return found;
+}
+
+bool ExpressionParser::accept_name(std::string_view name) {
+  const bool found = current().is_name(name);
+  if (found) take();
+  return found;
 }
 
 std::string ExpressionParser::take_name(std::string_view what) {
@@ -85,8 +101,7 @@ ExprPtr ExpressionParser::parse_tuple(bool conditional, bool in_parentheses) {
   };
   while (!at_end()) {
     items.push_back(conditional ? parse_conditional() : parse_or());
-    if (!current().is_operator(",")) break;
-    take();
+    if (!accept_operator(",")) break;
     is_tuple = true;
   }
   if (!is_tuple && !items.empty()) return std::move(items[0]);
@@ -100,15 +115,11 @@ ExprPtr ExpressionParser::parse_conditional() {
   const int line = current().line;
   const std::size_t before = conditional_;
   ExprPtr then = parse_or();
-  while (current().is_name("if")) {
-    take();
+  while (accept_name("if")) {
     conditional_ = before + 1;
     ExprPtr test = parse_or();
     ExprPtr otherwise;
-    if (current().is_name("else")) {
-      take();
-      otherwise = parse_conditional();
-    }
+    if (accept_name("else")) otherwise = parse_conditional();
     conditional_ = before;
     const std::initializer_list<const Expr*> children = {test.get(), then.get(), otherwise.get()};
     then = make(line, Conditional{std::move(test), std::move(then), std::move(otherwise)}, children);
@@ -116,28 +127,26 @@ ExprPtr ExpressionParser::parse_conditional() {
   return then;
 }
 
-ExprPtr ExpressionParser::parse_or() {
+// Operands with operators of one rank between, grouped from the left.
+template <typename Node, typename Operators, typename Parse>
+ExprPtr ExpressionParser::parse_chain(const Operators& operators, const Parse& parse_operand) {
   const int line = current().line;
-  ExprPtr left = parse_and();
-  while (current().is_name("or")) {
+  ExprPtr left = parse_operand();
+  while (const auto* op = find_operator(current(), operators)) {
     take();
-    ExprPtr right = parse_and();
+    ExprPtr right = parse_operand();
     const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Logical{false, std::move(left), std::move(right)}, children);
+    left = make(line, Node{*op, std::move(left), std::move(right)}, children);
   }
   return left;
 }
 
+ExprPtr ExpressionParser::parse_or() {
+  return parse_chain<Logical>(kOr, [this] { return parse_and(); });
+}
+
 ExprPtr ExpressionParser::parse_and() {
-  const int line = current().line;
-  ExprPtr left = parse_not();
-  while (current().is_name("and")) {
-    take();
-    ExprPtr right = parse_not();
-    const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Logical{true, std::move(left), std::move(right)}, children);
-  }
-  return left;
+  return parse_chain<Logical>(kAnd, [this] { return parse_not(); });
 }
 
 ExprPtr ExpressionParser::parse_not() {
@@ -155,68 +164,38 @@ ExprPtr ExpressionParser::parse_compare() {
   std::vector<std::pair<CompareOp, ExprPtr>> rest;
   std::size_t height = first->height;
   while (true) {
-    std::optional<CompareOp> op = compare_op(current());
-    if (!op && current().is_name("in")) op = CompareOp::kIn;
-    if (!op && current().is_name("not") && following().is_name("in")) {
-      take();
-      op = CompareOp::kNotIn;
-    }
-    if (!op) break;
+    const bool negated = current().is_name("not") && following().is_name("in");
+    if (negated) take();
+    const CompareOp* op = find_operator(current(), kComparisons);
+    if (op == nullptr) break;
     take();
-    rest.emplace_back(*op, parse_sum());
+    rest.emplace_back(negated ? CompareOp::kNotIn : *op, parse_sum());
     height = std::max(height, rest.back().second->height);
   }
   return rest.empty() ? std::move(first) : finish(line, Compare{std::move(first), std::move(rest)}, height);
 }
 
 ExprPtr ExpressionParser::parse_sum() {
-  const int line = current().line;
-  ExprPtr left = parse_concat();
-  while (current().is_operator("+") || current().is_operator("-")) {
-    const BinaryOp op = take().text == "+" ? BinaryOp::kAdd : BinaryOp::kSubtract;
-    ExprPtr right = parse_concat();
-    const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Binary{op, std::move(left), std::move(right)}, children);
-  }
-  return left;
+  return parse_chain<Binary>(kSums, [this] { return parse_concat(); });
 }
 
 ExprPtr ExpressionParser::parse_concat() {
   const int line = current().line;
   std::vector<ExprPtr> parts;
   parts.push_back(parse_product());
-  while (current().is_operator("~")) {
-    take();
-    parts.push_back(parse_product());
-  }
+  while (accept_operator("~")) parts.push_back(parse_product());
   if (parts.size() == 1) return std::move(parts[0]);
   const std::size_t height = height_of(parts);
   return finish(line, Concat{std::move(parts)}, height);
 }
 
 ExprPtr ExpressionParser::parse_product() {
-  const int line = current().line;
-  ExprPtr left = parse_power();
-  while (const std::optional<BinaryOp> op = product_op(current())) {
-    take();
-    ExprPtr right = parse_power();
-    const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Binary{*op, std::move(left), std::move(right)}, children);
-  }
-  return left;
+  return parse_chain<Binary>(kProducts, [this] { return parse_power(); });
 }
 
 // From the left, unlike Python's: Jinja reads 2 ** 3 ** 2 as (2 ** 3) ** 2, and -2 ** 2 as (-2) ** 2.
 ExprPtr ExpressionParser::parse_power() {
-  const int line = current().line;
-  ExprPtr left = parse_unary(true);
-  while (current().is_operator("**")) {
-    take();
-    ExprPtr right = parse_unary(true);
-    const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Binary{BinaryOp::kPower, std::move(left), std::move(right)}, children);
-  }
-  return left;
+  return parse_chain<Binary>(kPowers, [this] { return parse_unary(true); });
 }
 
 ExprPtr ExpressionParser::parse_unary(bool with_filters) {
@@ -258,8 +237,7 @@ ExprPtr ExpressionParser::parse_primary() {
   }
   if (current().is_operator("[")) return parse_list();
   if (current().is_operator("{")) return parse_dict();
-  if (!current().is_operator("(")) refuse("expected an expression, found '{}'", current().text);
-  take();
+  if (!accept_operator("(")) refuse("expected an expression, found '{}'", current().text);
   ExprPtr inner = parse_tuple(true, true);
   expect_operator(")");
   return inner;
@@ -275,29 +253,31 @@ ExprPtr ExpressionParser::parse_strings() {
 
 ExprPtr ExpressionParser::parse_number() {
   const Token& token = take();
-  const char* begin = token.text.data();
-  const char* end = begin + token.text.size();
-  if (token.kind == TokenKind::kFloat) {
-    double number = 0;
-    if (std::from_chars(begin, end, number).ec != std::errc{})
+  const auto literal = [&](auto number) {
+    const char* const begin = token.text.data();
+    if (std::from_chars(begin, begin + token.text.size(), number).ec != std::errc{})
       refuse("the number {} is out of range", token.text);
     return make(token.line, Literal{{number}}, {});
+  };
+  return token.kind == TokenKind::kFloat ? literal(0.0) : literal(std::int64_t{0});
+}
+
+// What stands up to `close`, which is taken, with commas between; a comma may come last.
+template <typename Parse>
+void ExpressionParser::parse_separated(std::string_view close, const Parse& parse_item) {
+  for (bool first = true; !accept_operator(close); first = false) {
+    if (!first) {
+      expect_operator(",");
+      if (accept_operator(close)) return;
+    }
+    parse_item();
   }
-  std::int64_t number = 0;
-  if (std::from_chars(begin, end, number).ec != std::errc{})
-    refuse("the number {} is out of range", token.text);
-  return make(token.line, Literal{{number}}, {});
 }
 
 ExprPtr ExpressionParser::parse_list() {
   const int line = take().line;
   std::vector<ExprPtr> items;
-  while (!current().is_operator("]")) {
-    if (!items.empty()) expect_operator(",");
-    if (current().is_operator("]")) break;
-    items.push_back(parse_expression());
-  }
-  take();
+  parse_separated("]", [&] { items.push_back(parse_expression()); });
   const std::size_t height = height_of(items);
   return finish(line, ListLiteral{std::move(items), ListKind::kList}, height);
 }
@@ -306,24 +286,20 @@ ExprPtr ExpressionParser::parse_dict() {
   const int line = take().line;
   std::vector<std::pair<ExprPtr, ExprPtr>> items;
   std::size_t height = 0;
-  while (!current().is_operator("}")) {
-    if (!items.empty()) expect_operator(",");
-    if (current().is_operator("}")) break;
+  parse_separated("}", [&] {
     ExprPtr key = parse_expression();
     expect_operator(":");
     ExprPtr value = parse_expression();
     height = std::max({height, key->height, value->height});
     items.emplace_back(std::move(key), std::move(value));
-  }
-  take();
+  });
   return finish(line, DictLiteral{std::move(items)}, height);
 }
 
 ExprPtr ExpressionParser::parse_postfix(ExprPtr node) {
   while (true) {
     const int line = current().line;
-    if (current().is_operator(".")) {
-      take();
+    if (accept_operator(".")) {
       const Expr* child = node.get();
       if (current().kind == TokenKind::kInteger) {
         ExprPtr index = parse_number();
@@ -331,8 +307,7 @@ ExprPtr ExpressionParser::parse_postfix(ExprPtr node) {
       } else {
         node = make(line, Attribute{std::move(node), take_name("an attribute")}, {child});
       }
-    } else if (current().is_operator("[")) {
-      take();
+    } else if (accept_operator("[")) {
       node = parse_subscript(std::move(node), line);
     } else if (current().is_operator("(")) {
       node = parse_call(std::move(node));
@@ -345,9 +320,8 @@ ExprPtr ExpressionParser::parse_postfix(ExprPtr node) {
 ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
   ExprPtr parts[3];  // start, stop, step
   std::size_t colons = 0;
-  while (!current().is_operator("]")) {
-    if (current().is_operator(":") && colons < 2) {
-      take();
+  while (!accept_operator("]")) {
+    if (colons < 2 && accept_operator(":")) {
       ++colons;
     } else if (parts[colons] == nullptr) {
       parts[colons] = parse_expression();
@@ -355,7 +329,6 @@ ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
       refuse("expected ']', found '{}'", current().text);
     }
   }
-  take();
   const std::initializer_list<const Expr*> children = {object.get(), parts[0].get(), parts[1].get(),
                                                        parts[2].get()};
   if (colons > 0) {
@@ -395,8 +368,7 @@ ExprPtr ExpressionParser::parse_filters(ExprPtr input, bool first_bare) {
 
 ExprPtr ExpressionParser::parse_test(ExprPtr input) {
   const int line = take().line;
-  const bool negated = current().is_name("not");
-  if (negated) take();
+  const bool negated = accept_name("not");
   std::string name = take_dotted_name("a test");
   ArgumentExprs arguments;
   const Token& next = current();
@@ -436,9 +408,7 @@ ExprPtr ExpressionParser::parse_call(ExprPtr callee) {
 ArgumentExprs ExpressionParser::parse_arguments() {
   expect_operator("(");
   ArgumentExprs arguments;
-  for (bool first = true; !current().is_operator(")"); first = false) {
-    if (!first) expect_operator(",");
-    if (current().is_operator(")")) break;
+  parse_separated(")", [&] {
     if (current().is_operator("*") || current().is_operator("**")) {
       refuse("arguments spread with '{}' are not supported", current().text);
     }
@@ -455,17 +425,13 @@ ArgumentExprs ExpressionParser::parse_arguments() {
       if (!arguments.named.empty()) refuse("a positional argument follows a named one");
       arguments.positional.push_back(parse_expression());
     }
-  }
-  take();
+  });
   return arguments;
 }
 
 std::string ExpressionParser::take_dotted_name(std::string_view what) {
   std::string name = take_name(what);
-  while (current().is_operator(".")) {
-    take();
-    name += "." + take_name(what);
-  }
+  while (accept_operator(".")) name += "." + take_name(what);
   return name;
 }
 

@@ -28,6 +28,9 @@ class ExpressionParser {
   const Token& take() { return at_ + 1 < tokens_.size() ? tokens_[at_++] : tokens_[at_]; }  // never past kEnd
   void expect(TokenKind kind, std::string_view what);
   void expect_operator(std::string_view symbol);
+  // Take the current token if it is that one.
+  bool accept_operator(std::string_view symbol);
+  bool accept_name(std::string_view name);
   std::string take_name(std::string_view what);
 
   NameId intern(const std::string& name);
@@ -93,6 +96,10 @@ class ExpressionParser {
  private:
   void check_height(std::size_t height_below) const;
   ExprPtr parse_conditional();
+  template <typename Node, typename Operators, typename Parse>
+  ExprPtr parse_chain(const Operators& operators, const Parse& parse_operand);
+  template <typename Parse>
+  void parse_separated(std::string_view close, const Parse& parse_item);
   ExprPtr parse_or();
   ExprPtr parse_and();
   ExprPtr parse_not();

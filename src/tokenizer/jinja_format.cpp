@@ -105,22 +105,24 @@ class Printer {
   }
 
   void repr_items(std::string_view open, const std::vector<Value>& items, std::string_view close) {
-    structure(open);
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) structure(", ");
-      repr(items[i]);
-    }
-    structure(close);
+    repr_all(open, items, close, [&](const Value& item) { repr(item); });
   }
 
   void repr_pairs(std::string_view open, const std::vector<std::pair<Value, Value>>& items,
                   std::string_view close) {
+    repr_all(open, items, close, [&](const auto& item) {
+      repr(item.first);
+      structure(": ");
+      repr(item.second);
+    });
+  }
+
+  template <typename Items, typename Print>
+  void repr_all(std::string_view open, const Items& items, std::string_view close, const Print& print) {
     structure(open);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (i > 0) structure(", ");
-      repr(items[i].first);
-      structure(": ");
-      repr(items[i].second);
+      print(items[i]);
     }
     structure(close);
   }
@@ -140,7 +142,7 @@ class JsonWriter {
       write_text(*text);
     } else if (const List* list = value.list();
                list != nullptr && (list->kind == ListKind::kList || list->kind == ListKind::kTuple)) {
-      write_list(list->items);
+      write_all("[]", list->items, [&](const Value& item) { write(item); });
     } else if (const Dict* dict = value.dict()) {
       write_dict(dict->items);
     } else {
@@ -197,40 +199,34 @@ class JsonWriter {
     out_.append(line, kStructure);
   }
 
-  void write_list(const std::vector<Value>& items) {
-    if (items.empty()) return out_.append("[]", kStructure);
-    out_.append("[", kStructure);
+  // The items between the two brackets, each on a line of its own where there is an indent.
+  template <typename Items, typename Write>
+  void write_all(std::string_view brackets, const Items& items, const Write& write_item) {
+    if (items.empty()) return out_.append(brackets, kStructure);
+    out_.append(brackets.substr(0, 1), kStructure);
     ++level_;
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (i > 0) separator(style_.item_separator);
       line_break();
-      write(items[i]);
+      write_item(items[i]);
     }
     --level_;
     line_break();
-    out_.append("]", kStructure);
+    out_.append(brackets.substr(1), kStructure);
   }
 
   void write_dict(const std::vector<std::pair<Value, Value>>& items) {
-    if (items.empty()) return out_.append("{}", kStructure);
-    out_.append("{", kStructure);
-    ++level_;
     std::vector<const std::pair<Value, Value>*> order;
     for (const auto& item : items) order.push_back(&item);
     if (style_.sort_keys) {
       std::stable_sort(order.begin(), order.end(),
                        [&](const auto* a, const auto* b) { return less(runtime_, a->first, b->first); });
     }
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      if (i > 0) separator(style_.item_separator);
-      line_break();
-      write_key(order[i]->first);
+    write_all("{}", order, [&](const auto* item) {
+      write_key(item->first);
       separator(style_.key_separator);
-      write(order[i]->second);
-    }
-    --level_;
-    line_break();
-    out_.append("}", kStructure);
+      write(item->second);
+    });
   }
 
   void write_key(const Value& key) {
@@ -254,33 +250,11 @@ class JsonWriter {
 
 }  // namespace
 
+// The library takes an exponent where Python does, below 1e-4 and from 1e16 on.
 std::string float_repr(double number) {
   if (std::isnan(number)) return "nan";
-  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  char buffer[32];
-  const char* end = std::to_chars(buffer, buffer + sizeof buffer, number, std::chars_format::scientific).ptr;
-  std::string_view shortest(buffer, static_cast<std::size_t>(end - buffer));
-  std::string sign;
-  if (shortest.front() == '-') {
-    sign = "-";
-    shortest.remove_prefix(1);
-  }
-  const std::size_t e = shortest.find('e');
-  int exponent = 0;
-  const std::size_t exponent_at = e + (shortest[e + 1] == '+' ? 2 : 1);
-  std::from_chars(shortest.data() + exponent_at, shortest.data() + shortest.size(), exponent);
-  std::string digits(1, shortest[0]);
-  if (e > 1) digits += shortest.substr(2, e - 2);
-
-  // Python writes an exponent below 1e-4 and from 1e16 on.
-  if (exponent < -4 || exponent >= 16) {
-    if (digits.size() > 1) digits.insert(1, ".");
-    return format_text("{}{}e{}{:02}", sign, digits, exponent < 0 ? '-' : '+', std::abs(exponent));
-  }
-  if (exponent < 0) return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
-  const std::size_t point = static_cast<std::size_t>(exponent) + 1;
-  if (digits.size() <= point) return sign + digits + std::string(point - digits.size(), '0') + ".0";
-  return sign + digits.insert(point, ".");
+  std::string text = format_text("{}", number);
+  return text.find_first_of(".ei") == text.npos ? text + ".0" : text;  // "1e+16" and "inf" stay
 }
 
 Text to_text(Runtime& runtime, const Value& value) {

@@ -1,9 +1,9 @@
-#include "tokenizer/jinja_interpreter.h"
-
+// Runs templates.
 #include <algorithm>
 #include <deque>
 
 #include "base/error.h"
+#include "tokenizer/jinja_ast.h"
 #include "tokenizer/jinja_builtins.h"
 #include "tokenizer/jinja_format.h"
 #include "tokenizer/jinja_operators.h"
@@ -20,6 +20,17 @@ struct Scope {
 namespace {
 
 enum class Flow { kNext, kBreak, kContinue };
+
+// Sets what has that name, or adds it.
+template <typename Pairs, typename Name>
+void set_named(Pairs& pairs, const Name& name, const Value& value) {
+  for (auto& [known, slot] : pairs) {
+    if (known != name) continue;
+    slot = value;
+    return;
+  }
+  pairs.emplace_back(name, value);
+}
 
 class Interpreter {
  public:
@@ -58,13 +69,7 @@ class Interpreter {
       return;
     }
     runtime_.charge(scope_->variables.size() * 4);
-    for (auto& [name, slot] : scope_->variables) {
-      if (name == id) {
-        slot = value;
-        return;
-      }
-    }
-    scope_->variables.emplace_back(id, value);
+    set_named(scope_->variables, id, value);
   }
 
   void assign(const Target& target, const Value& value) {
@@ -87,13 +92,7 @@ class Interpreter {
     if (space == nullptr)
       fail("'{}' is no namespace, so its attributes cannot be set", template_.names[target.name]);
     runtime_.charge(space->attributes.size() * 8);
-    for (auto& [name, slot] : space->attributes) {
-      if (name == target.attribute) {
-        slot = value;
-        return;
-      }
-    }
-    space->attributes.emplace_back(target.attribute, value);
+    set_named(space->attributes, target.attribute, value);
   }
 
   // A fresh scope inside `parent` until the end of a block. Scopes live on, because macros may hold them.

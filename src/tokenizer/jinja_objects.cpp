@@ -12,25 +12,15 @@ namespace {
 
 Value dict_items(const Invocation& call) {
   bind(call, {});
-  std::vector<Value> items;
-  for (const auto& [key, value] : call.self.dict()->items) {
-    items.push_back(call.runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
-  }
-  return call.runtime.make(std::move(items), ListKind::kItems);
+  return call.runtime.make(pairs_of(call.runtime, *call.self.dict()), ListKind::kItems);
 }
 
-Value dict_keys(const Invocation& call) {
+template <Value std::pair<Value, Value>::*part, ListKind kind>
+Value dict_parts(const Invocation& call) {
   bind(call, {});
-  std::vector<Value> keys;
-  for (const auto& [key, value] : call.self.dict()->items) keys.push_back(key);
-  return call.runtime.make(std::move(keys), ListKind::kKeys);
-}
-
-Value dict_values(const Invocation& call) {
-  bind(call, {});
-  std::vector<Value> values;
-  for (const auto& [key, value] : call.self.dict()->items) values.push_back(value);
-  return call.runtime.make(std::move(values), ListKind::kValues);
+  std::vector<Value> parts;
+  for (const auto& item : call.self.dict()->items) parts.push_back(item.*part);
+  return call.runtime.make(std::move(parts), kind);
 }
 
 Value dict_get(const Invocation& call) {
@@ -75,9 +65,11 @@ Value loop_changed(const Invocation& call) {
   return {!same};
 }
 
-constexpr std::array kDictMethods = {Builtin{"items", dict_items}, Builtin{"keys", dict_keys},
-                                     Builtin{"values", dict_values}, Builtin{"get", dict_get},
-                                     Builtin{"copy", copy_self}};
+constexpr std::array kDictMethods = {
+    Builtin{"items", dict_items},
+    Builtin{"keys", dict_parts<&std::pair<Value, Value>::first, ListKind::kKeys>},
+    Builtin{"values", dict_parts<&std::pair<Value, Value>::second, ListKind::kValues>},
+    Builtin{"get", dict_get}, Builtin{"copy", copy_self}};
 constexpr std::array kListMethods = {Builtin{"index", list_index}, Builtin{"count", list_count},
                                      Builtin{"copy", copy_self}};
 constexpr std::array kLoopMethods = {Builtin{"cycle", loop_cycle}, Builtin{"changed", loop_changed}};
@@ -145,6 +137,13 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::s
   return std::nullopt;
 }
 
+// Where the item of that index stands, which counts from the end if it is negative; nothing if there is none.
+std::optional<std::size_t> place_of(std::int64_t index, std::size_t size) {
+  const auto length = static_cast<std::int64_t>(size);
+  const std::int64_t at = index < 0 ? index + length : index;
+  return at >= 0 && at < length ? std::optional(static_cast<std::size_t>(at)) : std::nullopt;
+}
+
 const Value* find_item(Runtime& runtime, const Value& object, const Value& key) {
   if (const Dict* dict = object.dict()) {
     return is_hashable(runtime, key) ? find_key(runtime, *dict, key) : nullptr;
@@ -155,18 +154,16 @@ const Value* find_item(Runtime& runtime, const Value& object, const Value& key) 
       list != nullptr &&
       (list->kind == ListKind::kList || list->kind == ListKind::kTuple || list->kind == ListKind::kRange);
   if (!indexable || !index) return nullptr;
-  const std::int64_t length = static_cast<std::int64_t>(list->items.size());
-  const std::int64_t at = *index < 0 ? *index + length : *index;
-  return at >= 0 && at < length ? &list->items[static_cast<std::size_t>(at)] : nullptr;
+  const std::optional<std::size_t> at = place_of(*index, list->items.size());
+  return at ? &list->items[*at] : nullptr;
 }
 
 std::optional<Value> find_character(Runtime& runtime, const Text& text, const Value& key) {
   const std::optional<std::int64_t> index = as_integer(key);
   if (!index) return std::nullopt;
-  const std::int64_t length = static_cast<std::int64_t>(length_of(runtime, Value{&text}));
-  const std::int64_t at = *index < 0 ? *index + length : *index;
-  if (at < 0 || at >= length) return std::nullopt;
-  const std::size_t begin = byte_offset(text.bytes(), static_cast<std::size_t>(at));
+  const std::optional<std::size_t> at = place_of(*index, length_of(runtime, Value{&text}));
+  if (!at) return std::nullopt;
+  const std::size_t begin = byte_offset(text.bytes(), *at);
   std::size_t end = begin;
   next_code_point(text.bytes(), end);
   return runtime.make(text.slice(begin, end));
@@ -200,6 +197,14 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
     return runtime.undefined(format_text("{} object has no element {}", type_name(object), *index));
   }
   return runtime.undefined(format_text("{} object has no such element", type_name(object)));
+}
+
+std::vector<Value> pairs_of(Runtime& runtime, const Dict& dict) {
+  std::vector<Value> pairs;
+  for (const auto& [key, value] : dict.items) {
+    pairs.push_back(runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
+  }
+  return pairs;
 }
 
 std::array<const Value*, kMaxParameters> bind(const Invocation& call,

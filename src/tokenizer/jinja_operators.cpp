@@ -44,7 +44,11 @@ std::int64_t multiply(std::int64_t a, std::int64_t b) {
   return product;
 }
 
-std::int64_t power(std::int64_t base, std::int64_t exponent) {
+double add(double a, double b) { return a + b; }
+double subtract(double a, double b) { return a - b; }
+double multiply(double a, double b) { return a * b; }
+
+std::int64_t integer_power(std::int64_t base, std::int64_t exponent) {
   std::int64_t result = 1;
   while (exponent > 0) {
     if (exponent % 2 == 1) result = multiply(result, base);
@@ -66,15 +70,15 @@ std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-double float_modulo(double a, double b) {
+double floor_modulo(double a, double b) {
   const double rest = std::fmod(a, b);
   if (rest != 0 && (rest < 0) != (b < 0)) return rest + b;
   return rest == 0 ? std::copysign(0.0, b) : rest;
 }
 
-double float_floor_divide(double a, double b) {
+double floor_divide(double a, double b) {
   // As CPython: from the exact remainder, so that the quotient is not off by one.
-  const double rest = float_modulo(a, b);
+  const double rest = floor_modulo(a, b);
   const double quotient = (a - rest) / b;
   const double floored = std::floor(quotient);
   return quotient - floored > 0.5 ? floored + 1 : floored;
@@ -88,7 +92,15 @@ double float_power(double a, double b) {
   return result;
 }
 
-Value integer_arithmetic(BinaryOp op, std::int64_t a, std::int64_t b, bool trusted) {
+Value power(double a, double b, bool trusted) { return {float_power(a, b), trusted}; }
+
+Value power(std::int64_t a, std::int64_t b, bool trusted) {
+  if (b < 0) return power(static_cast<double>(a), static_cast<double>(b), trusted);
+  return {integer_power(a, b), trusted};
+}
+
+template <typename Number>
+Value arithmetic(BinaryOp op, Number a, Number b, bool trusted) {
   const bool divides = op == BinaryOp::kDivide || op == BinaryOp::kFloorDivide || op == BinaryOp::kModulo;
   if (divides && b == 0) fail("division by zero");
   switch (op) {
@@ -107,30 +119,7 @@ Value integer_arithmetic(BinaryOp op, std::int64_t a, std::int64_t b, bool trust
     case BinaryOp::kPower:
       break;
   }
-  if (b < 0) return {float_power(static_cast<double>(a), static_cast<double>(b)), trusted};
-  return {power(a, b), trusted};
-}
-
-Value float_arithmetic(BinaryOp op, double a, double b, bool trusted) {
-  const bool divides = op == BinaryOp::kDivide || op == BinaryOp::kFloorDivide || op == BinaryOp::kModulo;
-  if (divides && b == 0) fail("division by zero");
-  switch (op) {
-    case BinaryOp::kAdd:
-      return {a + b, trusted};
-    case BinaryOp::kSubtract:
-      return {a - b, trusted};
-    case BinaryOp::kMultiply:
-      return {a * b, trusted};
-    case BinaryOp::kDivide:
-      return {a / b, trusted};
-    case BinaryOp::kFloorDivide:
-      return {float_floor_divide(a, b), trusted};
-    case BinaryOp::kModulo:
-      return {float_modulo(a, b), trusted};
-    case BinaryOp::kPower:
-      break;
-  }
-  return {float_power(a, b), trusted};
+  return power(a, b, trusted);
 }
 
 bool is_list_or_tuple(const List* list) {
@@ -230,7 +219,7 @@ Value apply_unary(Runtime& runtime, UnaryOp op, const Value& operand) {
   if (operand.is_undefined()) fail_undefined(operand);
   if (const auto integer = as_integer(operand)) {
     if (op == UnaryOp::kPositive) return {*integer, operand.trusted};
-    return integer_arithmetic(BinaryOp::kSubtract, 0, *integer, operand.trusted);
+    return arithmetic(BinaryOp::kSubtract, std::int64_t{0}, *integer, operand.trusted);
   }
   const auto number = as_number(operand);
   if (!number) fail("bad operand type for unary sign: '{}'", type_name(operand));
@@ -240,9 +229,8 @@ Value apply_unary(Runtime& runtime, UnaryOp op, const Value& operand) {
 Value apply_binary(Runtime& runtime, BinaryOp op, const Value& left, const Value& right) {
   const bool trusted = left.trusted && right.trusted;
   const auto i = as_integer(left), j = as_integer(right);
-  if (i && j) return integer_arithmetic(op, *i, *j, trusted);
-  if (const auto x = as_number(left), y = as_number(right); x && y)
-    return float_arithmetic(op, *x, *y, trusted);
+  if (i && j) return arithmetic(op, *i, *j, trusted);
+  if (const auto x = as_number(left), y = as_number(right); x && y) return arithmetic(op, *x, *y, trusted);
   if (left.is_undefined() || right.is_undefined()) fail_operands(op, left, right);
   if (op == BinaryOp::kAdd) return add_sequences(runtime, left, right);
   if (op == BinaryOp::kMultiply && j) return repeat(runtime, left, *j, left, right);

@@ -1,5 +1,4 @@
-#include "tokenizer/jinja_parser.h"
-
+// The part of the parser that reads statements.
 #include <algorithm>
 
 #include "base/error.h"
@@ -114,14 +113,10 @@ class Parser : private ExpressionParser {
     For node;
     node.target = parse_target(false);
     if (assigns_loop(node.target)) refuse("'loop' cannot be the variable of a for loop");
-    if (!current().is_name("in")) refuse("expected 'in' after the names of a for loop");
-    take();
+    if (!accept_name("in")) refuse("expected 'in' after the names of a for loop");
     const Restore conditional(conditional_, conditional_ + 1);
     node.iterable = parse_tuple(false);
-    if (current().is_name("if")) {
-      take();
-      node.condition = parse_expression();
-    }
+    if (accept_name("if")) node.condition = parse_expression();
     if (current().is_name("recursive")) refuse("recursive for loops are not supported");
     {
       const Restore loops(loop_depth_, loop_depth_ + 1);
@@ -139,8 +134,7 @@ class Parser : private ExpressionParser {
 
   void parse_set(int line, Body& body) {
     Target target = parse_target(true);
-    if (current().is_operator("=")) {
-      take();
+    if (accept_operator("=")) {
       body.push_back({line, Set{std::move(target), parse_tuple(true)}});
       return;
     }
@@ -168,8 +162,7 @@ class Parser : private ExpressionParser {
     if (!current().is_operator(",")) return target;
     Target tuple;
     tuple.parts.push_back(std::move(target));
-    while (current().is_operator(",")) {
-      take();
+    while (accept_operator(",")) {
       const bool trailing = current().kind == TokenKind::kBlockEnd || current().is_name("in") ||
                             current().is_operator("=") || current().is_operator(")");
       if (trailing) break;
@@ -180,18 +173,14 @@ class Parser : private ExpressionParser {
 
   Target parse_target_part(bool allow_namespace) {
     const Nesting nesting(*this);
-    if (current().is_operator("(")) {
-      take();
+    if (accept_operator("(")) {
       Target target = parse_target(allow_namespace);
       expect_operator(")");
       return target;
     }
     Target target;
     target.name = take_assignable();
-    if (allow_namespace && current().is_operator(".")) {
-      take();
-      target.attribute = take_name("an attribute");
-    }
+    if (allow_namespace && accept_operator(".")) target.attribute = take_name("an attribute");
     return target;
   }
 
@@ -205,19 +194,17 @@ class Parser : private ExpressionParser {
 
   void parse_signature(MacroDefinition& macro) {
     expect_operator("(");
-    while (!current().is_operator(")")) {
+    while (!accept_operator(")")) {
       if (!macro.parameters.empty()) expect_operator(",");
       const NameId name = take_assignable();
       ExprPtr value;
-      if (current().is_operator("=")) {
-        take();
+      if (accept_operator("=")) {
         value = parse_expression();
       } else if (!macro.parameters.empty() && macro.parameters.back().second != nullptr) {
         refuse("a parameter without a default follows one with a default");
       }
       macro.parameters.emplace_back(name, std::move(value));
     }
-    take();
   }
 
   void parse_macro_body(MacroDefinition& macro, std::string_view end) {
@@ -260,7 +247,7 @@ Template parse_template(std::string_view source, std::string_view where, const L
     fail("{}: the chat template has {} bytes; at most {} are allowed", where, source.size(),
          limits.max_source_bytes);
   }
-  if (!is_utf8(source)) fail("{}: the chat template is no valid UTF-8", where);
+  if (!is_valid_utf8(source)) fail("{}: the chat template is no valid UTF-8", where);
   Template result;
   result.where = where;
   Parser(result, lex(source, where), limits).run();

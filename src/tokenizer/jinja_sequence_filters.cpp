@@ -46,11 +46,14 @@ std::vector<Value> items_of(const Invocation& call) {
   return {items.begin(), items.end()};
 }
 
-// Stable, and stable in reverse too, as Python's.
-void sort_by(Runtime& runtime, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
+// A list of the items by their keys. Stable, and stable in reverse too, as Python's.
+Value sorted(Runtime& runtime, std::vector<std::pair<Value, Value>> keyed, bool reverse) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? less(runtime, b.first, a.first) : less(runtime, a.first, b.first);
   });
+  std::vector<Value> items;
+  for (const auto& [key, item] : keyed) items.push_back(item);
+  return runtime.make(std::move(items));
 }
 
 Value join_filter(const Invocation& call) {
@@ -91,11 +94,7 @@ Value items_filter(const Invocation& call) {
   if (!call.self.is_undefined() && call.self.dict() == nullptr)
     fail("can only get item pairs from a mapping");
   std::vector<Value> items;
-  if (const Dict* dict = call.self.dict()) {
-    for (const auto& [key, value] : dict->items) {
-      items.push_back(call.runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
-    }
-  }
+  if (const Dict* dict = call.self.dict()) items = pairs_of(call.runtime, *dict);
   return call.runtime.make(std::move(items), ListKind::kGenerator);
 }
 
@@ -112,10 +111,7 @@ Value dictsort_filter(const Invocation& call) {
     keyed.emplace_back(sort_key(runtime, by == "key" ? key : value, flag(args[0])),
                        runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
   }
-  sort_by(runtime, keyed, flag(args[2]));
-  std::vector<Value> items;
-  for (const auto& [key, item] : keyed) items.push_back(item);
-  return runtime.make(std::move(items));
+  return sorted(runtime, std::move(keyed), flag(args[2]));
 }
 
 Value sort_filter(const Invocation& call) {
@@ -124,10 +120,7 @@ Value sort_filter(const Invocation& call) {
   for (const Value& item : items_of(call)) {
     keyed.emplace_back(sort_key(call.runtime, look_up(call.runtime, item, args[2]), flag(args[1])), item);
   }
-  sort_by(call.runtime, keyed, flag(args[0]));
-  std::vector<Value> items;
-  for (const auto& [key, item] : keyed) items.push_back(item);
-  return call.runtime.make(std::move(items));
+  return sorted(call.runtime, std::move(keyed), flag(args[0]));
 }
 
 Value unique_filter(const Invocation& call) {

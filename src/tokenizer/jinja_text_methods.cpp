@@ -313,8 +313,7 @@ Text strip(Runtime& runtime, const Text& text, const Text* characters, bool left
     begin = next;
   }
   while (right && end > begin) {
-    std::size_t last = end - 1;
-    while ((static_cast<unsigned char>(bytes[last]) & 0xC0) == 0x80) --last;
+    const std::size_t last = character_begin(bytes, end - 1);
     std::size_t next = last;
     if (!holds(characters, next_code_point(bytes, next))) break;
     end = last;

@@ -14,39 +14,16 @@ utf8proc_category_t category(char32_t code_point) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
 }
 
-utf8proc_ssize_t decode(std::string_view text, std::size_t offset, utf8proc_int32_t& code_point) {
-  return utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + offset,
-                          static_cast<utf8proc_ssize_t>(text.size() - offset), &code_point);
-}
-
-bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
-
 constexpr char32_t kSharpS = 0xDF;
 
 }  // namespace
 
-bool is_utf8(std::string_view text) {
-  for (std::size_t offset = 0; offset < text.size();) {
-    utf8proc_int32_t code_point = 0;
-    const utf8proc_ssize_t length = decode(text, offset, code_point);
-    if (length <= 0) return false;
-    offset += static_cast<std::size_t>(length);
-  }
-  return true;
-}
-
 char32_t next_code_point(std::string_view text, std::size_t& offset) {
-  utf8proc_int32_t code_point = 0;
-  const utf8proc_ssize_t length = decode(text, offset, code_point);
-  QUIRE_CHECK(length > 0);
-  offset += static_cast<std::size_t>(length);
-  return static_cast<char32_t>(code_point);
-}
-
-void append_utf8(std::string& out, char32_t code_point) {
-  utf8proc_uint8_t bytes[4];
-  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
+  QUIRE_CHECK(offset < text.size());
+  const Utf8Step step = read_utf8(text, offset);
+  QUIRE_CHECK(step.kind == Utf8Step::Kind::kCharacter);
+  offset += step.length;
+  return step.code_point;
 }
 
 std::size_t count_code_points(std::string_view text) {
@@ -72,20 +49,8 @@ bool is_line_break(char32_t c) {
 }
 
 bool is_printable(char32_t c) {
-  switch (category(c)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    case UTF8PROC_CATEGORY_ZS:
-      return c == U' ';
-    default:
-      return true;
-  }
+  const utf8proc_category_t kind = category(c);  // of separators and others, at the ends, only the space is
+  return c == U' ' || (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_SO);
 }
 
 bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }

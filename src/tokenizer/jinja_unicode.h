@@ -4,14 +4,13 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/unicode.h"
+
 // Python's view of Unicode text: lengths and indices count code points.
 namespace quire::jinja {
 
-bool is_utf8(std::string_view text);
-
 // The code point at `offset` of valid UTF-8; advances `offset` past it.
 char32_t next_code_point(std::string_view text, std::size_t& offset);
-void append_utf8(std::string& out, char32_t code_point);
 
 std::size_t count_code_points(std::string_view text);
 std::size_t byte_offset(std::string_view text, std::size_t code_points);  // text.size() when there are fewer

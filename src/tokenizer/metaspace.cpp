@@ -1,6 +1,6 @@
 #include "tokenizer/metaspace.h"
 
-#include "tokenizer/unicode.h"
+#include "tokenizer/text_replacer.h"
 
 namespace quire {
 namespace {
@@ -20,15 +20,9 @@ Metaspace::Prepend prepend_from_json(const JsonView& config) {
 }  // namespace
 
 Metaspace Metaspace::from_json(const JsonView& config) {
-  const JsonView replacement = config.at("replacement");
-  Metaspace metaspace{.replacement = replacement.as_string(),
-                      .prepend = prepend_from_json(config),
-                      .split = config.flag("split", true)};
-  const std::string& text = metaspace.replacement;
-  if (text.empty() || read_utf8(text, 0).length != text.size()) {
-    fail("{}: must be one character, is {}", replacement.where(), in_quotes(text));
-  }
-  return metaspace;
+  return {.replacement = one_character(config.at("replacement")),
+          .prepend = prepend_from_json(config),
+          .split = config.flag("split", true)};
 }
 
 }  // namespace quire

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "tokenizer/byte_level.h"
+#include "tokenizer/precompiled.h"
+#include "tokenizer/text_replacer.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {
@@ -47,7 +50,27 @@ void append_normalized(std::string& out, std::string_view text, utf8proc_option_
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(out, static_cast<char32_t>(scratch[i]));
 }
 
+// ASCII characters are their own forms and begin a new unit of reordering and composition.
+std::string to_form(int form, std::string_view text) {
+  const auto options = static_cast<utf8proc_option_t>(form | UTF8PROC_STABLE);
+  std::string out;
+  out.reserve(text.size());
+  std::vector<utf8proc_int32_t> scratch;
+  const char* rest = text.data();
+  const char* const end = rest + text.size();
+  while (rest != end) {
+    const char* foreign = std::find_if_not(rest, end, is_ascii);
+    const char* unit =
+        foreign != rest && foreign != end ? foreign - 1 : foreign;  // marks may join the last ASCII character
+    out.append(rest, unit);
+    rest = std::find_if(foreign, end, is_ascii);
+    append_normalized(out, {unit, rest}, options, scratch);
+  }
+  return out;
+}
+
 // What becomes of a character in the steps that look at each by itself.
+using AppendCharacter = void (*)(std::string& out, char32_t code_point);
 
 void append_lowercase(std::string& out, char32_t c) {
   append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
@@ -100,101 +123,7 @@ void append_ideograph_apart(std::string& out, char32_t c) {
   if (is_ideograph) out.push_back(' ');
 }
 
-}  // namespace
-
-Normalizer Normalizer::from_json(const JsonView& config) {
-  Normalizer normalizer;
-  normalizer.add_steps(config);
-  return normalizer;
-}
-
-void Normalizer::add_steps(const JsonView& config) {
-  const std::string& type = config.at("type").as_string();
-  if (add_simple_step(type)) return;
-  if (type == "Sequence") {
-    for (const JsonView& step : config.at("normalizers").items()) add_steps(step);
-  } else if (type == "Strip") {
-    const Strip strip{config.at("strip_left").as_bool(), config.at("strip_right").as_bool()};
-    if (strip.left || strip.right) steps_.emplace_back(strip);
-  } else if (type == "Replace") {
-    steps_.emplace_back(TextReplacer::from_json(config));
-  } else if (type == "Prepend") {
-    steps_.emplace_back(Prepend{config.at("prepend").as_string()});
-  } else if (type == "Precompiled") {
-    steps_.emplace_back(PrecompiledCharsmap::from_json(config.at("precompiled_charsmap")));
-  } else if (type == "BertNormalizer") {
-    add_bert_steps(config);
-  } else {
-    fail(
-        "{}: the normalizer {} is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
-        "StripAccents, Nmt, Replace, Prepend, Precompiled, ByteLevel, BertNormalizer and Sequence",
-        config.where(), type);
-  }
-}
-
-// Those without settings.
-bool Normalizer::add_simple_step(std::string_view type) {
-  using Entry = std::pair<std::string_view, Step>;
-  const std::array<Entry, 8> steps = {
-      Entry{"NFC", UnicodeForm::kNfc},       Entry{"NFD", UnicodeForm::kNfd},
-      Entry{"NFKC", UnicodeForm::kNfkc},     Entry{"NFKD", UnicodeForm::kNfkd},
-      Entry{"Lowercase", &append_lowercase}, Entry{"StripAccents", &append_unless_mark},
-      Entry{"Nmt", &append_as_nmt},          Entry{"ByteLevel", ToByteCharacters{}}};
-  const auto entry =
-      std::find_if(steps.begin(), steps.end(), [&](const Entry& e) { return e.first == type; });
-  if (entry == steps.end()) return false;
-  steps_.push_back(entry->second);
-  return true;
-}
-
-void Normalizer::add_bert_steps(const JsonView& config) {
-  const bool lowercase = config.flag("lowercase", true);
-  if (config.flag("clean_text", true)) steps_.emplace_back(&append_clean);
-  if (config.flag("handle_chinese_chars", true)) steps_.emplace_back(&append_ideograph_apart);
-  if (config.flag("strip_accents", lowercase)) {
-    steps_.emplace_back(UnicodeForm::kNfd);
-    steps_.emplace_back(&append_unless_nonspacing);
-  }
-  if (lowercase) steps_.emplace_back(&append_lowercase);
-}
-
-std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
-  for (const Step& step : steps_) {
-    const bool unchanged =
-        std::holds_alternative<UnicodeForm>(step) && std::all_of(text.begin(), text.end(), is_ascii);
-    if (unchanged) continue;
-    std::string next = std::visit([&](const auto& kind) { return run(kind, text); }, step);
-    buffer = std::move(next);  // only now: `text` may lie in it
-    text = buffer;
-    check_growth(text.size());
-  }
-  return text;
-}
-
-// ASCII characters are their own forms and begin a new unit of reordering and composition.
-std::string Normalizer::run(UnicodeForm form, std::string_view text) {
-  constexpr std::array<int, 4> kOptions = {UTF8PROC_COMPOSE, UTF8PROC_DECOMPOSE,
-                                           UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
-                                           UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
-  const auto options =
-      static_cast<utf8proc_option_t>(kOptions[static_cast<std::size_t>(form)] | UTF8PROC_STABLE);
-  std::string out;
-  out.reserve(text.size());
-  std::vector<utf8proc_int32_t> scratch;
-  const char* rest = text.data();
-  const char* const end = rest + text.size();
-  while (rest != end) {
-    const char* foreign = std::find_if_not(rest, end, is_ascii);
-    const char* unit =
-        foreign != rest && foreign != end ? foreign - 1 : foreign;  // marks may join the last ASCII character
-    out.append(rest, unit);
-    rest = std::find_if(foreign, end, is_ascii);
-    append_normalized(out, {unit, rest}, options, scratch);
-  }
-  return out;
-}
-
-std::string Normalizer::run(AppendCharacter append, std::string_view text) {
+std::string map_characters(AppendCharacter append, std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t position = 0; position < text.size();) {
@@ -205,7 +134,15 @@ std::string Normalizer::run(AppendCharacter append, std::string_view text) {
   return out;
 }
 
-std::string Normalizer::run(const Strip& strip, std::string_view text) {
+std::function<std::string(std::string_view)> in_form(int form) {
+  return [form](std::string_view text) { return to_form(form, text); };
+}
+
+std::function<std::string(std::string_view)> each(AppendCharacter append) {
+  return [append](std::string_view text) { return map_characters(append, text); };
+}
+
+std::string strip(bool left, bool right, std::string_view text) {
   std::size_t begin = text.size(), end = 0;  // of what is not white space
   for (std::size_t position = 0; position < text.size();) {
     const Utf8Step step = read_utf8(text, position);
@@ -217,21 +154,74 @@ std::string Normalizer::run(const Strip& strip, std::string_view text) {
     position = next;
   }
   if (begin > end) return {};
-  if (!strip.left) begin = 0;
-  if (!strip.right) end = text.size();
+  if (!left) begin = 0;
+  if (!right) end = text.size();
   return std::string(text.substr(begin, end - begin));
 }
 
-std::string Normalizer::run(const TextReplacer& replacer, std::string_view text) {
-  return replacer.apply(text);
+}  // namespace
+
+void Normalizer::add_steps(const JsonView& config) {
+  const std::map<std::string_view, Step> simple = {
+      // those without settings
+      {"NFC", Step{in_form(UTF8PROC_COMPOSE), true}},
+      {"NFD", Step{in_form(UTF8PROC_DECOMPOSE), true}},
+      {"NFKC", Step{in_form(UTF8PROC_COMPOSE | UTF8PROC_COMPAT), true}},
+      {"NFKD", Step{in_form(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT), true}},
+      {"Lowercase", Step{each(append_lowercase)}},
+      {"StripAccents", Step{each(append_unless_mark)}},
+      {"Nmt", Step{each(append_as_nmt)}},
+      {"ByteLevel", Step{to_byte_characters}}};
+  const std::string& type = config.at("type").as_string();
+  if (const auto found = simple.find(type); found != simple.end()) {
+    steps_.push_back(found->second);
+  } else if (type == "Sequence") {
+    for (const JsonView& step : config.at("normalizers").items()) add_steps(step);
+  } else if (type == "Strip") {
+    const bool left = config.at("strip_left").as_bool(), right = config.at("strip_right").as_bool();
+    if (left || right)
+      steps_.push_back({[left, right](std::string_view text) { return strip(left, right, text); }});
+  } else if (type == "Replace") {
+    steps_.push_back({[replacer = TextReplacer::from_json(config)](std::string_view text) {
+      return replacer.apply(text);
+    }});
+  } else if (type == "Prepend") {
+    steps_.push_back({[prefix = config.at("prepend").as_string()](std::string_view text) {
+      return text.empty() ? std::string() : prefix + std::string(text);
+    }});
+  } else if (type == "Precompiled") {
+    steps_.push_back({[map = PrecompiledCharsmap::from_json(config.at("precompiled_charsmap"))](
+                          std::string_view text) { return map.apply(text); }});
+  } else if (type == "BertNormalizer") {
+    add_bert_steps(config);
+  } else {
+    fail(
+        "{}: the normalizer {} is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
+        "StripAccents, Nmt, Replace, Prepend, Precompiled, ByteLevel, BertNormalizer and Sequence",
+        config.where(), type);
+  }
 }
 
-std::string Normalizer::run(ToByteCharacters, std::string_view text) { return to_byte_characters(text); }
+void Normalizer::add_bert_steps(const JsonView& config) {
+  const bool lowercase = config.flag("lowercase", true);
+  if (config.flag("clean_text", true)) steps_.push_back({each(append_clean)});
+  if (config.flag("handle_chinese_chars", true)) steps_.push_back({each(append_ideograph_apart)});
+  if (config.flag("strip_accents", lowercase)) {
+    steps_.push_back({in_form(UTF8PROC_DECOMPOSE), true});
+    steps_.push_back({each(append_unless_nonspacing)});
+  }
+  if (lowercase) steps_.push_back({each(append_lowercase)});
+}
 
-std::string Normalizer::run(const PrecompiledCharsmap& map, std::string_view text) { return map.apply(text); }
-
-std::string Normalizer::run(const Prepend& prepend, std::string_view text) {
-  return text.empty() ? std::string() : prepend.text + std::string(text);
+std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
+  for (const Step& step : steps_) {
+    if (step.keeps_ascii && std::all_of(text.begin(), text.end(), is_ascii)) continue;
+    std::string next = step.run(text);
+    buffer = std::move(next);  // only now: `text` may lie in it
+    text = buffer;
+    check_growth(text.size());
+  }
+  return text;
 }
 
 }  // namespace quire

@@ -58,12 +58,6 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   text_ = buffer_;
 }
 
-PreTokenizer PreTokenizer::from_json(const JsonView& config) {
-  PreTokenizer pre_tokenizer;
-  pre_tokenizer.add_steps(config);
-  return pre_tokenizer;
-}
-
 bool PreTokenizer::is_byte_level() const {
   const auto writes_bytes = [](const Step& step) { return std::holds_alternative<ToByteCharacters>(step); };
   const auto first = std::find_if(steps_.begin(), steps_.end(), writes_bytes);

@@ -45,7 +45,7 @@ class PreTokens {
 class PreTokenizer {
  public:
   PreTokenizer() = default;  // leaves a text whole
-  static PreTokenizer from_json(const JsonView& config);
+  explicit PreTokenizer(const JsonView& config) { add_steps(config); }
 
   // All pieces are in the byte alphabet.
   bool is_byte_level() const;

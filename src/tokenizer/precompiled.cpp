@@ -60,7 +60,7 @@ PrecompiledCharsmap PrecompiledCharsmap::from_json(const JsonView& base64) {
   PrecompiledCharsmap map;
   for (std::size_t i = 0; i < units; ++i) map.units_.push_back(read_unit(rest, i));
   map.replacements_ = rest.substr(units * kUnitBytes);
-  if (valid_utf8_prefix(map.replacements_) != map.replacements_.size()) {
+  if (!is_valid_utf8(map.replacements_)) {
     fail("{}: the replacements must be valid UTF-8", base64.where());
   }
   return map;
@@ -78,8 +78,7 @@ std::optional<std::string_view> PrecompiledCharsmap::replacement_of(std::string_
     if (!has_leaf(unit)) continue;
     if (node >= units_.size()) return std::nullopt;
     const std::size_t begin = value_of(units_[node]);
-    const bool in_character =
-        begin < replacements_.size() && (static_cast<unsigned char>(replacements_[begin]) & 0xC0) == 0x80;
+    const bool in_character = begin < replacements_.size() && is_continuation(replacements_[begin]);
     if (begin > replacements_.size() || in_character) return std::nullopt;
     const std::string_view rest = std::string_view(replacements_).substr(begin);
     return rest.substr(0, rest.find('\0'));

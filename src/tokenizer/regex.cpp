@@ -129,8 +129,7 @@ std::optional<TextRange> RegexScanner::match_from(std::size_t position) {
     if (rc != PCRE2_ERROR_NOMATCH)
       fail("tokenizer.json: a pattern cannot be matched with this text: {}", message_of(rc));
     if (limit >= text_.size()) return std::nullopt;
-    position = limit;  // inclusive; go back to the beginning of its character
-    while ((static_cast<unsigned char>(text_[position]) & 0xC0) == 0x80) --position;
+    position = character_begin(text_, limit);  // the limit is inclusive
   }
 }
 

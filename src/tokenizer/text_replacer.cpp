@@ -26,6 +26,12 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   return out;
 }
 
+const std::string& one_character(const JsonView& config) {
+  const std::string& text = config.as_string();
+  if (!is_character(text)) fail("{}: must be one character, is {}", config.where(), in_quotes(text));
+  return text;
+}
+
 Regex pattern_from_json(const JsonView& config) {
   if (const auto text = config.find("String")) return Regex::literal(text->as_string(), text->where());
   const JsonView pattern = config.at("Regex");
@@ -41,9 +47,7 @@ TextReplacer TextReplacer::from_json(const JsonView& config) {
   return replacer;
 }
 
-bool TextReplacer::replaces_single_characters() const {
-  return !literal_.empty() && read_utf8(literal_, 0).length == literal_.size();
-}
+bool TextReplacer::replaces_single_characters() const { return is_character(literal_); }
 
 std::string TextReplacer::apply(std::string_view text) const {
   if (!regex_) return replace_all(text, literal_, content_);

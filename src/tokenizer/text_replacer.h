@@ -15,6 +15,9 @@ void check_growth(std::size_t bytes);
 // `text` with every `from`, which is not empty, replaced.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
 
+// The text of a setting that must be one character.
+const std::string& one_character(const JsonView& config);
+
 // Replaces what a pattern finds: the Replace of normalizers and decoders. Immutable, usable from any thread.
 class TextReplacer {
  public:

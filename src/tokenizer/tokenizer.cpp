@@ -30,12 +30,12 @@ Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
 Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   const JsonView root(file.config, std::string(where) + ":");
   if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
-  if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer::from_json(*normalizer);
-  if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer::from_json(*cutter);
+  if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
+  if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
   if (const auto processor = root.find("post_processor"))
     post_processor_ = PostProcessor::from_json(*processor);
   set_model(file, root);
-  decoder_ = Decoder::from_json(root.at("decoder"));
+  decoder_ = Decoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
     for (const TokenId id : ids) {
@@ -56,6 +56,7 @@ void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
 void Tokenizer::index_added_tokens(std::string_view where) {
   const Vocabulary& vocabulary = model_->vocabulary();
   vocab_size_ = vocabulary.size();
+  std::unordered_set<std::string_view> texts;
   for (std::size_t i = 0; i < added_tokens_.size(); ++i) {
     AddedToken& token = added_tokens_[i];
     std::string buffer;
@@ -63,7 +64,7 @@ void Tokenizer::index_added_tokens(std::string_view where) {
     const bool other_text = vocabulary.text(token.id).value_or(token.content) != token.content;
     const bool other_id = vocabulary.find(token.content).value_or(token.id) != token.id;
     const bool new_id = added_by_id_.emplace(token.id, i).second;
-    const bool new_text = added_by_text_.emplace(token.content, token.id).second;
+    const bool new_text = texts.insert(token.content).second;
     if (other_text || other_id || !new_id || !new_text) {
       fail("{}: added_tokens[{}]: the id {} or the text {} belongs to another token already", where, i,
            token.id, in_quotes(token.content));
@@ -71,16 +72,19 @@ void Tokenizer::index_added_tokens(std::string_view where) {
     vocab_size_ = std::max(vocab_size_, token.id + 1);
   }
   // Of two tokens that normalisation makes alike, the special one is found.
+  std::vector<const AddedToken*> in_text, in_normalized_text;
   for (const bool special : {true, false}) {
     for (const AddedToken& token : added_tokens_) {
-      if (token.special == special) (token.normalized ? in_normalized_text_ : in_text_).add(token);
+      if (token.special == special) (token.normalized ? in_normalized_text : in_text).push_back(&token);
     }
   }
+  in_text_ = AddedTokenMatcher(std::move(in_text));
+  in_normalized_text_ = AddedTokenMatcher(std::move(in_normalized_text));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   std::string repaired;
-  if (valid_utf8_prefix(text) != text.size()) text = repaired = to_valid_utf8(text);
+  if (!is_valid_utf8(text)) text = repaired = to_valid_utf8(text);
   TrustRuns trust;
   trust.append(text.size(), true);
   return encode(text, trust, add_special_tokens);
@@ -167,11 +171,6 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
   std::string text;
   for (const TokenId id : ids) text += detokenizer.push(id);
   return text + detokenizer.finish();
-}
-
-std::optional<TokenId> Tokenizer::token_to_id(std::string_view token) const {
-  const auto added = added_by_text_.find(std::string(token));
-  return added != added_by_text_.end() ? added->second : model_->vocabulary().find(token);
 }
 
 std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {

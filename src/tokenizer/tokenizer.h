@@ -48,7 +48,6 @@ class Tokenizer {
   std::string token_bytes(TokenId id) const;
 
   int vocab_size() const { return vocab_size_; }  // largest id + 1, added tokens included
-  std::optional<TokenId> token_to_id(std::string_view token) const;
   // As the file spells it; nothing for an id without a token.
   std::optional<std::string_view> id_to_token(TokenId id) const;
   bool is_special(TokenId id) const;
@@ -68,8 +67,7 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_;
   PostProcessor post_processor_;
   Decoder decoder_;
-  std::unordered_map<TokenId, std::size_t> added_by_id_;    // index of added_tokens_
-  std::unordered_map<std::string, TokenId> added_by_text_;  // texts of added_tokens_
+  std::unordered_map<TokenId, std::size_t> added_by_id_;  // index of added_tokens_
   AddedTokenMatcher in_text_, in_normalized_text_;
   int vocab_size_ = 0;
 };

@@ -43,7 +43,7 @@ Utf8Step read_utf8(std::string_view text, std::size_t position) {
   for (std::size_t i = 1; i < lead.length; ++i) {
     if (position + i == text.size()) return {Utf8Step::Kind::kIncomplete, i, kReplacement};
     const unsigned char byte = byte_at(position + i);
-    const bool fits = i == 1 ? byte >= lead.low && byte <= lead.high : (byte & 0xC0) == 0x80;
+    const bool fits = i == 1 ? byte >= lead.low && byte <= lead.high : is_continuation(text[position + i]);
     if (!fits) return {Utf8Step::Kind::kInvalid, i, kReplacement};
     code_point = code_point << 6 | (byte & 0x3Fu);
   }
@@ -51,22 +51,15 @@ Utf8Step read_utf8(std::string_view text, std::size_t position) {
 }
 
 void append_utf8(std::string& out, char32_t code_point) {
-  const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | code_point >> 6);
-    put(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    put(0xE0 | code_point >> 12);
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  } else {
-    put(0xF0 | code_point >> 18);
-    put(0x80 | (code_point >> 12 & 0x3F));
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  }
+  if (code_point < 0x80) return out.push_back(static_cast<char>(code_point));
+  utf8proc_uint8_t bytes[4];
+  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
+}
+
+std::size_t character_begin(std::string_view text, std::size_t position) {
+  while (is_continuation(text[position])) --position;
+  return position;
 }
 
 std::size_t valid_utf8_prefix(std::string_view text) {
@@ -119,23 +112,12 @@ bool is_whitespace(char32_t c) {
 }
 
 bool is_word_character(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:  // the letters in circles and squares are Alphabetic; U+200C and U+200D are Join_Control
-      return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-             (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;
-  }
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  // Letters, marks, decimal and letter numbers; other numbers come next.
+  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;
+  // The letters in circles and squares are Alphabetic; U+200C and U+200D are Join_Control.
+  return category == UTF8PROC_CATEGORY_PC || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;
 }
 
 }  // namespace quire

@@ -20,8 +20,14 @@ Utf8Step read_utf8(std::string_view text, std::size_t position);
 
 void append_utf8(std::string& out, char32_t code_point);
 
+// Whether it continues a character that begins before it.
+inline bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+// Where the character begins that the byte at `position` of valid UTF-8 belongs to.
+std::size_t character_begin(std::string_view text, std::size_t position);
+
 // The number of leading bytes of `text` that are valid UTF-8.
 std::size_t valid_utf8_prefix(std::string_view text);
+inline bool is_valid_utf8(std::string_view text) { return valid_utf8_prefix(text) == text.size(); }
 
 // Copies `text`, with each invalid maximal subpart replaced by U+FFFD.
 std::string to_valid_utf8(std::string_view text);
@@ -29,6 +35,11 @@ std::string to_valid_utf8(std::string_view text);
 // Moves out of `bytes` what further bytes cannot change, invalid parts replaced by U+FFFD; what stays is the
 // beginning of a character (at most 3 bytes).
 std::string take_complete_utf8(std::string& bytes);
+
+// Whether that is one character, of valid UTF-8.
+inline bool is_character(std::string_view text) {
+  return !text.empty() && read_utf8(text, 0).length == text.size();
+}
 
 bool is_whitespace(char32_t code_point);      // the property White_Space
 bool is_word_character(char32_t code_point);  // what \w matches: UTS 18, annex C

@@ -21,8 +21,6 @@ TEST(ConfigObjectTest, ReadsEveryType) {
   EXPECT_EQ(config.require_int("i"), 7);
   EXPECT_EQ(config.require_double("d"), 1e-6);
   EXPECT_EQ(config.require_double("whole"), 3.0);
-  EXPECT_TRUE(config.require_bool("b"));
-  EXPECT_EQ(config.require_string("s"), "x");
   EXPECT_EQ(config.get_strings("l"), (std::vector<std::string>{"p", "q"}));
   EXPECT_EQ(config.get_doubles("n"), (std::vector<double>{1.0, 2.5}));
   EXPECT_EQ(config.find_float("d"), 1e-6F);
@@ -38,8 +36,6 @@ TEST(ConfigObjectTest, ReadsEveryType) {
     expect_error([&] { config.require_int(absent); },
                  {"config.json", "\"" + std::string(absent) + "\" is missing"});
     expect_error([&] { config.require_double(absent); }, {"is missing"});
-    expect_error([&] { config.require_bool(absent); }, {"is missing"});
-    expect_error([&] { config.require_string(absent); }, {"is missing"});
   }
 }
 

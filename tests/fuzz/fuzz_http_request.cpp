@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "server/http_error.h"
 #include "server/request_parser.h"
 
 namespace {

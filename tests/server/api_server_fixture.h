@@ -97,6 +97,22 @@ class ApiServerTest : public ::testing::Test {
            " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + std::string(headers) +
            "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
   }
+  // A server that computes one completion at a time, in whose queue so many may be. Returns the client of one
+  // that has come to its first step, where the gate holds it, and that of one that waits.
+  std::pair<HttpClient, HttpClient> run_one(StepGate& gate, int max_num_queued_reqs, std::string_view body) {
+    EngineConfig config = small();
+    config.max_num_seqs = 1;
+    config.max_num_queued_reqs = max_num_queued_reqs;
+    listen(in_order());
+    load(config, gate.hooks());
+    HttpClient running = connect();
+    running.send(post_json("/v1/completions", body));
+    gate.wait_reached();
+    HttpClient waiting = connect();
+    waiting.send(post_json("/v1/completions", body));
+    EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+    return {std::move(running), std::move(waiting)};
+  }
   HttpReply ask(std::string_view bytes) const {
     HttpClient client = connect();
     client.send(bytes);

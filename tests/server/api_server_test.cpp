@@ -257,18 +257,8 @@ TEST_F(ApiServerTest, RequestIdsComeBack) {
 }
 
 TEST_F(ApiServerTest, AFullQueueIsToldSo) {
-  EngineConfig config = small();
-  config.max_num_seqs = 1;
-  config.max_num_queued_reqs = 1;
   StepGate gate(1);
-  listen(in_order());
-  load(config, gate.hooks());
-  HttpClient running = connect();
-  running.send(post_json("/v1/completions", kLong));
-  gate.wait_reached();
-  HttpClient waiting = connect();
-  waiting.send(post_json("/v1/completions", kLong));
-  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+  auto [running, waiting] = run_one(gate, 1, kLong);
   const HttpReply refused = ask("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 1, "n": 2})");
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
@@ -295,18 +285,8 @@ TEST_F(ApiServerTest, AnIdleServerTakesAListHoweverFewMayWait) {
 }
 
 TEST_F(ApiServerTest, AListIsRefusedAsAWhole) {
-  EngineConfig config = small();
-  config.max_num_seqs = 1;
-  config.max_num_queued_reqs = 3;
   StepGate gate(1);
-  listen(in_order());
-  load(config, gate.hooks());
-  HttpClient running = connect();
-  running.send(post_json("/v1/completions", kLong));
-  gate.wait_reached();
-  HttpClient waiting = connect();
-  waiting.send(post_json("/v1/completions", kLong));
-  EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+  auto [running, waiting] = run_one(gate, 3, kLong);
   EXPECT_EQ(ask("/v1/completions", R"({"prompt": [[1], [2], [3]], "max_tokens": 1})").status, 429);
   HttpClient fits = connect();  // nothing is left of the list: two more have room
   fits.send(post_json("/v1/completions", R"({"prompt": [[1], [2]], "max_tokens": 1})"));

@@ -128,18 +128,9 @@ TEST_F(HttpServerTest, AClientThatGoesAfterItsHalfCloseIsNoticedByWhatIsWritten)
 
 // Whichever of the two is first, and the reset between them.
 TEST_F(HttpServerTest, AStreamsWritesAndAClientsCloseMayRace) {
-  start();
-  for (int i = 0; i < 200; ++i) {
-    HttpClient client = connect();
-    client.send(get("/hold"));
-    const HeldRequest held = wait_held();
-    held.responder->begin(200, {});
-    std::thread leaver([&] { client.close(); });
-    std::this_thread::sleep_for(std::chrono::microseconds(i));
-    held.responder->write("x");
-    leaver.join();
-    EXPECT_TRUE(becomes_true([&] { return *held.disconnects == 1; })) << i;
-  }
+  race_with_a_close(
+      [](HttpResponder& responder) { responder.write("x"); },
+      [](const HeldRequest& held) { EXPECT_TRUE(becomes_true([&] { return *held.disconnects == 1; })); });
 }
 
 }  // namespace

@@ -320,19 +320,11 @@ TEST_F(HttpServerTest, WhoAsksAfterTheDisconnectIsToldAtOnce) {
 
 // Either one may win.
 TEST_F(HttpServerTest, TheEndOfAStreamAndADisconnectMayRace) {
-  start();
-  for (int i = 0; i < 200; ++i) {
-    HttpClient client = connect();
-    client.send(get("/hold"));
-    const HeldRequest held = wait_held();
-    held.responder->begin(200, {});
-    std::thread leaver([&] { client.close(); });
-    std::this_thread::sleep_for(std::chrono::microseconds(i));
-    held.responder->end();
-    leaver.join();
-    EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
-    EXPECT_LE(*held.disconnects, 1);
-  }
+  race_with_a_close([](HttpResponder& responder) { responder.end(); },
+                    [this](const HeldRequest& held) {
+                      EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
+                      EXPECT_LE(*held.disconnects, 1);
+                    });
 }
 
 // The next client's socket may have the same descriptor.

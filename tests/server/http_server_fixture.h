@@ -80,6 +80,25 @@ class HttpServerTest : public ::testing::Test {
     return held_.empty();
   }
 
+  // Many times over: while a client closes, `act` goes on with the answer that it has begun to get, each time
+  // a little later.
+  template <typename Act, typename Check>
+  void race_with_a_close(const Act& act, const Check& check) {
+    start();
+    for (int i = 0; i < 200; ++i) {
+      HttpClient client = connect();
+      client.send(get("/hold"));
+      const HeldRequest held = wait_held();
+      held.responder->begin(200, {});
+      std::thread leaver([&] { client.close(); });
+      std::this_thread::sleep_for(std::chrono::microseconds(i));
+      act(*held.responder);
+      leaver.join();
+      SCOPED_TRACE(i);
+      check(held);
+    }
+  }
+
   std::optional<HttpServer> server_;
 
  private:

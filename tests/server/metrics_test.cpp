@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "server/process_metrics.h"
 #include "server/prometheus_parser.h"
 
 namespace quire::server {

@@ -12,7 +12,7 @@ using Tokens = std::vector<std::string>;
 
 Decoder decoder(std::string_view steps) {
   const Json config = Json::parse(R"({"type": "Sequence", "decoders": )" + std::string(steps) + "}");
-  return Decoder::from_json(JsonView(config, "decoder"));
+  return Decoder(JsonView(config, "decoder"));
 }
 
 // What each token yields, and then the end.

@@ -9,7 +9,7 @@ namespace {
 
 std::string normalize(const Json& config, std::string_view text) {
   std::string buffer;
-  return std::string(Normalizer::from_json(JsonView(config, "normalizer")).apply(text, buffer));
+  return std::string(Normalizer(JsonView(config, "normalizer")).apply(text, buffer));
 }
 std::string normalize_as(std::string_view type, std::string_view text) {
   return normalize(Json{{"type", type}}, text);

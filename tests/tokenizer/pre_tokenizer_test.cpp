@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using Pieces = std::vector<std::string>;
 
 Pieces cut(const Json& config, std::string_view text, bool is_beginning = true) {
-  PreTokenizer pre_tokenizer = PreTokenizer::from_json(JsonView(config, "pre_tokenizer"));
+  PreTokenizer pre_tokenizer(JsonView(config, "pre_tokenizer"));
   if (pre_tokenizer.is_byte_level()) pre_tokenizer.leave_bytes();
   PreTokens tokens;
   tokens.start(text, is_beginning);
