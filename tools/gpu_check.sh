@@ -17,7 +17,7 @@ run_tests() {
   title "golden models, invariance, graphs"
   "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='*cuda*-*TensorParallel*'
   title "engine on the GPU"
-  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*:*Swap*:*Beam*:*Embedding*:*Outputs*:*Wishes*'
+  QUIRE_TEST_DEVICE=cuda "$build/bin/engine_tests" --gtest_brief=1 --gtest_filter='EngineTest*:PipeliningTest*:*Swap*:*Beam*:*Embedding*:*Outputs*:*Wishes*:*Window*:*Mixture*'
   title "memory held and planned"
   "$build/bin/inspect_tests" --gtest_brief=1 --gtest_filter='CapacityTest*'
 }
