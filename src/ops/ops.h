@@ -116,6 +116,14 @@ class Ops {
   // residual f32 [tokens, n] += scale * x [tokens, n]; out [tokens, n] = residual, normed.
   virtual void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                         const NormParams& params);
+  // Takes the memory that the ops want for themselves beside all workspaces, for the matrices packed so far
+  // and attention of these shapes: before the first step, which then takes none.
+  virtual void reserve(std::span<const AttentionShape> /*shapes*/) {}
+  // Bytes of it. widest: columns of the widest matrix.
+  virtual std::size_t reserved_bytes(std::int64_t /*widest*/,
+                                     std::span<const AttentionShape> /*shapes*/) const {
+    return 0;
+  }
   // Bytes that attention wants for itself in AttentionBatch::workspace.
   virtual std::size_t attention_workspace_bytes(const AttentionShape&) const { return 0; }
   // Once a step for each group of layers, before the first of them: what attention can work out from the

@@ -37,6 +37,7 @@ class BatchBuilder {
   // Lets the backend plan the attention of every group, for all its lanes.
   void plan_attention(std::span<AttentionBatch> batches) const;
 
+  std::span<const AttentionShape> attention_shapes() const { return shapes_; }  // by group
   SamplingBuilder& sampling() { return sampling_; }
 
   StagingArea make_staging() const { return {backend_, staging_device_}; }

@@ -1,5 +1,7 @@
 #include "runner/memory_plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "runner/model_runner.h"
 
@@ -100,6 +102,11 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   PlanningBackend planning(backend, plan);
   ShapesOnly shapes;
   const ModelRunner runner(planning, comm, config, model, shapes);
+  std::int64_t widest = 0;
+  for (const MemoryPlan::Matrix& matrix : plan.matrices) widest = std::max(widest, matrix.in_features);
+  for (const MemoryPlan::Experts& experts : plan.experts)
+    widest = std::max({widest, experts.shape.hidden_size, experts.shape.intermediate_size});
+  plan.workspace += backend.reserved_bytes(widest, runner.attention_shapes());
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);

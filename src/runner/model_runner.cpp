@@ -59,6 +59,7 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       hidden_sums_(backend, config_) {
   const auto bytes_of = [&](int blocks) { return config.block_bytes() * static_cast<std::size_t>(blocks); };
   cache_buffer_ = backend.allocate(bytes_of(config.num_blocks), MemoryKind::kDevice);
+  backend.reserve(batch_builder_.attention_shapes());
   cache_ = cache_layers(cache_buffer_, config.num_blocks);
   QUIRE_CHECK(states_.group_of().size() == config.cache.places.size());
   for (const CacheShape::Place& place : config.cache.places) {

@@ -32,6 +32,8 @@ class ModelRunner {
   StepResult collect();   // the oldest plan's; waits for it
   void drop_in_flight();  // waits for what was submitted; it has no result
 
+  std::span<const AttentionShape> attention_shapes() const { return batch_builder_.attention_shapes(); }
+
   // Fills blocks of the KV cache with NaN, with the next plan and behind its saves. For tests.
   void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 

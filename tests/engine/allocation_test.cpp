@@ -1,5 +1,8 @@
 // What a step allocates on the host is small and does not grow: no op takes memory of its own after start-up.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -42,6 +45,12 @@ std::atomic<std::uint64_t> largest{0};  // bytes
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+// What a CPU backend takes for its buffers.
+extern "C" void* mmap(void* address, std::size_t bytes, int protection, int flags, int file,
+                      off_t offset) noexcept {
+  count(bytes);
+  return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 #endif
 

@@ -69,12 +69,24 @@ simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activatio
   return {activation, out.data(), x.data(), out.dtype(), out.stride(0), x.stride(0), out.dim(1)};
 }
 
+std::size_t activation_bytes(std::int64_t in_features) {
+  return simd::activation_floats(in_features) * sizeof(float);
+}
+
+// Of one thread.
+std::size_t scratch_floats(std::span<const AttentionShape> shapes) {
+  std::size_t most = simd::kLinearScratch;
+  for (const AttentionShape& shape : shapes) {
+    const std::int64_t rows = std::max<std::int64_t>(simd::kQueryRows, shape.num_heads / shape.num_kv_heads);
+    most = std::max(most, simd::attention_scratch(rows, shape.head_dim));
+  }
+  return (most + 1023) / 1024 * 1024;
+}
+
 }  // namespace
 
 SimdBackend::SimdBackend(CpuIsa isa, int num_threads)
-    : kernels_(kernels_of(isa)), pool_(num_threads), survivors_(static_cast<std::size_t>(num_threads)) {
-  reserve_scratch(simd::kLinearScratch);
-}
+    : kernels_(kernels_of(isa)), pool_(num_threads), survivors_(static_cast<std::size_t>(num_threads)) {}
 
 // Large allocations lie in huge pages where the system has them.
 Buffer SimdBackend::allocate(std::size_t bytes, MemoryKind kind) {
@@ -87,17 +99,24 @@ Buffer SimdBackend::allocate(std::size_t bytes, MemoryKind kind) {
   return {std::shared_ptr<void>(data, [whole](void*) {}), bytes, DeviceKind::kCpu};
 }
 
-void SimdBackend::reserve_scratch(std::size_t floats) {
-  if (floats <= scratch_floats_) return;
-  scratch_floats_ = (floats + 1023) / 1024 * 1024;
-  scratch_ =
-      allocate(scratch_floats_ * sizeof(float) * static_cast<std::size_t>(pool_.size()), MemoryKind::kDevice);
+void SimdBackend::reserve(std::span<const AttentionShape> shapes) {
+  grow(activations_, activation_bytes(widest_));
+  scratch_floats_ = std::max(scratch_floats_, scratch_floats(shapes));
+  grow(scratch_, scratch_floats_ * sizeof(float) * static_cast<std::size_t>(pool_.size()));
+}
+
+std::size_t SimdBackend::reserved_bytes(std::int64_t widest, std::span<const AttentionShape> shapes) const {
+  return activation_bytes(widest) +
+         scratch_floats(shapes) * sizeof(float) * static_cast<std::size_t>(pool_.size());
+}
+
+void SimdBackend::grow(Buffer& buffer, std::size_t bytes) {
+  if (bytes > buffer.bytes()) buffer = allocate(bytes, MemoryKind::kDevice);
 }
 
 std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
   const WeightTensorPtr rows = plain_rows(parts);
-  const std::size_t bytes = simd::activation_floats(rows->cols()) * sizeof(float);
-  if (bytes > activations_.bytes()) activations_ = allocate(bytes, MemoryKind::kDevice);
+  widest_ = std::max(widest_, rows->cols());
   auto weights = std::make_unique<PackedWeights>(allocate(linear_bytes(parts, dtype), MemoryKind::kDevice),
                                                  dtype, rows->rows(), rows->cols());
   weights->pack(*rows, pool_);
@@ -107,6 +126,7 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGr
 void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
   const auto& packed = dynamic_cast<const PackedWeights&>(weights);
+  if (activations_.bytes() < activation_bytes(widest_) || scratch_floats_ == 0) reserve({});
   for (std::int64_t first = 0; first < x.dim(0); first += simd::kMaxPassTokens) {
     const std::int64_t tokens = std::min(simd::kMaxPassTokens, x.dim(0) - first);
     const simd::LinearJob job = {packed.data(),
@@ -204,6 +224,7 @@ void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
   job.head_dim = input.head_dim;
   job.positions = batch.positions.data_as<const std::int32_t>();
   job.slots = batch.slot_mapping.data_as<const std::int32_t>();
+  if (scratch_floats_ == 0) reserve({});
   split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
           kernels_.prepare_attention(job, begin, end, scratch(thread));
@@ -214,7 +235,7 @@ std::shared_ptr<const AttentionPlan> SimdBackend::plan_attention(const Attention
                                                                  const AttentionShape& shape) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   const std::int64_t rows = std::max(simd::kQueryRows, group);
-  reserve_scratch(std::max(simd::kLinearScratch, simd::attention_scratch(rows, shape.head_dim)));
+  if (scratch_floats_ < scratch_floats({&shape, 1})) reserve({&shape, 1});
   auto plan = std::make_shared<SpanPlan>();
   for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
     const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];

@@ -29,6 +29,8 @@ class SimdBackend : public ReferenceBackend {
   void norm(const Tensor& out, const Tensor& x, const NormParams& params) override;
   void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                 const NormParams& params) override;
+  void reserve(std::span<const AttentionShape> shapes) override;
+  std::size_t reserved_bytes(std::int64_t widest, std::span<const AttentionShape> shapes) const override;
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
   void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
@@ -54,14 +56,14 @@ class SimdBackend : public ReferenceBackend {
   // have less to do than `least`. work: of one of the n.
   template <typename Function>
   void split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function);
-  // Memory of `floats` floats for each thread, at least; it only grows.
-  void reserve_scratch(std::size_t floats);
+  void grow(Buffer& buffer, std::size_t bytes);
   float* scratch(int thread) {
     return static_cast<float*>(scratch_.data()) + scratch_floats_ * static_cast<std::size_t>(thread);
   }
 
   const simd::Kernels& kernels_;
   ThreadPool pool_;
+  std::int64_t widest_ = 1;                           // columns of a matrix
   Buffer activations_;                                // of one pass of linear
   Buffer scratch_;                                    // of every thread
   std::size_t scratch_floats_ = 0;                    // of one thread
