@@ -39,8 +39,10 @@ StepPlan prefill_plan(int first, int num_tokens, const CacheLayout& layout) {
   sequence.first_position = first;
   sequence.num_tokens = num_tokens;
   sequence.tokens.assign(static_cast<std::size_t>(num_tokens), 0);
-  for (BlockId block = 0; block < layout.rows_for(first + num_tokens) * layout.num_lanes(); ++block)
-    sequence.new_blocks.push_back(block);
+  BlockId block = 0;
+  for (int row = 0; row < layout.rows_for(first + num_tokens); ++row)
+    for (int lane = 0; lane < layout.num_lanes(); ++lane)
+      sequence.new_blocks.push_back(row < layout.num_outside(lane, first) ? kNoBlock : block++);
   return plan;
 }
 

@@ -195,6 +195,22 @@ TEST(CapacityTest, LocalLayersHoldTheirWindowOnly) {
   EXPECT_EQ(shown.rows.back().sequences, static_cast<std::int64_t>(shown.kv_cache) / held);
 }
 
+// The costs of swapping are measured with a prompt as long as the context, of which a step holds the windows.
+TEST(CapacityTest, AStepOfOneSequenceHoldsWhatTheCostsOfSwappingAreMeasuredWith) {
+  const Shape shape = small_shape("Gemma3ForCausalLM",
+                                  R"({"max_position_embeddings": 32768, "sliding_window": 16, "head_dim": 16,
+                                           "layer_types": ["sliding_attention", "full_attention"]})");
+  EngineConfig config = small_config("float32");
+  config.max_num_seqs = 1;
+  config.max_model_len = 0;
+  config.block_size = 8;
+  config.swap_space = 0.00002;
+  config.kv_cache_memory = std::size_t{64} << 20;
+  const Engine engine(config, random_model(shape));
+  EXPECT_EQ(engine.config().max_model_len, 32768);
+  EXPECT_GT(engine.config().num_host_blocks, 0);
+}
+
 TEST(CapacityTest, ModelThatIsTooLargeDoesNotFit) {
   const Capacity shown = plan_capacity({}, shape_config(find_shape("qwen3-8b")), std::size_t{8} << 30);
   EXPECT_FALSE(shown.fits());
