@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// How the blocks of the KV cache hold a sequence. Layers that attend equally far form a group; as many of a
+// How the blocks of the KV cache hold a sequence. Layers that keep the same of it form a group; as many of a
 // group's layers as fit in a block make a lane. A sequence's block table has a row for every block_size
 // tokens and a column for every lane, and each lane holds on to its own window alone.
 struct CacheLayout {

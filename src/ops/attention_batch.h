@@ -42,7 +42,7 @@ struct AttentionBatch {
   Tensor query_starts;  // [num_sequences + 1]
   Tensor seq_lens;      // [num_sequences] tokens in the cache once this step has run
   Tensor table_rows;    // [num_sequences] row of block_tables
-  Tensor block_tables;  // [max_num_seqs, max_blocks_per_sequence] block ids
+  Tensor block_tables;  // [max_num_seqs, max_model_len / block_size, rounded up] block ids
   Tensor positions;     // [num_tokens]
   Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block; -1: not stored
   Tensor workspace;     // u8 [Ops::attention_workspace_bytes], or undefined where that is 0

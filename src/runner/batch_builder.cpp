@@ -15,7 +15,7 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
                        group.window});
     workspaces_.push_back(allocate_workspace(backend, backend.attention_workspace_bytes(shapes_.back())));
   }
-  const std::int64_t rows = table_row(config.cache.layout.num_lanes(), 0);
+  const std::int64_t rows = table_index(config.cache.layout.num_lanes(), 0);
   const std::int64_t cols = config.max_table_rows();
   host_tables_.resize(static_cast<std::size_t>(rows * cols));
   table_buffer_ = backend.allocate(host_tables_.size() * sizeof(BlockId), MemoryKind::kDevice);
@@ -50,7 +50,7 @@ void BatchBuilder::record_changes(const StepPlan& plan) {
     for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
       for (int lane = 0; lane < num_lanes; ++lane, ++block) {
         if (*block == kNoBlock) continue;
-        const std::int64_t place = table_row(lane, sequence.slot);
+        const std::int64_t place = table_index(lane, sequence.slot);
         host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
         changes_.insert(changes_.end(), {static_cast<std::int32_t>(place), row, *block});
       }
@@ -110,12 +110,12 @@ void BatchBuilder::build_slots(const StepPlan& plan, int lane, StagingArea& stag
   const int block_size = config_.block_size();
   const auto group = static_cast<std::size_t>(config_.cache.lanes[static_cast<std::size_t>(lane)].group);
   batch.workspace = workspace_of(workspaces_[group]);
-  batch.block_tables = block_tables_.rows(table_row(lane, 0), config_.max_num_seqs);
+  batch.block_tables = block_tables_.rows(table_index(lane, 0), config_.max_num_seqs);
   const auto slots = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.slot_mapping);
   auto slot = slots.begin();
   for (const SequencePlan& sequence : plan.sequences) {
     const BlockId* table =
-        &host_tables_[static_cast<std::size_t>(table_row(lane, sequence.slot) * config_.max_table_rows())];
+        &host_tables_[static_cast<std::size_t>(table_index(lane, sequence.slot) * config_.max_table_rows())];
     for (int i = 0; i < sequence.num_tokens; ++i, ++slot) {
       const int position = sequence.first_position + i;
       *slot = table[position / block_size] * block_size + position % block_size;

@@ -41,9 +41,8 @@ class BatchBuilder {
   SamplingBuilder& sampling() { return sampling_; }
 
   StagingArea make_staging() const { return {backend_, staging_device_}; }
-  const Tensor& block_tables() const {
-    return block_tables_;
-  }  // on the device, as of the table_entries applied
+  // On the device, as of the table_entries applied.
+  const Tensor& block_tables() const { return block_tables_; }
 
  private:
   void record_changes(const StepPlan& plan);
@@ -51,7 +50,7 @@ class BatchBuilder {
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
   // Where the first of a slot's blocks in a lane stands in the tables.
-  std::int64_t table_row(int lane, int slot) const {
+  std::int64_t table_index(int lane, int slot) const {
     return std::int64_t{lane} * config_.max_num_seqs + slot;
   }
 

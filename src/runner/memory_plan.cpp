@@ -90,9 +90,10 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
   ShapesOnly shapes;
   Workspace workspace(planning, config.max_num_batched_tokens);
   StateDeclarations states;
+  constexpr int kMaxModelLen = 1;  // no state depends on it, and tables of positions take time
   find_model_family(model.architecture())
       .load(model, {planning, comm, shapes, workspace, states, config.dtype, config.max_output_rows(),
-                    config.max_model_len});
+                    kMaxModelLen});
   return states;
 }
 

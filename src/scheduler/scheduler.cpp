@@ -12,10 +12,13 @@
 namespace quire {
 namespace {
 
+constexpr int kMostStepTokens = 1 << 20;
+
 SchedulerConfig validated(SchedulerConfig config) {
   if (config.max_num_seqs < 1) fail("max-num-seqs is {}; it must be at least 1", config.max_num_seqs);
-  if (config.max_num_batched_tokens < 1)
-    fail("max-num-batched-tokens is {}; it must be at least 1", config.max_num_batched_tokens);
+  if (config.max_num_batched_tokens < 1 || config.max_num_batched_tokens > kMostStepTokens)
+    fail("max-num-batched-tokens is {}; it must be from 1 to {}", config.max_num_batched_tokens,
+         kMostStepTokens);
   if (config.max_span < 0)
     fail("long-prefill-token-threshold is {}; it must be at least 1, or 0 for no limit", config.max_span);
   constexpr int kMostTokens = CacheLayout::kMaxTokens;
@@ -379,8 +382,8 @@ void Scheduler::book(const PlannedSequence& planned, SequenceResult& result,
   sequence.suspect &= !planned.ends_text;
   if (result.token == SequenceResult::kInvalidLogits) {
     // Its keys and values may be as broken as its logits, those that it has given back included.
-    for (const BlockId block : sequence.table.held()) prefix_cache_.erase(block);
     prefix_cache_.erase_chain(sequence.tokens(), sequence.salt);
+    for (const BlockId block : sequence.table.held()) prefix_cache_.erase(block);
   }
   release_outside(sequence, planned.last);
   if (sequence.state == SequenceState::kRetiring) {

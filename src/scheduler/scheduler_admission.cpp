@@ -102,7 +102,7 @@ Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* s
   const SavedBlocks& saved = sequence.saved;
   const int num_before = std::max(num_full, layout.num_outside(saved.num_tokens));
   if (saved.num_tokens <= head.num_tokens || saved.first > num_before) return head;
-  head.blocks.resize(static_cast<std::size_t>(num_full * layout.num_lanes()));
+  head.blocks.resize(static_cast<std::size_t>(num_full) * layout.windows.size());
   head.num_tokens = saved.num_tokens;
   head.num_restored = layout.rows_for(saved.num_tokens) - num_before;
   return head;
@@ -119,7 +119,7 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
   if (!sibling || num_common <= head.num_tokens) return head;
   if (config_.layout.leaves_rows(num_common, sibling->table.position())) return head;
   const auto size =
-      static_cast<std::size_t>(config_.layout.rows_for(num_common) * config_.layout.num_lanes());
+      static_cast<std::size_t>(config_.layout.rows_for(num_common)) * config_.layout.windows.size();
   const auto common = sibling->table.blocks().first(size);
   return {{common.begin(), common.end()}, num_common, 0, true};
 }
@@ -168,6 +168,12 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
   free_slots_.pop_back();
   const CacheLayout& layout = config_.layout;
   const int num_shared = num_shared_rows(head);
+  // A sibling's blocks may not be those that the cache knows by their contents. Where the last row lies
+  // before every window, a new block may take its place below.
+  const bool indexed = !head.forked && num_shared > 0;
+  sequence.num_indexed = indexed ? num_shared : 0;
+  sequence.last_index =
+      indexed ? prefix_cache_.link(layout.row(head.blocks, num_shared - 1)) : PrefixCache::Link{};
   sequence.table.release_outside(head.num_tokens);
   for (int i = 0; i < layout.rows_for(head.num_tokens) - head.num_restored; ++i)
     sequence.table.share(i < num_shared ? layout.row(head.blocks, i) : std::span<const BlockId>{});
@@ -175,11 +181,6 @@ void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequen
   forget_saved(sequence.saved, head.num_restored);
   sequence.num_planned = head.num_tokens;
   sequence.prompt_step = head.forked ? sibling->prompt_step : 0;
-  // A sibling's blocks may not be those that the cache knows by their contents.
-  const bool indexed = !head.forked && num_shared > 0;
-  sequence.num_indexed = indexed ? num_shared : 0;
-  sequence.last_index =
-      indexed ? prefix_cache_.link(layout.row(head.blocks, num_shared - 1)) : PrefixCache::Link{};
   if (sequence.num_cached_tokens >= 0) return;
   count_queued(sequence, -1);
   sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;

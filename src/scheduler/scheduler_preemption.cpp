@@ -35,7 +35,7 @@ void Scheduler::save_blocks(Sequence& sequence) {
   while (!saves_all && first < table.size() &&
          std::none_of(table.row(first).begin(), table.row(first).end(), is_own))
     ++first;
-  const auto blocks = table.blocks().subspan(static_cast<std::size_t>(first * layout.num_lanes()));
+  const auto blocks = table.blocks().subspan(static_cast<std::size_t>(first) * layout.windows.size());
   const auto num_blocks =
       static_cast<int>(std::ssize(blocks) - std::count(blocks.begin(), blocks.end(), kNoBlock));
   const int num_before = saves_all ? 0 : first * layout.block_size;
@@ -58,7 +58,7 @@ void Scheduler::restore_blocks(Sequence& sequence, Draft& draft) {
   restores.reserve(restores.size() + saved.blocks.size());
   drafted_.restored.reserve(drafted_.restored.size() + saved.blocks.size());  // from here on nothing fails
   const auto to =
-      sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first * config_.layout.num_lanes()));
+      sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first) * config_.layout.windows.size());
   for (std::size_t i = 0; i < saved.blocks.size(); ++i) {
     if (saved.blocks[i] == kNoBlock) continue;
     restores.push_back({saved.blocks[i], to[i]});
