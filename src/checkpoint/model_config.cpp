@@ -74,7 +74,8 @@ bool ModelConfig::has_rotary_of(const char* layer_type) const {
   return rope && rope->contains(layer_type);
 }
 
-ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* layer_type) const {
+ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* layer_type,
+                                              double default_partial_factor) const {
   std::optional<ConfigObject> rope = find_rope(*this);
   for (const char* type : {"full_attention", "sliding_attention"}) {
     if (!rope || !rope->contains(type)) continue;
@@ -89,13 +90,18 @@ ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* 
   std::optional<double> partial;
   if (rope) {
     rotary.type = rope->get_string({"rope_type", "type"}, rotary.type);
+    if (rotary.type == "su") rotary.type = "longrope";    // its first name
+    if (rotary.type == "mrope") rotary.type = "default";  // of text: three equal positions
     rotary.theta = rope->get_double("rope_theta", rotary.theta, kPositive);
     partial = rope->find_double("partial_rotary_factor", kFraction);
   }
-  rotary.partial_rotary_factor = get_double("partial_rotary_factor", partial.value_or(1.0), kFraction);
+  rotary.partial_rotary_factor =
+      get_double("partial_rotary_factor", partial.value_or(default_partial_factor), kFraction);
 
-  if (rotary.type == "linear" || rotary.type == "dynamic") {
+  if (rotary.type == "linear") {
     rotary.factor = rope->require_double("factor", kPositive);
+  } else if (rotary.type == "dynamic") {
+    rotary.alpha = rope->find_double("alpha", kPositive);
   } else if (rotary.type == "yarn" || rotary.type == "llama3" || rotary.type == "longrope") {
     read_extension(*rope, rotary);
   }
@@ -116,6 +122,7 @@ void ModelConfig::read_extension(const ConfigObject& rope, RotaryConfig& rotary)
   } else {
     rotary.factor = rope.require_double("factor", kPositive);
   }
+  rotary.query_scaling_beta = rope.find_double("llama_4_scaling_beta", kNonNegative).value_or(0);
   if (rotary.type == "yarn") read_yarn(rope, rotary);
   if (rotary.type == "llama3") read_llama3(rope, rotary);
   if (rotary.type == "longrope") read_longrope(rope, rotary);

@@ -31,9 +31,11 @@ class ModelConfig : public ConfigObject {
     std::string type =
         "default";  // default, linear, dynamic, yarn, llama3, longrope; others as written, to be refused
     double theta = 0;
-    double factor = 1;  // linear, dynamic, yarn, llama3, longrope
+    double factor = 1;            // linear, yarn, llama3, longrope
+    std::optional<double> alpha;  // dynamic, where it is a fixed one (Hunyuan)
     double partial_rotary_factor = 1;
     int original_max_position_embeddings = 0;  // yarn, llama3, longrope
+    double query_scaling_beta = 0;             // of queries by position (Llama 4, Ministral 3)
     // yarn and longrope: multiplies cos and sin. Empty: derived from factor (and mscale).
     std::optional<double> attention_factor;
     double beta_fast = 32;  // yarn from here on
@@ -46,6 +48,11 @@ class ModelConfig : public ConfigObject {
     std::vector<double> short_factor;  // longrope
     std::vector<double> long_factor;
 
+    static RotaryConfig plain(double theta) {
+      RotaryConfig rotary;
+      rotary.theta = theta;
+      return rotary;
+    }
     bool operator==(const RotaryConfig&) const = default;
   };
 
@@ -56,7 +63,8 @@ class ModelConfig : public ConfigObject {
 
   // Reads rope_theta and rope_scaling, or rope_parameters. Where the latter are given for each type of
   // layers, those of layer_type; Error where it is null, or the file has none of it.
-  RotaryConfig rotary(double default_theta, const char* layer_type = nullptr) const;
+  RotaryConfig rotary(double default_theta, const char* layer_type = nullptr,
+                      double default_partial_factor = 1) const;
   bool has_rotary_of(const char* layer_type) const;  // parameters that are given for it alone
   // Of the weights, as the file promises; empty when it does not say.
   std::optional<DType> dtype() const;

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 
-#include "layers/norm.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
@@ -45,7 +44,9 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   input_.num_kv_heads = local_kv_heads(options.num_kv_heads, context.comm);
   input_.head_dim = options.head_dim;
   input_.norm_eps = options.norm_eps;
+  input_.norm_after_rotary = options.qk_norm == QkNorm::kHeadAfterRotary;
   input_.cos_sin = options.rotary;
+  input_.q_scale = options.q_scale;
   Workspace& workspace = context.workspace;
   scores_.scale = options.scale;
   scores_.cap = options.score_cap;
@@ -56,7 +57,12 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
     const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;
     scores_.alibi_slopes = workspace.upload({first, first + input_.num_heads});
   }
-  if (options.qk_norm) {
+  if (options.qk_norm == QkNorm::kAll) {
+    const NormOptions norm = {.eps = options.norm_eps, .weight_offset = options.norm_offset};
+    const std::int64_t dim = options.head_dim;
+    q_norm_.emplace(context, prefix + ".q_norm", options.num_heads * dim, input_.num_heads * dim, norm);
+    k_norm_.emplace(context, prefix + ".k_norm", options.num_kv_heads * dim, input_.num_kv_heads * dim, norm);
+  } else if (options.qk_norm != QkNorm::kNone) {
     input_.q_norm = load_vector(context, prefix + ".q_norm.weight", options.head_dim, 1, options.norm_offset);
     input_.k_norm = load_vector(context, prefix + ".k_norm.weight", options.head_dim, 1, options.norm_offset);
   }
@@ -79,6 +85,10 @@ Tensor Attention::forward(const Tensor& x, const Step& step) const {
   input.qkv = qkv_.rows(0, tokens);
   const auto [cache, batch] = step.state(state_);
   qkv_proj_.forward(input.qkv, x);
+  if (q_norm_) {
+    q_norm_->forward(input.qkv.columns(0, heads.dim(1)));
+    k_norm_->forward(input.qkv.columns(heads.dim(1), std::int64_t{input.num_kv_heads} * input.head_dim));
+  }
   ops::prepare_attention(backend_, input, cache, batch);
   ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);
   o_proj_.forward(out, heads);

@@ -1,10 +1,20 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "layers/linear.h"
+#include "layers/norm.h"
 
 namespace quire {
+
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHead,             // an RMSNorm over each head of q and k
+  kHeadAfterRotary,  // the same of what is rotated
+  kAll               // over all heads of q, and all of k
+};
 
 struct AttentionOptions {
   std::int64_t hidden_size = 0;
@@ -17,11 +27,12 @@ struct AttentionOptions {
   bool alibi = false;   // scores fall with the distance (Press et al., 2022)
   bool qkv_bias = false;
   bool out_bias = false;
-  bool qk_norm = false;  // an RMSNorm over each head of q and k
+  QkNorm qk_norm = QkNorm::kNone;
   float norm_eps = 0;
   float norm_offset = 0;  // added to the norms' weights
   bool sinks = false;     // a learned score of each head, without a value: PREFIX.sinks
   Tensor rotary;          // of make_rotary_table; undefined: none
+  Tensor q_scale;         // of queries, by position; undefined: 1
 };
 
 // Causal self-attention over the paged cache; PREFIX is "model.layers.3.self_attn". Query heads are spread
@@ -38,6 +49,7 @@ class Attention {
   Backend& backend_;
   AttentionInput input_;  // all but the step's rows of qkv
   AttentionScores scores_;
+  std::optional<HeadsNorm> q_norm_, k_norm_;  // over all heads
   StateId state_;
   ColumnParallelLinear qkv_proj_;
   RowParallelLinear o_proj_;

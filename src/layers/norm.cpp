@@ -4,22 +4,36 @@
 
 namespace quire {
 
-Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale,
-                   float offset) {
+namespace {
+
+// (offset + the values of a checkpoint's vector) * scale.
+std::vector<float> read_vector(const LoadContext& context, const std::string& name, std::int64_t size,
+                               float scale, float offset) {
   const WeightTensorPtr tensor = context.weights.take(name, {size});
   std::vector<float> values(static_cast<std::size_t>(size));
   tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, size}));
   for (float& value : values) value = (value + offset) * scale;
-  return context.workspace.upload(values);
+  return values;
+}
+
+}  // namespace
+
+Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale,
+                   float offset) {
+  return context.workspace.upload(read_vector(context, name, size, scale, offset));
 }
 
 Norm::Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
            const NormOptions& options)
     : backend_(context.backend), comm_(context.comm), update_scale_(options.update_scale) {
+  if (options.kind == NormKind::kNone) return;
   params_.weight =
       load_vector(context, prefix + ".weight", hidden_size, options.output_scale, options.weight_offset);
-  if (options.kind == NormKind::kLayer)
-    params_.bias = load_vector(context, prefix + ".bias", hidden_size, options.output_scale);
+  if (options.kind == NormKind::kLayer) {
+    params_.bias = options.bias
+                       ? load_vector(context, prefix + ".bias", hidden_size, options.output_scale)
+                       : context.workspace.upload(std::vector<float>(static_cast<std::size_t>(hidden_size)));
+  }
   params_.eps = options.eps;
 }
 
@@ -38,6 +52,33 @@ void Norm::forward_whole(const Tensor& out, const Tensor& residual, const Tensor
 void Norm::forward_sum(const Tensor& update) const {
   comm_.all_reduce(update);
   ops::norm(backend_, update, update, params_);
+}
+
+// Every column is there as often as any other, so the mean over the ranks is the mean over all.
+HeadsNorm::HeadsNorm(const LoadContext& context, const std::string& prefix, std::int64_t size,
+                     std::int64_t columns, const NormOptions& options)
+    : backend_(context.backend), comm_(context.comm) {
+  const std::vector<float> all = read_vector(context, prefix + ".weight", size, 1, options.weight_offset);
+  std::vector<float> weight;
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    const auto first = all.begin() + rank * (size / columns) / comm_.size() * columns;
+    weight.insert(weight.end(), first, first + columns);
+  }
+  params_ = {context.workspace.upload(weight), {}, options.eps};
+  if (comm_.size() == 1) return;
+  const std::string name = "normed heads of " + std::to_string(columns);
+  part_ = context.workspace.activation(name, context.dtype, columns);
+  whole_ = context.workspace.activation(name + ", all ranks", context.dtype, comm_.size() * columns);
+}
+
+void HeadsNorm::forward(const Tensor& x) const {
+  if (comm_.size() == 1) return ops::norm(backend_, x, x, params_);
+  const Tensor part = part_.rows(0, x.dim(0));
+  const Tensor whole = whole_.rows(0, x.dim(0));
+  ops::norm(backend_, part, x, {});
+  comm_.all_gather(whole, part);
+  ops::norm(backend_, whole, whole, params_);
+  ops::norm(backend_, x, whole.columns(comm_.rank() * x.dim(1), x.dim(1)), {});
 }
 
 }  // namespace quire

@@ -7,10 +7,15 @@
 
 namespace quire {
 
-enum class NormKind : std::uint8_t { kRms, kLayer };
+enum class NormKind : std::uint8_t {
+  kNone,  // only the dtype changes
+  kRms,
+  kLayer
+};
 
 struct NormOptions {
   NormKind kind = NormKind::kRms;
+  bool bias = true;  // of LayerNorm
   float eps = 0;
   float update_scale = 1;   // of what is added to the residual stream
   float output_scale = 1;   // of the normed values
@@ -21,7 +26,7 @@ struct NormOptions {
 Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale = 1,
                    float offset = 0);
 
-// RMSNorm or LayerNorm over the residual stream; PREFIX is "model.layers.3.input_layernorm".
+// The norm of the residual stream, if any; PREFIX is "model.layers.3.input_layernorm".
 class Norm {
  public:
   Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
@@ -41,6 +46,23 @@ class Norm {
   Communicator& comm_;
   NormParams params_;
   float update_scale_;
+};
+
+// RMSNorm of q, or of k, over the heads of all ranks; PREFIX is "model.layers.3.self_attn.q_norm".
+class HeadsNorm {
+ public:
+  // A rank has `columns` of all `size`; where they are fewer than columns * ranks, neighbouring ranks have
+  // the same.
+  HeadsNorm(const LoadContext& context, const std::string& prefix, std::int64_t size, std::int64_t columns,
+            const NormOptions& options);
+
+  void forward(const Tensor& x) const;  // x [tokens, columns], in place
+
+ private:
+  Backend& backend_;
+  Communicator& comm_;
+  NormParams params_;
+  Tensor part_, whole_;  // activations, among several ranks: the own columns, those of all
 };
 
 }  // namespace quire

@@ -39,17 +39,17 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {{"model.embed_tokens.", "transformer.word_embeddings."},
-                                          {"model.embed_norm.", "transformer.word_embeddings_layernorm."},
-                                          {"model.layers.", "transformer.h."},
-                                          {"model.norm.", "transformer.ln_f."},
-                                          {".self_attn.", ".self_attention."},
-                                          {".q_proj.", ".query_key_value."},
-                                          {".k_proj.", ".query_key_value."},
-                                          {".v_proj.", ".query_key_value."},
-                                          {".o_proj.", ".dense."},
-                                          {".up_proj.", ".dense_h_to_4h."},
-                                          {".down_proj.", ".dense_4h_to_h."}};
+const RenamedWeights::Renames kRenames = {{"model.embed_tokens", "transformer.word_embeddings"},
+                                          {"model.embed_norm", "transformer.word_embeddings_layernorm"},
+                                          {"model.layers", "transformer.h"},
+                                          {"model.norm", "transformer.ln_f"},
+                                          {"self_attn", "self_attention"},
+                                          {"q_proj", "query_key_value"},
+                                          {"k_proj", "query_key_value"},
+                                          {"v_proj", "query_key_value"},
+                                          {"o_proj", "dense"},
+                                          {"up_proj", "dense_h_to_4h"},
+                                          {"down_proj", "dense_4h_to_h"}};
 
 class BloomWeights final : public RenamedWeights {
  public:

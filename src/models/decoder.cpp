@@ -15,6 +15,7 @@ constexpr char kHead[] = "lm_head";
 
 NormOptions norm_options(const DecoderConfig& config) {
   return {.kind = config.norm,
+          .bias = config.norm_bias,
           .eps = config.norm_eps,
           .update_scale = config.residual_scale,
           .weight_offset = config.norm_offset};
@@ -46,17 +47,35 @@ std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const
   return Mlp(context, prefix, options);
 }
 
-// The rotary table of a layer; `tables` has those made so far.
-Tensor rotary_table(const LoadContext& context, const LayerAttention& attention,
-                    std::vector<std::pair<LayerAttention, Tensor>>& tables) {
-  for (const auto& [other, table] : tables) {
-    if (other.rotary == attention.rotary && other.options.head_dim == attention.options.head_dim)
-      return table;
+// By position, what queries are multiplied by so that scores stay apart where there are many keys: as Llama 4
+// has it, 1 + beta log(1 + floor(position / original length)). Undefined: 1.
+Tensor query_scales(const LoadContext& context, const ModelConfig::RotaryConfig& rotary) {
+  if (rotary.query_scaling_beta == 0) return {};
+  std::vector<float> scales;
+  for (int position = 0; position < context.max_model_len; ++position) {
+    const int stretches = position / rotary.original_max_position_embeddings;
+    scales.push_back(static_cast<float>(1 + rotary.query_scaling_beta * std::log1p(stretches)));
   }
-  const Tensor table = make_rotary_table(
-      context, rotary_frequencies(*attention.rotary, attention.options.head_dim, context.max_model_len));
-  tables.emplace_back(attention, table);
-  return table;
+  return context.workspace.upload(scales);
+}
+
+// What layers of equal rotary embedding and head size share.
+struct RotaryTables {
+  LayerAttention of;
+  Tensor cos_sin, q_scale;
+};
+
+// Those of a layer; `made` has all so far.
+RotaryTables rotary_tables(const LoadContext& context, const LayerAttention& attention,
+                           std::vector<RotaryTables>& made) {
+  for (const RotaryTables& tables : made) {
+    if (tables.of.rotary == attention.rotary && tables.of.options.head_dim == attention.options.head_dim)
+      return tables;
+  }
+  const ModelConfig::RotaryConfig& rotary = *attention.rotary;
+  const RotaryFrequencies frequencies =
+      rotary_frequencies(rotary, attention.options.head_dim, context.max_model_len);
+  return made.emplace_back(attention, make_rotary_table(context, frequencies), query_scales(context, rotary));
 }
 
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
@@ -84,26 +103,32 @@ struct Update {
 
 std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer); }
 
-Norm layer_norm(const LoadContext& context, int layer, const char* name, const DecoderConfig& config) {
-  return {context, layer_prefix(layer) + name, config.hidden_size, norm_options(config)};
+// A norm before attention or the MLP, if it stands there.
+Norm norm_before(const LoadContext& context, int layer, const char* name, const DecoderConfig& config,
+                 bool stands) {
+  NormOptions options = norm_options(config);
+  if (!stands) options.kind = NormKind::kNone;
+  return {context, layer_prefix(layer) + name, config.hidden_size, options};
 }
 
 std::optional<Norm> norm_after(const LoadContext& context, int layer, const char* name,
                                const DecoderConfig& config) {
-  if (!config.norms_after) return std::nullopt;
-  return layer_norm(context, layer, name, config);
+  if (config.norms != BlockNorms::kAfter && config.norms != BlockNorms::kAround) return std::nullopt;
+  return Norm(context, layer_prefix(layer) + name, config.hidden_size, norm_options(config));
 }
 
 }  // namespace
 
 DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderConfig& config,
                            const AttentionOptions& options)
-    : attention_norm(layer_norm(context, index, ".input_layernorm", config)),
+    : attention_norm(
+          norm_before(context, index, ".input_layernorm", config, config.norms != BlockNorms::kAfter)),
       attention(context, layer_prefix(index) + ".self_attn", options),
       after_attention_norm(norm_after(context, index, ".post_attention_layernorm", config)),
-      mlp_norm(layer_norm(context, index,
-                          config.norms_after ? ".pre_feedforward_layernorm" : ".post_attention_layernorm",
-                          config)),
+      mlp_norm(norm_before(
+          context, index,
+          config.norms == BlockNorms::kAround ? ".pre_feedforward_layernorm" : ".post_attention_layernorm",
+          config, config.norms == BlockNorms::kBefore || config.norms == BlockNorms::kAround)),
       after_mlp_norm(norm_after(context, index, ".post_feedforward_layernorm", config)),
       mlp(make_mlp(context, index, layer_prefix(index) + ".mlp", config)) {}
 
@@ -119,8 +144,10 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
   }
   if (config.embedding_norm)
     embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, norm_options(config));
+  if (config.norms == BlockNorms::kShared)
+    unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
   const LayerAttention common = {config.attention, config.rotary};
-  std::vector<std::pair<LayerAttention, Tensor>> tables;  // layers of equal angles share one
+  std::vector<RotaryTables> tables;
   layers_.reserve(static_cast<std::size_t>(config.num_layers));
   for (int i = 0; i < config.num_layers; ++i) {
     const LayerAttention& attention =
@@ -129,7 +156,11 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
     options.hidden_size = config.hidden_size;
     options.norm_eps = config.norm_eps;
     options.norm_offset = config.norm_offset;
-    if (attention.rotary) options.rotary = rotary_table(context, attention, tables);
+    if (attention.rotary) {
+      const RotaryTables found = rotary_tables(context, attention, tables);
+      options.rotary = found.cos_sin;
+      options.q_scale = found.q_scale;
+    }
     layers_.emplace_back(context, i, config, options);
   }
 }
@@ -148,7 +179,7 @@ Tensor DecoderModel::forward(const Step& step) {
   for (const Layer& layer : layers_) {
     update.add_to(residual, normed, layer.attention_norm);
     update = Update::of(layer.attention.forward(normed, step), layer.after_attention_norm);
-    update.add_to(residual, normed, layer.mlp_norm);
+    update.add_to(residual, unread_.defined() ? unread_.rows(0, tokens) : normed, layer.mlp_norm);
     update = Update::of(std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp),
                         layer.after_mlp_norm);
   }
@@ -172,9 +203,14 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
            },
            [read, rename](const ModelConfig& model, const LoadContext& context) -> std::unique_ptr<Model> {
              const DecoderConfig config = read_checked(read, model);
-             if (!rename) return std::make_unique<DecoderModel>(config, context);
-             const std::unique_ptr<WeightSource> renamed = rename(config, context.weights);
-             return std::make_unique<DecoderModel>(config, context.with_weights(*renamed));
+             std::unique_ptr<WeightSource> renamed, ordered;
+             if (rename) renamed = rename(config, context.weights);
+             WeightSource& weights = renamed ? *renamed : context.weights;
+             if (config.neighbour_rotary)
+               ordered = std::make_unique<NeighbourRotary>(
+                   weights, config.attention.head_dim, rotary_dim(*config.rotary, config.attention.head_dim));
+             return std::make_unique<DecoderModel>(config,
+                                                   context.with_weights(ordered ? *ordered : weights));
            },
            std::move(ignorable)}) {}
 
@@ -182,14 +218,15 @@ Activation read_activation(const ModelConfig& config, const char* fallback) {
   constexpr std::pair<std::string_view, Activation> kNames[] = {{"silu", Activation::kSilu},
                                                                 {"swish", Activation::kSilu},
                                                                 {"gelu_pytorch_tanh", Activation::kGelu},
-                                                                {"gelu_new", Activation::kGelu}};
+                                                                {"gelu_new", Activation::kGelu},
+                                                                {"relu2", Activation::kRelu2}};
   const char* key = config.contains("hidden_activation") ? "hidden_activation" : "hidden_act";
   const std::string name = config.get_string(key, fallback);
   for (const auto& [known, activation] : kNames) {
     if (name == known) return activation;
   }
-  config.fail_at(
-      key, format_text("is {}; only \"silu\" and \"gelu_pytorch_tanh\" are supported", in_quotes(name)));
+  config.fail_at(key, format_text("is {}; only \"silu\", \"gelu_pytorch_tanh\" and \"relu2\" are supported",
+                                  in_quotes(name)));
 }
 
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults) {
@@ -199,7 +236,7 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   decoder.mlp.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
   decoder.num_layers = config.get_int("num_hidden_layers", defaults.num_layers, kLayerCount);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", defaults.tie_word_embeddings);
-  decoder.norm_eps = config.get_float("rms_norm_eps", defaults.norm_eps, kPositive);
+  decoder.norm_eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
 
   AttentionOptions& attention = decoder.attention;
   attention.num_heads = config.get_int("num_attention_heads", defaults.num_heads, kHeadCount);
@@ -216,7 +253,7 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
       kHeadSize);
   attention.scale = 1.0F / std::sqrt(static_cast<float>(attention.head_dim));
 
-  decoder.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of);
+  decoder.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of, defaults.partial_rotary_factor);
   decoder.max_positions = scaled_max_positions(
       *decoder.rotary, config.get_int("max_position_embeddings", defaults.max_positions, kPositions));
   decoder.mlp.activation = read_activation(config, defaults.activation);
@@ -231,7 +268,7 @@ DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& 
   decoder.max_positions = config.get_int("max_position_embeddings", defaults.max_positions, kPositions);
   decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
   decoder.norm_offset = 1;
-  decoder.norms_after = true;
+  decoder.norms = BlockNorms::kAround;
   decoder.attention.scale = 1.0F / std::sqrt(config.get_float("query_pre_attn_scalar", 256, kPositive));
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   return decoder;
@@ -259,39 +296,41 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
   return local;
 }
 
-void set_local_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, int window,
-                      const std::optional<ModelConfig::RotaryConfig>& rotary) {
-  for (const bool local : is_local) {
-    LayerAttention& layer = decoder.layers.emplace_back(decoder.attention, decoder.rotary);
-    if (!local) continue;
-    layer.options.window = window;
-    if (rotary) layer.rotary = rotary;
-  }
+LayerAttention with_window(const DecoderConfig& decoder, int window) {
+  LayerAttention layer = {decoder.attention, decoder.rotary};
+  layer.options.window = window;
+  return layer;
+}
+
+void set_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, const LayerAttention& local,
+                const LayerAttention& other) {
+  for (const bool layer_is_local : is_local) decoder.layers.push_back(layer_is_local ? local : other);
 }
 
 void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder) {
   // A null window means none, a key that is absent the default.
   if (!config.get_bool("use_sliding_window", false) || config.is_null("sliding_window")) return;
   const int first = config.get_int("max_window_layers", 28, {.min = 0});
-  set_local_layers(decoder,
-                   read_local_layers(config, decoder.num_layers, [&](int layer) { return layer >= first; }),
-                   config.get_int("sliding_window", 4096, kPositions));
+  const auto is_local = [first](int layer) { return layer >= first; };
+  const int window = config.get_int("sliding_window", 4096, kPositions);
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
+             with_window(decoder, 0));
 }
 
-int qkv_part(std::string_view name) {
-  constexpr std::string_view kAttention = ".self_attn.";
-  const std::size_t place = name.find(kAttention);
-  return place == name.npos ? -1
-                            : static_cast<int>(std::string_view("qkv").find(name[place + kAttention.size()]));
+std::vector<FusedPart> fused_qkv(const DecoderConfig& config) {
+  const AttentionOptions& attention = config.attention;
+  const std::int64_t q = std::int64_t{attention.num_heads} * attention.head_dim;
+  const std::int64_t kv = std::int64_t{attention.num_kv_heads} * attention.head_dim;
+  const std::int64_t all = q + 2 * kv;
+  return {{"q_proj", "qkv_proj", 0, q, all},
+          {"k_proj", "qkv_proj", q, kv, all},
+          {"v_proj", "qkv_proj", q + kv, kv, all}};
 }
 
-// Files have the prefix before or behind "model.".
-std::unique_ptr<WeightSource> text_part(WeightSource& weights) {
-  static const RenamedWeights::Renames kOuter = {{"model.", "language_model.model."},
-                                                 {"lm_head.", "language_model.lm_head."}};
-  static const RenamedWeights::Renames kInner = {{"model.", "model.language_model."}};
-  const bool inner = weights.contains("model.language_model.embed_tokens.weight");
-  return std::make_unique<RenamedWeights>(weights, inner ? kInner : kOuter);
+std::vector<FusedPart> fused_gate_up(const DecoderConfig& config) {
+  const std::int64_t size = config.mlp.intermediate_size;
+  return {{"gate_proj", "gate_up_proj", 0, size, 2 * size},
+          {"up_proj", "gate_up_proj", size, size, 2 * size}};
 }
 
 }  // namespace quire

@@ -13,6 +13,7 @@
 #include "layers/experts.h"
 #include "layers/mlp.h"
 #include "layers/norm.h"
+#include "models/file_layouts.h"
 #include "models/model.h"
 
 namespace quire {
@@ -23,7 +24,15 @@ struct LayerAttention {
   std::optional<ModelConfig::RotaryConfig> rotary;
 };
 
-// What the families differ in that add attention and an MLP to a residual stream, each behind a norm.
+// Where the norms of a block stand.
+enum class BlockNorms : std::uint8_t {
+  kBefore,  // before attention (input_layernorm) and before the MLP (post_attention_layernorm)
+  kAfter,   // of what they add (post_attention_layernorm, post_feedforward_layernorm)
+  kAround,  // both (the MLP's first is pre_feedforward_layernorm)
+  kShared   // one before both (input_layernorm), which stand side by side
+};
+
+// What the families differ in that add attention and an MLP to a residual stream.
 struct DecoderConfig {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -38,12 +47,14 @@ struct DecoderConfig {
   float logits_scale = 1;
   float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
+  BlockNorms norms = BlockNorms::kBefore;
   NormKind norm = NormKind::kRms;
+  bool norm_bias = true;  // of LayerNorm
   float norm_eps = 0;
   float norm_offset = 0;       // added to the weights of every norm
-  bool norms_after = false;    // what a block adds is normed, too: both parts stand between two norms
   AttentionOptions attention;  // of every layer, all but the hidden size and the rotary table
   std::optional<ModelConfig::RotaryConfig> rotary;
+  bool neighbour_rotary = false;         // of the file: neighbouring dimensions rotate together
   std::vector<LayerAttention> layers;    // where layers differ: instead of these two, of each
   MlpOptions mlp;                        // all but the hidden size
   std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
@@ -81,7 +92,13 @@ class DecoderModel : public Model {
   Norm final_norm_;
   LmHead head_;
   Tensor residual_, normed_, position_rows_;  // activations
+  Tensor unread_;  // where norms are shared: in place of normed, which the MLP reads as attention did
 };
+
+// What a model of several kinds of input has beside its text part.
+inline const IgnorableTensors kOtherModalities = {
+    .beginnings = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                   "model.multi_modal_projector.", "visual.", "model.visual."}};
 
 // Registers a family of decoders before main.
 class DecoderRegistration {
@@ -105,9 +122,11 @@ struct DecoderDefaults {
   int max_positions = 0;
   int head_dim = 0;  // 0: hidden_size / num_heads
   float norm_eps = 1e-6F;
+  const char* norm_eps_key = "rms_norm_eps";
   double rope_theta = 10000;
   bool tie_word_embeddings = false;
   const char* activation = "silu";
+  double partial_rotary_factor = 1;
   const char* rotary_of = nullptr;  // the type of layers whose parameters are read where each has its own
 };
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
@@ -117,17 +136,16 @@ DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& 
 // Which layers are local by layer_types, or where that is absent by is_local(layer). Error of other types.
 std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
                                     const std::function<bool(int layer)>& is_local);
-// Gives local layers a window, and a rotary embedding of their own where there is one.
-void set_local_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, int window,
-                      const std::optional<ModelConfig::RotaryConfig>& rotary = {});
+// What every layer has so far, with a window.
+LayerAttention with_window(const DecoderConfig& decoder, int window);
+// Local layers have the one attention, the others the other.
+void set_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, const LayerAttention& local,
+                const LayerAttention& other);
 // The windows of Qwen's layers, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
 void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder);
 
-// Of the names that layers ask for: 0, 1 or 2 for what belongs to the projection of q, k or v; -1: none of
-// them.
-int qkv_part(std::string_view name);
-
-// The text part of a model of several kinds of input: its tensors' names begin with language_model.
-std::unique_ptr<WeightSource> text_part(WeightSource& weights);
+// For FusedWeights: q, k and v as qkv_proj; the gate and up as gate_up_proj.
+std::vector<FusedPart> fused_qkv(const DecoderConfig& config);
+std::vector<FusedPart> fused_gate_up(const DecoderConfig& config);
 
 }  // namespace quire

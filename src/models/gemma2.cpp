@@ -18,9 +18,10 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .activation = "gelu_pytorch_tanh"});
   decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 50, kPositive);
   decoder.logits_cap = config.get_float("final_logit_softcapping", 30, kPositive);
-  set_local_layers(decoder,
-                   read_local_layers(config, decoder.num_layers, [](int layer) { return layer % 2 == 0; }),
-                   config.get_int("sliding_window", 4096, kPositions));
+  const auto is_local = [](int layer) { return layer % 2 == 0; };
+  const int window = config.get_int("sliding_window", 4096, kPositions);
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
+             with_window(decoder, 0));
   return decoder;
 }
 

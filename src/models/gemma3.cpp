@@ -7,9 +7,9 @@ namespace quire {
 namespace {
 
 ModelConfig::RotaryConfig local_rotary(const ModelConfig& config) {
-  ModelConfig::RotaryConfig plain;
-  plain.theta = config.get_double("rope_local_base_freq", 10000, kPositive);
-  return config.has_rotary_of("sliding_attention") ? config.rotary(plain.theta, "sliding_attention") : plain;
+  const double theta = config.get_double("rope_local_base_freq", 10000, kPositive);
+  return config.has_rotary_of("sliding_attention") ? config.rotary(theta, "sliding_attention")
+                                                   : ModelConfig::RotaryConfig::plain(theta);
 }
 
 DecoderConfig read_config(const ModelConfig& config) {
@@ -25,23 +25,21 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .tie_word_embeddings = true,
                                                    .activation = "gelu_pytorch_tanh",
                                                    .rotary_of = "full_attention"});
-  decoder.attention.qk_norm = true;
+  decoder.attention.qk_norm = QkNorm::kHead;
   decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 0, kNonNegative);
   decoder.logits_cap = config.get_float("final_logit_softcapping", 0, kNonNegative);
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 6, kLayerCount);
   const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
-  set_local_layers(decoder, read_local_layers(config, decoder.num_layers, is_local),
-                   config.get_int("sliding_window", 4096, kPositions), local_rotary(config));
+  LayerAttention local = with_window(decoder, config.get_int("sliding_window", 4096, kPositions));
+  local.rotary = local_rotary(config);
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), local,
+             with_window(decoder, 0));
   return decoder;
 }
 
 const DecoderRegistration text("Gemma3ForCausalLM", read_config, {});
-const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_config,
-                                     {.beginnings = {"vision_tower.", "multi_modal_projector.",
-                                                     "model.vision_tower.", "model.multi_modal_projector."}},
-                                     [](const DecoderConfig&, WeightSource& weights) {
-                                       return text_part(weights);
-                                     });
+const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_config, kOtherModalities,
+                                     text_part);
 
 }  // namespace
 }  // namespace quire

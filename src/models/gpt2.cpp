@@ -45,19 +45,19 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {{"model.embed_tokens.", "transformer.wte."},
-                                          {"model.embed_positions.", "transformer.wpe."},
-                                          {"model.layers.", "transformer.h."},
-                                          {"model.norm.", "transformer.ln_f."},
-                                          {".input_layernorm.", ".ln_1."},
-                                          {".post_attention_layernorm.", ".ln_2."},
-                                          {".self_attn.", ".attn."},
-                                          {".q_proj.", ".c_attn."},
-                                          {".k_proj.", ".c_attn."},
-                                          {".v_proj.", ".c_attn."},
-                                          {".o_proj.", ".c_proj."},
-                                          {".up_proj.", ".c_fc."},
-                                          {".down_proj.", ".c_proj."}};
+const RenamedWeights::Renames kRenames = {{"model.embed_tokens", "transformer.wte"},
+                                          {"model.embed_positions", "transformer.wpe"},
+                                          {"model.layers", "transformer.h"},
+                                          {"model.norm", "transformer.ln_f"},
+                                          {"input_layernorm", "ln_1"},
+                                          {"post_attention_layernorm", "ln_2"},
+                                          {"self_attn", "attn"},
+                                          {"q_proj", "c_attn"},
+                                          {"k_proj", "c_attn"},
+                                          {"v_proj", "c_attn"},
+                                          {"o_proj", "c_proj"},
+                                          {"up_proj", "c_fc"},
+                                          {"down_proj", "c_proj"}};
 
 class Gpt2Weights final : public RenamedWeights {
  public:

@@ -26,7 +26,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 }
 
 const RenamedWeights::Renames kRenames = {
-    {".mlp.", ".block_sparse_moe."}, {".gate_proj.", ".w1."}, {".up_proj.", ".w3."}, {".down_proj.", ".w2."}};
+    {"mlp", "block_sparse_moe"}, {"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
 
 const DecoderRegistration registration("MixtralForCausalLM", read_config,
                                        {.endings = {".rotary_emb.inv_freq"}},

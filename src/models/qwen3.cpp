@@ -14,7 +14,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .num_kv_heads = 32,
                                                    .max_positions = 32768,
                                                    .head_dim = 128});
-  decoder.attention.qk_norm = true;
+  decoder.attention.qk_norm = QkNorm::kHead;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   read_qwen_windows(config, decoder);
   return decoder;

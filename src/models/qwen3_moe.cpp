@@ -25,7 +25,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .num_heads = 32,
                                                    .num_kv_heads = 4,
                                                    .max_positions = 32768});
-  decoder.attention.qk_norm = true;
+  decoder.attention.qk_norm = QkNorm::kHead;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   read_qwen_windows(config, decoder);
   const int num_experts = config.get_int({"num_experts", "num_local_experts"}, 128, kExperts);

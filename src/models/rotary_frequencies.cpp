@@ -91,21 +91,29 @@ RotaryFrequencies longrope_frequencies(const ModelConfig::RotaryConfig& rotary, 
 
 }  // namespace
 
-RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
-                                     int max_model_len) {
+int rotary_dim(const ModelConfig::RotaryConfig& rotary, int head_dim) {
   const int dim = static_cast<int>(head_dim * rotary.partial_rotary_factor);
   if (dim <= 0 || dim % 2 != 0 || dim > head_dim)
     fail("config.json: rotary embedding over {} of {} dimensions", dim, head_dim);
+  return dim;
+}
+
+RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
+                                     int max_model_len) {
+  const int dim = rotary_dim(rotary, head_dim);
   if (rotary.type == "yarn") return yarn_frequencies(rotary, dim);
   if (rotary.type == "llama3") return llama3_frequencies(rotary, dim);
   if (rotary.type == "longrope") return longrope_frequencies(rotary, dim, max_model_len);
+  // The base that positions beyond the original length would change is fixed by alpha.
+  if (rotary.type == "dynamic" && rotary.alpha)
+    return {plain_frequencies(rotary.theta * std::pow(*rotary.alpha, dim / (dim - 2.0)), dim)};
   RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
   if (rotary.type == "linear") {
     for (float& frequency : result.inverse_frequencies) frequency /= static_cast<float>(rotary.factor);
   } else if (rotary.type != "default") {
     fail(
-        "config.json: rotary type {} is not supported; supported are default, linear, yarn, llama3 and "
-        "longrope",
+        "config.json: rotary type {} is not supported; supported are default, linear, dynamic with alpha, "
+        "yarn, llama3 and longrope",
         in_quotes(rotary.type));
   }
   return result;

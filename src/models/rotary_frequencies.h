@@ -5,11 +5,14 @@
 
 namespace quire {
 
-// The angles of a rotary embedding over heads of head_dim, fixed at start. Types: default, linear, yarn,
-// llama3 and longrope, which stretches by its long factors where sequences of max_model_len are longer than
-// the original length; others are refused by name.
+// The angles of a rotary embedding over heads of head_dim, fixed at start. Types: default, linear, dynamic
+// with alpha, yarn, llama3 and longrope, which stretches by its long factors where sequences of max_model_len
+// are longer than the original length; others are refused by name.
 RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
                                      int max_model_len);
+
+// Of the dimensions of a head, how many rotate. Error where they cannot be paired.
+int rotary_dim(const ModelConfig::RotaryConfig& rotary, int head_dim);
 
 // Positions the model was made for, scaling included (as vLLM derives max_model_len).
 int scaled_max_positions(const ModelConfig::RotaryConfig& rotary, int max_position_embeddings);

@@ -38,7 +38,8 @@ void check_batch(const Backend& backend, const AttentionBatch& batch) {
 }
 
 void check_norm(const Backend& backend, const NormParams& params, std::int64_t n) {
-  check(backend, params.weight, DType::kF32, {n}, "weight");
+  if (params.weight.defined()) check(backend, params.weight, DType::kF32, {n}, "weight");
+  QUIRE_CHECK(params.weight.defined() || !params.bias.defined(), "a bias without a weight");
   if (params.bias.defined()) check(backend, params.bias, DType::kF32, {n}, "bias");
 }
 
@@ -117,6 +118,11 @@ void prepare_attention(Backend& backend, const AttentionInput& input, const KvCa
     QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
     QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
                 table.dim(0));
+  }
+  if (const Tensor& scale = input.q_scale; scale.defined()) {
+    check(backend, scale, DType::kF32, {scale.dim(0)}, "q_scale");
+    QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
+                scale.dim(0));
   }
   backend.prepare_attention(input, cache, batch);
 }

@@ -47,8 +47,10 @@ struct AttentionInput {
   Tensor q_norm;  // [head_dim], or undefined: no norm
   Tensor k_norm;  // [head_dim], or undefined: no norm
   float norm_eps = 0;
+  bool norm_after_rotary = false;
   Tensor cos_sin;  // f32 [positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines; or undefined:
                    // no rotary
+  Tensor q_scale;  // f32 [positions]: a token's queries are multiplied by that of its position; or undefined
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
@@ -69,9 +71,9 @@ struct AttentionScores {
 };
 
 // How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
-// et al., 2016), (x - mean(x)) / deviation(x) * weight + bias.
+// et al., 2016), (x - mean(x)) / deviation(x) * weight + bias; or without a weight not at all: a copy.
 struct NormParams {
-  Tensor weight;  // f32 [n]
+  Tensor weight;  // f32 [n], or undefined
   Tensor bias;    // f32 [n], or undefined
   float eps = 0;  // added to the mean square, or to the variance
 };
@@ -133,8 +135,8 @@ class Ops {
     return nullptr;
   }
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
-  // 2021; the first half of the dimensions is paired with the second), then k and v are written to their
-  // slots of the cache.
+  // 2021; the first half of the dimensions is paired with the second), or the one after the other, q scaled
+  // where given; then k and v are written to their slots of the cache.
   virtual void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
                                  const AttentionBatch& batch);
   // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are

@@ -144,43 +144,36 @@ class Transposed final : public Adapter {
   mutable DType dtype_ = DType::kF32;
 };
 
-class OnePart final : public Adapter {
+class PickedRows final : public Adapter {
  public:
-  OnePart(WeightTensorPtr inner, std::vector<std::int64_t> shape, std::int64_t groups, std::int64_t parts,
-          std::int64_t part)
-      : Adapter(std::move(inner), std::move(shape)),
-        parts_(parts),
-        part_(part),
-        run_(this->shape()[0] / groups) {}
+  PickedRows(WeightTensorPtr inner, std::vector<std::int64_t> shape, std::vector<std::int64_t> rows)
+      : Adapter(std::move(inner), std::move(shape)), rows_(std::move(rows)) {}
 
   void read_rows(std::int64_t row, const Tensor& dst) const override {
     check_read(row, dst);
     if (shape().size() == 1) return read_elements(dst);
     for (std::int64_t done = 0; done < dst.dim(0);) {
-      const std::int64_t offset = (row + done) % run_;
-      const std::int64_t count = std::min(run_ - offset, dst.dim(0) - done);
-      inner().read_rows(stored((row + done) / run_) + offset, dst.rows(done, count));
+      const std::int64_t* first = &rows_[static_cast<std::size_t>(row + done)];
+      std::int64_t count = 1;  // of rows that are neighbours in the file, too
+      while (done + count < dst.dim(0) && first[count] == first[0] + count) ++count;
+      inner().read_rows(first[0], dst.rows(done, count));
       done += count;
     }
   }
 
  private:
-  // Where this part of a group begins.
-  std::int64_t stored(std::int64_t group) const { return (group * parts_ + part_) * run_; }
-
   void read_elements(const Tensor& dst) const {
     const std::size_t element = size_of(dst.dtype());
     std::vector<std::byte> values(static_cast<std::size_t>(inner().cols()) * element);
     inner().read_rows(0, Tensor(values.data(), dst.dtype(), {1, inner().cols()}));
-    for (std::int64_t i = 0; i < cols(); i += run_) {
-      std::memcpy(dst.data_as<std::byte>() + static_cast<std::size_t>(i) * element,
-                  &values[static_cast<std::size_t>(stored(i / run_)) * element],
-                  static_cast<std::size_t>(run_) * element);
+    auto* out = dst.data_as<std::byte>();
+    for (const std::int64_t i : rows_) {
+      std::memcpy(out, &values[static_cast<std::size_t>(i) * element], element);
+      out += element;
     }
   }
 
-  std::int64_t parts_, part_;
-  std::int64_t run_;  // rows of one part of one group
+  std::vector<std::int64_t> rows_;  // of the inner tensor
 };
 
 class Stacked final : public Adapter {
@@ -235,11 +228,22 @@ WeightTensorPtr transpose(WeightTensorPtr tensor) {
 
 WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
                              std::int64_t part) {
-  std::vector<std::int64_t> shape = tensor->shape();
+  const std::vector<std::int64_t>& shape = tensor->shape();
   QUIRE_CHECK(!shape.empty() && shape[0] % (groups * parts) == 0 && part < parts,
               "{} in {} groups of {} parts", tensor->name(), groups, parts);
-  shape[0] /= parts;
-  return std::make_shared<OnePart>(std::move(tensor), std::move(shape), groups, parts, part);
+  const std::int64_t run = shape[0] / (groups * parts);
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < groups * run; ++i) rows.push_back((i / run * parts + part) * run + i % run);
+  return pick_rows(std::move(tensor), std::move(rows));
+}
+
+WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows) {
+  std::vector<std::int64_t> shape = tensor->shape();
+  QUIRE_CHECK(!shape.empty());
+  for (const std::int64_t row : rows)
+    QUIRE_CHECK(row >= 0 && row < shape[0], "row {} of {}", row, tensor->name());
+  shape[0] = std::ssize(rows);
+  return std::make_shared<PickedRows>(std::move(tensor), std::move(shape), std::move(rows));
 }
 
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count) {
@@ -336,6 +340,13 @@ WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t pa
   });
 }
 
+WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) {
+  check_uncut(group, "rows", group.format.block_rows, {1}, group.rows);
+  group.rows = std::ssize(rows);
+  return changed(std::move(group),
+                 [&](WeightTensorPtr tensor, bool) { return pick_rows(std::move(tensor), rows); });
+}
+
 WeightGroup pad_rows(WeightGroup group, std::int64_t rows) {
   const std::int64_t block = group.format.block_rows;
   group.rows = rows;
@@ -354,18 +365,24 @@ WeightTensorPtr RenamedWeights::take(std::string_view name, const std::vector<st
   return inner_.take(spelled(name), shape);
 }
 
-// A prefix is spelled as it stands before a name.
 WeightGroup RenamedWeights::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {
-  std::string name = spelled(std::string(prefix) + '.');
-  name.pop_back();
-  return inner_.take_linear(name, rows, cols);
+  return inner_.take_linear(spelled(prefix), rows, cols);
 }
 
 std::string RenamedWeights::spelled(std::string_view name) const {
-  std::string file_name(name);
-  for (const auto& [from, to] : renames_) {
-    if (const auto place = file_name.find(from); place != file_name.npos)
-      file_name.replace(place, from.size(), to);
+  std::string file_name;
+  while (!name.empty()) {
+    const auto rename = std::find_if(renames_.begin(), renames_.end(), [&](const auto& candidate) {
+      const std::size_t size = candidate.first.size();
+      return name.starts_with(candidate.first) && (size == name.size() || name[size] == '.');
+    });
+    const bool found = rename != renames_.end();
+    const std::size_t size = found ? rename->first.size() : std::min(name.find('.'), name.size());
+    file_name += found ? std::string_view(rename->second) : name.substr(0, size);
+    name.remove_prefix(size);
+    if (name.empty()) break;
+    file_name += '.';
+    name.remove_prefix(1);
   }
   return file_name;
 }

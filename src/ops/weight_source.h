@@ -98,6 +98,8 @@ WeightTensorPtr transpose(WeightTensorPtr tensor);
 // Of rows (of a vector: elements) that lie as [groups][parts][n], those of one part: [groups][n].
 WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
                              std::int64_t part);
+// These rows (of a vector: elements), in this order.
+WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows);
 // `tensor` followed by rows of zeros up to `rows`: a vocabulary that does not divide by the ranks.
 WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows);
 // The rows of matrices with as many columns, one below the other.
@@ -108,15 +110,18 @@ WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count
 WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count);
 WeightGroup transpose(WeightGroup group);
 WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part);
+WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows);
 WeightGroup pad_rows(WeightGroup group, std::int64_t rows);
 
-// The same tensors under the names that layers ask for. Refers to both arguments.
+// The same tensors under the names that layers ask for: names are renamed by whole components, such as
+// "mlp.gate_proj", in one pass from left to right, so that no rename sees another's result. Refers to
+// `inner`.
 class RenamedWeights : public WeightSource {
  public:
   using Renames =
-      std::vector<std::pair<std::string, std::string>>;  // a part of a layer's name, and the file's
+      std::vector<std::pair<std::string, std::string>>;  // components of a layer's name, and the file's
 
-  RenamedWeights(WeightSource& inner, const Renames& renames) : inner_(inner), renames_(renames) {}
+  RenamedWeights(WeightSource& inner, Renames renames) : inner_(inner), renames_(std::move(renames)) {}
 
   bool contains(std::string_view name) const override;
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
@@ -127,7 +132,7 @@ class RenamedWeights : public WeightSource {
   std::string spelled(std::string_view name) const;
 
   WeightSource& inner_;
-  const Renames& renames_;
+  Renames renames_;
 };
 
 }  // namespace quire

@@ -299,7 +299,7 @@ TEST(WeightViewTest, TransposesAndTakesPartsOfInterleavedRows) {
   EXPECT_THROW(transpose(v), InternalError);
   EXPECT_THROW(deinterleave(w, 3, 2, 0), InternalError);
 
-  const RenamedWeights::Renames renames = {{"model.layers.", "h."}, {".weight", ".w"}};
+  const RenamedWeights::Renames renames = {{"model.layers", "h"}, {"weight", "w"}};
   RenamedWeights renamed(checkpoint, renames);
   EXPECT_TRUE(renamed.contains("model.layers.0.weight"));
   EXPECT_EQ(renamed.take("model.layers.0.weight", {8, 2})->name(), "h.0.w");

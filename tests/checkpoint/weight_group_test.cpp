@@ -111,7 +111,7 @@ class OneSource final : public WeightSource {
 
 TEST(WeightGroupTest, APrefixIsSpelledAsItStandsBeforeAName) {
   OneSource source;
-  const RenamedWeights::Renames renames = {{"model.layers.", "h."}, {".q_proj.", ".c_attn."}};
+  const RenamedWeights::Renames renames = {{"model.layers", "h"}, {"q_proj", "c_attn"}};
   RenamedWeights renamed(source, renames);
   const WeightGroup group = renamed.take_linear("model.layers.3.q_proj", 4, 2);
   EXPECT_EQ(group.tensors.front().tensor->name(), "h.3.c_attn.weight");

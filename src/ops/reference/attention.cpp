@@ -43,19 +43,25 @@ void prepare(const AttentionInput& input, const KvCacheLayer& cache, const Atten
       T* qkv = input.qkv.data_as<T>() + t * input.qkv.stride(0);
       const std::int64_t position = batch.positions.data_as<const std::int32_t>()[t];
       const std::int64_t slot = batch.slot_mapping.data_as<const std::int32_t>()[t];
-      const auto transform = [&](const T* from, const Tensor& norm, T* to) {
+      const auto transform = [&](const T* from, const Tensor& norm, float scale, T* to) {
         for (std::int64_t i = 0; i < dim; ++i) head[i] = to_float(from[i]);
-        if (norm.defined()) norm_head(head, norm, dim, input.norm_eps);
+        const auto norm_where = [&](bool after_rotary) {
+          if (norm.defined() && input.norm_after_rotary == after_rotary)
+            norm_head(head, norm, dim, input.norm_eps);
+        };
+        norm_where(false);
         if (input.cos_sin.defined()) rotate_head(head, input.cos_sin, position);
-        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(head[i]);
+        norm_where(true);
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(scale * head[i]);
       };
+      const float q_scale = input.q_scale.defined() ? input.q_scale.data_as<const float>()[position] : 1;
       for (std::int64_t h = 0; h < input.num_heads; ++h)
-        transform(qkv + h * dim, input.q_norm, qkv + h * dim);
+        transform(qkv + h * dim, input.q_norm, q_scale, qkv + h * dim);
       if (slot < 0) continue;
       for (std::int64_t h = 0; h < input.num_kv_heads; ++h) {
         const T* key = qkv + (input.num_heads + h) * dim;
         const T* value = key + input.num_kv_heads * dim;
-        transform(key, input.k_norm, cache_row<T>(cache.keys, slot / block_size, h, slot % block_size));
+        transform(key, input.k_norm, 1, cache_row<T>(cache.keys, slot / block_size, h, slot % block_size));
         std::copy_n(value, dim, cache_row<T>(cache.values, slot / block_size, h, slot % block_size));
       }
     }
@@ -167,7 +173,8 @@ void Ops::prepare_attention(const AttentionInput& input, const KvCacheLayer& cac
   HostCopies host(*this, "prepare_attention");
   AttentionInput near = input;
   near.qkv = host.update(input.qkv);
-  for (Tensor* tensor : {&near.q_norm, &near.k_norm, &near.cos_sin}) *tensor = host.read(*tensor);
+  for (Tensor* tensor : {&near.q_norm, &near.k_norm, &near.cos_sin, &near.q_scale})
+    *tensor = host.read(*tensor);
   prepare(near, {host.update(cache.keys), host.update(cache.values)}, host.read(batch));
 }
 

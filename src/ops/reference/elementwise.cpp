@@ -21,15 +21,21 @@ float activated(float x, Activation activation) {
       return x / (1.0F + std::exp(-x));
     case Activation::kGelu:
       return 0.5F * x * (1.0F + std::tanh(kSqrtTwoOverPi * (x + 0.044715F * x * x * x)));
+    case Activation::kRelu2:
+      return x > 0 ? x * x : 0;
   }
   return x;
 }
 
-// One row; RMSNorm, or with a bias LayerNorm.
+// One row; RMSNorm, with a bias LayerNorm, without a weight a copy.
 template <typename Out, typename In>
 void norm_row(Out* out, const In* x, std::int64_t n, const NormParams& params) {
   const auto* weight = params.weight.data_as<const float>();
   const auto* bias = params.bias.data_as<const float>();
+  if (weight == nullptr) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = from_float<Out>(to_float(x[i]));
+    return;
+  }
   float center = 0;
   for (std::int64_t i = 0; bias != nullptr && i < n; ++i) center += to_float(x[i]);
   center /= static_cast<float>(n);

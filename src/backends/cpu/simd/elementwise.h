@@ -30,6 +30,18 @@ float mean(const X* x, std::int64_t n) {
 }
 
 template <typename X>
+void copy_row(const NormJob& job, std::int64_t row) {
+  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
+  dispatch(job.out_dtype, [&]<typename T>() {
+    T* out = static_cast<T*>(job.out) + row * job.out_stride;
+    for (std::int64_t i = 0; i < job.n; i += kLanes) {
+      const int count = lanes_left(i, job.n);
+      store_some(out + i, load_some(x + i, count), count);
+    }
+  });
+}
+
+template <typename X>
 void norm_row(const NormJob& job, std::int64_t row) {
   const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
   const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
@@ -52,17 +64,23 @@ void norm_row(const NormJob& job, std::int64_t row) {
   });
 }
 
-// RMSNorm, or with a bias LayerNorm, of rows to which an update may be added first.
+// RMSNorm, with a bias LayerNorm, without a weight a copy, of rows to which an update may be added first.
 void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     if (job.update != nullptr) add_update(job, row);
-    dispatch(job.x_dtype, [&]<typename X>() { norm_row<X>(job, row); });
+    dispatch(job.x_dtype,
+             [&]<typename X>() { job.weight == nullptr ? copy_row<X>(job, row) : norm_row<X>(job, row); });
   }
 }
 
-// The tanh form of GELU is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), so both are x / (1 + e^-y).
+// The tanh form of GELU is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)); it and SiLU are x / (1 +
+// e^-y).
 template <Activation kActivation>
 [[gnu::always_inline]] inline F activated(F x) {
+  if constexpr (kActivation == Activation::kRelu2) {
+    const F positive = Vec::max(x, Vec::zero());
+    return Vec::mul(positive, positive);
+  }
   F minus_y = Vec::sub(Vec::zero(), x);
   if constexpr (kActivation == Activation::kGelu) {
     const F cubic = Vec::fma(Vec::mul(Vec::mul(x, x), x), Vec::set1(0.044715F), x);
@@ -75,10 +93,13 @@ template <Activation kActivation>
 template <typename Function>
 [[gnu::always_inline]] inline void dispatch(const ActivationJob& job, const Function& function) {
   dispatch(job.dtype, [&]<typename T>() {
-    if (job.activation == Activation::kSilu) {
-      function.template operator()<Activation::kSilu, T>();
-    } else {
-      function.template operator()<Activation::kGelu, T>();
+    switch (job.activation) {
+      case Activation::kSilu:
+        return function.template operator()<Activation::kSilu, T>();
+      case Activation::kGelu:
+        return function.template operator()<Activation::kGelu, T>();
+      case Activation::kRelu2:
+        return function.template operator()<Activation::kRelu2, T>();
     }
   });
 }
@@ -148,18 +169,21 @@ void rotate_head(const PrepareJob& job, std::int64_t position, float* head) {
   }
 }
 
+// scale: of what comes out.
 template <typename T>
-void prepare_head(const PrepareJob& job, const float* norm_weight, std::int64_t position, const T* from,
-                  T* to, float* head) {
+void prepare_head(const PrepareJob& job, const float* norm_weight, float scale, std::int64_t position,
+                  const T* from, T* to, float* head) {
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
     store_some(head + i, load_some(from + i, count), count);
   }
-  if (norm_weight != nullptr) norm_head(job, norm_weight, head);
+  if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
   if (job.cos_sin != nullptr) rotate_head(job, position, head);
+  if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
+  const F factor = Vec::set1(scale);
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
-    store_some(to + i, load_some(head + i, count), count);
+    store_some(to + i, Vec::mul(factor, load_some(head + i, count)), count);
   }
 }
 
@@ -173,13 +197,14 @@ void prepare_attention(const PrepareJob& job, std::int64_t begin, std::int64_t e
       const T* value = key + job.num_kv_heads * dim;
       const std::int64_t row = job.slots[t] / cache.block_size * cache.block_stride +
                                job.slots[t] % cache.block_size * cache.row_stride;
-      for (std::int64_t h = 0; h < job.num_heads; ++h) {
-        prepare_head(job, job.q_norm, job.positions[t], query + h * dim, query + h * dim, scratch);
-      }
+      const std::int32_t position = job.positions[t];
+      const float q_scale = job.q_scale == nullptr ? 1 : job.q_scale[position];
+      for (std::int64_t h = 0; h < job.num_heads; ++h)
+        prepare_head(job, job.q_norm, q_scale, position, query + h * dim, query + h * dim, scratch);
       if (job.slots[t] < 0) continue;
       for (std::int64_t h = 0; h < job.num_kv_heads; ++h) {
         const std::int64_t slot = row + h * cache.head_stride;
-        prepare_head(job, job.k_norm, job.positions[t], key + h * dim, static_cast<T*>(cache.keys) + slot,
+        prepare_head(job, job.k_norm, 1, position, key + h * dim, static_cast<T*>(cache.keys) + slot,
                      scratch);
         __builtin_memcpy(static_cast<T*>(cache.values) + slot, value + h * dim,
                          static_cast<std::size_t>(dim) * sizeof(T));

@@ -111,7 +111,9 @@ struct PrepareJob {
   const float* cos_sin;  // or null
   std::int64_t cos_sin_stride;
   std::int64_t rotary_dim;
+  const float* q_scale;  // by position, or null
   float norm_eps;
+  bool norm_after_rotary;
   std::int64_t num_heads;
   std::int64_t num_kv_heads;
   std::int64_t head_dim;

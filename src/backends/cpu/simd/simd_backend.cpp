@@ -214,6 +214,8 @@ void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
   job.q_norm = floats_or_null(input.q_norm);
   job.k_norm = floats_or_null(input.k_norm);
   job.norm_eps = input.norm_eps;
+  job.norm_after_rotary = input.norm_after_rotary;
+  job.q_scale = floats_or_null(input.q_scale);
   if (input.cos_sin.defined()) {
     job.cos_sin = floats_or_null(input.cos_sin);
     job.cos_sin_stride = input.cos_sin.stride(0);

@@ -23,6 +23,7 @@ struct PrepareArgs {
   const float* q_norm;   // null: no norm
   const float* k_norm;   // null: no norm
   const float* cos_sin;  // null: no rotary, and rotary_half is 0
+  const float* q_scale;  // by position; null: 1
   T* keys;
   T* values;
   const int* positions;
@@ -35,6 +36,7 @@ struct PrepareArgs {
   int heads_per_warp;           // a multiple of the heads that a warp does at once
   int query_groups, kv_groups;  // of so many heads, and a rest
   float norm_eps;
+  bool norm_after_rotary;
 };
 
 enum class Kind { kQuery, kKey, kValue };
@@ -93,9 +95,9 @@ __device__ void load_piece(const PrepareArgs<T>& args, Piece<kWidth, U>& piece, 
   piece.b = kWidth > 1 || b < args.head_dim ? load_vec<kWidth>(head + b) : Vec<U, kWidth>{};
 }
 
-// Norm and rotation of the head that some lanes hold.
+// Norm and rotation of the head that some lanes hold, times scale.
 template <int kWidth, typename T>
-__device__ void transform(const PrepareArgs<T>& args, bool norm,
+__device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
                           const Piece<kWidth, float> (&weight)[kPieces<kWidth>],
                           const Piece<kWidth, float> (&cos_sin)[kPieces<kWidth>],
                           Piece<kWidth, T> (&head)[kPieces<kWidth>]) {
@@ -115,10 +117,12 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm,
     for (int i = 0; i < kWidth; ++i) {
       float a = widen(head[p].a.values[i]);
       float b = widen(head[p].b.values[i]);
-      if (norm) {
+      const auto norm_where = [&](bool after_rotary) {
+        if (!norm || args.norm_after_rotary != after_rotary) return;
         a = a * inverse * weight[p].a.values[i];
         b = b * inverse * weight[p].b.values[i];
-      }
+      };
+      norm_where(false);
       if (column < args.rotary_half) {
         const float cosine = cos_sin[p].a.values[i];
         const float sine = cos_sin[p].b.values[i];
@@ -126,8 +130,9 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm,
         b = b * cosine + a * sine;
         a = rotated;
       }
-      head[p].a.values[i] = narrow<T>(a);
-      head[p].b.values[i] = narrow<T>(b);
+      norm_where(true);
+      head[p].a.values[i] = narrow<T>(scale * a);
+      head[p].b.values[i] = narrow<T>(scale * b);
     }
   });
 }
@@ -151,6 +156,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   // Positions, slots and the table were uploaded before the step's first kernel.
   const int position = args.positions[token];
   const int slot = args.slots[token];
+  const bool scaled = heads.kind == Kind::kQuery && args.q_scale != nullptr;
+  const float scale = scaled ? args.q_scale[position] : 1;
   T* from = args.qkv + token * args.qkv_stride + std::int64_t{heads.column + heads.first} * args.head_dim;
   Piece<kWidth, T> next[kPieces<kWidth>];
   const auto load_next = [&](int head) {
@@ -188,7 +195,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     Piece<kWidth, T> head[kPieces<kWidth>];
     for_pieces<kWidth>(args, [&](int p, int, int) { head[p] = next[p]; });
     load_next(first + heads_at_once + member);
-    if (heads.kind != Kind::kValue) transform<kWidth>(args, norm != nullptr, weight, cos_sin, head);
+    if (heads.kind != Kind::kValue) transform<kWidth>(args, norm != nullptr, scale, weight, cos_sin, head);
     if (first + member >= heads.count) continue;
     T* head_to = to + (first + member) * to_stride;
     for_pieces<kWidth>(args, [&](int p, int a, int b) {
@@ -233,6 +240,7 @@ void prepare_attention(const LaunchContext& context, const AttentionInput& input
                               .q_norm = input.q_norm.data_as<const float>(),
                               .k_norm = input.k_norm.data_as<const float>(),
                               .cos_sin = table.data_as<const float>(),
+                              .q_scale = input.q_scale.data_as<const float>(),
                               .keys = cache.keys.data_as<T>(),
                               .values = cache.values.data_as<T>(),
                               .positions = batch.positions.data_as<const int>(),
@@ -254,7 +262,8 @@ void prepare_attention(const LaunchContext& context, const AttentionInput& input
                               .heads_per_warp = 0,
                               .query_groups = 0,
                               .kv_groups = 0,
-                              .norm_eps = input.norm_eps};
+                              .norm_eps = input.norm_eps,
+                              .norm_after_rotary = input.norm_after_rotary};
     // Vectors must not straddle two heads, nor the halves of a head or of its rotation.
     const Tensor head = input.qkv.columns(0, input.head_dim / 2);
     const Tensor cosines = half > 0 ? table.columns(0, half) : Tensor();

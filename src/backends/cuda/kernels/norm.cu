@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
       if (first + v * step < args.columns) f(v, first + v * step);
     }
   };
-  for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });  // there before any kernel
+  for_held(
+      [&](int v, int c) { weight[v] = load_weight<kWidth>(args.weight, c); });  // there before any kernel
   wait_for_kernels();
   for_held([&](int v, int c) { held[v] = updated<kWidth>(residual, x, args.scale, c); });
   Normed<kCentered> normed{};
@@ -79,12 +80,12 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
     for (int c = rest; c < args.columns; c += step)
       sum += squares(updated<kWidth>(residual, x, args.scale, c), 0);
   }
-  normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
+  normed.inverse = inverse_deviation(args.weight, block_sum(sum) / columns, args.eps);
   for_held(
       [&](int v, int c) { store_vec(out + c, normed.template of<Out>(held[v], weight[v], args.bias + c)); });
   for (int c = rest; c < args.columns; c += step) {
     store_vec(out + c, normed.template of<Out>(load_wide<kWidth>(residual + c),
-                                               load_vec<kWidth>(args.weight + c), args.bias + c));
+                                               load_weight<kWidth>(args.weight, c), args.bias + c));
   }
 }
 

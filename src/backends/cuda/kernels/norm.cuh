@@ -14,9 +14,9 @@ template <typename In, typename Out, typename Row = float>
 struct NormArgs {
   Out* out;
   Row* residual;
-  const In* x;  // added to the residual first; null: nothing is
-  const float* weight;
-  const float* bias;  // of LayerNorm
+  const In* x;          // added to the residual first; null: nothing is
+  const float* weight;  // null: rows are copied as they are
+  const float* bias;    // of LayerNorm
   std::int64_t out_stride, residual_stride, x_stride;
   int columns;
   float scale;  // of x
@@ -48,6 +48,21 @@ __device__ float squares(const Vec<float, kWidth>& values, float center) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) sum += (values.values[i] - center) * (values.values[i] - center);
   return sum;
+}
+
+// The weights at `column`; ones where there are none.
+template <int kWidth>
+__device__ Vec<float, kWidth> load_weight(const float* weight, int column) {
+  if (weight != nullptr) return load_vec<kWidth>(weight + column);
+  Vec<float, kWidth> ones;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) ones.values[i] = 1;
+  return ones;
+}
+
+// By what RMSNorm and LayerNorm multiply a row of this mean square, or variance.
+__device__ inline float inverse_deviation(const float* weight, float mean_square, float eps) {
+  return weight == nullptr ? 1 : rsqrtf(mean_square + eps);
 }
 
 // What a row's values become once its sums are known.

@@ -23,7 +23,7 @@ class SummedRow {
 
   // Before wait_for_kernels(): the weights are there before any kernel.
   __device__ explicit SummedRow(const NormArgs<T, T>& args) : args_(args) {
-    for_held([&](int v, int c) { weight_[v] = load_vec<kWidth>(args_.weight + c); });
+    for_held([&](int v, int c) { weight_[v] = load_weight<kWidth>(args_.weight, c); });
   }
 
   // f(held vector, column) for this thread's.
@@ -70,7 +70,7 @@ class SummedRow {
       sum = 0;
     }
     for_held([&](int v, int) { sum += squares(held[v], kCentered ? normed.center : 0); });
-    normed.inverse = rsqrtf(block_sum(sum) / columns + args_.eps);
+    normed.inverse = inverse_deviation(args_.weight, block_sum(sum) / columns, args_.eps);
     T* out = args_.out + row * args_.out_stride;
     for_held([&](int v, int c) {
       const auto values = normed.template of<T>(held[v], weight_[v], args_.bias + c);

@@ -1,0 +1,40 @@
+// Cohere 2 (Command R7B, Command A): attention and the MLP side by side behind one LayerNorm without bias;
+// neighbouring dimensions rotate together in layers with a window, every fourth layer has neither window nor
+// positions. Architecture and defaults: transformers, configuration_cohere2.py and modeling_cohere2.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 256000,
+                                                   .hidden_size = 8192,
+                                                   .intermediate_size = 22528,
+                                                   .num_layers = 40,
+                                                   .num_heads = 64,
+                                                   .max_positions = 8192,
+                                                   .norm_eps = 1e-5F,
+                                                   .norm_eps_key = "layer_norm_eps",
+                                                   .tie_word_embeddings = true});
+  decoder.norms = BlockNorms::kShared;
+  decoder.norm = NormKind::kLayer;
+  decoder.norm_bias = false;
+  decoder.neighbour_rotary = true;
+  decoder.logits_scale = config.get_float("logit_scale", 0.0625F, kPositive);
+  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+  const int window = config.get_int("sliding_window", 4096, kPositions);
+  const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 4, kLayerCount);
+  const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  LayerAttention global = with_window(decoder, 0);
+  global.rotary.reset();
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
+             global);
+  return decoder;
+}
+
+const DecoderRegistration text("Cohere2ForCausalLM", read_config, {});
+const DecoderRegistration multimodal("Cohere2VisionForConditionalGeneration", read_config, kOtherModalities,
+                                     text_part);
+
+}  // namespace
+}  // namespace quire

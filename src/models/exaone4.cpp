@@ -1,0 +1,36 @@
+// EXAONE 4: as Llama, with norms of what attention and the MLP add instead of before them, norms of each head
+// of q and k, and where layers have a window, those without have no positions. Architecture and defaults:
+// transformers, configuration_exaone4.py and modeling_exaone4.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 102400,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 16384,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .num_kv_heads = 32,
+                                                   .max_positions = 2048,
+                                                   .norm_eps = 1e-5F});
+  decoder.norms = BlockNorms::kAfter;
+  decoder.attention.qk_norm = QkNorm::kHead;
+  if (config.is_null("sliding_window")) return decoder;
+  const int window = config.get_int("sliding_window", 4096, kPositions);
+  // Published files with a pattern of letters name each layer's type, too.
+  const auto is_local = [&](int layer) {
+    return (layer + 1) % config.get_int("sliding_window_pattern", 4, kLayerCount) != 0;
+  };
+  LayerAttention global = with_window(decoder, 0);
+  global.rotary.reset();
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
+             global);
+  return decoder;
+}
+
+const DecoderRegistration registration("Exaone4ForCausalLM", read_config, {});
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,30 @@
+// Hunyuan's dense models: as Llama, with norms of each head of q and k behind the rotary embedding, whose
+// base is changed by a fixed alpha. Architecture and defaults: transformers,
+// configuration_hunyuan_v1_dense.py and modeling_hunyuan_v1_dense.py.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 290943,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 11008,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .max_positions = 2048,
+                                                   .norm_eps = 1e-5F});
+  decoder.attention.qk_norm = QkNorm::kHeadAfterRotary;
+  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+  return decoder;
+}
+
+const RenamedWeights::Renames kRenames = {{"q_norm", "query_layernorm"}, {"k_norm", "key_layernorm"}};
+
+const DecoderRegistration registration("HunYuanDenseV1ForCausalLM", read_config, {},
+                                       [](const DecoderConfig&, WeightSource& weights) {
+                                         return std::make_unique<RenamedWeights>(weights, kRenames);
+                                       });
+
+}  // namespace
+}  // namespace quire

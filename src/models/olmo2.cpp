@@ -1,0 +1,38 @@
+// OLMo 2 and 3: as Llama, with norms of what attention and the MLP add instead of before them, and norms over
+// all heads of q and k; OLMo 3 has a window in three of four layers, whose rotary embedding is never
+// stretched. Architecture and defaults: transformers, configuration_olmo2.py, configuration_olmo3.py and
+// modeling_olmo3.py; OLMo team, "2 OLMo 2 Furious", 2024.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_olmo2(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 50304,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 11008,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .max_positions = 2048,
+                                                   .norm_eps = 1e-5F});
+  decoder.norms = BlockNorms::kAfter;
+  decoder.attention.qk_norm = QkNorm::kAll;
+  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+  return decoder;
+}
+
+DecoderConfig read_olmo3(const ModelConfig& config) {
+  DecoderConfig decoder = read_olmo2(config);
+  const auto is_local = [](int layer) { return (layer + 1) % 4 != 0; };
+  LayerAttention local = with_window(decoder, config.get_int("sliding_window", 4096, kPositions));
+  local.rotary = ModelConfig::RotaryConfig::plain(decoder.rotary->theta);
+  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), local,
+             with_window(decoder, 0));
+  return decoder;
+}
+
+const DecoderRegistration olmo2("Olmo2ForCausalLM", read_olmo2, {});
+const DecoderRegistration olmo3("Olmo3ForCausalLM", read_olmo3, {});
+
+}  // namespace
+}  // namespace quire

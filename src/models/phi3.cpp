@@ -1,0 +1,32 @@
+// Phi-3 and Phi-4: as Llama, with q, k and v in one matrix, the gate and up in another; the mini models
+// rotate a part of each head and stretch it by LongRoPE. Architecture and defaults: transformers,
+// configuration_phi3.py and modeling_phi3.py; Abdin et al., "Phi-3 technical report", 2024.
+#include "models/decoder.h"
+
+namespace quire {
+namespace {
+
+DecoderConfig read_config(const ModelConfig& config) {
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32064,
+                                                   .hidden_size = 3072,
+                                                   .intermediate_size = 8192,
+                                                   .num_layers = 32,
+                                                   .num_heads = 32,
+                                                   .max_positions = 4096,
+                                                   .norm_eps = 1e-5F});
+  if (!config.is_null("sliding_window"))
+    decoder.attention.window = config.get_int("sliding_window", 0, {.min = 0});
+  return decoder;
+}
+
+const DecoderRegistration registration("Phi3ForCausalLM", read_config, {.endings = {".rotary_emb.inv_freq"}},
+                                       [](const DecoderConfig& config, WeightSource& weights) {
+                                         std::vector<FusedPart> parts = fused_qkv(config);
+                                         for (FusedPart& part : fused_gate_up(config))
+                                           parts.push_back(std::move(part));
+                                         return std::make_unique<FusedWeights>(
+                                             weights, RenamedWeights::Renames(), std::move(parts));
+                                       });
+
+}  // namespace
+}  // namespace quire
