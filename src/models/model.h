@@ -58,7 +58,9 @@ class ModelRegistration {
   explicit ModelRegistration(ModelFamily family);
 };
 
-// Error that lists the architectures known.
+// As in config.json's "architectures", sorted.
+std::vector<std::string> model_architectures();
+// Error that lists them.
 const ModelFamily& find_model_family(const std::string& architecture);
 
 }  // namespace quire

@@ -4,28 +4,45 @@
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "backends/registry.h"
+#include "checkpoint/model_config.h"
 #include "checkpoint/safetensors.h"
 #include "kvcache/ids.h"
+#include "models/model.h"
 #include "quire/engine_config.h"
 
 namespace quire::testing {
 
+// More of them lie beside the project, or do not.
+inline std::filesystem::path conformance_models() { return QUIRE_SOURCE_DIR "/../shared/conformance/models"; }
+
 inline std::filesystem::path golden_directory(const std::string& name) {
-  return std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / name;
+  const std::filesystem::path own = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / name;
+  return std::filesystem::exists(own) ? own : conformance_models() / name;
 }
 
-// The small checkpoints of tests/golden with what Hugging Face transformers computes for them.
+inline bool is_known_model(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / "config.json")) return false;
+  const std::vector<std::string> known = model_architectures();
+  const std::string name = ModelConfig::from_file(directory / "config.json").architecture();
+  return std::find(known.begin(), known.end(), name) != known.end();
+}
+
+// Small checkpoints with what Hugging Face transformers computes for them: those of tests/golden, and of
+// those beside the project the ones of known families.
 inline std::vector<std::string> golden_models() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_directory(""))) {
-    if (std::filesystem::exists(entry.path() / "config.json")) names.push_back(entry.path().filename());
+  std::set<std::string> names;
+  for (const std::filesystem::path& folder : {golden_directory(""), conformance_models()}) {
+    if (!std::filesystem::exists(folder)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (is_known_model(entry.path())) names.insert(entry.path().filename());
+    }
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  return {names.begin(), names.end()};
 }
 
 inline EngineConfig golden_config(const std::string& name, const std::string& dtype = "float32") {
