@@ -22,14 +22,14 @@ int qkv_part(std::string_view name) {
                             : static_cast<int>(std::string_view("qkv").find(name[place + kAttention.size()]));
 }
 
-// Files have the prefix before or behind "model".
 std::unique_ptr<WeightSource> text_part(const DecoderConfig&, WeightSource& weights) {
-  if (weights.contains("model.language_model.embed_tokens.weight"))
-    return std::make_unique<RenamedWeights>(weights,
-                                            RenamedWeights::Renames{{"model", "model.language_model"}});
-  return std::make_unique<RenamedWeights>(
-      weights,
-      RenamedWeights::Renames{{"model", "language_model.model"}, {"lm_head", "language_model.lm_head"}});
+  RenamedWeights::Renames renames;
+  if (weights.contains("model.language_model.embed_tokens.weight")) {
+    renames = {{"model", "model.language_model"}};
+  } else if (weights.contains("language_model.model.embed_tokens.weight")) {
+    renames = {{"model", "language_model.model"}, {"lm_head", "language_model.lm_head"}};
+  }
+  return std::make_unique<RenamedWeights>(weights, std::move(renames));
 }
 
 FusedWeights::FusedWeights(WeightSource& inner, Renames renames, std::vector<FusedPart> parts)

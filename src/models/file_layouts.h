@@ -17,7 +17,8 @@ struct DecoderConfig;
 // them.
 int qkv_part(std::string_view name);
 
-// The text part of a model of several kinds of input: its tensors' names begin with language_model.
+// The text part of a model of several kinds of input: its names have language_model behind or before "model",
+// or are those of a model of text.
 std::unique_ptr<WeightSource> text_part(const DecoderConfig&, WeightSource& weights);
 
 // A projection that a file has as `size` rows of a larger one.

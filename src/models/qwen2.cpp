@@ -18,8 +18,9 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Qwen2ForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}});
+const DecoderRegistration text("Qwen2ForCausalLM", read_config, {.endings = {".rotary_emb.inv_freq"}});
+const DecoderRegistration multimodal("Qwen2_5_VLForConditionalGeneration", read_config, kOtherModalities,
+                                     text_part);
 
 }  // namespace
 }  // namespace quire

@@ -20,7 +20,9 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Qwen3ForCausalLM", read_config, {});
+const DecoderRegistration text("Qwen3ForCausalLM", read_config, {});
+const DecoderRegistration multimodal("Qwen3VLForConditionalGeneration", read_config, kOtherModalities,
+                                     text_part);
 
 }  // namespace
 }  // namespace quire

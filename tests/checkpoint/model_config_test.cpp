@@ -243,9 +243,18 @@ TEST(RotaryConfigTest, LongropeDerivesItsFactorFromTheLengths) {
 }
 
 TEST(RotaryConfigTest, OtherTypesComeThroughByName) {
-  EXPECT_EQ(config_of(R"({"rope_scaling": {"type": "mrope", "mrope_section": [1]}})").rotary(1e4).type,
-            "mrope");
+  EXPECT_EQ(config_of(R"({"rope_scaling": {"type": "of-tomorrow"}})").rotary(1e4).type, "of-tomorrow");
   EXPECT_EQ(config_of(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})").rotary(1e4).type, "dynamic");
+}
+
+TEST(RotaryConfigTest, OldAndOtherNamesOfTypesAreKnown) {
+  EXPECT_EQ(config_of(R"({"rope_scaling": {"type": "mrope", "mrope_section": [1]}})").rotary(1e4).type,
+            "default");
+  EXPECT_EQ(config_of(R"({"max_position_embeddings": 8, "rope_scaling": {"type": "su", "short_factor": [1],
+      "long_factor": [1]}})")
+                .rotary(1e4)
+                .type,
+            "longrope");
 }
 
 TEST(RotaryConfigTest, RefusesParametersOfEachLayerType) {

@@ -119,5 +119,29 @@ TEST(WeightGroupTest, APrefixIsSpelledAsItStandsBeforeAName) {
   EXPECT_EQ(group.cols, 2);
 }
 
+TEST(WeightGroupTest, NoRenameSeesTheResultOfAnother) {
+  OneSource source;
+  const RenamedWeights renamed(source, {{"first", "second"}, {"second", "third"}, {"a.b", "c"}});
+  const auto name_of = [&](const char* name) { return RenamedWeights(renamed).take(name, {1, 1})->name(); };
+  EXPECT_EQ(name_of("x.first.weight"), "x.second.weight");
+  EXPECT_EQ(name_of("x.second.weight"), "x.third.weight");
+  EXPECT_EQ(name_of("first.second.first"), "second.third.second");
+  EXPECT_EQ(name_of("x.firsts.weight"), "x.firsts.weight");  // whole components only
+  EXPECT_EQ(name_of("x.a.b.weight"), "x.c.weight");
+  EXPECT_EQ(name_of("x.a.bb.weight"), "x.a.bb.weight");
+  EXPECT_EQ(name_of("a.b"), "c");
+}
+
+TEST(WeightGroupTest, RowsArePickedInAnyOrder) {
+  const auto matrix = std::make_shared<Numbered>("a", 4, 2);
+  EXPECT_EQ(values_of(*pick_rows(WeightTensorPtr(matrix), {2, 3, 0})),
+            (std::vector<float>{200, 201, 300, 301, 0, 1}));
+  const WeightGroup group = pick_rows(WeightGroup::plain(matrix), {1, 1});
+  EXPECT_EQ(group.rows, 2);
+  EXPECT_EQ(values_of(*group.tensors.front().tensor), (std::vector<float>{100, 101, 100, 101}));
+  EXPECT_THROW(pick_rows(WeightTensorPtr(matrix), {4}), InternalError);
+  EXPECT_THROW(pick_rows(in_blocks(), {1, 0}), Error);  // rows that share a block
+}
+
 }  // namespace
 }  // namespace quire

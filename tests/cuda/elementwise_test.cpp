@@ -87,21 +87,26 @@ const std::vector<RowShape> kRowShapes = {
     {5, 2560, 0, 0}, {255, 128, 8, 8}, {1, 8192, 0, 0}, {300, 896, 0, 16},
 };
 
-// A norm's parameters on both sides; LayerNorm where it has a bias.
+// A norm's parameters on both sides; LayerNorm where it has a bias, a copy where it has nothing.
 class NormPair {
  public:
-  NormPair(std::int64_t cols, bool has_bias, std::mt19937& random)
-      : weight_(DType::kF32, 1, cols, random), bias_(DType::kF32, 1, cols, random), has_bias_(has_bias) {}
+  NormPair(std::int64_t cols, bool has_bias, std::mt19937& random, bool has_weight = true)
+      : weight_(DType::kF32, 1, cols, random),
+        bias_(DType::kF32, 1, cols, random),
+        has_weight_(has_weight),
+        has_bias_(has_bias) {}
   NormParams host() const {
+    if (!has_weight_) return {};
     return {weight_.host_vector(), has_bias_ ? bias_.host_vector() : Tensor(), 1e-5F};
   }
   NormParams device() const {
+    if (!has_weight_) return {};
     return {weight_.device_vector(), has_bias_ ? bias_.device_vector() : Tensor(), 1e-5F};
   }
 
  private:
   Pair weight_, bias_;
-  bool has_bias_;
+  bool has_weight_, has_bias_;
 };
 
 TEST_P(ElementwiseTest, NormIsThatOfTheReference) {
@@ -155,6 +160,25 @@ TEST_P(ElementwiseTest, AddNormAddsAndNormalises) {
   }
 }
 
+TEST_P(ElementwiseTest, ANormWithoutAWeightIsACopy) {
+  for (const RowShape& shape : kRowShapes) {
+    const std::int64_t width = shape.cols + shape.padding;
+    const Pair x(dtype(), shape.rows, width, random_);
+    const Pair residual(DType::kF32, shape.rows, width, random_);
+    const NormPair params(shape.cols, false, random_, false);
+    const Pair out(dtype(), shape.rows, width, random_);
+    reference_.norm(shape.of(out.host()), shape.of(x.host()), params.host());
+    norm(context_, shape.of(out.device()), shape.of(x.device()), params.device());
+    out.expect_equal(shape.describe(), 0);
+    reference_.add_norm(shape.of(out.host()), shape.of(residual.host()), shape.of(x.host()), 1,
+                        params.host());
+    add_norm(context_, shape.of(out.device()), shape.of(residual.device()), shape.of(x.device()), 1,
+             params.device());
+    out.expect_equal(shape.describe() + ", added", 0);
+    residual.expect_equal("residual of " + shape.describe(), 0);
+  }
+}
+
 TEST_P(ElementwiseTest, LayerNormKeepsItsPrecisionFarFromZero) {
   constexpr int kCols = 1000;
   const Matrix x(DType::kF32, 1, kCols, random_);
@@ -190,7 +214,7 @@ TEST_P(ElementwiseTest, ANormDoesNotDependOnTheOtherRows) {
 
 TEST_P(ElementwiseTest, ActivationsAreThoseOfTheReferenceAlsoInPlace) {
   for (const RowShape& shape : kRowShapes) {
-    for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
       const Pair x(dtype(), shape.rows, shape.cols + shape.padding, random_, 4.0F);
       const Pair out(dtype(), shape.rows, shape.cols, random_);
       reference_.activate(out.host(), shape.of(x.host()), activation);
@@ -205,7 +229,7 @@ TEST_P(ElementwiseTest, ActivationsAreThoseOfTheReferenceAlsoInPlace) {
 
 TEST_P(ElementwiseTest, AnActivatedFirstHalfGatesTheSecond) {
   for (const RowShape& shape : kRowShapes) {
-    for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
       const Pair gate_up(dtype(), shape.rows, 2 * shape.cols, random_, 4.0F);
       const Pair out(dtype(), shape.rows, shape.cols + shape.padding, random_);
       reference_.activate_gate(shape.of(out.host()), gate_up.host(), activation);
@@ -307,6 +331,7 @@ struct PagedStep {
 struct HeadShape {
   int heads, kv_heads, dim, rotary;
   bool norm;
+  bool norm_after = false, scaled = false;
 };
 
 TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
@@ -314,13 +339,15 @@ TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
        {HeadShape{4, 2, 6, 4, true}, HeadShape{16, 8, 128, 128, true}, HeadShape{3, 1, 64, 64, false},
         HeadShape{5, 5, 80, 32, false}, HeadShape{6, 2, 96, 96, true}, HeadShape{4, 1, 256, 64, true},
         HeadShape{4, 2, 128, 0, true}, HeadShape{2, 1, 200, 20, true}, HeadShape{2, 2, 256, 256, false},
-        HeadShape{1, 1, 1, 0, false}}) {
+        HeadShape{1, 1, 1, 0, false}, HeadShape{4, 2, 128, 128, true, true, true},
+        HeadShape{3, 1, 64, 16, true, true}, HeadShape{4, 2, 128, 0, false, false, true}}) {
     for (const int tokens : {1, 3, 17, 255}) {
       PagedStep step(dtype(), tokens, shape.kv_heads, shape.dim, random_);
       const Pair qkv(dtype(), tokens, (shape.heads + 2 * shape.kv_heads) * shape.dim, random_);
       const Pair q_norm(DType::kF32, 1, shape.dim, random_);
       const Pair k_norm(DType::kF32, 1, shape.dim, random_);
       const Pair cos_sin(DType::kF32, 50, std::max(shape.rotary, 1), random_);
+      const Pair q_scale(DType::kF32, 1, 50, random_);
       const auto input = [&](bool device) {
         AttentionInput result;
         result.qkv = device ? qkv.device() : qkv.host();
@@ -333,6 +360,8 @@ TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
           result.k_norm = device ? k_norm.device_vector() : k_norm.host_vector();
         }
         if (shape.rotary > 0) result.cos_sin = device ? cos_sin.device() : cos_sin.host();
+        result.norm_after_rotary = shape.norm_after;
+        if (shape.scaled) result.q_scale = device ? q_scale.device_vector() : q_scale.host_vector();
         return result;
       };
       AttentionBatch batch = step.host_batch();

@@ -17,6 +17,7 @@
 #include "backends/cpu/reference/reference_backend.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "cuda/device_memory.h"
+#include "layers/norm.h"
 #include "parallel/collectives.h"
 
 namespace quire::cuda {
@@ -78,6 +79,11 @@ class Rank {
   LaunchContext context_;
   std::vector<void*> memory_;
 };
+
+NormParams norm_of(NormKind kind, const Tensor& vector) {
+  if (kind == NormKind::kNone) return {};
+  return {vector, kind == NormKind::kLayer ? vector : Tensor(), 1e-6F};
+}
 
 class PeerCollectivesTest : public ::testing::TestWithParam<int> {
  protected:
@@ -149,7 +155,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
 
   // Against the reference backend, which adds the sum, rounded, to the residual. Returns the number of trips.
   template <typename T>
-  int expect_added_and_normed(std::uint32_t seed, std::int64_t rows, std::int64_t columns, bool centered) {
+  int expect_added_and_normed(std::uint32_t seed, std::int64_t rows, std::int64_t columns, NormKind kind) {
     const std::int64_t n = rows * columns;
     int trips = 0;
     const auto residual = rank_values<float>(99, seed, n), weight = rank_values<float>(98, seed, columns);
@@ -163,7 +169,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     });
     on_all([&](int r) {
       const auto i = static_cast<std::size_t>(r);
-      const NormParams params{vectors[i], centered ? vectors[i] : Tensor(), 1e-6F};
+      const NormParams params = norm_of(kind, vectors[i]);
       EXPECT_TRUE(peer_all_reduce_add_norm_supports(outs[i], residuals[i], xs[i], params));
       trips = peer_norm_trips(peers(r), xs[i]);
       peer_all_reduce_add_norm(rank(r).context(), peers(r), outs[i], residuals[i], xs[i], 0.5F, params);
@@ -176,7 +182,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     ReferenceBackend().add_norm(Tensor(expected.data(), dtype_of<T>(), {rows, columns}),
                                 Tensor(expected_residual.data(), DType::kF32, {rows, columns}),
                                 Tensor(sum.data(), dtype_of<T>(), {rows, columns}), 0.5F,
-                                {vector, centered ? vector : Tensor(), 1e-6F});
+                                norm_of(kind, vector));
     const auto first = rank(0).download<T>(outs[0]);
     for (std::size_t i = 0; i < first.size(); ++i) {
       const float want = to_float(expected[i]);
@@ -304,13 +310,15 @@ TEST_P(PeerCollectivesTest, SumsAreAddedAndNormedOnTheWay) {
                                       {65, 9216},
                                       {1601, 2048},
                                       {129, 5120}}) {
-    int trips = expect_added_and_normed<BFloat16>(++seed, rows, columns, false);
+    expect_added_and_normed<BFloat16>(++seed, rows, columns, NormKind::kNone);
+    int trips = expect_added_and_normed<BFloat16>(++seed, rows, columns, NormKind::kRms);
     EXPECT_EQ(trips, rows * columns * 2 > one_trip_bytes ? 2 : 1);
-    expect_added_and_normed<Float16>(++seed, rows, columns, true);
+    expect_added_and_normed<Float16>(++seed, rows, columns, NormKind::kLayer);
     if (columns > 8192) continue;
-    trips = expect_added_and_normed<float>(++seed, rows, columns, true);
+    trips = expect_added_and_normed<float>(++seed, rows, columns, NormKind::kLayer);
     EXPECT_EQ(trips, rows * columns * 4 > one_trip_bytes ? 2 : 1);
-    expect_added_and_normed<float>(++seed, rows, columns, false);
+    expect_added_and_normed<float>(++seed, rows, columns, NormKind::kRms);
+    expect_added_and_normed<float>(++seed, rows, columns, NormKind::kNone);
   }
 }
 

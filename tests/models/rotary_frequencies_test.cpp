@@ -117,6 +117,14 @@ TEST(RotaryFrequenciesTest, LongropeNeedsAFactorForEveryPair) {
                Error);
 }
 
+// 10000 * 1000^(32 / 30), as Hunyuan's files have it; without alpha the type is refused.
+TEST(RotaryFrequenciesTest, AlphaChangesTheBaseOnceAndForAll) {
+  const auto changed = frequencies_of(R"({"rope_type": "dynamic", "alpha": 1000.0})").inverse_frequencies;
+  const double base = 1e4 * std::pow(1000.0, 32.0 / 30.0);
+  for (std::size_t i = 0; i < changed.size(); ++i)
+    EXPECT_NEAR(changed[i] * std::pow(base, static_cast<double>(i) / 16), 1, 1e-5) << i;
+}
+
 TEST(RotaryFrequenciesTest, OtherTypesAreRefusedByName) {
   try {
     frequencies_of(R"({"rope_type": "dynamic", "factor": 2.0})");

@@ -125,6 +125,29 @@ TEST_P(ReferenceOpsTest, WithABiasNormIsLayerNorm) {
   }
 }
 
+TEST_P(ReferenceOpsTest, ANormWithoutAWeightIsACopy) {
+  const Matrix x(GetParam(), 3, 37, random_), residual(DType::kF32, 3, 37, random_);
+  const std::vector<double> before = residual.values();
+  Matrix copied(GetParam(), 3, 37, random_), sum(DType::kF32, 3, 37, random_);
+  ops::norm(*backend_, copied.tensor(), x.tensor(), {});
+  ops::add_norm(*backend_, sum.tensor(), residual.tensor(), x.tensor(), 2.0F, {});
+  EXPECT_EQ(copied.bytes(), x.bytes());
+  EXPECT_EQ(sum.bytes(), residual.bytes());
+  for (std::int64_t i = 0; i < 3 * 37; ++i)
+    EXPECT_FLOAT_EQ(static_cast<float>(sum.at(i / 37, i % 37)),
+                    static_cast<float>(before[static_cast<std::size_t>(i)] + 2 * x.at(i / 37, i % 37)));
+}
+
+TEST_P(ReferenceOpsTest, Relu2IsTheSquareOfWhatIsPositive) {
+  const Matrix x(GetParam(), 2, 13, random_, 3.0F);
+  Matrix out(GetParam(), 2, 13, random_);
+  ops::activate(*backend_, out.tensor(), x.tensor(), Activation::kRelu2);
+  for (std::int64_t i = 0; i < 26; ++i) {
+    const double v = std::max(0.0, x.at(i / 13, i % 13));
+    expect_near(out.at(i / 13, i % 13), v * v);
+  }
+}
+
 TEST_P(ReferenceOpsTest, GeluIsTheTanhForm) {
   Matrix x(GetParam(), 2, 13, random_, 3.0F);
   const std::vector<double> before = x.values();
@@ -225,18 +248,50 @@ class PagedCase {
                             tables_ = std::vector<std::int32_t>(9);
 };
 
-TEST_P(ReferenceOpsTest, PrepareAttentionNormalisesRotatesAndWritesTheCache) {
+// Queries and keys are normed, rotated and scaled in float64.
+struct PreparedHead {
+  std::vector<double> values;
+
+  void norm(const Matrix& weight) {
+    double squares = 0;
+    for (const double x : values) squares += x * x;
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(values.size()) + 1e-6);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] *= inverse * weight.at(0, static_cast<std::int64_t>(i));
+  }
+  void rotate(const Matrix& cos_sin, int position) {
+    const std::int64_t half = cos_sin.tensor().dim(1) / 2;
+    for (std::int64_t i = 0; i < half; ++i) {
+      double& a = values[static_cast<std::size_t>(i)];
+      double& b = values[static_cast<std::size_t>(i + half)];
+      const double c = cos_sin.at(position, i), s = cos_sin.at(position, i + half);
+      const double rotated = a * c - b * s;
+      b = b * c + a * s;
+      a = rotated;
+    }
+  }
+};
+
+class PrepareAttentionTest : public ReferenceOpsTest {
+ protected:
+  void expect_prepared(bool norm_after_rotary, bool scaled);
+};
+
+void PrepareAttentionTest::expect_prepared(bool norm_after_rotary, bool scaled) {
   PagedCase paged(*backend_, GetParam(), random_);
   const std::vector<double> before = paged.qkv.values();
   const Matrix q_norm(DType::kF32, 1, PagedCase::kDim, random_);
   const Matrix k_norm(DType::kF32, 1, PagedCase::kDim, random_);
   constexpr int kRotary = 4;  // of 6 dimensions
   Matrix cos_sin(DType::kF32, 16, kRotary, random_);
+  const Matrix q_scale(DType::kF32, 1, 16, random_);
   AttentionInput input{.qkv = paged.qkv.tensor(),
                        .q_norm = q_norm.vector(),
                        .k_norm = k_norm.vector(),
                        .norm_eps = 1e-6F,
+                       .norm_after_rotary = norm_after_rotary,
                        .cos_sin = cos_sin.tensor(),
+                       .q_scale = scaled ? q_scale.vector() : Tensor(),
                        .num_heads = PagedCase::kHeads,
                        .num_kv_heads = PagedCase::kKvHeads,
                        .head_dim = PagedCase::kDim};
@@ -250,24 +305,16 @@ TEST_P(ReferenceOpsTest, PrepareAttentionNormalisesRotatesAndWritesTheCache) {
     for (int h = 0; h < PagedCase::kHeads + PagedCase::kKvHeads; ++h) {
       const bool is_key = h >= PagedCase::kHeads;
       const Matrix& norm = is_key ? k_norm : q_norm;
-      std::vector<double> head;
-      double squares = 0;
-      for (int i = 0; i < PagedCase::kDim; ++i) head.push_back(old_at(t, h * PagedCase::kDim + i));
-      for (const double x : head) squares += x * x;
-      for (int i = 0; i < PagedCase::kDim; ++i) {
-        head[static_cast<std::size_t>(i)] *= norm.at(0, i) / std::sqrt(squares / PagedCase::kDim + 1e-6);
-      }
-      for (int i = 0; i < kRotary / 2; ++i) {
-        const double a = head[static_cast<std::size_t>(i)],
-                     b = head[static_cast<std::size_t>(i + kRotary / 2)];
-        const double c = cos_sin.at(positions[t], i), s = cos_sin.at(positions[t], i + kRotary / 2);
-        head[static_cast<std::size_t>(i)] = a * c - b * s;
-        head[static_cast<std::size_t>(i + kRotary / 2)] = b * c + a * s;
-      }
+      PreparedHead head;
+      for (int i = 0; i < PagedCase::kDim; ++i) head.values.push_back(old_at(t, h * PagedCase::kDim + i));
+      if (!norm_after_rotary) head.norm(norm);
+      head.rotate(cos_sin, positions[t]);
+      if (norm_after_rotary) head.norm(norm);
+      const double scale = scaled && !is_key ? q_scale.at(0, positions[t]) : 1;
       for (int i = 0; i < PagedCase::kDim; ++i) {
         const double actual = is_key ? paged.key(t == 3, positions[t], h - PagedCase::kHeads, i)
                                      : paged.qkv.at(t, h * PagedCase::kDim + i);
-        expect_near(actual, head[static_cast<std::size_t>(i)]);
+        expect_near(actual, scale * head.values[static_cast<std::size_t>(i)]);
       }
     }
     for (int h = 0; h < PagedCase::kKvHeads; ++h) {
@@ -278,6 +325,10 @@ TEST_P(ReferenceOpsTest, PrepareAttentionNormalisesRotatesAndWritesTheCache) {
     }
   }
 }
+
+TEST_P(PrepareAttentionTest, NormalisesRotatesAndWritesTheCache) { expect_prepared(false, false); }
+TEST_P(PrepareAttentionTest, MayNormaliseWhatIsRotated) { expect_prepared(true, false); }
+TEST_P(PrepareAttentionTest, ScalesQueriesByTheirPosition) { expect_prepared(false, true); }
 
 TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
   PagedCase paged(*backend_, GetParam(), random_);
@@ -401,8 +452,10 @@ TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, ReferenceOpsTest, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& test) { return std::string(to_string(test.param)); });
+const auto kDTypes = ::testing::Values(DType::kF32, DType::kBF16, DType::kF16);
+const auto kDTypeName = [](const auto& test) { return std::string(to_string(test.param)); };
+INSTANTIATE_TEST_SUITE_P(DTypes, ReferenceOpsTest, kDTypes, kDTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, PrepareAttentionTest, kDTypes, kDTypeName);
 
 }  // namespace
 }  // namespace quire

@@ -136,11 +136,19 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
       ops::norm(*reference_, expected.tensor(), x.tensor(), of_x);
       ops::norm(*backend, actual.tensor(), x.tensor(), of_x);
       expect_near(actual.tensor(), expected.tensor());
-      for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
+      ops::norm(*reference_, expected.tensor(), x.tensor(), {});
+      ops::norm(*backend, actual.tensor(), x.tensor(), {});
+      EXPECT_EQ(actual.bytes(), expected.bytes());
+      ops::add_norm(*reference_, expected.tensor(), residual.tensor(), x.tensor(), 0.25F, {});
+      ops::add_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), 0.25F, {});
+      EXPECT_EQ(actual.bytes(), expected.bytes());
+      EXPECT_EQ(residual.bytes(), same.bytes());
+      for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
         ops::activate(*reference_, expected.tensor(), x.tensor(), activation);
         ops::activate(*backend, actual.tensor(), x.tensor(), activation);
         expect_near(actual.tensor(), expected.tensor());
-        const Matrix gate_up(dtype(), tokens, 2 * n, random_, 20.0F);
+        const float scale = activation == Activation::kRelu2 ? 4.0F : 20.0F;  // squares stay below 65504
+        const Matrix gate_up(dtype(), tokens, 2 * n, random_, scale);
         ops::activate_gate(*reference_, expected.tensor(), gate_up.tensor(), activation);
         ops::activate_gate(*backend, actual.tensor(), gate_up.tensor(), activation);
         expect_near(actual.tensor(), expected.tensor(), 400);
@@ -212,7 +220,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
 
 TEST_P(SimdOpsTest, PrepareAttentionEqualsTheReference) {
   for (const PagedShape& shape : kShapes) {
-    for (const bool with_norm : {false, true}) {
+    for (const auto& [with_norm, norm_after] : {std::pair{false, false}, {true, false}, {true, true}}) {
       const PagedBatch paged(shape, {{0, 40}, {5, 1}, {30, 7}}, dtype(), random_);
       Matrix memory(dtype(), paged.memory().tensor().dim(0), shape.dim, random_);
       memory.set_bytes(paged.memory().bytes());
@@ -225,6 +233,9 @@ TEST_P(SimdOpsTest, PrepareAttentionEqualsTheReference) {
       AttentionInput input;
       if (with_norm) input.q_norm = input.k_norm = norm.vector();
       input.norm_eps = 1e-6F;
+      input.norm_after_rotary = norm_after;
+      const Matrix q_scale(DType::kF32, 1, 64, random_);
+      if (norm_after == with_norm) input.q_scale = q_scale.vector();
       input.cos_sin = cos_sin.tensor();
       input.num_heads = shape.heads;
       input.num_kv_heads = shape.kv_heads;
