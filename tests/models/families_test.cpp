@@ -55,6 +55,11 @@ TEST(FamiliesTest, AbsentKeysTakeTheDefaultsOfTransformers) {
   EXPECT_EQ(gpt2.max_model_len, 1024);
   EXPECT_EQ(spec_of("Qwen3MoeForCausalLM", R"("head_dim": 128)").num_kv_heads, 4);
   EXPECT_EQ(spec_of("MixtralForCausalLM", R"("head_dim": null)").head_dim, 128);
+  EXPECT_EQ(spec_of("Ernie4_5ForCausalLM", R"("hidden_size": 1024)").num_kv_heads, 2);
+  EXPECT_EQ(spec_of("Glm4ForCausalLM", R"("hidden_size": 4096)").head_dim, 128);
+  EXPECT_EQ(spec_of("SeedOssForCausalLM", R"("hidden_size": 4096)").num_heads, 80);
+  EXPECT_EQ(spec_of("HunYuanDenseV1ForCausalLM", R"("hidden_size": 4096)").vocab_size, 290943);
+  EXPECT_EQ(spec_of("Phi3ForCausalLM", R"("hidden_size": 3072)").head_dim, 96);
 }
 
 TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
@@ -87,6 +92,48 @@ TEST(FamiliesTest, GemmaHasALayerThatLooksAtAllAmongThoseWithAWindow) {
             std::vector({32, 0, 32}));
   EXPECT_EQ(windows_of("Gemma3ForCausalLM", R"("num_hidden_layers": 7, "sliding_window": 32)"),
             std::vector({32, 32, 32, 32, 32, 0, 32}));
+}
+
+TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
+  const auto of_layers = [](const char* architecture, int layers, const std::string& keys = "") {
+    return windows_of(architecture, "\"num_hidden_layers\": " + std::to_string(layers) + keys);
+  };
+  const std::string window = R"(, "sliding_window": 32)";
+  EXPECT_EQ(of_layers("Olmo2ForCausalLM", 2), std::vector({0, 0}));
+  EXPECT_EQ(of_layers("Olmo3ForCausalLM", 5, window), std::vector({32, 32, 32, 0, 32}));
+  EXPECT_EQ(of_layers("Exaone4ForCausalLM", 4, window), std::vector({32, 32, 32, 0}));
+  EXPECT_EQ(of_layers("Exaone4ForCausalLM", 3, window + R"(, "sliding_window_pattern": 2)"),
+            std::vector({32, 0, 32}));
+  EXPECT_EQ(of_layers("Exaone4ForCausalLM", 2, R"(, "sliding_window": null)"), std::vector({0, 0}));
+  EXPECT_EQ(of_layers("Cohere2ForCausalLM", 4, window + R"(, "num_attention_heads": 4)"),
+            std::vector({32, 32, 32, 0}));
+  EXPECT_EQ(of_layers("Phi3ForCausalLM", 2), std::vector({0, 0}));
+  EXPECT_EQ(of_layers("Phi3ForCausalLM", 2, window), std::vector({32, 32}));
+  EXPECT_EQ(of_layers("Ministral3ForCausalLM", 1, R"(, "sliding_window": null)"), std::vector({0}));
+}
+
+TEST(FamiliesTest, SmolLm3HasAWindowWhereItHasNoPositionsAndOnlyIfToldTo) {
+  const std::string keys = R"("num_hidden_layers": 5, "sliding_window": 32)";
+  EXPECT_EQ(windows_of("SmolLM3ForCausalLM", keys), std::vector({0, 0, 0, 0, 0}));
+  EXPECT_EQ(windows_of("SmolLM3ForCausalLM", keys + R"(, "use_sliding_window": true)"),
+            std::vector({0, 0, 0, 32, 0}));
+  EXPECT_EQ(windows_of("SmolLM3ForCausalLM",
+                       keys + R"(, "use_sliding_window": true, "no_rope_layers": [0, 1, 1, 1, 0])"),
+            std::vector({32, 0, 0, 0, 32}));
+  EXPECT_NE(refusal_of("SmolLM3ForCausalLM", R"("num_hidden_layers": 5, "no_rope_layers": [0])")
+                .find("\"no_rope_layers\" names 1 layers; there are 5"),
+            std::string::npos);
+}
+
+TEST(FamiliesTest, TextPartsOfModelsOfSeveralKindsOfInputAreReadFromTheirTextConfig) {
+  const std::string text = R"("text_config": {"num_hidden_layers": 7, "vocab_size": 1000},
+                              "vision_config": {"num_hidden_layers": 9})";
+  for (const char* architecture :
+       {"Mistral3ForConditionalGeneration", "Qwen3VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration", "Cohere2VisionForConditionalGeneration"}) {
+    EXPECT_EQ(spec_of(architecture, text).num_layers, 7) << architecture;
+    EXPECT_EQ(spec_of(architecture, text).vocab_size, 1000) << architecture;
+  }
 }
 
 TEST(FamiliesTest, QwensLayerTypesCountBeforeMaxWindowLayers) {
