@@ -63,10 +63,18 @@ constexpr char kGemma3[] = R"({"head_dim": 256, "sliding_window": 1024,
 constexpr char kGemma3Large[] = R"({"head_dim": 128, "sliding_window": 1024, "query_pre_attn_scalar": 168,
     "rope_scaling": {"rope_type": "linear", "factor": 8}})";
 
+constexpr char kStableLm2[] = R"({"use_qkv_bias": true})";
+constexpr char kStarCoder2Small[] =
+    R"({"max_position_embeddings": 16384, "rope_theta": 999999.4420358813, "sliding_window": 4096})";
+constexpr char kStarCoder2[] =
+    R"({"max_position_embeddings": 16384, "rope_theta": 1000000, "sliding_window": 4096})";
+constexpr char kStarCoder2Large[] = R"({"max_position_embeddings": 16384, "rope_theta": 100000,
+    "sliding_window": 4096, "tie_word_embeddings": false})";
+
 }  // namespace
 
 // From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
-// bigscience and google.
+// bigscience, google, stabilityai and bigcode.
 const std::vector<Shape>& published_shapes() {
   static const std::vector<Shape> shapes = {
       {"qwen3-0.6b", "Qwen3ForCausalLM", 28, 1024, 3072, 16, 8, 151936, kQwen3Tied},
@@ -121,6 +129,10 @@ const std::vector<Shape>& published_shapes() {
       {"gemma-3-4b", "Gemma3ForCausalLM", 34, 2560, 10240, 8, 4, 262208, kGemma3},
       {"gemma-3-12b", "Gemma3ForCausalLM", 48, 3840, 15360, 16, 8, 262208, kGemma3},
       {"gemma-3-27b", "Gemma3ForCausalLM", 62, 5376, 21504, 32, 16, 262208, kGemma3Large},
+      {"stablelm-2-1.6b", "StableLmForCausalLM", 24, 2048, 5632, 32, 32, 100352, kStableLm2},
+      {"starcoder2-3b", "Starcoder2ForCausalLM", 30, 3072, 12288, 24, 2, 49152, kStarCoder2Small},
+      {"starcoder2-7b", "Starcoder2ForCausalLM", 32, 4608, 18432, 36, 4, 49152, kStarCoder2},
+      {"starcoder2-15b", "Starcoder2ForCausalLM", 40, 6144, 24576, 48, 4, 49152, kStarCoder2Large},
   };
   return shapes;
 }

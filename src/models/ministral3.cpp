@@ -16,8 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .max_positions = 262144,
                                                    .head_dim = 128,
                                                    .norm_eps = 1e-5F});
-  if (!config.is_null("sliding_window"))
-    decoder.attention.window = config.get_int("sliding_window", 0, {.min = 0});
+  decoder.attention.window = config.get_int("sliding_window", 0, kPositions);
   return decoder;
 }
 

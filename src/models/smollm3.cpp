@@ -10,7 +10,7 @@ namespace {
 // no_rope_layers has a one for each layer that does have them.
 std::vector<bool> read_rotary_layers(const ModelConfig& config, int num_layers) {
   const int interval = config.get_int("no_rope_layer_interval", 4, kLayerCount);
-  const std::vector<double> flags = config.get_doubles("no_rope_layers", {});
+  const std::vector<int> flags = config.get_ints("no_rope_layers", {.min = 0, .max = 1});
   if (!flags.empty() && std::ssize(flags) != num_layers)
     config.fail_at("no_rope_layers", format_text("names {} layers; there are {}", flags.size(), num_layers));
   std::vector<bool> rotary;
@@ -32,12 +32,12 @@ DecoderConfig read_config(const ModelConfig& config) {
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.mlp.bias = config.get_bool("mlp_bias", false);
   const std::vector<bool> rotary = read_rotary_layers(config, decoder.num_layers);
-  const bool windows = config.get_bool("use_sliding_window", false) && !config.is_null("sliding_window");
+  const bool windows = config.get_bool("use_sliding_window", false);
   const auto has_none = [&](int layer) { return !rotary[static_cast<std::size_t>(layer)]; };
   const std::vector<bool> local = read_local_layers(config, decoder.num_layers, has_none);
   for (std::size_t i = 0; i < rotary.size(); ++i) {
     LayerAttention& layer = decoder.layers.emplace_back(decoder.attention, decoder.rotary);
-    if (windows && local[i]) layer.options.window = config.require_int("sliding_window", kPositions);
+    if (windows && local[i]) layer.options.window = config.get_int("sliding_window", 0, kPositions);
     if (!rotary[i]) layer.rotary.reset();
   }
   return decoder;

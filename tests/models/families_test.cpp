@@ -60,6 +60,18 @@ TEST(FamiliesTest, AbsentKeysTakeTheDefaultsOfTransformers) {
   EXPECT_EQ(spec_of("SeedOssForCausalLM", R"("hidden_size": 4096)").num_heads, 80);
   EXPECT_EQ(spec_of("HunYuanDenseV1ForCausalLM", R"("hidden_size": 4096)").vocab_size, 290943);
   EXPECT_EQ(spec_of("Phi3ForCausalLM", R"("hidden_size": 3072)").head_dim, 96);
+  const ModelSpec stablelm = spec_of("StableLmForCausalLM", R"("hidden_size": 2560)");
+  EXPECT_EQ(stablelm.num_layers, 32);
+  EXPECT_EQ(stablelm.num_kv_heads, 32);
+  EXPECT_EQ(stablelm.head_dim, 80);
+  EXPECT_EQ(stablelm.vocab_size, 50304);
+  EXPECT_EQ(stablelm.max_model_len, 4096);
+  const ModelSpec starcoder2 = spec_of("Starcoder2ForCausalLM", R"("hidden_size": 3072)");
+  EXPECT_EQ(starcoder2.num_layers, 30);
+  EXPECT_EQ(starcoder2.num_kv_heads, 2);
+  EXPECT_EQ(starcoder2.head_dim, 128);
+  EXPECT_EQ(starcoder2.vocab_size, 49152);
+  EXPECT_EQ(starcoder2.max_model_len, 4096);
 }
 
 TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
@@ -71,6 +83,15 @@ TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
   EXPECT_EQ(of_mistral(R"(, "sliding_window": 1024)"), std::vector({1024, 1024}));
   EXPECT_EQ(of_mistral(R"(, "sliding_window": null)"), std::vector({0, 0}));
   EXPECT_EQ(windows_of("MixtralForCausalLM", layers), std::vector({0, 0}));
+}
+
+TEST(FamiliesTest, StarCoder2HasAWindowWhereTheFileSaysOne) {
+  const auto of_starcoder2 = [](const std::string& keys) {
+    return windows_of("Starcoder2ForCausalLM", R"("num_hidden_layers": 2, "num_attention_heads": 4)" + keys);
+  };
+  EXPECT_EQ(of_starcoder2(""), std::vector({0, 0}));
+  EXPECT_EQ(of_starcoder2(R"(, "sliding_window": null)"), std::vector({0, 0}));
+  EXPECT_EQ(of_starcoder2(R"(, "sliding_window": 32)"), std::vector({32, 32}));
 }
 
 TEST(FamiliesTest, QwenHasAWindowInItsLastLayers) {
@@ -187,6 +208,8 @@ TEST(FamiliesTest, WhatTheyCannotDoIsRefusedByName) {
       {"MiniCPMForCausalLM", R"("scale_emb": "12")", "scale_emb"},
       {"MiniCPMForCausalLM", R"("num_experts": 8)", "num_experts"},
       {"Gemma2ForCausalLM", R"("hidden_activation": "gelu")", "\"hidden_activation\" is \"gelu\""},
+      {"StableLmForCausalLM", R"("qk_layernorm": true)", "\"qk_layernorm\" is true"},
+      {"Starcoder2ForCausalLM", R"("hidden_act": "gelu")", "\"hidden_act\" is \"gelu\""},
       {"Gemma3ForCausalLM", R"("use_bidirectional_attention": true)", "use_bidirectional_attention"},
   };
   for (const auto& [architecture, keys, expected] : cases) {
