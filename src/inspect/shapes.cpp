@@ -71,10 +71,41 @@ constexpr char kStarCoder2[] =
 constexpr char kStarCoder2Large[] = R"({"max_position_embeddings": 16384, "rope_theta": 100000,
     "sliding_window": 4096, "tie_word_embeddings": false})";
 
+constexpr char kOlmo2[] = R"({"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 500000})";
+constexpr char kOlmo3[] = R"({"max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "rope_theta": 500000,
+    "sliding_window": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 32, "beta_slow": 1,
+    "attention_factor": 1.2079441541679836, "original_max_position_embeddings": 8192}})";
+constexpr char kPhi3Mini[] = R"({"sliding_window": 2047})";
+constexpr char kPhi4[] = R"({"max_position_embeddings": 16384, "rope_theta": 250000})";
+constexpr char kSmolLm3[] = R"({"max_position_embeddings": 65536, "rope_theta": 5000000})";
+constexpr char kSeedOss[] = R"({"rope_theta": 10000000})";
+constexpr char kHunyuan[] =
+    R"({"head_dim": 128, "max_position_embeddings": 32768, "tie_word_embeddings": true,
+    "rope_scaling": {"type": "dynamic", "alpha": 1000, "factor": 1}})";
+constexpr char kExaone4[] = R"({"head_dim": 128, "max_position_embeddings": 131072, "rope_theta": 1000000,
+    "rope_scaling": {"rope_type": "llama3", "factor": 16, "low_freq_factor": 1, "high_freq_factor": 4,
+                     "original_max_position_embeddings": 8192}})";
+constexpr char kMinistral3[] =
+    R"({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000, "factor": 16,
+    "original_max_position_embeddings": 16384, "beta_fast": 32, "beta_slow": 1, "mscale": 1,
+    "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}})";
+constexpr char kMinistral3Tied[] = R"({"tie_word_embeddings": true, "rope_parameters": {"rope_type": "yarn",
+    "rope_theta": 1000000, "factor": 16, "original_max_position_embeddings": 16384, "beta_fast": 32,
+    "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}})";
+constexpr char kGlm4[] = R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-5})";
+constexpr char kGlm4Large[] =
+    R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "attention_bias": false})";
+constexpr char kCommandR7b[] =
+    R"({"head_dim": 128, "logit_scale": 0.25, "max_position_embeddings": 132096, "rope_theta": 50000})";
+constexpr char kCommandA[] =
+    R"({"head_dim": 128, "logit_scale": 0.25, "max_position_embeddings": 131072, "rope_theta": 50000})";
+
 }  // namespace
 
 // From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
-// bigscience, google, stabilityai and bigcode.
+// bigscience, google, allenai, microsoft, HuggingFaceTB, ByteDance-Seed, tencent,
+// baidu, LGAI-EXAONE, zai-org,
+// CohereLabs, stabilityai and bigcode.
 const std::vector<Shape>& published_shapes() {
   static const std::vector<Shape> shapes = {
       {"qwen3-0.6b", "Qwen3ForCausalLM", 28, 1024, 3072, 16, 8, 151936, kQwen3Tied},
@@ -129,6 +160,25 @@ const std::vector<Shape>& published_shapes() {
       {"gemma-3-4b", "Gemma3ForCausalLM", 34, 2560, 10240, 8, 4, 262208, kGemma3},
       {"gemma-3-12b", "Gemma3ForCausalLM", 48, 3840, 15360, 16, 8, 262208, kGemma3},
       {"gemma-3-27b", "Gemma3ForCausalLM", 62, 5376, 21504, 32, 16, 262208, kGemma3Large},
+      {"olmo-2-1b", "Olmo2ForCausalLM", 16, 2048, 8192, 16, 16, 100352, kOlmo2},
+      {"olmo-2-7b", "Olmo2ForCausalLM", 32, 4096, 11008, 32, 32, 100352, kOlmo2},
+      {"olmo-2-13b", "Olmo2ForCausalLM", 40, 5120, 13824, 40, 40, 100352, kOlmo2},
+      {"olmo-2-32b", "Olmo2ForCausalLM", 64, 5120, 27648, 40, 8, 100352, kOlmo2},
+      {"olmo-3-7b", "Olmo3ForCausalLM", 32, 4096, 11008, 32, 32, 100278, kOlmo3},
+      {"olmo-3-32b", "Olmo3ForCausalLM", 64, 5120, 27648, 40, 8, 100278, kOlmo3},
+      {"phi-3-mini-4k", "Phi3ForCausalLM", 32, 3072, 8192, 32, 32, 32064, kPhi3Mini},
+      {"phi-4", "Phi3ForCausalLM", 40, 5120, 17920, 40, 10, 100352, kPhi4},
+      {"smollm3-3b", "SmolLM3ForCausalLM", 36, 2048, 11008, 16, 4, 128256, kSmolLm3},
+      {"seed-oss-36b", "SeedOssForCausalLM", 64, 5120, 27648, 80, 8, 155136, kSeedOss},
+      {"hunyuan-7b", "HunYuanDenseV1ForCausalLM", 32, 4096, 14336, 32, 8, 128167, kHunyuan},
+      {"ernie-4.5-0.3b", "Ernie4_5ForCausalLM", 18, 1024, 3072, 16, 2, 103424},
+      {"exaone-4.0-32b", "Exaone4ForCausalLM", 64, 5120, 27392, 40, 8, 102400, kExaone4},
+      {"ministral-3-3b", "Ministral3ForCausalLM", 26, 3072, 9216, 32, 8, 131072, kMinistral3Tied},
+      {"ministral-3-8b", "Ministral3ForCausalLM", 34, 4096, 14336, 32, 8, 131072, kMinistral3},
+      {"glm-4-9b", "Glm4ForCausalLM", 40, 4096, 13696, 32, 2, 151552, kGlm4},
+      {"glm-4-32b", "Glm4ForCausalLM", 61, 6144, 23040, 48, 2, 151552, kGlm4Large},
+      {"command-r7b", "Cohere2ForCausalLM", 32, 4096, 14336, 32, 8, 256000, kCommandR7b},
+      {"command-a", "Cohere2ForCausalLM", 64, 12288, 36864, 96, 8, 256000, kCommandA},
       {"stablelm-2-1.6b", "StableLmForCausalLM", 24, 2048, 5632, 32, 32, 100352, kStableLm2},
       {"starcoder2-3b", "Starcoder2ForCausalLM", 30, 3072, 12288, 24, 2, 49152, kStarCoder2Small},
       {"starcoder2-7b", "Starcoder2ForCausalLM", 32, 4608, 18432, 36, 4, 49152, kStarCoder2},
