@@ -12,8 +12,8 @@ namespace {
 
 double to_mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// Pairs of a token and one it attends to, itself included, among a sequence's first `tokens`. window: 0:
-// none.
+// Pairs in one layer of a token and one it attends to, itself included, among a sequence's first `tokens`.
+// window: 0: none.
 std::uint64_t attention_pairs(std::uint64_t tokens, int window) {
   const std::uint64_t near = window == 0 ? tokens : std::min(tokens, static_cast<std::uint64_t>(window));
   return near * (near + 1) / 2 + (tokens - near) * near;

@@ -40,7 +40,7 @@ struct StepRecord {
   std::uint64_t tokens = 0;           // computed
   std::uint64_t prefill_tokens = 0;   // of them: of prompts, and again after a preemption
   std::uint64_t decode_tokens = 0;    // sampled
-  std::uint64_t attention_pairs = 0;  // (token, token it attends to), itself included, in each layer
+  std::uint64_t attention_pairs = 0;  // (token, token it attends to), with itself; the sum over all layers
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
 

@@ -57,7 +57,9 @@ bool same_origin(const std::string& a, const std::string& b) {
 bool is_https(const std::string& url) { return part(parse(url), CURLUPART_SCHEME) == "https"; }
 
 std::string escape_segment(const std::string& text) {
-  const std::unique_ptr<char, void (*)(void*)> escaped(curl_easy_escape(nullptr, text.c_str(), 0), curl_free);
+  if (text.empty()) return {};  // a length of 0 would have curl look for a NUL
+  const std::unique_ptr<char, void (*)(void*)> escaped(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
   QUIRE_CHECK(escaped != nullptr);
   return escaped.get();
 }

@@ -26,8 +26,8 @@ struct CacheLayout {
     const int window = windows[static_cast<std::size_t>(lane)];
     return window == 0 || position < window ? 0 : (position + 1 - window) / block_size;
   }
-  // The same in every lane.
-  int num_outside(int position) const { return num_outside(farthest_lane(), position); }
+  // How many of the first rows they attend to in no lane.
+  int num_outside_all(int position) const { return num_outside(farthest_lane(), position); }
   // Whether some lane needs a row when `from` is computed that it needs no more when `to` is.
   bool leaves_rows(int from, int to) const;
   // Blocks that a sequence of `length` tokens holds at most, if `span` at a time are computed.

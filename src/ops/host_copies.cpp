@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace quire {
@@ -27,6 +28,8 @@ Tensor tensor_like(const Tensor& t, void* data) {
 
 void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
   if (to.contiguous() && from.contiguous()) return device.copy(to, from);
+  QUIRE_CHECK(to.rank() == 2 || to.rank() == 4,
+              "{}: what has strides has two dimensions, or four as a cache has", to.describe());
   for (std::int64_t i = 0; i < to.dim(0); ++i) {
     if (to.rank() == 2) device.copy(to.rows(i, 1), from.rows(i, 1));
     for (std::int64_t head = 0; to.rank() == 4 && head < to.dim(1); ++head)

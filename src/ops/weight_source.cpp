@@ -110,12 +110,8 @@ class Transposed final : public Adapter {
 
   void read_rows(std::int64_t row, const Tensor& dst) const override {
     check_read(row, dst);
-    switch (size_of(dst.dtype())) {
-      case 4:
-        return copy_columns<std::uint32_t>(row, dst);
-      default:
-        return copy_columns<std::uint16_t>(row, dst);
-    }
+    if (size_of(dst.dtype()) == 4) return copy_columns<std::uint32_t>(row, dst);
+    copy_columns<std::uint16_t>(row, dst);
   }
 
  private:
@@ -198,14 +194,22 @@ class Stacked final : public Adapter {
   std::vector<WeightTensorPtr> parts_;
 };
 
-// Error where one of `places` along `what` lies within a block.
-void check_uncut(const WeightGroup& group, const char* what, std::int64_t block,
-                 std::initializer_list<std::int64_t> places, std::int64_t size) {
-  for (const std::int64_t place : places) {
-    if (place % block == 0 || place == size) continue;
-    fail("tensor {}: its {} are stored in blocks of {}, which cannot be cut at {}",
-         group.tensors.front().tensor->name(), what, block, place);
-  }
+// Along which a group is cut.
+struct Dimension {
+  const char* name;
+  std::int64_t WeightGroup::*size;
+  std::int64_t LinearFormat::*block;
+  WeightTensorPtr (*slice)(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+};
+constexpr Dimension kRows = {"rows", &WeightGroup::rows, &LinearFormat::block_rows, slice_rows};
+constexpr Dimension kCols = {"columns", &WeightGroup::cols, &LinearFormat::block_cols, slice_cols};
+
+// Error where `place` lies within a block.
+void check_uncut(const WeightGroup& group, const Dimension& dimension, std::int64_t place) {
+  const std::int64_t block = group.format.*dimension.block;
+  if (place % block == 0 || place == group.*dimension.size) return;
+  fail("tensor {}: its {} are stored in blocks of {}, which cannot be cut at {}",
+       group.tensors.front().tensor->name(), dimension.name, block, place);
 }
 
 // Changes every tensor by change(tensor, whether it is of blocks).
@@ -216,6 +220,17 @@ WeightGroup changed(WeightGroup group, const Change& change) {
 }
 
 std::int64_t divided(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
+WeightGroup slice(WeightGroup group, const Dimension& dimension, std::int64_t begin, std::int64_t count) {
+  check_uncut(group, dimension, begin);
+  check_uncut(group, dimension, begin + count);
+  group.*dimension.size = count;
+  const std::int64_t block = group.format.*dimension.block;
+  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
+    const std::int64_t unit = of_blocks ? block : 1;
+    return dimension.slice(std::move(tensor), begin / unit, divided(count, unit));
+  });
+}
 
 }  // namespace
 
@@ -307,23 +322,11 @@ WeightTensorPtr plain_rows(std::span<const WeightGroup> parts) {
 }
 
 WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count) {
-  const std::int64_t block = group.format.block_rows;
-  check_uncut(group, "rows", block, {begin, begin + count}, group.rows);
-  group.rows = count;
-  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
-    const std::int64_t unit = of_blocks ? block : 1;
-    return slice_rows(std::move(tensor), begin / unit, divided(count, unit));
-  });
+  return slice(std::move(group), kRows, begin, count);
 }
 
 WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count) {
-  const std::int64_t block = group.format.block_cols;
-  check_uncut(group, "columns", block, {begin, begin + count}, group.cols);
-  group.cols = count;
-  return changed(std::move(group), [&](WeightTensorPtr tensor, bool of_blocks) {
-    const std::int64_t unit = of_blocks ? block : 1;
-    return slice_cols(std::move(tensor), begin / unit, divided(count, unit));
-  });
+  return slice(std::move(group), kCols, begin, count);
 }
 
 WeightGroup transpose(WeightGroup group) {
@@ -333,7 +336,7 @@ WeightGroup transpose(WeightGroup group) {
 }
 
 WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part) {
-  check_uncut(group, "rows", group.format.block_rows, {group.rows / (groups * parts)}, group.rows);
+  check_uncut(group, kRows, group.rows / (groups * parts));
   group.rows /= parts;
   return changed(std::move(group), [&](WeightTensorPtr tensor, bool) {
     return deinterleave(std::move(tensor), groups, parts, part);

@@ -1,6 +1,7 @@
 #include "runner/runtime_config.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/error.h"
@@ -18,18 +19,11 @@ constexpr std::size_t kMaxAutoCacheBytes = std::size_t{4} << 30;
 constexpr std::size_t kDriverReserve = std::size_t{256} << 20;
 
 DType resolve_dtype(const std::string& name, const ModelConfig& model, const Backend& backend) {
-  DType dtype = DType::kF32;
-  if (name == "auto") {
-    dtype = model.dtype().value_or(DType::kF32);
-  } else if (name == "float32") {
-    dtype = DType::kF32;
-  } else if (name == "bfloat16") {
-    dtype = DType::kBF16;
-  } else if (name == "float16") {
-    dtype = DType::kF16;
-  } else {
+  constexpr std::array kFloats = {DType::kF32, DType::kBF16, DType::kF16};
+  const auto named = std::ranges::find(kFloats, name, [](DType d) { return to_string(d); });
+  if (name != "auto" && named == kFloats.end())
     fail("dtype \"{}\" is not known; use auto, float32, bfloat16 or float16", name);
-  }
+  const DType dtype = name == "auto" ? model.dtype().value_or(DType::kF32) : *named;
   if (!backend.supports(dtype)) fail("dtype {} is not supported on {}", to_string(dtype), backend.name());
   return dtype;
 }

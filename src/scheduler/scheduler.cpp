@@ -278,7 +278,7 @@ void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& dra
     in_flight_.back().replaced.push_back(copies[i].from);
     pool_.acquire(copies[i].from);
   }
-  plan.first_new_row = start ? config_.layout.num_outside(sequence.table.position()) : first_changed;
+  plan.first_new_row = start ? config_.layout.num_outside_all(sequence.table.position()) : first_changed;
   for (int row = plan.first_new_row; row < sequence.table.size(); ++row) {
     const auto blocks = sequence.table.row(row);
     plan.new_blocks.insert(plan.new_blocks.end(), blocks.begin(), blocks.end());

@@ -100,7 +100,7 @@ Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* s
   const CacheLayout& layout = config_.layout;
   const int num_full = head.num_tokens / layout.block_size;
   const SavedBlocks& saved = sequence.saved;
-  const int num_before = std::max(num_full, layout.num_outside(saved.num_tokens));
+  const int num_before = std::max(num_full, layout.num_outside_all(saved.num_tokens));
   if (saved.num_tokens <= head.num_tokens || saved.first > num_before) return head;
   head.blocks.resize(static_cast<std::size_t>(num_full) * layout.windows.size());
   head.num_tokens = saved.num_tokens;
@@ -128,11 +128,9 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
 int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
   const CacheLayout& layout = config_.layout;
   int num_shared = 0;
-  for (int row = layout.num_outside(head.num_tokens); row < num_shared_rows(head); ++row)
-    for (int lane = 0; lane < layout.num_lanes(); ++lane)
-      if (row >= layout.num_outside(lane, head.num_tokens))
-        num_shared +=
-            pool_.ref_count(layout.row(head.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
+  for (int lane = 0; lane < layout.num_lanes(); ++lane)
+    for (int row = layout.num_outside(lane, head.num_tokens); row < num_shared_rows(head); ++row)
+      num_shared += pool_.ref_count(layout.row(head.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
   const bool copies_last = head.num_restored == 0 && head.num_tokens % layout.block_size != 0;
   return blocks_ahead(sequence) - num_shared + (copies_last ? layout.num_lanes() : 0);
 }

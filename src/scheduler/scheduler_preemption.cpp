@@ -31,7 +31,7 @@ void Scheduler::save_blocks(Sequence& sequence) {
   const auto is_own = [this](BlockId block) { return block != kNoBlock && pool_.ref_count(block) == 1; };
   const bool saves_all =
       of_every_position(sequence.prompt_output()) || layout.leaves_rows(0, table.position());
-  int first = layout.num_outside(table.position());
+  int first = layout.num_outside_all(table.position());
   while (!saves_all && first < table.size() &&
          std::none_of(table.row(first).begin(), table.row(first).end(), is_own))
     ++first;

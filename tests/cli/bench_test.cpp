@@ -50,7 +50,9 @@ TEST(PlanCommandTest, JsonAddsUp) {
   EXPECT_EQ(object.at("kv_bytes_per_token"), 114688);
   EXPECT_EQ(object.at("total_bytes").get<std::size_t>(),
             object.at("weights_bytes").get<std::size_t>() + object.at("workspace_bytes").get<std::size_t>() +
-                object.at("host_bytes").get<std::size_t>() + object.at("kv_cache_bytes").get<std::size_t>());
+                object.at("inbox_bytes").get<std::size_t>() + object.at("host_bytes").get<std::size_t>() +
+                object.at("kv_cache_bytes").get<std::size_t>());
+  EXPECT_EQ(object.at("inbox_bytes"), 0);  // of one rank
   const json& capacity = object.at("capacity");
   EXPECT_EQ(capacity.at("kv_cache_bytes").get<std::size_t>(),
             capacity.at("tokens").get<std::size_t>() * 114688);

@@ -29,6 +29,9 @@ TEST(UrlTest, ASegmentHasNoCharactersThatMeanSomething) {
   EXPECT_EQ(escape_segment("refs/pr/1"), "refs%2Fpr%2F1");
   EXPECT_EQ(escape_segment("a b?c#d%\xc3\xa4"), "a%20b%3Fc%23d%25%C3%A4");
   EXPECT_EQ(escape_segment("model-00001-of-00002.safetensors"), "model-00001-of-00002.safetensors");
+  EXPECT_EQ(escape_segment({"main\0/..", 8}), "main%00%2F..");
+  EXPECT_EQ(escape_segment(std::string(1, '\0')), "%00");
+  EXPECT_EQ(escape_segment(""), "");
 }
 
 }  // namespace

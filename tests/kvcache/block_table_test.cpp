@@ -151,6 +151,21 @@ TEST(BlockTableTest, EachLaneHoldsItsOwnWindow) {
   EXPECT_EQ(pool.ref_count(9), 1);
 }
 
+TEST(BlockTableTest, ALayoutKnowsTheRowsThatNoPositionAttendsToAnyMore) {
+  const CacheLayout layout = {.block_size = kBlockSize, .windows = {1, 7, 8, 9, 30, 0}};
+  for (int position = 0; position < 100; ++position) {
+    for (int lane = 0; lane < layout.num_lanes(); ++lane) {
+      const int window = layout.windows[static_cast<std::size_t>(lane)];
+      int expected = 0;
+      while (window > 0 && (expected + 1) * kBlockSize - 1 <= position - window) ++expected;
+      EXPECT_EQ(layout.num_outside(lane, position), expected) << window << " at " << position;
+    }
+    EXPECT_EQ(layout.num_outside_all(position), 0) << "one lane holds all";
+    const CacheLayout windowed = {.block_size = kBlockSize, .windows = {9, 30, 8}};
+    EXPECT_EQ(windowed.num_outside_all(position), windowed.num_outside(1, position));
+  }
+}
+
 TEST(BlockTableTest, ALayoutKnowsHowManyTokensACacheHolds) {
   const auto longest = [](std::vector<int> windows, int num_blocks) {
     return CacheLayout{.block_size = kBlockSize, .windows = std::move(windows)}.longest(num_blocks);

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "backends/cpu/reference/reference_backend.h"
+#include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/golden_models.h"
+#include "ops/host_copies.h"
 #include "ops/ops.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
@@ -169,6 +172,25 @@ void expect_same(const PositionLogprobs& a, const PositionLogprobs& b) {
   EXPECT_EQ(a.token.logprob, b.token.logprob);
   ASSERT_EQ(a.top.size(), b.top.size());
   for (std::size_t i = 0; i < a.top.size(); ++i) EXPECT_EQ(a.top[i].token_id, b.top[i].token_id);
+}
+
+TEST(CopyPiecesTest, WhatHasStridesIsOfTwoDimensionsOrFour) {
+  ReferenceBackend backend;
+  std::vector<float> from(24), to(24, -1);
+  std::iota(from.begin(), from.end(), 0.0F);
+  copy_pieces(backend, Tensor(to.data(), DType::kF32, {4, 2}),
+              Tensor(from.data(), DType::kF32, {4, 6}).columns(1, 2));
+  EXPECT_EQ((std::vector<float>{to.begin(), to.begin() + 9}),
+            (std::vector<float>{1, 2, 7, 8, 13, 14, 19, 20, -1}));
+  // Two blocks of one head [2, 2]; behind each lies something else.
+  copy_pieces(backend, Tensor(to.data(), DType::kF32, {2, 1, 2, 2}),
+              Tensor(from.data(), DType::kF32, {2, 1, 2, 2}).with_strides({8, 4, 2, 1}));
+  EXPECT_EQ((std::vector<float>{to.begin(), to.begin() + 9}),
+            (std::vector<float>{0, 1, 2, 3, 8, 9, 10, 11, -1}));
+  const Tensor deep = Tensor(from.data(), DType::kF32, {2, 3, 4}).columns(0, 2);
+  EXPECT_THROW(copy_pieces(backend, Tensor(to.data(), DType::kF32, {2, 3, 2}), deep), InternalError);
+  const Tensor apart = Tensor(from.data(), DType::kF32, {4}).with_strides({2});
+  EXPECT_THROW(copy_pieces(backend, Tensor(to.data(), DType::kF32, {4}), apart), InternalError);
 }
 
 class HostOpsTest : public ::testing::TestWithParam<std::string> {};
