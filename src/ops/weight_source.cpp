@@ -344,7 +344,7 @@ WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t pa
 }
 
 WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) {
-  check_uncut(group, "rows", group.format.block_rows, {1}, group.rows);
+  check_uncut(group, kRows, 1);
   group.rows = std::ssize(rows);
   return changed(std::move(group),
                  [&](WeightTensorPtr tensor, bool) { return pick_rows(std::move(tensor), rows); });
