@@ -101,12 +101,25 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
                           const Piece<kWidth, float> (&weight)[kPieces<kWidth>],
                           const Piece<kWidth, float> (&cos_sin)[kPieces<kWidth>],
                           Piece<kWidth, T> (&head)[kPieces<kWidth>]) {
+  const auto rotate = [&](int p, int i, int column, float& a, float& b) {
+    if (column >= args.rotary_half) return;
+    const float cosine = cos_sin[p].a.values[i];
+    const float sine = cos_sin[p].b.values[i];
+    const float rotated = a * cosine - b * sine;
+    b = b * cosine + a * sine;
+    a = rotated;
+  };
   float inverse = 1;
   if (norm) {
     float squares = 0;
-    for_pieces<kWidth>(args, [&](int p, int, int) {
-      for (const T value : head[p].a.values) squares += widen(value) * widen(value);
-      for (const T value : head[p].b.values) squares += widen(value) * widen(value);
+    for_pieces<kWidth>(args, [&](int p, int column, int) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        float a = widen(head[p].a.values[i]);
+        float b = widen(head[p].b.values[i]);
+        if (args.norm_after_rotary) rotate(p, i, column, a, b);
+        squares += a * a + b * b;
+      }
     });
     for (int step = 1 << args.lane_bits >> 1; step > 0; step /= 2)
       squares += __shfl_xor_sync(~0U, squares, step);
@@ -117,20 +130,12 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
     for (int i = 0; i < kWidth; ++i) {
       float a = widen(head[p].a.values[i]);
       float b = widen(head[p].b.values[i]);
-      const auto norm_where = [&](bool after_rotary) {
-        if (!norm || args.norm_after_rotary != after_rotary) return;
+      if (args.norm_after_rotary) rotate(p, i, column, a, b);
+      if (norm) {
         a = a * inverse * weight[p].a.values[i];
         b = b * inverse * weight[p].b.values[i];
-      };
-      norm_where(false);
-      if (column < args.rotary_half) {
-        const float cosine = cos_sin[p].a.values[i];
-        const float sine = cos_sin[p].b.values[i];
-        const float rotated = a * cosine - b * sine;
-        b = b * cosine + a * sine;
-        a = rotated;
       }
-      norm_where(true);
+      if (!args.norm_after_rotary) rotate(p, i, column, a, b);
       head[p].a.values[i] = narrow<T>(scale * a);
       head[p].b.values[i] = narrow<T>(scale * b);
     }
