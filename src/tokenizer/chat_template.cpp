@@ -3,8 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/jinja_ast.h"
-#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_render.h"
 #include "tokenizer/jinja_unicode.h"
 
 namespace quire {
@@ -68,8 +67,8 @@ std::vector<std::optional<Value>> context_variables(const jinja::Template& sourc
       const bool is_token = found->is_string() && name.ends_with("_token");
       variables[id] = is_token ? text_value(runtime, found->get_ref<const std::string&>(), true)
                                : context_value(runtime, *found, 1);
-    } else if (const jinja::Native native = jinja::find_global(name)) {
-      variables[id] = runtime.make(jinja::Callable{.name = name, .native = native});
+    } else if (const jinja::Builtin* global = jinja::find_global(name)) {
+      variables[id] = runtime.make(jinja::Callable{.builtin = global});
     }
   }
   return variables;
@@ -113,12 +112,11 @@ ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view whe
 
 std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const std::tm& now) const {
   if (!context.is_object()) fail("{}: the context must be an object", template_->where);
-  Runtime runtime(limits_, now);
-  const jinja::Text text =
-      jinja::run_template(*template_, runtime, context_variables(*template_, runtime, context));
+  jinja::Render run(*template_, limits_, now);
+  const jinja::Text text = run.run(context_variables(*template_, run, context));
   std::vector<TextPiece> pieces;
-  text.for_each_run([&](std::string_view run, bool trusted) {
-    pieces.push_back({std::string(run), trusted});
+  text.for_each_run([&](std::string_view bytes, bool trusted) {
+    pieces.push_back({std::string(bytes), trusted});
   });
   return pieces;
 }

@@ -2,55 +2,56 @@
 
 #include <algorithm>
 #include <charconv>
-#include <initializer_list>
 
-#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_format.h"
+#include "tokenizer/jinja_operators.h"
+#include "tokenizer/jinja_render.h"
 
 namespace quire::jinja {
 namespace {
 
-// Chains such as a + b + c + ... build high trees without nesting, so their height has a bound of its own.
-constexpr std::size_t kMaxHeight = 256;
 constexpr std::size_t kMaxNamedArguments = 256;
 
-std::size_t height_of(const std::vector<ExprPtr>& items) {
-  std::size_t height = 0;
-  for (const ExprPtr& item : items) height = std::max(height, item->height);
-  return height;
-}
-
-std::size_t height_of(const ArgumentExprs& arguments) {
-  std::size_t height = height_of(arguments.positional);
-  for (const auto& [name, value] : arguments.named) height = std::max(height, value->height);
-  return height;
-}
-
 // The operators of one rank.
-template <typename Op>
-using Operator = std::pair<std::string_view, Op>;
-constexpr Operator<bool> kOr[] = {{"or", false}};
-constexpr Operator<bool> kAnd[] = {{"and", true}};
-constexpr Operator<CompareOp> kComparisons[] = {{"==", CompareOp::kEqual},  {"!=", CompareOp::kNotEqual},
-                                                {"<", CompareOp::kLess},    {"<=", CompareOp::kLessEqual},
-                                                {">", CompareOp::kGreater}, {">=", CompareOp::kGreaterEqual},
-                                                {"in", CompareOp::kIn}};
-constexpr Operator<BinaryOp> kSums[] = {{"+", BinaryOp::kAdd}, {"-", BinaryOp::kSubtract}};
-constexpr Operator<BinaryOp> kProducts[] = {{"*", BinaryOp::kMultiply},
-                                            {"/", BinaryOp::kDivide},
-                                            {"//", BinaryOp::kFloorDivide},
-                                            {"%", BinaryOp::kModulo}};
-constexpr Operator<BinaryOp> kPowers[] = {{"**", BinaryOp::kPower}};
+template <typename Result>
+struct Operator {
+  std::string_view symbol;
+  Result (*apply)(Runtime& runtime, const Value& left, const Value& right);
+};
+constexpr Operator<bool> kComparisons[] = {{"==", equal},      {"!=", not_equal}, {"<", less},
+                                           {"<=", less_equal}, {">", greater},    {">=", greater_equal},
+                                           {"in", in}};
+constexpr Operator<Value> kSums[] = {{"+", add}, {"-", subtract}};
+constexpr Operator<Value> kProducts[] = {{"*", multiply}, {"/", divide}, {"//", floor_divide}, {"%", modulo}};
+constexpr Operator<Value> kPowers[] = {{"**", power}};
 
 // Null if the token is none of the operators.
-template <typename Op, std::size_t N>
-const Op* find_operator(const Token& token, const Operator<Op> (&operators)[N]) {
-  for (const auto& [text, op] : operators) {
-    if (token.is_operator(text) || token.is_name(text)) return &op;
-  }
-  return nullptr;
+template <typename Operators>
+auto find_operator(const Token& token, const Operators& operators) {
+  const auto* found = std::find_if(std::begin(operators), std::end(operators), [&](const auto& candidate) {
+    return token.is_operator(candidate.symbol) || token.is_name(candidate.symbol);
+  });
+  return found == std::end(operators) ? nullptr : found->apply;
 }
 
 }  // namespace
+
+std::optional<Value> find_constant(std::string_view name) {
+  if (name == "true" || name == "True") return Value{true};
+  if (name == "false" || name == "False") return Value{false};
+  if (name == "none" || name == "None") return Value{None{}};
+  return std::nullopt;
+}
+
+ExpressionParser::ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits)
+    : result_(result), tokens_(std::move(tokens)), limits_(limits) {
+  for (const char* implicit : {"loop", "caller", "kwargs", "varargs"}) intern(implicit);  // by ImplicitName
+}
+
+Restore<std::size_t> ExpressionParser::nest() {
+  if (nesting_ >= limits_.max_nesting) refuse("nested deeper than {}", limits_.max_nesting);
+  return Restore(nesting_, nesting_ + 1);
+}
 
 void ExpressionParser::expect(TokenKind kind, std::string_view what) {
   if (current().kind != kind) refuse("expected {}, found '{}'", what, current().text);
@@ -58,8 +59,7 @@ void ExpressionParser::expect(TokenKind kind, std::string_view what) {
 }
 
 void ExpressionParser::expect_operator(std::string_view symbol) {
-  if (!current().is_operator(symbol)) refuse("expected '{}', found '{}'", symbol, current().text);
-  take();
+  if (!accept_operator(symbol)) refuse("expected '{}', found '{}'", symbol, current().text);
 }
 
 bool ExpressionParser::accept_operator(std::string_view symbol) {
@@ -85,12 +85,6 @@ NameId ExpressionParser::intern(const std::string& name) {
   return entry->second;
 }
 
-void ExpressionParser::check_height(std::size_t height_below) const {
-  if (height_below >= kMaxHeight) refuse("an expression is built of more than {} steps in a row", kMaxHeight);
-}
-
-ExprPtr ExpressionParser::parse_expression() { return parse_conditional(); }
-
 ExprPtr ExpressionParser::parse_tuple(bool conditional, bool in_parentheses) {
   const int line = current().line;
   std::vector<ExprPtr> items;
@@ -100,155 +94,167 @@ ExprPtr ExpressionParser::parse_tuple(bool conditional, bool in_parentheses) {
            current().is_operator(")");
   };
   while (!at_end()) {
-    items.push_back(conditional ? parse_conditional() : parse_or());
+    items.push_back(conditional ? parse_expression() : parse_or());
     if (!accept_operator(",")) break;
     is_tuple = true;
   }
-  if (!is_tuple && !items.empty()) return std::move(items[0]);
+  if (!is_tuple && !items.empty()) return items[0];
   if (items.empty() && !in_parentheses) refuse("expected an expression, found '{}'", current().text);
-  const std::size_t height = height_of(items);
-  return finish(line, ListLiteral{std::move(items), ListKind::kTuple}, height);
+  return make_list(line, std::move(items), ListKind::kTuple);
 }
 
-ExprPtr ExpressionParser::parse_conditional() {
-  const Nesting nesting(*this);
+ExprPtr ExpressionParser::parse_expression() {
+  const auto nesting = nest();
   const int line = current().line;
-  const std::size_t before = conditional_;
   ExprPtr then = parse_or();
   while (accept_name("if")) {
-    conditional_ = before + 1;
-    ExprPtr test = parse_or();
-    ExprPtr otherwise;
-    if (accept_name("else")) otherwise = parse_conditional();
-    conditional_ = before;
-    const std::initializer_list<const Expr*> children = {test.get(), then.get(), otherwise.get()};
-    then = make(line, Conditional{std::move(test), std::move(then), std::move(otherwise)}, children);
+    const Restore conditional(conditional_, conditional_ + 1);
+    const ExprPtr test = parse_or();
+    const ExprPtr otherwise = accept_name("else") ? parse_expression() : nullptr;
+    then = make(line, [=](Render& run) {
+      if (truth(run.evaluate(test))) return run.evaluate(then);
+      if (otherwise != nullptr) return run.evaluate(otherwise);
+      return run.undefined("the condition is false and there is no else part");
+    });
   }
   return then;
 }
 
-// Operands with operators of one rank between, grouped from the left.
-template <typename Node, typename Operators, typename Parse>
-ExprPtr ExpressionParser::parse_chain(const Operators& operators, const Parse& parse_operand) {
+ExprPtr ExpressionParser::parse_logical(std::string_view word, Parse parse_operand) {
   const int line = current().line;
-  ExprPtr left = parse_operand();
-  while (const auto* op = find_operator(current(), operators)) {
-    take();
-    ExprPtr right = parse_operand();
-    const std::initializer_list<const Expr*> children = {left.get(), right.get()};
-    left = make(line, Node{*op, std::move(left), std::move(right)}, children);
+  const bool is_and = word == "and";
+  ExprPtr left = (this->*parse_operand)();
+  while (accept_name(word)) {
+    const ExprPtr right = (this->*parse_operand)();
+    left = make(line, [=](Render& run) {
+      const Value value = run.evaluate(left);
+      return truth(value) == is_and ? run.evaluate(right) : value;
+    });
   }
   return left;
 }
 
-ExprPtr ExpressionParser::parse_or() {
-  return parse_chain<Logical>(kOr, [this] { return parse_and(); });
-}
-
-ExprPtr ExpressionParser::parse_and() {
-  return parse_chain<Logical>(kAnd, [this] { return parse_not(); });
-}
+ExprPtr ExpressionParser::parse_or() { return parse_logical("or", &ExpressionParser::parse_and); }
+ExprPtr ExpressionParser::parse_and() { return parse_logical("and", &ExpressionParser::parse_not); }
 
 ExprPtr ExpressionParser::parse_not() {
   if (!current().is_name("not")) return parse_compare();
-  const Nesting nesting(*this);
+  const auto nesting = nest();
   const int line = take().line;
-  ExprPtr operand = parse_not();
-  const Expr* child = operand.get();
-  return make(line, Unary{UnaryOp::kNot, std::move(operand)}, {child});
+  return make_not(line, parse_not());
+}
+
+ExprPtr ExpressionParser::make_not(int line, ExprPtr operand) {
+  return make(line, [operand](Render& run) { return Value{!truth(run.evaluate(operand))}; });
 }
 
 ExprPtr ExpressionParser::parse_compare() {
   const int line = current().line;
-  ExprPtr first = parse_sum();
-  std::vector<std::pair<CompareOp, ExprPtr>> rest;
-  std::size_t height = first->height;
+  const ExprPtr first = parse_sum();
+  std::vector<std::pair<decltype(&equal), ExprPtr>> rest;
   while (true) {
     const bool negated = current().is_name("not") && following().is_name("in");
     if (negated) take();
-    const CompareOp* op = find_operator(current(), kComparisons);
-    if (op == nullptr) break;
+    const auto compare = find_operator(current(), kComparisons);
+    if (compare == nullptr) break;
     take();
-    rest.emplace_back(negated ? CompareOp::kNotIn : *op, parse_sum());
-    height = std::max(height, rest.back().second->height);
+    rest.emplace_back(negated ? not_in : compare, parse_sum());
   }
-  return rest.empty() ? std::move(first) : finish(line, Compare{std::move(first), std::move(rest)}, height);
+  if (rest.empty()) return first;
+  return make(line, [first, rest = std::move(rest)](Render& run) {
+    Value left = run.evaluate(first);
+    for (const auto& [compare, expr] : rest) {
+      const Value right = run.evaluate(expr);
+      if (!compare(run, left, right)) return Value{false};
+      left = right;
+    }
+    return Value{true};
+  });
 }
 
-ExprPtr ExpressionParser::parse_sum() {
-  return parse_chain<Binary>(kSums, [this] { return parse_concat(); });
+// Operands with operators of one rank between, grouped from the left.
+template <typename Operators>
+ExprPtr ExpressionParser::parse_chain(const Operators& operators, Parse parse_operand) {
+  const int line = current().line;
+  ExprPtr left = (this->*parse_operand)();
+  while (const auto apply = find_operator(current(), operators)) {
+    take();
+    const ExprPtr right = (this->*parse_operand)();
+    left = make(line, [=](Render& run) {
+      const Value value = run.evaluate(left);
+      return apply(run, value, run.evaluate(right));
+    });
+  }
+  return left;
+}
+
+ExprPtr ExpressionParser::parse_sum() { return parse_chain(kSums, &ExpressionParser::parse_concat); }
+ExprPtr ExpressionParser::parse_product() { return parse_chain(kProducts, &ExpressionParser::parse_power); }
+// From the left, unlike Python's: Jinja reads 2 ** 3 ** 2 as (2 ** 3) ** 2, and -2 ** 2 as (-2) ** 2.
+ExprPtr ExpressionParser::parse_power() {
+  return parse_chain(kPowers, &ExpressionParser::parse_filtered_unary);
 }
 
 ExprPtr ExpressionParser::parse_concat() {
   const int line = current().line;
   std::vector<ExprPtr> parts;
-  parts.push_back(parse_product());
-  while (accept_operator("~")) parts.push_back(parse_product());
-  if (parts.size() == 1) return std::move(parts[0]);
-  const std::size_t height = height_of(parts);
-  return finish(line, Concat{std::move(parts)}, height);
-}
-
-ExprPtr ExpressionParser::parse_product() {
-  return parse_chain<Binary>(kProducts, [this] { return parse_power(); });
-}
-
-// From the left, unlike Python's: Jinja reads 2 ** 3 ** 2 as (2 ** 3) ** 2, and -2 ** 2 as (-2) ** 2.
-ExprPtr ExpressionParser::parse_power() {
-  return parse_chain<Binary>(kPowers, [this] { return parse_unary(true); });
+  do {
+    parts.push_back(parse_product());
+  } while (accept_operator("~"));
+  if (parts.size() == 1) return parts[0];
+  return make(line, [parts = std::move(parts)](Render& run) {
+    Text text;
+    for (ExprPtr part : parts) {
+      const Text& piece = text_of(run, run.evaluate(part));
+      run.charge(piece.memory());
+      text.append(piece);
+    }
+    return run.make(std::move(text));
+  });
 }
 
 ExprPtr ExpressionParser::parse_unary(bool with_filters) {
-  const Nesting nesting(*this);
+  const auto nesting = nest();
   const int line = current().line;
-  ExprPtr node;
+  ExprPtr node = nullptr;
   if (current().is_operator("-") || current().is_operator("+")) {
-    const UnaryOp op = take().text == "-" ? UnaryOp::kNegative : UnaryOp::kPositive;
-    ExprPtr operand = parse_unary(false);
-    const Expr* child = operand.get();
-    node = make(line, Unary{op, std::move(operand)}, {child});
+    const bool negative = take().text == "-";
+    node = make(line, [negative, operand = parse_unary(false)](Render& run) {
+      return with_sign(run.evaluate(operand), negative);
+    });
   } else {
     node = parse_primary();
   }
-  node = parse_postfix(std::move(node));
-  return with_filters ? parse_filters_and_tests(std::move(node)) : std::move(node);
+  node = parse_postfix(node);
+  return with_filters ? parse_filters_and_tests(node) : node;
 }
 
 ExprPtr ExpressionParser::parse_primary() {
-  const int line = current().line;
-  switch (current().kind) {
-    case TokenKind::kName: {
-      const std::string name = take().text;
-      if (name == "true" || name == "True") return make(line, Literal{{true}}, {});
-      if (name == "false" || name == "False") return make(line, Literal{{false}}, {});
-      if (name == "none" || name == "None") return make(line, Literal{{None{}}}, {});
-      mentions_.caller |= name == "caller";
-      mentions_.varargs |= name == "varargs";
-      mentions_.kwargs |= name == "kwargs";
-      return make(line, Name{intern(name)}, {});
-    }
-    case TokenKind::kString:
-      return parse_strings();
-    case TokenKind::kInteger:
-    case TokenKind::kFloat:
-      return parse_number();
-    default:
-      break;
-  }
+  const TokenKind kind = current().kind;
+  if (kind == TokenKind::kName) return parse_name();
+  if (kind == TokenKind::kString) return parse_strings();
+  if (kind == TokenKind::kInteger || kind == TokenKind::kFloat) return parse_number();
   if (current().is_operator("[")) return parse_list();
   if (current().is_operator("{")) return parse_dict();
   if (!accept_operator("(")) refuse("expected an expression, found '{}'", current().text);
-  ExprPtr inner = parse_tuple(true, true);
+  const ExprPtr inner = parse_tuple(true, true);
   expect_operator(")");
   return inner;
+}
+
+ExprPtr ExpressionParser::parse_name() {
+  const auto& [kind, line, name] = take();
+  if (const std::optional<Value> constant = find_constant(name)) return make_literal(line, *constant);
+  const NameId id = intern(name);
+  if (id < kImplicitNames) mentions_[id] = true;
+  return make(line, [id](Render& run) { return run.variable(id); });
 }
 
 ExprPtr ExpressionParser::parse_strings() {
   const int line = current().line;
   std::string value;
   while (current().kind == TokenKind::kString) value += take().text;
-  const Text* text = &result_.literals.emplace_back(value, true);
-  return make(line, Literal{{text}}, {});
+  return make_literal(line, make_text(value));
 }
 
 ExprPtr ExpressionParser::parse_number() {
@@ -257,14 +263,14 @@ ExprPtr ExpressionParser::parse_number() {
     const char* const begin = token.text.data();
     if (std::from_chars(begin, begin + token.text.size(), number).ec != std::errc{})
       refuse("the number {} is out of range", token.text);
-    return make(token.line, Literal{{number}}, {});
+    return make_literal(token.line, {number});
   };
   return token.kind == TokenKind::kFloat ? literal(0.0) : literal(std::int64_t{0});
 }
 
 // What stands up to `close`, which is taken, with commas between; a comma may come last.
-template <typename Parse>
-void ExpressionParser::parse_separated(std::string_view close, const Parse& parse_item) {
+template <typename ParseItem>
+void ExpressionParser::parse_separated(std::string_view close, const ParseItem& parse_item) {
   for (bool first = true; !accept_operator(close); first = false) {
     if (!first) {
       expect_operator(",");
@@ -278,47 +284,63 @@ ExprPtr ExpressionParser::parse_list() {
   const int line = take().line;
   std::vector<ExprPtr> items;
   parse_separated("]", [&] { items.push_back(parse_expression()); });
-  const std::size_t height = height_of(items);
-  return finish(line, ListLiteral{std::move(items), ListKind::kList}, height);
+  return make_list(line, std::move(items), ListKind::kList);
+}
+
+ExprPtr ExpressionParser::make_list(int line, std::vector<ExprPtr> items, ListKind kind) {
+  return make(line, [items = std::move(items), kind](Render& run) {
+    std::vector<Value> values;
+    for (ExprPtr item : items) values.push_back(run.evaluate(item));
+    return run.make(std::move(values), kind);
+  });
 }
 
 ExprPtr ExpressionParser::parse_dict() {
   const int line = take().line;
   std::vector<std::pair<ExprPtr, ExprPtr>> items;
-  std::size_t height = 0;
   parse_separated("}", [&] {
-    ExprPtr key = parse_expression();
+    const ExprPtr key = parse_expression();
     expect_operator(":");
-    ExprPtr value = parse_expression();
-    height = std::max({height, key->height, value->height});
-    items.emplace_back(std::move(key), std::move(value));
+    items.emplace_back(key, parse_expression());
   });
-  return finish(line, DictLiteral{std::move(items)}, height);
+  return make(line, [items = std::move(items)](Render& run) {
+    Items evaluated;
+    for (const auto& [key_expr, value_expr] : items) {
+      const Value key = run.evaluate(key_expr);
+      set_key(run, evaluated, key, run.evaluate(value_expr));
+    }
+    return run.make(std::move(evaluated));
+  });
 }
 
 ExprPtr ExpressionParser::parse_postfix(ExprPtr node) {
   while (true) {
     const int line = current().line;
-    if (accept_operator(".")) {
-      const Expr* child = node.get();
-      if (current().kind == TokenKind::kInteger) {
-        ExprPtr index = parse_number();
-        node = make(line, Item{std::move(node), std::move(index)}, {child});
-      } else {
-        node = make(line, Attribute{std::move(node), take_name("an attribute")}, {child});
-      }
+    if (current().is_operator("(")) {
+      node = parse_call(node);
     } else if (accept_operator("[")) {
-      node = parse_subscript(std::move(node), line);
-    } else if (current().is_operator("(")) {
-      node = parse_call(std::move(node));
-    } else {
+      node = parse_subscript(node, line);
+    } else if (!accept_operator(".")) {
       return node;
+    } else if (current().kind == TokenKind::kInteger) {
+      node = make_item(line, node, parse_number());
+    } else {
+      node = make(line, [node, name = take_name("an attribute")](Render& run) {
+        return get_attribute(run, run.evaluate(node), name);
+      });
     }
   }
 }
 
+ExprPtr ExpressionParser::make_item(int line, ExprPtr object, ExprPtr index) {
+  return make(line, [object, index](Render& run) {
+    const Value value = run.evaluate(object);
+    return get_item(run, value, run.evaluate(index));
+  });
+}
+
 ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
-  ExprPtr parts[3];  // start, stop, step
+  std::array<ExprPtr, 3> parts = {};  // start, stop, step
   std::size_t colons = 0;
   while (!accept_operator("]")) {
     if (colons < 2 && accept_operator(":")) {
@@ -329,24 +351,39 @@ ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
       refuse("expected ']', found '{}'", current().text);
     }
   }
-  const std::initializer_list<const Expr*> children = {object.get(), parts[0].get(), parts[1].get(),
-                                                       parts[2].get()};
-  if (colons > 0) {
-    return make(line, Slice{std::move(object), std::move(parts[0]), std::move(parts[1]), std::move(parts[2])},
-                children);
+  if (colons == 0) {
+    if (parts[0] == nullptr) refuse("an index is missing between '[' and ']'");
+    return make_item(line, object, parts[0]);
   }
-  if (parts[0] == nullptr) refuse("an index is missing between '[' and ']'");
-  return make(line, Item{std::move(object), std::move(parts[0])}, children);
+  return make(line, [object, parts](Render& run) {
+    const Value sliced = run.evaluate(object);
+    std::array<Value, 3> bounds = {};  // None where absent
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      if (parts[i] != nullptr) bounds[i] = run.evaluate(parts[i]);
+    }
+    return slice(run, sliced, bounds[0], bounds[1], bounds[2]);
+  });
+}
+
+ExprPtr ExpressionParser::parse_call(ExprPtr callee) {
+  const int line = current().line;
+  ArgumentExprs* arguments = &result_.arguments.emplace_back(parse_arguments());
+  const ExprPtr node = make(line, [callee, arguments](Render& run) {
+    const Value called = run.evaluate(callee);
+    return run.call(called, run.evaluate(*arguments));
+  });
+  result_.expressions.back().arguments = arguments;
+  return node;
 }
 
 ExprPtr ExpressionParser::parse_filters_and_tests(ExprPtr node) {
   while (true) {
     if (current().is_operator("|")) {
-      node = parse_filters(std::move(node), false);
+      node = parse_filters(node, false);
     } else if (current().is_name("is")) {
-      node = parse_test(std::move(node));
+      node = parse_test(node);
     } else if (current().is_operator("(")) {
-      node = parse_call(std::move(node));
+      node = parse_call(node);
     } else {
       return node;
     }
@@ -354,14 +391,13 @@ ExprPtr ExpressionParser::parse_filters_and_tests(ExprPtr node) {
 }
 
 ExprPtr ExpressionParser::parse_filters(ExprPtr input, bool first_bare) {
-  while (first_bare || current().is_operator("|")) {
-    if (!first_bare) take();
+  while (first_bare || accept_operator("|")) {
     first_bare = false;
     const int line = current().line;
-    std::string name = take_dotted_name("a filter");
+    const std::string name = take_dotted_name("a filter");
     ArgumentExprs arguments;
     if (current().is_operator("(")) arguments = parse_arguments();
-    input = parse_apply(false, std::move(input), std::move(name), std::move(arguments), line);
+    input = make_applied(false, line, name, input, std::move(arguments));
   }
   return input;
 }
@@ -369,7 +405,7 @@ ExprPtr ExpressionParser::parse_filters(ExprPtr input, bool first_bare) {
 ExprPtr ExpressionParser::parse_test(ExprPtr input) {
   const int line = take().line;
   const bool negated = accept_name("not");
-  std::string name = take_dotted_name("a test");
+  const std::string name = take_dotted_name("a test");
   ArgumentExprs arguments;
   const Token& next = current();
   const bool starts_value = next.kind == TokenKind::kName || next.kind == TokenKind::kString ||
@@ -379,30 +415,26 @@ ExprPtr ExpressionParser::parse_test(ExprPtr input) {
     arguments = parse_arguments();
   } else if (starts_value && !next.is_name("else") && !next.is_name("or") && !next.is_name("and")) {
     if (next.is_name("is")) refuse("tests with 'is' cannot be chained");
-    const Nesting nesting(*this);
+    const auto nesting = nest();
     arguments.positional.push_back(parse_postfix(parse_primary()));
   }
-  ExprPtr node = parse_apply(true, std::move(input), std::move(name), std::move(arguments), line);
-  if (!negated) return node;
-  const Expr* child = node.get();
-  return make(line, Unary{UnaryOp::kNot, std::move(node)}, {child});
+  const ExprPtr node = make_applied(true, line, name, input, std::move(arguments));
+  return negated ? make_not(line, node) : node;
 }
 
-ExprPtr ExpressionParser::parse_apply(bool is_test, ExprPtr input, std::string name, ArgumentExprs arguments,
-                                      int line) {
-  const Native native = is_test ? find_test(name) : find_filter(name);
-  if (native == nullptr && conditional_ == 0)
-    refuse("no {} is named '{}'", is_test ? "test" : "filter", name);
-  const std::size_t height = std::max(input->height, height_of(arguments));
-  return finish(line, Apply{is_test, std::move(name), native, std::move(input), std::move(arguments)},
-                height);
-}
-
-ExprPtr ExpressionParser::parse_call(ExprPtr callee) {
-  const int line = current().line;
-  ArgumentExprs arguments = parse_arguments();
-  const std::size_t height = std::max(callee->height, height_of(arguments));
-  return finish(line, Call{std::move(callee), std::move(arguments)}, height);
+// A filter or a test. An unknown one under a condition is refused only when it is reached, as Jinja does.
+ExprPtr ExpressionParser::make_applied(bool is_test, int line, const std::string& name, ExprPtr input,
+                                       ArgumentExprs arguments) {
+  const char* kind = is_test ? "test" : "filter";
+  const Builtin* builtin = is_test ? find_test(name) : find_filter(name);
+  if (builtin == nullptr && conditional_ == 0) refuse("no {} is named '{}'", kind, name);
+  if (builtin == nullptr) {
+    return make(line, [=](Render&) -> Value { fail("no {} is named '{}'", kind, name); });
+  }
+  return make(line, [builtin, input, arguments = std::move(arguments)](Render& run) {
+    const Value value = run.evaluate(input);
+    return invoke(run, *builtin, value, run.evaluate(arguments));
+  });
 }
 
 ArgumentExprs ExpressionParser::parse_arguments() {
@@ -413,14 +445,16 @@ ArgumentExprs ExpressionParser::parse_arguments() {
       refuse("arguments spread with '{}' are not supported", current().text);
     }
     if (current().kind == TokenKind::kName && following().is_operator("=")) {
-      std::string name = take().text;
+      const Value name = make_text(take().text);
       take();
       if (arguments.named.size() >= kMaxNamedArguments)
         refuse("more than {} named arguments", kMaxNamedArguments);
-      const auto same = [&](const auto& argument) { return argument.first == name; };
+      const auto same = [&](const auto& argument) {
+        return argument.first.text()->bytes() == name.text()->bytes();
+      };
       if (std::any_of(arguments.named.begin(), arguments.named.end(), same))
-        refuse("argument '{}' is repeated", name);
-      arguments.named.emplace_back(std::move(name), parse_expression());
+        refuse("argument '{}' is repeated", name.text()->bytes());
+      arguments.named.emplace_back(name, parse_expression());
     } else {
       if (!arguments.named.empty()) refuse("a positional argument follows a named one");
       arguments.positional.push_back(parse_expression());

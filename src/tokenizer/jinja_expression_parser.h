@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -7,21 +9,24 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/jinja_ast.h"
 #include "tokenizer/jinja_lexer.h"
+#include "tokenizer/jinja_template.h"
 
 namespace quire::jinja {
+
+std::optional<Value> find_constant(std::string_view name);  // true, false and none
 
 // The part of the parser that reads expressions, by recursive descent, and what statements share with it.
 class ExpressionParser {
  protected:
-  ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits)
-      : result_(result), tokens_(std::move(tokens)), limits_(limits) {}
+  ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits);
 
   template <typename... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
     fail("{}, line {}: {}", result_.where, current().line, format_text(format, std::forward<Args>(args)...));
   }
+  // Bounds the recursion of the parser; lasts as long as what it returns.
+  [[nodiscard]] Restore<std::size_t> nest();
 
   const Token& current() const { return tokens_[at_]; }
   const Token& following() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
@@ -34,72 +39,34 @@ class ExpressionParser {
   std::string take_name(std::string_view what);
 
   NameId intern(const std::string& name);
-
-  // A node whose height is one more than that of its highest child.
-  template <typename Node>
-  ExprPtr make(int line, Node node, std::initializer_list<const Expr*> children) {
-    std::size_t height = 0;
-    for (const Expr* child : children) {
-      if (child != nullptr) height = std::max(height, child->height);
-    }
-    return finish(line, std::move(node), height);
+  Value make_text(std::string_view text) { return {&result_.literals.emplace_back(text, true)}; }
+  // An expression of the template: `value` takes a Render and gives its value there.
+  template <typename Evaluate>
+  ExprPtr make(int line, Evaluate value) {
+    return &result_.expressions.emplace_back(Expr{line, std::move(value)});
   }
-  template <typename Node>
-  ExprPtr finish(int line, Node node, std::size_t height_below) {
-    check_height(height_below);
-    return std::make_unique<Expr>(Expr{line, height_below + 1, std::move(node)});
+  ExprPtr make_literal(int line, const Value& value) {
+    return make(line, [value](Render&) { return value; });
   }
 
-  ExprPtr parse_expression();
-  // One expression, or a tuple of several with commas between. `conditional`: may be `a if b else c`.
+  ExprPtr parse_expression();  // it may be `a if b else c`
+  // One expression, or a tuple of several with commas between.
   ExprPtr parse_tuple(bool conditional, bool in_parentheses = false);
   // `input | filter | filter ...`; `first_bare`: the first filter's name comes without its bar.
   ExprPtr parse_filters(ExprPtr input, bool first_bare);
 
-  // Bounds the recursion of the parser, and by it that of every walk over what it builds.
-  class Nesting {
-   public:
-    explicit Nesting(ExpressionParser& parser) : parser_(parser) {
-      if (++parser_.nesting_ > parser_.limits_.max_nesting) {
-        parser_.refuse("nested deeper than {}", parser_.limits_.max_nesting);
-      }
-    }
-    ~Nesting() { --parser_.nesting_; }
-    Nesting(const Nesting&) = delete;
-    Nesting& operator=(const Nesting&) = delete;
-
-   private:
-    ExpressionParser& parser_;
-  };
-
-  class Restore {
-   public:
-    Restore(std::size_t& variable, std::size_t value)
-        : variable_(variable), old_(std::exchange(variable, value)) {}
-    ~Restore() { variable_ = old_; }
-    Restore(const Restore&) = delete;
-    Restore& operator=(const Restore&) = delete;
-
-   private:
-    std::size_t& variable_;
-    const std::size_t old_;
-  };
-
-  struct Mentions {
-    bool caller = false, varargs = false, kwargs = false;
-  };
-
   Template& result_;
-  Mentions mentions_;            // implicit variables mentioned since the innermost macro began
+  std::array<bool, kImplicitNames> mentions_ = {};  // since the innermost macro began
   std::size_t conditional_ = 0;  // conditions around the current place, where unknown filters are forgiven
 
  private:
-  void check_height(std::size_t height_below) const;
-  ExprPtr parse_conditional();
-  template <typename Node, typename Operators, typename Parse>
-  ExprPtr parse_chain(const Operators& operators, const Parse& parse_operand);
-  template <typename Parse>
-  void parse_separated(std::string_view close, const Parse& parse_item);
+  using Parse = ExprPtr (ExpressionParser::*)();
+
+  template <typename Operators>
+  ExprPtr parse_chain(const Operators& operators, Parse parse_operand);
+  ExprPtr parse_logical(std::string_view word, Parse parse_operand);
+  template <typename ParseItem>
+  void parse_separated(std::string_view close, const ParseItem& parse_item);
   ExprPtr parse_or();
   ExprPtr parse_and();
   ExprPtr parse_not();
@@ -109,18 +76,24 @@ class ExpressionParser {
   ExprPtr parse_product();
   ExprPtr parse_power();
   ExprPtr parse_unary(bool with_filters);
+  ExprPtr parse_filtered_unary() { return parse_unary(true); }
   ExprPtr parse_primary();
-  ExprPtr parse_postfix(ExprPtr node);
-  ExprPtr parse_subscript(ExprPtr object, int line);
-  ExprPtr parse_filters_and_tests(ExprPtr node);
-  ExprPtr parse_test(ExprPtr input);
-  ExprPtr parse_apply(bool is_test, ExprPtr input, std::string name, ArgumentExprs arguments, int line);
-  ExprPtr parse_call(ExprPtr callee);
-  ExprPtr parse_list();
-  ExprPtr parse_dict();
+  ExprPtr parse_name();
   ExprPtr parse_strings();
   ExprPtr parse_number();
+  ExprPtr parse_list();
+  ExprPtr parse_dict();
+  ExprPtr parse_postfix(ExprPtr node);
+  ExprPtr parse_subscript(ExprPtr object, int line);
+  ExprPtr parse_call(ExprPtr callee);
+  ExprPtr parse_filters_and_tests(ExprPtr node);
+  ExprPtr parse_test(ExprPtr input);
   ArgumentExprs parse_arguments();
+  ExprPtr make_applied(bool is_test, int line, const std::string& name, ExprPtr input,
+                       ArgumentExprs arguments);
+  ExprPtr make_not(int line, ExprPtr operand);
+  ExprPtr make_list(int line, std::vector<ExprPtr> items, ListKind kind);
+  ExprPtr make_item(int line, ExprPtr object, ExprPtr index);
   std::string take_dotted_name(std::string_view what);
 
   std::vector<Token> tokens_;

@@ -6,9 +6,9 @@
 
 namespace quire::jinja {
 
-Text to_text(Runtime& runtime, const Value& value);  // Python's str(); an undefined value prints as nothing
+// Python's str(); an undefined value prints as nothing. A text is itself, so who copies it charges for that.
+const Text& text_of(Runtime& runtime, const Value& value);
 Text to_repr(Runtime& runtime, const Value& value);  // Python's repr(), as inside a printed list
-std::string float_repr(double number);
 
 struct JsonStyle {
   bool ensure_ascii = false;

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "tokenizer/jinja_builtins.h"
 #include "tokenizer/jinja_format.h"
-#include "tokenizer/jinja_operators.h"
 
 namespace quire::jinja {
 namespace {
@@ -15,15 +13,13 @@ namespace {
 constexpr std::size_t kMaxRange = 100'000;  // that of Jinja's sandbox
 
 Value raise_exception(const Invocation& call) {
-  const auto args = bind(call, {"message"}, 1);
-  throw RaisedByTemplate(std::string(to_text(call.runtime, *args[0]).bytes()));
+  throw RaisedByTemplate(std::string(text_of(call.runtime, *call[0]).bytes()));
 }
 
 Value strftime_now(const Invocation& call) {
   static const locale_t kEnglish = newlocale(LC_ALL_MASK, "C", locale_t{});
-  const auto args = bind(call, {"format"}, 1);
-  const Text& format = require_text(*args[0]);
-  if (format.empty()) return *args[0];
+  const Text& format = call.text(0);
+  if (format.empty()) return *call[0];
   std::tm now = call.runtime.now();
   now.tm_isdst = -1;  // %z prints nothing, nor does %Z: the time has no zone, as Python's datetime.now()
   now.tm_zone = "";
@@ -40,10 +36,9 @@ Value strftime_now(const Invocation& call) {
 
 Value range_function(const Invocation& call) {
   if (!call.arguments.named.empty()) fail("range takes no named arguments");
-  const auto args = bind(call, {"start", "stop", "step"}, 1);
-  const std::int64_t start = args[1] == nullptr ? 0 : require_integer(*args[0]);
-  const std::int64_t stop = require_integer(args[1] == nullptr ? *args[0] : *args[1]);
-  const std::int64_t step = args[2] == nullptr ? 1 : require_integer(*args[2]);
+  const std::int64_t start = call[1] == nullptr ? 0 : call.integer(0, 0);
+  const std::int64_t stop = call.integer(call[1] == nullptr ? 0 : 1, 0);
+  const std::int64_t step = call.integer(2, 1);
   if (step == 0) fail("range step must not be zero");
   const std::vector<Value>& given = call.arguments.positional;
   const bool trusted =
@@ -58,10 +53,10 @@ Value range_function(const Invocation& call) {
 }
 
 // dict(mapping or pairs, name=value, ...)
-std::vector<std::pair<Value, Value>> collect_items(const Invocation& call) {
+Items collect_items(const Invocation& call) {
   if (call.arguments.positional.size() > 1) fail("takes at most one positional argument");
   Runtime& runtime = call.runtime;
-  std::vector<std::pair<Value, Value>> items;
+  Items items;
   if (!call.arguments.positional.empty()) {
     const Value& source = call.arguments.positional[0];
     if (const Dict* dict = source.dict()) {
@@ -75,32 +70,28 @@ std::vector<std::pair<Value, Value>> collect_items(const Invocation& call) {
       }
     }
   }
-  for (const auto& [name, value] : call.arguments.named) {
-    set_key(runtime, items, runtime.make(name, true), value);
-  }
+  for (const auto& [name, value] : call.arguments.named) set_key(runtime, items, name, value);
   return items;
 }
 
 Value dict_function(const Invocation& call) { return call.runtime.make(collect_items(call)); }
 
 Value namespace_function(const Invocation& call) {
-  Namespace space;
-  for (const auto& [key, value] : collect_items(call)) {
-    space.attributes.emplace_back(require_text(key).bytes(), value);
-  }
+  Namespace space{collect_items(call)};
+  for (const auto& [name, value] : space.attributes) require_text(name);
   return call.runtime.make(std::move(space));
 }
 
-constexpr std::array kGlobals = {
-    Builtin{"dict", dict_function},
-    Builtin{"namespace", namespace_function},
-    Builtin{"raise_exception", raise_exception},
-    Builtin{"range", range_function},
-    Builtin{"strftime_now", strftime_now},
+constexpr Builtin kGlobals[] = {
+    {"dict", dict_function, {kAnything}},
+    {"namespace", namespace_function, {kAnything}},
+    {"raise_exception", raise_exception, {"message"}, 1},
+    {"range", range_function, {"start", "stop", "step"}, 1},
+    {"strftime_now", strftime_now, {"format"}, 1},
 };
 
 }  // namespace
 
-Native find_global(std::string_view name) { return find_builtin(kGlobals, name); }
+const Builtin* find_global(std::string_view name) { return find_builtin(kGlobals, name); }
 
 }  // namespace quire::jinja

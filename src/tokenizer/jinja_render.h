@@ -1,0 +1,67 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "tokenizer/jinja_builtins.h"
+#include "tokenizer/jinja_template.h"
+
+namespace quire::jinja {
+
+// Variables of a block; what is not found here is looked for in `parent`, and after the last in the
+// template's own.
+struct Scope {
+  Scope* parent;
+  std::vector<std::pair<NameId, Value>> variables;
+};
+
+// Runs a template: what the functions that the parser makes work on.
+class Render : public Runtime {
+ public:
+  Render(const Template& source, const Limits& limits, const std::tm& now)
+      : Runtime(limits, now), template_(source) {}
+
+  // `variables`, by NameId, are what the context and the globals define. An Error names the template and the
+  // line, except for one that the template raised itself.
+  Text run(std::vector<std::optional<Value>> variables);
+
+  Value evaluate(ExprPtr expr);
+  Value evaluate_or_none(ExprPtr expr) { return expr == nullptr ? Value{None{}} : evaluate(expr); }
+  Arguments evaluate(const ArgumentExprs& exprs);
+  Flow execute(const Body& body);
+
+  void write(const Value& value);
+  // Runs a body with its output going to `captured`.
+  Flow capture(const Body& body, Text& captured);
+  // Runs the body of a filter or set block in a scope of its own; its filters, from captured() on, give
+  // `result`.
+  Flow filter(const Body& body, ExprPtr filters, Value& result);
+  const Value& captured() const { return captured_; }
+
+  const Value* find_variable(NameId id);  // null if nothing defines it
+  Value variable(NameId id);              // undefined then
+  void set_variable(NameId id, const Value& value);
+  void set_attribute(NameId id, const Value& name, const Value& value);  // of a namespace
+
+  // A fresh scope until the end of the block. Scopes live on, because macros may hold them.
+  [[nodiscard]] Restore<Scope*> enter_scope() { return enter_scope(scope_); }
+
+  Value make_macro(const Macro& macro) { return make(Callable{.macro = &macro, .scope = scope_}); }
+  Value call(const Value& callee, const Arguments& arguments);
+
+ private:
+  [[nodiscard]] Restore<Scope*> enter_scope(Scope* parent);
+  Value call_macro(const Callable& callable, Arguments arguments);
+  void bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments);
+
+  const Template& template_;
+  std::vector<std::optional<Value>> variables_;
+  std::deque<Scope> scopes_;
+  Scope* scope_ = nullptr;  // null outside of every block: variables_
+  Text* out_ = nullptr;
+  Value captured_;
+  int line_ = 1;  // of what runs, for errors
+};
+
+}  // namespace quire::jinja
