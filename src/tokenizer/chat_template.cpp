@@ -22,38 +22,26 @@ Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth
   if (depth > Runtime::kMaxValueDepth) {
     fail("the context of a chat template is nested deeper than {}", Runtime::kMaxValueDepth);
   }
-  switch (json.type()) {
-    case OrderedJson::value_t::null:
-      return {jinja::None{}, kTrusted};
-    case OrderedJson::value_t::boolean:
-      return {json.get<bool>(), kTrusted};
-    case OrderedJson::value_t::number_unsigned:
-      if (json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
-        fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
-      }
-      return {json.get<std::int64_t>(), kTrusted};
-    case OrderedJson::value_t::number_integer:
-      return {json.get<std::int64_t>(), kTrusted};
-    case OrderedJson::value_t::number_float:
-      return {json.get<double>(), kTrusted};
-    case OrderedJson::value_t::string:
-      return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
-    case OrderedJson::value_t::array: {
-      std::vector<Value> items;
-      for (const OrderedJson& item : json) items.push_back(context_value(runtime, item, depth + 1));
-      return runtime.make(std::move(items));
-    }
-    case OrderedJson::value_t::object: {
-      std::vector<std::pair<Value, Value>> items;
-      for (const auto& [key, item] : json.items()) {
-        const Value name = text_value(runtime, key, kTrusted);
-        items.emplace_back(name, context_value(runtime, item, depth + 1));
-      }
-      return runtime.make(std::move(items));
-    }
-    default:
-      fail("the context of a chat template holds a value that JSON has not");
+  if (json.is_null()) return {jinja::None{}, kTrusted};
+  if (json.is_boolean()) return {json.get<bool>(), kTrusted};
+  if (json.is_number_float()) return {json.get<double>(), kTrusted};
+  if (json.is_string()) return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+    fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
   }
+  if (json.is_number_integer()) return {json.get<std::int64_t>(), kTrusted};
+  if (json.is_array()) {
+    std::vector<Value> items;
+    for (const OrderedJson& item : json) items.push_back(context_value(runtime, item, depth + 1));
+    return runtime.make(std::move(items));
+  }
+  if (!json.is_object()) fail("the context of a chat template holds a value that JSON has not");
+  jinja::Items items;
+  for (const auto& [key, item] : json.items()) {
+    const Value name = text_value(runtime, key, kTrusted);
+    items.emplace_back(name, context_value(runtime, item, depth + 1));
+  }
+  return runtime.make(std::move(items));
 }
 
 // Everything the template mentions and the globals or the context define.

@@ -1,5 +1,4 @@
-#include "tokenizer/jinja_format.h"
-
+// Values as text: str(), repr(), JSON and the % operator.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {
 namespace {
@@ -44,15 +44,12 @@ std::string escape_repr(std::string_view text, char quote) {
   std::string escaped;
   for (std::size_t offset = 0; offset < text.size();) {
     const char32_t c = next_code_point(text, offset);
+    const std::size_t control = std::u32string_view(U"\n\r\t").find(c);
     if (c == U'\\' || c == static_cast<char32_t>(quote)) {
       escaped += '\\';
       append_utf8(escaped, c);
-    } else if (c == U'\n') {
-      escaped += "\\n";
-    } else if (c == U'\r') {
-      escaped += "\\r";
-    } else if (c == U'\t') {
-      escaped += "\\t";
+    } else if (control != std::u32string_view::npos) {
+      escaped += {'\\', "nrt"[control]};
     } else if (is_printable(c)) {
       append_utf8(escaped, c);
     } else if (c < 0x100) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
 #include "tokenizer/jinja_unicode.h"
@@ -208,42 +209,37 @@ class Lexer {
     }
   }
 
-  // Digits with single underscores between them, from offset `i` of what is left.
-  std::size_t skip_digits(std::size_t i) const {
-    const std::string_view text = rest();
-    while (i < text.size() && (is_ascii_digit(text[i]) ||
-                               (text[i] == '_' && i + 1 < text.size() && is_ascii_digit(text[i + 1])))) {
-      ++i;
-    }
-    return i;
+  // Where digits with single underscores between them end that begin at `begin`.
+  std::size_t digits_end(std::size_t begin) const {
+    std::size_t end = begin;
+    while (digit_at(end) || (end > begin && source_.substr(end).starts_with('_') && digit_at(end + 1))) ++end;
+    return end;
   }
+  bool digit_at(std::size_t at) const { return at < source_.size() && is_ascii_digit(source_[at]); }
 
   void lex_number() {
-    const std::string_view text = rest();
-    const auto digit_at = [&](std::size_t i) { return i < text.size() && is_ascii_digit(text[i]); };
-    std::size_t end = skip_digits(0);
-    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // x.0.1 is two subscripts
-    bool is_float = false;
-    if (!after_dot) {
-      if (end < text.size() && text[end] == '.' && digit_at(end + 1)) {
-        end = skip_digits(end + 1);
-        is_float = true;
-      }
-      if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
-        const std::size_t sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
-        if (digit_at(end + 1 + sign)) {
-          end = skip_digits(end + 1 + sign);
-          is_float = true;
-        }
+    TokenKind kind = TokenKind::kInteger;
+    std::size_t end = digits_end(at_);
+    const auto extend = [&](std::size_t from) {  // by a fraction or an exponent
+      if (!digit_at(from)) return;
+      kind = TokenKind::kFloat;
+      end = digits_end(from);
+    };
+    if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
+      if (source_.substr(end).starts_with('.')) extend(end + 1);
+      const std::string_view tail = source_.substr(end, 2);
+      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E')) {
+        extend(end + (tail.ends_with('+') || tail.ends_with('-') ? 2 : 1));
       }
     }
-    if (!is_float && end > 1 && text[0] == '0' && text.substr(0, end).find_first_not_of("0_") < end) {
-      refuse("the number {} has a leading zero", text.substr(0, end));
+    const std::string_view text = source_.substr(at_, end - at_);
+    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
+      refuse("the number {} has a leading zero", text);
     }
-    std::string digits(text.substr(0, end));
+    std::string digits(text);
     std::erase(digits, '_');
-    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, digits);
-    advance(end);
+    add(kind, digits);
+    advance(text.size());
   }
 
   void lex_string(char quote) {
@@ -254,16 +250,10 @@ class Lexer {
     advance(end + 1 - at_);
   }
 
-  char32_t parse_code(std::string_view digits, std::size_t length, unsigned base) const {
-    if (digits.size() < length) refuse("a string escape is cut short");
-    char32_t code = 0;
-    for (char digit : digits.substr(0, length)) {
-      const std::size_t value =
-          std::string_view("0123456789abcdef")
-              .find(static_cast<char>(digit >= 'A' && digit <= 'F' ? digit - 'A' + 'a' : digit));
-      if (value >= base) refuse("a string escape holds '{}', no digit", digit);
-      code = code * base + static_cast<char32_t>(value);
-    }
+  char32_t parse_code(std::string_view digits, int base) const {
+    std::uint32_t code = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
+    if (end != digits.data() + digits.size()) refuse("a string escape holds '{}', no digit", *end);
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) refuse("a string escape is no character");
     return code;
   }
@@ -284,15 +274,14 @@ class Lexer {
         out += kMeaning[at];
       } else if (kind == 'x' || kind == 'u' || kind == 'U') {
         const std::size_t length = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
-        append_utf8(out, parse_code(tail, length, 16));
+        if (tail.size() < length) refuse("a string escape is cut short");
+        append_utf8(out, parse_code(tail.substr(0, length), 16));
         i += length;
       } else if (kind >= '0' && kind <= '7') {
-        std::size_t length = 1;
-        while (length < 3 && i + length < text.size() && text[i + length] >= '0' && text[i + length] <= '7') {
-          ++length;
-        }
-        append_utf8(out, parse_code(text.substr(i), length, 8));
-        i += length - 1;
+        const std::size_t end = std::min(text.find_first_not_of("01234567", i), text.size());
+        const std::string_view digits = text.substr(i, std::min<std::size_t>(end - i, 3));
+        append_utf8(out, parse_code(digits, 8));
+        i += digits.size() - 1;
       } else if (kind == 'N') {
         refuse("characters by name (\\N) are not supported in strings");
       } else if (kind != '\n') {
@@ -315,9 +304,10 @@ class Lexer {
       refuse("unexpected '{}' in a tag", source_.substr(at_, end - at_));
     }
     const char c = (*symbol)[0];
-    if (c == '(' || c == '[' || c == '{') {
-      brackets.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
-    } else if (c == ')' || c == ']' || c == '}') {
+    static constexpr std::string_view kOpening = "([{", kClosing = ")]}";
+    if (const std::size_t kind = kOpening.find(c); kind != kOpening.npos) {
+      brackets.push_back(kClosing[kind]);
+    } else if (kClosing.find(c) != kClosing.npos) {
       if (brackets.empty() || brackets.back() != c) refuse("unexpected '{}'", c);
       brackets.pop_back();
     }

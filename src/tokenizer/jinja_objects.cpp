@@ -118,13 +118,6 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::s
   return std::nullopt;
 }
 
-// Where the item of that index stands, which counts from the end if it is negative; nothing if there is none.
-std::optional<std::size_t> place_of(std::int64_t index, std::size_t size) {
-  const auto length = static_cast<std::int64_t>(size);
-  const std::int64_t at = index < 0 ? index + length : index;
-  return at >= 0 && at < length ? std::optional(static_cast<std::size_t>(at)) : std::nullopt;
-}
-
 std::optional<Value> find_item(Runtime& runtime, const Value& object, const Value& key) {
   if (const Dict* dict = object.dict()) {
     const Value* found = is_hashable(runtime, key) ? find_key(runtime, dict->items, key) : nullptr;
@@ -133,13 +126,19 @@ std::optional<Value> find_item(Runtime& runtime, const Value& object, const Valu
   const std::optional<std::int64_t> index = as_integer(key);
   const Text* text = object.text();
   if (!index || (text == nullptr && object.sequence() == nullptr)) return std::nullopt;
-  const std::optional<std::size_t> at = place_of(*index, length_of(runtime, object));
-  if (!at) return std::nullopt;
-  if (text == nullptr) return object.list()->items[*at];
-  const std::size_t begin = byte_offset(text->bytes(), *at);
+  const auto length = static_cast<std::int64_t>(length_of(runtime, object));
+  const std::int64_t place = *index < 0 ? *index + length : *index;
+  if (place < 0 || place >= length) return std::nullopt;
+  const auto at = static_cast<std::size_t>(place);
+  if (text == nullptr) return object.list()->items[at];
+  const std::size_t begin = byte_offset(text->bytes(), at);
   std::size_t end = begin;
   next_code_point(text->bytes(), end);
   return runtime.make(text->slice(begin, end));
+}
+
+Value undefined_attribute(Runtime& runtime, const Value& object, std::string_view name) {
+  return runtime.undefined(format_text("'{} object' has no attribute '{}'", type_name(object), name));
 }
 
 }  // namespace
@@ -150,22 +149,20 @@ Value get_attribute(Runtime& runtime, const Value& object, std::string_view name
   if (const Dict* dict = object.dict()) {
     if (const Value* value = find_key(runtime, dict->items, name)) return *value;
   }
-  return runtime.undefined(format_text("'{} object' has no attribute '{}'", type_name(object), name));
+  return undefined_attribute(runtime, object, name);
 }
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   runtime.charge();
   require_defined(object);
   if (const std::optional<Value> item = find_item(runtime, object, key)) return *item;
+  std::string missing = "such element";
   if (const Text* name = key.text()) {
     if (const std::optional<Value> own = own_attribute(runtime, object, name->bytes())) return *own;
-    return runtime.undefined(
-        format_text("'{} object' has no attribute '{}'", type_name(object), name->bytes()));
+    return undefined_attribute(runtime, object, name->bytes());
   }
-  if (const std::optional<std::int64_t> index = as_integer(key)) {
-    return runtime.undefined(format_text("{} object has no element {}", type_name(object), *index));
-  }
-  return runtime.undefined(format_text("{} object has no such element", type_name(object)));
+  if (const std::optional<std::int64_t> index = as_integer(key)) missing = format_text("element {}", *index);
+  return runtime.undefined(format_text("{} object has no {}", type_name(object), missing));
 }
 
 std::vector<Value> pairs_of(Runtime& runtime, const Items& items) {

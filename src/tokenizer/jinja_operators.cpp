@@ -1,12 +1,12 @@
-#include "tokenizer/jinja_operators.h"
-
+// Python's operators on values.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/jinja_format.h"
 #include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {
 namespace {
@@ -20,52 +20,31 @@ namespace {
   fail("unsupported operand types for {}: '{}' and '{}'", symbol, type_name(left), type_name(right));
 }
 
-// The result of one of the compiler's operations that tell whether they overflow.
-std::int64_t checked(bool overflows, const std::int64_t& result) {
-  if (overflows) fail_range();
-  return result;
+// Arithmetic on integers is done in twice their width, where it cannot overflow, and then narrowed.
+__extension__ typedef __int128 Wide;
+
+std::int64_t narrowed(Wide number) {
+  if (number != static_cast<std::int64_t>(number)) fail_range();
+  return static_cast<std::int64_t>(number);
 }
+double narrowed(double number) { return number; }
 
-std::int64_t sum(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  return checked(__builtin_add_overflow(a, b, &result), result);
-}
-
-std::int64_t difference(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  return checked(__builtin_sub_overflow(a, b, &result), result);
-}
-
-std::int64_t product(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  return checked(__builtin_mul_overflow(a, b, &result), result);
-}
-
-double sum(double a, double b) { return a + b; }
-double difference(double a, double b) { return a - b; }
-double product(double a, double b) { return a * b; }
-
-std::int64_t raised(std::int64_t base, std::int64_t exponent) {
-  std::int64_t result = 1;
+Wide raised(Wide base, Wide exponent) {
+  Wide result = 1;
   while (exponent > 0) {
-    if (exponent % 2 == 1) result = product(result, base);
+    if (exponent % 2 == 1) result = narrowed(result * base);
     exponent /= 2;
-    if (exponent > 0) base = product(base, base);
+    if (exponent > 0) base = narrowed(base * base);
   }
   return result;
 }
 
-std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
-  if (b == -1) return difference(0, a);
+Wide floor_quotient(Wide a, Wide b) {
   const bool rounds_up = a % b != 0 && (a % b < 0) != (b < 0);
   return a / b - (rounds_up ? 1 : 0);
 }
 
-std::int64_t floor_rest(std::int64_t a, std::int64_t b) {
-  if (b == -1) return 0;
-  const std::int64_t rest = a % b;
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
-}
+Wide floor_rest(Wide a, Wide b) { return a - floor_quotient(a, b) * b; }
 
 double floor_rest(double a, double b) {
   const double rest = std::fmod(a, b);
@@ -93,7 +72,9 @@ double raised(double a, double b) {
 template <typename Apply>
 Value arithmetic(std::string_view symbol, const Value& left, const Value& right, const Apply& apply) {
   const bool trusted = left.trusted && right.trusted;
-  if (const auto i = as_integer(left), j = as_integer(right); i && j) return {apply(*i, *j), trusted};
+  if (const auto i = as_integer(left), j = as_integer(right); i && j) {
+    return {narrowed(apply(Wide{*i}, Wide{*j})), trusted};
+  }
   if (const auto x = as_number(left), y = as_number(right); x && y) return {apply(*x, *y), trusted};
   fail_operands(symbol, left, right);
 }
@@ -190,17 +171,17 @@ Value add(Runtime& runtime, const Value& left, const Value& right) {
     items.insert(items.end(), b->items.begin(), b->items.end());
     return runtime.make(std::move(items), a->kind);
   }
-  return arithmetic("+", left, right, [](auto a, auto b) { return sum(a, b); });
+  return arithmetic("+", left, right, std::plus<>());
 }
 
 Value subtract(Runtime&, const Value& left, const Value& right) {
-  return arithmetic("-", left, right, [](auto a, auto b) { return difference(a, b); });
+  return arithmetic("-", left, right, std::minus<>());
 }
 
 Value multiply(Runtime& runtime, const Value& left, const Value& right) {
   if (const auto times = as_integer(right); times && repeats(left)) return repeat(runtime, left, *times);
   if (const auto times = as_integer(left); times && repeats(right)) return repeat(runtime, right, *times);
-  return arithmetic("*", left, right, [](auto a, auto b) { return product(a, b); });
+  return arithmetic("*", left, right, std::multiplies<>());
 }
 
 Value divide(Runtime&, const Value& left, const Value& right) {
@@ -229,7 +210,7 @@ Value power(Runtime& runtime, const Value& left, const Value& right) {
 Value with_sign(const Value& operand, bool negative) {
   require_defined(operand);
   if (const auto integer = as_integer(operand)) {
-    return {negative ? difference(0, *integer) : *integer, operand.trusted};
+    return {narrowed(negative ? -Wide{*integer} : *integer), operand.trusted};
   }
   const auto number = as_number(operand);
   if (!number) fail("bad operand type for unary sign: '{}'", type_name(operand));

@@ -69,12 +69,12 @@ class Parser : private ExpressionParser {
           if (ends.size() > 0) refuse("the template ends inside a block that needs '{}'", *(ends.end() - 1));
           return body;
         case TokenKind::kData:
-          body.push_back({line, make_output(make_text(take().text))});
+          body.push_back({line, make_output(make_literal(line, make_text(take().text)))});
           break;
         case TokenKind::kVariableBegin:
           take();
           body.push_back({line, make_output(parse_tuple(true))});
-          expect(TokenKind::kVariableEnd, "'}}'");
+          take(TokenKind::kVariableEnd, "'}}'");
           break;
         default:
           take();  // kBlockBegin
@@ -83,14 +83,14 @@ class Parser : private ExpressionParser {
             return body;
           }
           body.push_back({line, parse_statement(line)});
-          expect(TokenKind::kBlockEnd, "'%}'");
+          take(TokenKind::kBlockEnd, "'%}'");
       }
     }
   }
 
   // From the current block's end to the tag that closes it.
   Body parse_block(Ends ends) {
-    expect(TokenKind::kBlockEnd, "'%}'");
+    take(TokenKind::kBlockEnd, "'%}'");
     return parse_body(ends);
   }
 
@@ -98,13 +98,6 @@ class Parser : private ExpressionParser {
     Body body = parse_block({end});
     take();
     return body;
-  }
-
-  static Run make_output(const Value& text) {
-    return [text](Render& run) {
-      run.write(text);
-      return Flow::kNext;
-    };
   }
 
   static Run make_output(ExprPtr value) {
@@ -152,11 +145,11 @@ class Parser : private ExpressionParser {
     assigns_loop_ = false;
     node.assign = parse_target(false);
     if (assigns_loop_) refuse("'loop' cannot be the variable of a for loop");
-    if (!accept_name("in")) refuse("expected 'in' after the names of a for loop");
+    if (!accept("in")) refuse("expected 'in' after the names of a for loop");
     const Restore conditional(conditional_, conditional_ + 1);
     node.iterable = parse_tuple(false);
-    if (accept_name("if")) node.condition = parse_expression();
-    if (current().is_name("recursive")) refuse("recursive for loops are not supported");
+    if (accept("if")) node.condition = parse_expression();
+    if (current().is("recursive")) refuse("recursive for loops are not supported");
     {
       const Restore loops(loop_depth_, loop_depth_ + 1);
       node.body = parse_block({"else", "endfor"});
@@ -167,7 +160,7 @@ class Parser : private ExpressionParser {
 
   Run parse_set(int line) {
     Assign assign = parse_target(true);
-    if (accept_operator("=")) {
+    if (accept("=")) {
       return [assign = std::move(assign), value = parse_tuple(true)](Render& run) {
         assign(run, run.evaluate(value));
         return Flow::kNext;
@@ -195,9 +188,9 @@ class Parser : private ExpressionParser {
   Run parse_with() {
     std::vector<std::pair<Assign, ExprPtr>> variables;
     while (current().kind != TokenKind::kBlockEnd) {
-      if (!variables.empty()) expect_operator(",");
+      if (!variables.empty()) expect(",");
       Assign assign = parse_target(false);
-      expect_operator("=");
+      expect("=");
       variables.emplace_back(std::move(assign), parse_expression());
     }
     return [variables = std::move(variables), body = parse_block("endwith")](Render& run) {
@@ -220,11 +213,11 @@ class Parser : private ExpressionParser {
 
   Assign parse_target(bool allow_namespace) {
     Assign first = parse_target_part(allow_namespace);
-    if (!current().is_operator(",")) return first;
+    if (!current().is(",")) return first;
     std::vector<Assign> parts = {std::move(first)};
-    while (accept_operator(",")) {
-      const bool trailing = current().kind == TokenKind::kBlockEnd || current().is_name("in") ||
-                            current().is_operator("=") || current().is_operator(")");
+    while (accept(",")) {
+      const bool trailing = current().kind == TokenKind::kBlockEnd || current().is("in") ||
+                            current().is("=") || current().is(")");
       if (trailing) break;
       parts.push_back(parse_target_part(allow_namespace));
     }
@@ -239,14 +232,14 @@ class Parser : private ExpressionParser {
 
   Assign parse_target_part(bool allow_namespace) {
     const auto nesting = nest();
-    if (accept_operator("(")) {
+    if (accept("(")) {
       Assign target = parse_target(allow_namespace);
-      expect_operator(")");
+      expect(")");
       return target;
     }
     const NameId id = take_assignable();
     assigns_loop_ |= id == kLoop;
-    if (allow_namespace && accept_operator(".")) {
+    if (allow_namespace && accept(".")) {
       const Value attribute = make_text(take_name("an attribute"));
       return [id, attribute](Render& run, const Value& value) { run.set_attribute(id, attribute, value); };
     }
@@ -260,12 +253,12 @@ class Parser : private ExpressionParser {
   }
 
   void parse_signature(Macro& macro) {
-    expect_operator("(");
-    while (!accept_operator(")")) {
-      if (!macro.parameters.empty()) expect_operator(",");
+    expect("(");
+    while (!accept(")")) {
+      if (!macro.parameters.empty()) expect(",");
       const NameId name = take_assignable();
       ExprPtr value = nullptr;
-      if (accept_operator("=")) {
+      if (accept("=")) {
         value = parse_expression();
       } else if (!macro.parameters.empty() && macro.parameters.back().second != nullptr) {
         refuse("a parameter without a default follows one with a default");
@@ -298,7 +291,7 @@ class Parser : private ExpressionParser {
   Run parse_call_block(int line) {
     Macro& macro = result_.macros.emplace_back();
     macro.name = "caller";
-    if (current().is_operator("(")) parse_signature(macro);
+    if (current().is("(")) parse_signature(macro);
     const ExprPtr call = parse_expression();
     if (call->arguments == nullptr) refuse("a call block needs a call");
     parse_macro_body(macro, "endcall");

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tokenizer/jinja_format.h"
 
 namespace quire::jinja {
 namespace {

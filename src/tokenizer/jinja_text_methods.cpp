@@ -1,6 +1,6 @@
-#include "tokenizer/jinja_text_methods.h"
-
 #include <algorithm>
+
+#include "tokenizer/jinja_builtins.h"
 
 namespace quire::jinja {
 namespace {

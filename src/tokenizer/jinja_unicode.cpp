@@ -14,7 +14,15 @@ utf8proc_category_t category(char32_t code_point) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
 }
 
-constexpr char32_t kSharpS = 0xDF;
+void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8proc_int32_t),
+                   std::string_view sharp_s) {
+  constexpr char32_t kSharpS = 0xDF;
+  if (c == kSharpS) {
+    out += sharp_s;
+  } else {
+    append_utf8(out, static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(c))));
+  }
+}
 
 }  // namespace
 
@@ -63,25 +71,9 @@ bool is_alpha(char32_t c) {
 bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
 bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
 
-void append_upper(std::string& out, char32_t c) {
-  if (c == kSharpS) {
-    out += "SS";
-  } else {
-    append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
-  }
-}
-
-void append_lower(std::string& out, char32_t c) {
-  append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-}
-
-void append_title(std::string& out, char32_t c) {
-  if (c == kSharpS) {
-    out += "Ss";
-  } else {
-    append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
-  }
-}
+void append_upper(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_toupper, "SS"); }
+void append_lower(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_tolower, "\u00df"); }
+void append_title(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_totitle, "Ss"); }
 
 std::size_t find_first(std::string_view text, std::string_view part, std::size_t from) {
   if (part.empty()) return from <= text.size() ? from : std::string_view::npos;
@@ -89,13 +81,6 @@ std::size_t find_first(std::string_view text, std::string_view part, std::size_t
   const void* hit = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   return hit == nullptr ? std::string_view::npos
                         : static_cast<std::size_t>(static_cast<const char*>(hit) - text.data());
-}
-
-std::size_t find_last(std::string_view text, std::string_view part) {
-  const std::string backwards(text.rbegin(), text.rend());
-  const std::string part_backwards(part.rbegin(), part.rend());
-  const std::size_t hit = find_first(backwards, part_backwards);
-  return hit == std::string_view::npos ? hit : text.size() - hit - part.size();
 }
 
 }  // namespace quire::jinja

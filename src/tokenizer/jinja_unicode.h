@@ -28,8 +28,7 @@ void append_upper(std::string& out, char32_t code_point);
 void append_lower(std::string& out, char32_t code_point);
 void append_title(std::string& out, char32_t code_point);
 
-// Offset of the first (last) occurrence, npos if none. Linear in the worst case too.
+// Offset of the first occurrence, npos if none. Linear in the worst case too.
 std::size_t find_first(std::string_view text, std::string_view part, std::size_t from = 0);
-std::size_t find_last(std::string_view text, std::string_view part);
 
 }  // namespace quire::jinja

@@ -197,4 +197,43 @@ void require_defined(const Value& value);
 std::int64_t require_integer(const Value& value);
 const Text& require_text(const Value& value);
 
+// Python's operators; Error for operands it would refuse, and where an integer leaves 64 bits.
+Value add(Runtime& runtime, const Value& left, const Value& right);
+Value subtract(Runtime& runtime, const Value& left, const Value& right);
+Value multiply(Runtime& runtime, const Value& left, const Value& right);
+Value divide(Runtime& runtime, const Value& left, const Value& right);
+Value floor_divide(Runtime& runtime, const Value& left, const Value& right);
+Value modulo(Runtime& runtime, const Value& left, const Value& right);
+Value power(Runtime& runtime, const Value& left, const Value& right);
+Value with_sign(const Value& operand, bool negative);
+
+[[noreturn]] void fail_range();
+
+// The comparisons beside `equal` and `less`.
+bool not_equal(Runtime& runtime, const Value& left, const Value& right);
+bool less_equal(Runtime& runtime, const Value& left, const Value& right);
+bool greater(Runtime& runtime, const Value& left, const Value& right);
+bool greater_equal(Runtime& runtime, const Value& left, const Value& right);
+bool in(Runtime& runtime, const Value& left, const Value& right);
+bool not_in(Runtime& runtime, const Value& left, const Value& right);
+
+// object[start:stop:step]; None where a bound is absent.
+Value slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
+
+// Python's str(); an undefined value prints as nothing. A text is itself, so who copies it charges for that.
+const Text& text_of(Runtime& runtime, const Value& value);
+Text to_repr(Runtime& runtime, const Value& value);  // Python's repr(), as inside a printed list
+
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;  // one level of it; absent: everything on one line
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+Text to_json(Runtime& runtime, const Value& value, const JsonStyle& style);  // Python's json.dumps
+
+// Python's str % value, for %s %r %d %i %f %.Nf and %%.
+Text percent_format(Runtime& runtime, const Text& format, const Value& value);
+
 }  // namespace quire::jinja
