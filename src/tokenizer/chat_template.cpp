@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "tokenizer/jinja_render.h"
-#include "tokenizer/jinja_unicode.h"
 
 namespace quire {
 namespace {

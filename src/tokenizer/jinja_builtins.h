@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
 #include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {
@@ -21,8 +20,7 @@ constexpr std::size_t kMaxParameters = 4;
 // One use of a builtin, and what it is given.
 struct Invocation {
   Runtime& runtime;
-  std::string_view name;  // for messages
-  const Value& self;      // the filtered or tested value, or the object of a method
+  const Value& self;  // the filtered or tested value, or the object of a method
   const Arguments& arguments;
   std::array<const Value*, kMaxParameters> bound = {};  // an argument for each parameter; null where absent
 

@@ -150,10 +150,7 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr parse_or() {
-    return parse_logical("or", [this] { return parse_and(); });
-  }
-  ExprPtr parse_and() {
-    return parse_logical("and", [this] { return parse_not(); });
+    return parse_logical("or", [this] { return parse_logical("and", [this] { return parse_not(); }); });
   }
 
   ExprPtr parse_not() {
@@ -419,9 +416,8 @@ class ExpressionParser : protected TokenReader {
     const std::string name = take_dotted_name("a test");
     ArgumentExprs arguments;
     const Token& next = current();
-    const bool starts_value = next.kind == TokenKind::kName || next.kind == TokenKind::kString ||
-                              next.kind == TokenKind::kInteger || next.kind == TokenKind::kFloat ||
-                              next.is("[") || next.is("{");
+    const bool starts_value =
+        (next.kind >= TokenKind::kName && next.kind <= TokenKind::kFloat) || next.is("[") || next.is("{");
     if (next.is("(")) {
       arguments = parse_arguments();
     } else if (starts_value && !next.is("else") && !next.is("or") && !next.is("and")) {

@@ -206,22 +206,19 @@ Value join_filter(const Invocation& call) {
   return join(call.runtime, call[0] == nullptr ? Text() : text_of(call.runtime, *call[0]), items);
 }
 
-Value first_filter(const Invocation& call) {
+template <bool first>
+Value end_filter(const Invocation& call) {
   List* list = call.self.list();
-  if (list != nullptr && list->kind == ListKind::kGenerator && list->consumed < list->items.size()) {
-    return list->items[list->consumed++];
+  const bool is_generator = list != nullptr && list->kind == ListKind::kGenerator;
+  if (is_generator && !first) fail("'generator' object is not reversible");
+  const std::size_t consumed = is_generator ? list->consumed : 0;
+  const std::span<const Value> items = iterate(call.runtime, call.self);
+  if (items.empty()) {
+    return call.runtime.undefined(
+        format_text("there is no {} item, the sequence is empty", first ? "first" : "last"));
   }
-  const std::span<const Value> items = iterate(call.runtime, call.self);
-  return items.empty() ? call.runtime.undefined("there is no first item, the sequence is empty")
-                       : items.front();
-}
-
-Value last_filter(const Invocation& call) {
-  const List* list = call.self.list();
-  if (list != nullptr && list->kind == ListKind::kGenerator) fail("'generator' object is not reversible");
-  const std::span<const Value> items = iterate(call.runtime, call.self);
-  return items.empty() ? call.runtime.undefined("there is no last item, the sequence is empty")
-                       : items.back();
+  if (is_generator) list->consumed = consumed + 1;
+  return first ? items.front() : items.back();
 }
 
 Value list_filter(const Invocation& call) { return call.runtime.make(items_of(call)); }
@@ -359,14 +356,14 @@ constexpr Builtin kFilters[] = {
     {"d", default_filter, {"default_value", "boolean"}},
     {"default", default_filter, {"default_value", "boolean"}},
     {"dictsort", dictsort_filter, {"case_sensitive", "by", "reverse"}},
-    {"first", first_filter},
+    {"first", end_filter<true>},
     {"float", float_filter, {"default"}},
     {"format", format_filter, {kAnything}},
     {"indent", indent_filter, {"width", "first", "blank"}},
     {"int", int_filter, {"default", "base"}},
     {"items", items_filter},
     {"join", join_filter, {"d", "attribute"}},
-    {"last", last_filter},
+    {"last", end_filter<false>},
     {"length", length_filter},
     {"list", list_filter},
     {"lower", mapped<append_lower>},

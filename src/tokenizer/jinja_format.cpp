@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "tokenizer/jinja_unicode.h"
 #include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {
@@ -21,23 +20,18 @@ std::string float_repr(double number) {
   return text.find_first_of(".ei") == text.npos ? text + ".0" : text;  // "1e+16" and "inf" stay
 }
 
-std::string scalar_repr(const Value& value) {
-  if (value.is_none()) return "None";
-  if (const bool* flag = value.get<bool>()) return *flag ? "True" : "False";
+std::string print_scalar(const Value& value, bool as_json) {
+  if (value.is_none()) return as_json ? "null" : "None";
+  if (const bool* flag = value.get<bool>()) {
+    return as_json ? (*flag ? "true" : "false") : (*flag ? "True" : "False");
+  }
   if (const auto* integer = value.get<std::int64_t>()) return format_text("{}", *integer);
-  if (const double* number = value.get<double>()) return float_repr(*number);
-  if (value.is_undefined()) return "Undefined";
-  return format_text("<{}>", type_name(value));
-}
-
-std::string scalar_json(const Value& value) {
-  if (value.is_none()) return "null";
-  if (const bool* flag = value.get<bool>()) return *flag ? "true" : "false";
-  if (const double* number = value.get<double>(); number != nullptr && !std::isfinite(*number)) {
+  if (const double* number = value.get<double>()) {
+    if (std::isfinite(*number) || !as_json) return float_repr(*number);
     return std::isnan(*number) ? "NaN" : *number > 0 ? "Infinity" : "-Infinity";
   }
-  if (!as_number(value)) fail("Object of type {} is not JSON serializable", type_name(value));
-  return scalar_repr(value);
+  if (as_json) fail("Object of type {} is not JSON serializable", type_name(value));
+  return value.is_undefined() ? "Undefined" : format_text("<{}>", type_name(value));
 }
 
 std::string escape_repr(std::string_view text, char quote) {
@@ -52,12 +46,10 @@ std::string escape_repr(std::string_view text, char quote) {
       escaped += {'\\', "nrt"[control]};
     } else if (is_printable(c)) {
       append_utf8(escaped, c);
-    } else if (c < 0x100) {
-      escaped += format_text("\\x{:02x}", static_cast<unsigned>(c));
-    } else if (c < 0x10000) {
-      escaped += format_text("\\u{:04x}", static_cast<unsigned>(c));
     } else {
-      escaped += format_text("\\U{:08x}", static_cast<unsigned>(c));
+      const int digits = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8;
+      const char letter = c < 0x100 ? 'x' : c < 0x10000 ? 'u' : 'U';
+      escaped += format_text("\\{}{:0{}x}", letter, static_cast<unsigned>(c), digits);
     }
   }
   return escaped;
@@ -70,21 +62,14 @@ std::string escape_json(std::string_view text, bool ensure_ascii) {
 
 // The brackets of a printed list.
 std::pair<std::string_view, std::string_view> brackets_of(const List& list) {
-  switch (list.kind) {
-    case ListKind::kList:
-      return {"[", "]"};
-    case ListKind::kTuple:
-      return {"(", list.items.size() == 1 ? ",)" : ")"};
-    case ListKind::kKeys:
-      return {"dict_keys([", "])"};
-    case ListKind::kValues:
-      return {"dict_values([", "])"};
-    case ListKind::kItems:
-      return {"dict_items([", "])"};
-    default:
-      fail("'{}' object has no printed form; the list filter makes it a list",
-           list.kind == ListKind::kRange ? "range" : "generator");
+  static constexpr std::pair<std::string_view, std::string_view> kBrackets[] = {
+      {"[", "]"}, {"(", ")"}, {}, {}, {"dict_keys([", "])"}, {"dict_values([", "])"}, {"dict_items([", "])"}};
+  const auto& [open, close] = kBrackets[static_cast<std::size_t>(list.kind)];
+  if (open.empty()) {
+    fail("'{}' object has no printed form; the list filter makes it a list",
+         list.kind == ListKind::kRange ? "range" : "generator");
   }
+  return {open, list.kind == ListKind::kTuple && list.items.size() == 1 ? ",)" : close};
 }
 
 // Prints a value and all that it holds as JSON in a style, or as Python's repr.
@@ -113,7 +98,7 @@ class Printer {
     } else if (const Namespace* space = value.pointer<Namespace>(); space != nullptr && !as_json_) {
       write_dict("<Namespace {", space->attributes, "}>");
     } else {
-      out_.append(as_json_ ? scalar_json(value) : scalar_repr(value), value.trusted);
+      out_.append(print_scalar(value, as_json_), value.trusted);
     }
   }
 
@@ -177,7 +162,7 @@ class Printer {
     if (!key.is_none() && !as_number(key)) {
       fail("keys must be str, int, float, bool or None, not {}", type_name(key));
     }
-    out_.append("\"" + scalar_json(key) + "\"", kStructure);
+    out_.append("\"" + print_scalar(key, true) + "\"", kStructure);
   }
 
   Runtime& runtime_;

@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_text.h"
 
 namespace quire::jinja {
 namespace {
@@ -95,19 +95,16 @@ class Lexer {
     if (next_is("-") || next_is("+")) advance(1);
   }
 
-  // Length of what closes a tag here, by `end` ("%}", "}}", "#}") with its sign; 0 if nothing does.
-  std::size_t closing_length(std::string_view end) const {
-    if (next_is(end)) return end.size();
-    const bool has_sign = next_is("-") || (next_is("+") && end != "}}");
-    return has_sign && rest().substr(1).starts_with(end) ? end.size() + 1 : 0;
-  }
-
-  void close(std::size_t length, bool trim_newline) {
-    const bool strip = next_is("-");
-    const bool keep = next_is("+");
-    advance(length);
+  // Takes what closes a tag, `end` ("%}", "}}", "#}") with its sign, and the whitespace it takes with it.
+  // False if something else stands here.
+  bool close(std::string_view end, bool trim_newline) {
+    const bool strip = next_is("-"), keep = next_is("+") && end != "}}";
+    const std::size_t sign = strip || keep ? 1 : 0;
+    if (!rest().substr(sign).starts_with(end)) return false;
+    advance(sign + end.size());
     if (strip) skip_space();
-    if (!strip && !keep && trim_newline && next_is("\n")) advance(1);
+    if (sign == 0 && trim_newline && next_is("\n")) advance(1);
+    return true;
   }
 
   void lex_data() {
@@ -141,7 +138,7 @@ class Lexer {
     if (end == std::string_view::npos) refuse("a comment is not closed by '#}}'");
     const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
     advance((signed_end ? end - 1 : end) - at_);
-    close(closing_length("#}"), true);
+    close("#}", true);
   }
 
   // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
@@ -162,13 +159,13 @@ class Lexer {
     const std::size_t open = bare_tag_length("raw", at_);
     if (open == 0) return false;
     advance(open);
-    close(closing_length("%}"), false);
+    close("%}", false);
     for (std::size_t tag = at_; (tag = source_.find("{%", tag)) != std::string_view::npos; ++tag) {
       const std::size_t length = bare_tag_length("endraw", tag);
       if (length == 0) continue;
       add_data(tag, false);
       advance(length);
-      close(closing_length("%}"), true);
+      close("%}", true);
       return true;
     }
     refuse("a raw block is not closed by 'endraw'");
@@ -182,12 +179,10 @@ class Lexer {
     while (true) {
       while (at_ < source_.size() && is_tag_space(source_[at_])) advance(1);
       if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
-      if (brackets.empty()) {
-        if (const std::size_t length = closing_length(closing); length > 0) {
-          add(end, "");
-          close(length, closing == "%}");
-          return;
-        }
+      const int line = line_;
+      if (brackets.empty() && close(closing, closing == "%}")) {
+        tokens_.push_back({end, line, ""});
+        return;
       }
       lex_token(brackets);
     }

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
 #include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {

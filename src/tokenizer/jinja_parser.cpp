@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "tokenizer/jinja_expression_parser.h"
 #include "tokenizer/jinja_render.h"
-#include "tokenizer/jinja_unicode.h"
 
 namespace quire::jinja {
 namespace {
@@ -62,30 +61,22 @@ class Parser : private ExpressionParser {
   Body parse_body(Ends ends) {
     const auto nesting = nest();
     Body body;
-    while (true) {
-      const int line = current().line;
-      switch (current().kind) {
-        case TokenKind::kEnd:
-          if (ends.size() > 0) refuse("the template ends inside a block that needs '{}'", *(ends.end() - 1));
-          return body;
-        case TokenKind::kData:
-          body.push_back({line, make_output(make_literal(line, make_text(take().text)))});
-          break;
-        case TokenKind::kVariableBegin:
-          take();
-          body.push_back({line, make_output(parse_tuple(true))});
-          take(TokenKind::kVariableEnd, "'}}'");
-          break;
-        default:
-          take();  // kBlockBegin
-          if (current().kind == TokenKind::kName &&
-              std::count(ends.begin(), ends.end(), current().text) > 0) {
-            return body;
-          }
-          body.push_back({line, parse_statement(line)});
-          take(TokenKind::kBlockEnd, "'%}'");
+    while (current().kind != TokenKind::kEnd) {
+      const auto& [kind, line, text] = take();
+      if (kind == TokenKind::kData) {
+        body.push_back({line, make_output(make_literal(line, make_text(text)))});
+      } else if (kind == TokenKind::kVariableBegin) {
+        body.push_back({line, make_output(parse_tuple(true))});
+        take(TokenKind::kVariableEnd, "'}}'");
+      } else {  // kBlockBegin
+        const bool is_name = current().kind == TokenKind::kName;
+        if (is_name && std::count(ends.begin(), ends.end(), current().text) > 0) return body;
+        body.push_back({line, parse_statement(line)});
+        take(TokenKind::kBlockEnd, "'%}'");
       }
     }
+    if (ends.size() > 0) refuse("the template ends inside a block that needs '{}'", *(ends.end() - 1));
+    return body;
   }
 
   // From the current block's end to the tag that closes it.
@@ -175,13 +166,18 @@ class Parser : private ExpressionParser {
 
   // A block whose text goes through filters, the first of which may come without its bar, to `use`.
   Run make_filtered(int line, bool first_bare, std::string_view end, Assign use) {
-    const ExprPtr captured = make(line, [](Render& run) { return run.captured(); });
+    const ExprPtr captured = make(line, [](Render& run) { return run.captured; });
     const ExprPtr filters = parse_filters(captured, first_bare);
     return [filters, body = parse_block(end), use = std::move(use)](Render& run) {
-      Value value;
-      const Flow flow = run.filter(body, filters, value);
-      if (flow == Flow::kNext) use(run, value);
-      return flow;
+      Text text;
+      const Flow flow = [&] {
+        const auto scope = run.enter_scope();
+        return run.capture(body, text);
+      }();
+      if (flow != Flow::kNext) return flow;
+      run.captured = run.make(std::move(text));
+      use(run, run.evaluate(filters));
+      return Flow::kNext;
     };
   }
 

@@ -65,20 +65,9 @@ void Render::write(const Value& value) {
   out_->append(text);
 }
 
-Flow Render::capture(const Body& body, Text& captured) {
-  const Restore output(out_, &captured);
+Flow Render::capture(const Body& body, Text& output) {
+  const Restore redirected(out_, &output);
   return execute(body);
-}
-
-Flow Render::filter(const Body& body, ExprPtr filters, Value& result) {
-  Text text;
-  {
-    const auto scope = enter_scope();
-    if (const Flow flow = capture(body, text); flow != Flow::kNext) return flow;
-  }
-  captured_ = make(std::move(text));
-  result = evaluate(filters);
-  return Flow::kNext;
 }
 
 const Value* Render::find_variable(NameId id) {

@@ -84,17 +84,11 @@ class Render : public Runtime {
   Text run(std::vector<std::optional<Value>> variables);
 
   Value evaluate(ExprPtr expr);
-  Value evaluate_or_none(ExprPtr expr) { return expr == nullptr ? Value{None{}} : evaluate(expr); }
   Arguments evaluate(const ArgumentExprs& exprs);
   Flow execute(const Body& body);
 
   void write(const Value& value);
-  // Runs a body with its output going to `captured`.
-  Flow capture(const Body& body, Text& captured);
-  // Runs the body of a filter or set block in a scope of its own; its filters, from captured() on, give
-  // `result`.
-  Flow filter(const Body& body, ExprPtr filters, Value& result);
-  const Value& captured() const { return captured_; }
+  Flow capture(const Body& body, Text& output);  // runs a body with its output going there
 
   const Value* find_variable(NameId id);  // null if nothing defines it
   Value variable(NameId id);              // undefined then
@@ -107,6 +101,8 @@ class Render : public Runtime {
   Value make_macro(const Macro& macro) { return make(Callable{.macro = &macro, .scope = scope_}); }
   Value call(const Value& callee, const Arguments& arguments);
 
+  Value captured;  // the text of the block that filters are applied to
+
  private:
   [[nodiscard]] Restore<Scope*> enter_scope(Scope* parent);
   Value call_macro(const Callable& callable, Arguments arguments);
@@ -117,7 +113,6 @@ class Render : public Runtime {
   std::deque<Scope> scopes_;
   Scope* scope_ = nullptr;  // null outside of every block: variables_
   Text* out_ = nullptr;
-  Value captured_;
   int line_ = 1;  // of what runs, for errors
 };
 

@@ -58,7 +58,7 @@ std::vector<Text> split_words(Runtime& runtime, const Text& text, std::size_t li
     if (!space) words.back().end = offset;
     inside = !space;
   }
-  if (words.size() > limit && limit < kNowhere) {
+  if (words.size() > limit) {
     if (side == Side::kRight) {
       const std::size_t merged = words.size() - limit;
       words[merged - 1].begin = 0;
@@ -92,8 +92,7 @@ std::vector<Text> split_by(Runtime& runtime, const Text& text, const Text& separ
 template <Side side>
 Value split_method(const Invocation& call) {
   const Text* separator = call.text_or_none(0);
-  const std::int64_t most = call.integer(1, -1);
-  const std::size_t limit = most < 0 ? kNowhere : static_cast<std::size_t>(most);
+  const auto limit = static_cast<std::size_t>(call.integer(1, -1));  // none if it was negative
   return make_list(call.runtime, separator == nullptr
                                      ? split_words(call.runtime, self_text(call), limit, side)
                                      : split_by(call.runtime, self_text(call), *separator, limit, side));
@@ -278,7 +277,7 @@ Value replace(Runtime& runtime, const Text& text, const Text& old, const Text& r
   runtime.charge(text.memory());
   Text result;
   std::size_t copied = 0;
-  const std::size_t limit = count < 0 ? kNowhere : static_cast<std::size_t>(count);
+  const auto limit = static_cast<std::size_t>(count);  // none if it was negative
   find_places(runtime, text, old, limit, Side::kLeft, [&](std::size_t place) {
     runtime.charge(replacement.memory());
     result.append(text, copied, place);

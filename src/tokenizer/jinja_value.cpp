@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
 
 namespace quire::jinja {
 namespace {
