@@ -92,21 +92,30 @@ template <void (*append)(std::string&, char32_t)>
 Value mapped(const Invocation& call) {
   return map_code_points(call.runtime, call.self, append);
 }
-Value capitalize(const Invocation& call);
-Value strip(const Invocation& call);  // the code points in its argument, or spaces, off both ends
-// Whether there is a cased letter of the wanted kind and none of the other.
-template <bool (*wanted)(char32_t), bool (*other)(char32_t)>
-Value is_all_cased(const Invocation& call) {
+// The first letter of each word by `first`, the rest in lower case. A word begins behind what `separates`.
+template <void (*first)(std::string&, char32_t), bool (*separates)(char32_t)>
+Value capitalized(const Invocation& call) {
+  bool begins = true;
+  return map_code_points(call.runtime, call.self, [&](std::string& out, char32_t c) {
+    begins ? first(out, c) : append_lower(out, c);
+    begins = separates(c);
+  });
+}
+constexpr bool never(char32_t) { return false; }
+// Whether there is a wanted code point and none that is not.
+template <bool (*wanted)(char32_t), bool (*unwanted)(char32_t)>
+Value has_only(const Invocation& call) {
   const Text& text = text_of(call.runtime, call.self);
   call.runtime.charge(2 * text.size());
   bool found = false;
   for (std::size_t offset = 0; offset < text.size();) {
     const char32_t c = next_code_point(text.bytes(), offset);
-    if (other(c)) return {false};
+    if (unwanted(c)) return {false};
     found |= wanted(c);
   }
   return {found};
 }
+Value strip(const Invocation& call);  // the code points in its argument, or spaces, off both ends
 
 Text strip_spaces(Runtime& runtime, const Text& text);
 
@@ -114,7 +123,7 @@ Text strip_spaces(Runtime& runtime, const Text& text);
 Value replace(Runtime& runtime, const Text& text, const Text& old, const Text& replacement,
               std::int64_t count);
 
-std::vector<Text> split_lines(Runtime& runtime, const Text& text);
+std::vector<Value> split_lines(Runtime& runtime, const Text& text);
 Value join(Runtime& runtime, const Text& separator, std::span<const Value> items);  // items by str()
 
 }  // namespace quire::jinja

@@ -18,26 +18,21 @@ namespace quire::jinja {
 
 inline constexpr std::size_t kMaxNamedArguments = 256;
 
-// The operators of one rank.
-template <typename Result>
-struct Operator {
-  std::string_view symbol;
-  Result (*apply)(Runtime& runtime, const Value& left, const Value& right);
-};
-inline constexpr Operator<bool> kComparisons[] = {
+// The operators of each rank.
+inline constexpr std::pair<std::string_view, Comparison*> kComparisons[] = {
     {"==", equal},  {"!=", not_equal},     {"<", less}, {"<=", less_equal},
     {">", greater}, {">=", greater_equal}, {"in", in}};
-inline constexpr Operator<Value> kSums[] = {{"+", add}, {"-", subtract}};
-inline constexpr Operator<Value> kProducts[] = {
+inline constexpr std::pair<std::string_view, Operator*> kSums[] = {{"+", add}, {"-", subtract}};
+inline constexpr std::pair<std::string_view, Operator*> kProducts[] = {
     {"*", multiply}, {"/", divide}, {"//", floor_divide}, {"%", modulo}};
-inline constexpr Operator<Value> kPowers[] = {{"**", power}};
+inline constexpr std::pair<std::string_view, Operator*> kPowers[] = {{"**", power}};
 
 // Null if the token is none of the operators.
 template <typename Operators>
 auto find_operator(const Token& token, const Operators& operators) {
   const auto* found = std::find_if(std::begin(operators), std::end(operators),
-                                   [&](const auto& candidate) { return token.is(candidate.symbol); });
-  return found == std::end(operators) ? nullptr : found->apply;
+                                   [&](const auto& candidate) { return token.is(candidate.first); });
+  return found == std::end(operators) ? nullptr : found->second;
 }
 
 // True, false and none.
@@ -167,7 +162,7 @@ class ExpressionParser : protected TokenReader {
   ExprPtr parse_compare() {
     const int line = current().line;
     const ExprPtr first = parse_sum();
-    std::vector<std::pair<decltype(&equal), ExprPtr>> rest;
+    std::vector<std::pair<Comparison*, ExprPtr>> rest;
     while (true) {
       const bool negated = current().is("not") && following().is("in");
       if (negated) take();

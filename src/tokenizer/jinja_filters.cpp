@@ -11,13 +11,8 @@ namespace {
 
 // ---- Of single values
 
-// A word begins after white space or an opening bracket or hyphen.
-Value title_filter(const Invocation& call) {
-  bool begins = true;
-  return map_code_points(call.runtime, call.self, [&](std::string& out, char32_t c) {
-    begins ? append_upper(out, c) : append_lower(out, c);
-    begins = is_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
-  });
+bool separates_words(char32_t c) {
+  return is_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
 }
 
 Value string_filter(const Invocation& call) { return {&text_of(call.runtime, call.self)}; }
@@ -41,14 +36,15 @@ Value indent_filter(const Invocation& call) {
   const Text indention = indention_of(call, 0, 4);
   Text text = require_text(call.self);
   text.append("\n", true);
-  const std::vector<Text> lines = split_lines(runtime, text);
+  const std::vector<Value> lines = split_lines(runtime, text);
   Text result;
   if (call.flag(1)) result.append(indention);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    runtime.charge(indention.memory() + lines[i].memory());
+    const Text& line = *lines[i].text();
+    runtime.charge(indention.memory() + line.memory());
     if (i > 0) result.append("\n", true);
-    if (i > 0 && (call.flag(2) || !lines[i].empty())) result.append(indention);
-    result.append(lines[i]);
+    if (i > 0 && (call.flag(2) || !line.empty())) result.append(indention);
+    result.append(line);
   }
   return runtime.make(std::move(result));
 }
@@ -79,7 +75,6 @@ Value default_filter(const Invocation& call) {
 
 // Python's int(text): spaces around it, a sign, digits with single underscores between.
 std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
-  std::string digits;
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
@@ -87,8 +82,9 @@ std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
       text.find("__") != std::string_view::npos || text.front() == '-') {
     return std::nullopt;
   }
-  if (negative) digits = "-";
-  std::copy_if(text.begin(), text.end(), std::back_inserter(digits), [](char c) { return c != '_'; });
+  std::string digits = negative ? "-" : "";
+  digits += text;
+  std::erase(digits, '_');
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
   if (end != digits.data() + digits.size()) return std::nullopt;
@@ -351,7 +347,7 @@ Value choose(const Invocation& call) {
 constexpr Builtin kFilters[] = {
     {"abs", abs_filter},
     {"batch", batch_filter, {"linecount", "fill_with"}, 1},
-    {"capitalize", capitalize},
+    {"capitalize", capitalized<append_title, never>},
     {"count", length_filter},
     {"d", default_filter, {"default_value", "boolean"}},
     {"default", default_filter, {"default_value", "boolean"}},
@@ -377,7 +373,7 @@ constexpr Builtin kFilters[] = {
     {"selectattr", choose<true, true>, {kAnything}},
     {"sort", sort_filter, {"reverse", "case_sensitive", "attribute"}},
     {"string", string_filter},
-    {"title", title_filter},
+    {"title", capitalized<append_upper, separates_words>},
     {"tojson", tojson_filter, {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {"trim", strip, {"chars"}},
     {"unique", unique_filter, {"case_sensitive", "attribute"}},

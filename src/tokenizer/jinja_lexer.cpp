@@ -108,19 +108,17 @@ class Lexer {
   }
 
   void lex_data() {
-    std::size_t tag = at_;
-    while (true) {
-      tag = source_.find('{', tag);
-      if (tag == std::string_view::npos || tag + 1 == source_.size()) {
-        add(TokenKind::kData, rest());
-        at_ = source_.size();
-        return;
-      }
-      const char next = source_[tag + 1];
-      if (next == '%' || next == '{' || next == '#') break;
-      ++tag;
+    const auto next_of = [&](std::size_t at) { return at + 1 < source_.size() ? source_[at + 1] : '\0'; };
+    std::size_t tag = source_.find('{', at_);
+    while (tag < source_.size() && std::string_view("%{#").find(next_of(tag)) == std::string_view::npos) {
+      tag = source_.find('{', tag + 1);
     }
-    const char next = source_[tag + 1];
+    if (tag == std::string_view::npos) {
+      add(TokenKind::kData, rest());
+      at_ = source_.size();
+      return;
+    }
+    const char next = next_of(tag);
     add_data(tag, next == '{');
     if (next == '#') {
       lex_comment();

@@ -145,7 +145,7 @@ constexpr Builtin kTests[] = {
     {"iterable", is_any<List*, const Text*, const Dict*, Undefined, Loop*>},
     {"le", compares<less_equal>, {"other"}, 1},
     {"lessthan", compares<less>, {"other"}, 1},
-    {"lower", is_all_cased<is_lower, is_upper>},
+    {"lower", has_only<is_lower, is_upper>},
     {"lt", compares<less>, {"other"}, 1},
     {"mapping", is_any<const Dict*>},
     {"ne", compares<not_equal>, {"other"}, 1},
@@ -157,7 +157,7 @@ constexpr Builtin kTests[] = {
     {"string", is_any<const Text*>},
     {"true", is_flag<true>},
     {"undefined", is_any<Undefined>},
-    {"upper", is_all_cased<is_upper, is_lower>},
+    {"upper", has_only<is_upper, is_lower>},
 };
 
 constexpr Builtin kGlobals[] = {

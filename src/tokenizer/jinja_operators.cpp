@@ -216,18 +216,13 @@ Value with_sign(const Value& operand, bool negative) {
   return {negative ? -*number : *number, operand.trusted};
 }
 
-bool not_equal(Runtime& runtime, const Value& left, const Value& right) {
-  return !equal(runtime, left, right);
+bool not_equal(Runtime& runtime, const Value& a, const Value& b) { return !equal(runtime, a, b); }
+bool less_equal(Runtime& runtime, const Value& a, const Value& b) {
+  return less(runtime, a, b) || equal(runtime, a, b);
 }
-bool less_equal(Runtime& runtime, const Value& left, const Value& right) {
-  return less(runtime, left, right) || equal(runtime, left, right);
-}
-bool greater(Runtime& runtime, const Value& left, const Value& right) { return less(runtime, right, left); }
-bool greater_equal(Runtime& runtime, const Value& left, const Value& right) {
-  return less_equal(runtime, right, left);
-}
-bool in(Runtime& runtime, const Value& left, const Value& right) { return contains(runtime, right, left); }
-bool not_in(Runtime& runtime, const Value& left, const Value& right) { return !in(runtime, left, right); }
+bool greater(Runtime& runtime, const Value& a, const Value& b) { return less(runtime, b, a); }
+bool greater_equal(Runtime& runtime, const Value& a, const Value& b) { return less_equal(runtime, b, a); }
+bool not_in(Runtime& runtime, const Value& a, const Value& b) { return !in(runtime, a, b); }
 
 Value slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step) {
   require_defined(object);

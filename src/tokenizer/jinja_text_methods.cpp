@@ -10,12 +10,6 @@ enum class Side { kLeft, kRight };  // where a search begins
 
 const Text& self_text(const Invocation& call) { return *call.self.text(); }
 
-Value make_list(Runtime& runtime, std::vector<Text> texts, ListKind kind = ListKind::kList) {
-  std::vector<Value> items;
-  for (Text& text : texts) items.push_back(runtime.make(std::move(text)));
-  return runtime.make(std::move(items), kind);
-}
-
 // visit(offset) for up to `limit` places of `part` that do not overlap, in the order they are found. An
 // empty one stands before every code point and at the end.
 template <typename Visit>
@@ -44,7 +38,7 @@ void find_places(Runtime& runtime, const Text& text, const Text& part, std::size
 
 // split(None): words between runs of spaces. With a limit one part is the unsplit rest, spaces at its
 // outer end included.
-std::vector<Text> split_words(Runtime& runtime, const Text& text, std::size_t limit, Side side) {
+std::vector<Value> split_words(Runtime& runtime, const Text& text, std::size_t limit, Side side) {
   runtime.charge_product(text.size(), 4);
   struct Word {
     std::size_t begin, end;
@@ -68,23 +62,22 @@ std::vector<Text> split_words(Runtime& runtime, const Text& text, std::size_t li
       words.resize(limit + 1);
     }
   }
-  std::vector<Text> parts;
-  for (const Word& word : words) parts.push_back(text.slice(word.begin, word.end));
+  std::vector<Value> parts;
+  for (const Word& word : words) parts.push_back(runtime.make(text.slice(word.begin, word.end)));
   return parts;
 }
 
-std::vector<Text> split_by(Runtime& runtime, const Text& text, const Text& separator, std::size_t limit,
-                           Side side) {
+std::vector<Value> split_by(Runtime& runtime, const Text& text, const Text& separator, std::size_t limit,
+                            Side side) {
   if (separator.empty()) fail("empty separator");
-  std::vector<Text> parts;
+  std::vector<Value> parts;
   std::size_t begin = 0, end = text.size();  // of what is not split yet
   find_places(runtime, text, separator, limit, side, [&](std::size_t place) {
-    runtime.charge(sizeof(Text));
     const std::size_t behind = place + separator.size();
-    parts.push_back(side == Side::kLeft ? text.slice(begin, place) : text.slice(behind, end));
+    parts.push_back(runtime.make(side == Side::kLeft ? text.slice(begin, place) : text.slice(behind, end)));
     (side == Side::kLeft ? begin : end) = side == Side::kLeft ? behind : place;
   });
-  parts.push_back(text.slice(begin, end));
+  parts.push_back(runtime.make(text.slice(begin, end)));
   if (side == Side::kRight) std::reverse(parts.begin(), parts.end());
   return parts;
 }
@@ -93,25 +86,25 @@ template <Side side>
 Value split_method(const Invocation& call) {
   const Text* separator = call.text_or_none(0);
   const auto limit = static_cast<std::size_t>(call.integer(1, -1));  // none if it was negative
-  return make_list(call.runtime, separator == nullptr
-                                     ? split_words(call.runtime, self_text(call), limit, side)
-                                     : split_by(call.runtime, self_text(call), *separator, limit, side));
+  return call.runtime.make(separator == nullptr
+                               ? split_words(call.runtime, self_text(call), limit, side)
+                               : split_by(call.runtime, self_text(call), *separator, limit, side));
 }
 
 template <Side side>
 Value partition_method(const Invocation& call) {
   const Text& text = self_text(call);
-  std::vector<Text> parts = split_by(call.runtime, text, call.text(0), 1, side);
-  call.runtime.charge(2 * text.memory());
+  std::vector<Value> parts = split_by(call.runtime, text, call.text(0), 1, side);
   const bool found = parts.size() == 2;
-  parts.resize(3);
+  parts.resize(3, call.runtime.make("", true));
   if (found) {
-    const std::size_t place = parts[0].size();
-    parts[2] = std::exchange(parts[1], text.slice(place, place + call.text(0).size()));
+    const std::size_t place = parts[0].text()->size();
+    const Text separator = text.slice(place, place + call.text(0).size());
+    parts[2] = std::exchange(parts[1], call.runtime.make(separator));
   } else if (side == Side::kRight) {
     std::swap(parts[0], parts[2]);
   }
-  return make_list(call.runtime, std::move(parts), ListKind::kTuple);
+  return call.runtime.make(std::move(parts), ListKind::kTuple);
 }
 
 Text stripped(Runtime& runtime, const Text& text, const Text* characters, bool left, bool right) {
@@ -205,25 +198,14 @@ Value join_method(const Invocation& call) {
 }
 
 Value splitlines_method(const Invocation& call) {
-  return make_list(call.runtime, split_lines(call.runtime, self_text(call)));
+  return call.runtime.make(split_lines(call.runtime, self_text(call)));
 }
 
-Value title_method(const Invocation& call) {
-  bool inside_word = false;
-  return map_code_points(call.runtime, call.self, [&](std::string& out, char32_t c) {
-    inside_word ? append_lower(out, c) : append_title(out, c);
-    inside_word = is_upper(c) || is_lower(c);
-  });
-}
+bool is_uncased(char32_t c) { return !is_upper(c) && !is_lower(c); }
 
 template <bool (*test)(char32_t)>
-Value all_method(const Invocation& call) {
-  const std::string_view text = self_text(call).bytes();
-  call.runtime.charge(2 * text.size());
-  for (std::size_t offset = 0; offset < text.size();) {
-    if (!test(next_code_point(text, offset))) return {false};
-  }
-  return {!text.empty()};
+bool is_not(char32_t c) {
+  return !test(c);
 }
 
 constexpr Builtin kTextMethods[] = {
@@ -248,25 +230,18 @@ constexpr Builtin kTextMethods[] = {
     {"join", join_method, {"iterable"}, 1},
     {"upper", mapped<append_upper>},
     {"lower", mapped<append_lower>},
-    {"capitalize", capitalize},
-    {"title", title_method},
-    {"isspace", all_method<is_space>},
-    {"isdigit", all_method<is_digit>},
-    {"isalpha", all_method<is_alpha>},
-    {"isupper", is_all_cased<is_upper, is_lower>},
-    {"islower", is_all_cased<is_lower, is_upper>},
+    {"capitalize", capitalized<append_title, never>},
+    {"title", capitalized<append_title, is_uncased>},
+    {"isspace", has_only<is_space, is_not<is_space>>},
+    {"isdigit", has_only<is_digit, is_not<is_digit>>},
+    {"isalpha", has_only<is_alpha, is_not<is_alpha>>},
+    {"isupper", has_only<is_upper, is_lower>},
+    {"islower", has_only<is_lower, is_upper>},
 };
 
 }  // namespace
 
 std::span<const Builtin> text_methods() { return kTextMethods; }
-
-Value capitalize(const Invocation& call) {
-  bool first = true;
-  return map_code_points(call.runtime, call.self, [&](std::string& out, char32_t c) {
-    std::exchange(first, false) ? append_title(out, c) : append_lower(out, c);
-  });
-}
 
 Value strip(const Invocation& call) { return strip_method<true, true>(call); }
 
@@ -288,21 +263,20 @@ Value replace(Runtime& runtime, const Text& text, const Text& old, const Text& r
   return runtime.make(std::move(result));
 }
 
-std::vector<Text> split_lines(Runtime& runtime, const Text& text) {
+std::vector<Value> split_lines(Runtime& runtime, const Text& text) {
   runtime.charge(2 * text.memory());
   const std::string_view bytes = text.bytes();
-  std::vector<Text> lines;
+  std::vector<Value> lines;
   std::size_t begin = 0;
   for (std::size_t offset = 0; offset < bytes.size();) {
     const std::size_t end = offset;
     const char32_t c = next_code_point(bytes, offset);
     if (!is_line_break(c)) continue;
     if (c == U'\r' && offset < bytes.size() && bytes[offset] == '\n') ++offset;
-    runtime.charge(sizeof(Text));
-    lines.push_back(text.slice(begin, end));
+    lines.push_back(runtime.make(text.slice(begin, end)));
     begin = offset;
   }
-  if (begin < bytes.size()) lines.push_back(text.slice(begin, bytes.size()));
+  if (begin < bytes.size()) lines.push_back(runtime.make(text.slice(begin, bytes.size())));
   return lines;
 }
 

@@ -80,14 +80,9 @@ Restore<std::size_t> Runtime::descend() {
   return Restore(depth_, depth_ + 1);
 }
 
-const List* Value::list_or_tuple() const {
+const List* Value::list_up_to(ListKind last) const {
   const List* held = list();
-  return held != nullptr && held->kind <= ListKind::kTuple ? held : nullptr;
-}
-
-const List* Value::sequence() const {
-  const List* held = list();
-  return held != nullptr && held->kind <= ListKind::kRange ? held : nullptr;
+  return held != nullptr && held->kind <= last ? held : nullptr;
 }
 
 std::string type_name(const Value& value) {
@@ -184,7 +179,7 @@ bool less(Runtime& runtime, const Value& a, const Value& b) {
   return x->items.size() < y->items.size();
 }
 
-bool contains(Runtime& runtime, const Value& container, const Value& x) {
+bool in(Runtime& runtime, const Value& x, const Value& container) {
   if (const Text* text = container.text()) {
     const Text* part = x.text();
     if (part == nullptr) fail("'in <string>' requires string as left operand, not {}", type_name(x));

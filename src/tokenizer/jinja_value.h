@@ -27,6 +27,9 @@ struct Namespace;
 struct Callable;
 struct Loop;
 
+// Python's list and its relatives. A generator yields its items once.
+enum class ListKind { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
+
 struct None {
   bool operator==(const None&) const = default;
 };
@@ -60,15 +63,13 @@ struct Value {
   }
   const Text* text() const { return pointer<const Text>(); }
   List* list() const { return pointer<List>(); }
-  const List* list_or_tuple() const;
-  const List* sequence() const;  // a list, tuple or range: what has indices
+  const List* list_up_to(ListKind last) const;  // null if it is of a later kind, or no list
+  const List* list_or_tuple() const { return list_up_to(ListKind::kTuple); }
+  const List* sequence() const { return list_up_to(ListKind::kRange); }  // what has indices
   const Dict* dict() const { return pointer<const Dict>(); }
   bool is_undefined() const { return is<Undefined>(); }
   bool is_none() const { return is<None>(); }
 };
-
-// Python's list and its relatives. A generator yields its items once.
-enum class ListKind { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
 
 struct List {
   std::vector<Value> items;
@@ -177,9 +178,11 @@ bool truth(const Value& value);
 std::span<const Value> iterate(Runtime& runtime, const Value& value);
 std::size_t length_of(Runtime& runtime, const Value& value);
 
-bool equal(Runtime& runtime, const Value& a, const Value& b);
-bool less(Runtime& runtime, const Value& a, const Value& b);              // Error if the two have no order
-bool contains(Runtime& runtime, const Value& container, const Value& x);  // x in container
+// Python's operators; Error for operands it would refuse, and where an integer leaves 64 bits.
+using Operator = Value(Runtime& runtime, const Value& left, const Value& right);
+Operator add, subtract, multiply, divide, floor_divide, modulo, power;
+using Comparison = bool(Runtime& runtime, const Value& left, const Value& right);
+Comparison equal, not_equal, less, less_equal, greater, greater_equal, in, not_in;
 
 bool is_hashable(Runtime& runtime, const Value& key);
 void require_hashable(Runtime& runtime, const Value& key);
@@ -197,25 +200,9 @@ void require_defined(const Value& value);
 std::int64_t require_integer(const Value& value);
 const Text& require_text(const Value& value);
 
-// Python's operators; Error for operands it would refuse, and where an integer leaves 64 bits.
-Value add(Runtime& runtime, const Value& left, const Value& right);
-Value subtract(Runtime& runtime, const Value& left, const Value& right);
-Value multiply(Runtime& runtime, const Value& left, const Value& right);
-Value divide(Runtime& runtime, const Value& left, const Value& right);
-Value floor_divide(Runtime& runtime, const Value& left, const Value& right);
-Value modulo(Runtime& runtime, const Value& left, const Value& right);
-Value power(Runtime& runtime, const Value& left, const Value& right);
 Value with_sign(const Value& operand, bool negative);
 
 [[noreturn]] void fail_range();
-
-// The comparisons beside `equal` and `less`.
-bool not_equal(Runtime& runtime, const Value& left, const Value& right);
-bool less_equal(Runtime& runtime, const Value& left, const Value& right);
-bool greater(Runtime& runtime, const Value& left, const Value& right);
-bool greater_equal(Runtime& runtime, const Value& left, const Value& right);
-bool in(Runtime& runtime, const Value& left, const Value& right);
-bool not_in(Runtime& runtime, const Value& left, const Value& right);
 
 // object[start:stop:step]; None where a bound is absent.
 Value slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
