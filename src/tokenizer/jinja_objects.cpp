@@ -228,11 +228,11 @@ constexpr Builtin kDictMethods[] = {{"items", dict_items},
                                     {"popitem"},
                                     {"setdefault"},
                                     {"update"}};
+constexpr Builtin kSequenceMethods[] = {{"index", list_index, {"value"}, 1},
+                                        {"count", list_count, {"value"}, 1}};
 constexpr Builtin kListMethods[] = {{"copy", copy_self}, {"append"},  {"clear"},
                                     {"extend"},          {"insert"},  {"pop"},
                                     {"remove"},          {"reverse"}, {"sort"}};
-constexpr Builtin kSequenceMethods[] = {{"index", list_index, {"value"}, 1},
-                                        {"count", list_count, {"value"}, 1}};
 constexpr Builtin kLoopMethods[] = {{"cycle", loop_cycle, {kAnything}},
                                     {"changed", loop_changed, {kAnything}}};
 
@@ -241,9 +241,9 @@ const Builtin* find_method(const Value& object, std::string_view name) {
   if (object.dict() != nullptr) return find_builtin(kDictMethods, name);
   if (object.pointer<Loop>() != nullptr) return find_builtin(kLoopMethods, name);
   const List* list = object.sequence();
-  const Builtin* method = list != nullptr ? find_builtin(kSequenceMethods, name) : nullptr;
-  const bool may_be_own = method == nullptr && list != nullptr && list->kind == ListKind::kList;
-  return may_be_own ? find_builtin(kListMethods, name) : method;
+  if (list == nullptr) return nullptr;
+  const Builtin* method = find_builtin(kSequenceMethods, name);
+  return method == nullptr && list->kind == ListKind::kList ? find_builtin(kListMethods, name) : method;
 }
 
 std::optional<Value> loop_attribute(Runtime& runtime, const Loop& loop, std::string_view name) {
@@ -321,12 +321,12 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   runtime.charge();
   require_defined(object);
   if (const std::optional<Value> item = find_item(runtime, object, key)) return *item;
-  std::string missing = "such element";
   if (const Text* name = key.text()) {
     if (const std::optional<Value> own = own_attribute(runtime, object, name->bytes())) return *own;
     return undefined_attribute(runtime, object, name->bytes());
   }
-  if (const std::optional<std::int64_t> index = as_integer(key)) missing = format_text("element {}", *index);
+  const std::optional<std::int64_t> index = as_integer(key);
+  const std::string missing = index ? format_text("element {}", *index) : "such element";
   return runtime.undefined(format_text("{} object has no {}", type_name(object), missing));
 }
 

@@ -1,9 +1,7 @@
 // The part of the parser that reads statements.
 #include <algorithm>
 
-#include "base/error.h"
 #include "tokenizer/jinja_expression_parser.h"
-#include "tokenizer/jinja_render.h"
 
 namespace quire::jinja {
 namespace {

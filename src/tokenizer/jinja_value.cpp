@@ -28,12 +28,11 @@ bool equal_lists(Runtime& runtime, const List& a, const List& b) {
 }
 
 bool equal_dicts(Runtime& runtime, const Dict& a, const Dict& b) {
-  if (a.items.size() != b.items.size()) return false;
-  for (const auto& [key, value] : a.items) {
-    const Value* other = find_key(runtime, b.items, key);
-    if (other == nullptr || !equal(runtime, value, *other)) return false;
-  }
-  return true;
+  return a.items.size() == b.items.size() &&
+         std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+           const Value* other = find_key(runtime, b.items, item.first);
+           return other != nullptr && equal(runtime, item.second, *other);
+         });
 }
 
 }  // namespace
@@ -190,11 +189,9 @@ bool in(Runtime& runtime, const Value& x, const Value& container) {
     require_hashable(runtime, x);
     return find_key(runtime, dict->items, x) != nullptr;
   }
+  if (container.is_undefined()) return false;
   List* list = container.list();
-  if (list == nullptr && !container.is_undefined()) {
-    fail("argument of type '{}' is not iterable", type_name(container));
-  }
-  if (list == nullptr) return false;
+  if (list == nullptr) fail("argument of type '{}' is not iterable", type_name(container));
   for (std::size_t i = list->consumed; i < list->items.size(); ++i) {
     if (list->kind == ListKind::kGenerator) list->consumed = i + 1;
     if (equal(runtime, list->items[i], x)) return true;
