@@ -3,9 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/jinja_ast.h"
-#include "tokenizer/jinja_builtins.h"
-#include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_render.h"
 
 namespace quire {
 namespace {
@@ -23,38 +21,26 @@ Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth
   if (depth > Runtime::kMaxValueDepth) {
     fail("the context of a chat template is nested deeper than {}", Runtime::kMaxValueDepth);
   }
-  switch (json.type()) {
-    case OrderedJson::value_t::null:
-      return {jinja::None{}, kTrusted};
-    case OrderedJson::value_t::boolean:
-      return {json.get<bool>(), kTrusted};
-    case OrderedJson::value_t::number_unsigned:
-      if (json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
-        fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
-      }
-      return {json.get<std::int64_t>(), kTrusted};
-    case OrderedJson::value_t::number_integer:
-      return {json.get<std::int64_t>(), kTrusted};
-    case OrderedJson::value_t::number_float:
-      return {json.get<double>(), kTrusted};
-    case OrderedJson::value_t::string:
-      return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
-    case OrderedJson::value_t::array: {
-      std::vector<Value> items;
-      for (const OrderedJson& item : json) items.push_back(context_value(runtime, item, depth + 1));
-      return runtime.make(std::move(items));
-    }
-    case OrderedJson::value_t::object: {
-      std::vector<std::pair<Value, Value>> items;
-      for (const auto& [key, item] : json.items()) {
-        const Value name = text_value(runtime, key, kTrusted);
-        items.emplace_back(name, context_value(runtime, item, depth + 1));
-      }
-      return runtime.make(std::move(items));
-    }
-    default:
-      fail("the context of a chat template holds a value that JSON has not");
+  if (json.is_null()) return {jinja::None{}, kTrusted};
+  if (json.is_boolean()) return {json.get<bool>(), kTrusted};
+  if (json.is_number_float()) return {json.get<double>(), kTrusted};
+  if (json.is_string()) return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+    fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
   }
+  if (json.is_number_integer()) return {json.get<std::int64_t>(), kTrusted};
+  if (json.is_array()) {
+    std::vector<Value> items;
+    for (const OrderedJson& item : json) items.push_back(context_value(runtime, item, depth + 1));
+    return runtime.make(std::move(items));
+  }
+  if (!json.is_object()) fail("the context of a chat template holds a value that JSON has not");
+  jinja::Items items;
+  for (const auto& [key, item] : json.items()) {
+    const Value name = text_value(runtime, key, kTrusted);
+    items.emplace_back(name, context_value(runtime, item, depth + 1));
+  }
+  return runtime.make(std::move(items));
 }
 
 // Everything the template mentions and the globals or the context define.
@@ -68,8 +54,8 @@ std::vector<std::optional<Value>> context_variables(const jinja::Template& sourc
       const bool is_token = found->is_string() && name.ends_with("_token");
       variables[id] = is_token ? text_value(runtime, found->get_ref<const std::string&>(), true)
                                : context_value(runtime, *found, 1);
-    } else if (const jinja::Native native = jinja::find_global(name)) {
-      variables[id] = runtime.make(jinja::Callable{.name = name, .native = native});
+    } else if (const jinja::Builtin* global = jinja::find_global(name)) {
+      variables[id] = runtime.make(jinja::Callable{.builtin = global});
     }
   }
   return variables;
@@ -113,12 +99,11 @@ ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view whe
 
 std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const std::tm& now) const {
   if (!context.is_object()) fail("{}: the context must be an object", template_->where);
-  Runtime runtime(limits_, now);
-  const jinja::Text text =
-      jinja::run_template(*template_, runtime, context_variables(*template_, runtime, context));
+  jinja::Render run(*template_, limits_, now);
+  const jinja::Text text = run.run(context_variables(*template_, run, context));
   std::vector<TextPiece> pieces;
-  text.for_each_run([&](std::string_view run, bool trusted) {
-    pieces.push_back({std::string(run), trusted});
+  text.for_each_run([&](std::string_view bytes, bool trusted) {
+    pieces.push_back({std::string(bytes), trusted});
   });
   return pieces;
 }

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_text.h"
 
 namespace quire::jinja {
 namespace {
@@ -94,35 +95,30 @@ class Lexer {
     if (next_is("-") || next_is("+")) advance(1);
   }
 
-  // Length of what closes a tag here, by `end` ("%}", "}}", "#}") with its sign; 0 if nothing does.
-  std::size_t closing_length(std::string_view end) const {
-    if (next_is(end)) return end.size();
-    const bool has_sign = next_is("-") || (next_is("+") && end != "}}");
-    return has_sign && rest().substr(1).starts_with(end) ? end.size() + 1 : 0;
-  }
-
-  void close(std::size_t length, bool trim_newline) {
-    const bool strip = next_is("-");
-    const bool keep = next_is("+");
-    advance(length);
+  // Takes what closes a tag, `end` ("%}", "}}", "#}") with its sign, and the whitespace it takes with it.
+  // False if something else stands here.
+  bool close(std::string_view end, bool trim_newline) {
+    const bool strip = next_is("-"), keep = next_is("+") && end != "}}";
+    const std::size_t sign = strip || keep ? 1 : 0;
+    if (!rest().substr(sign).starts_with(end)) return false;
+    advance(sign + end.size());
     if (strip) skip_space();
-    if (!strip && !keep && trim_newline && next_is("\n")) advance(1);
+    if (sign == 0 && trim_newline && next_is("\n")) advance(1);
+    return true;
   }
 
   void lex_data() {
-    std::size_t tag = at_;
-    while (true) {
-      tag = source_.find('{', tag);
-      if (tag == std::string_view::npos || tag + 1 == source_.size()) {
-        add(TokenKind::kData, rest());
-        at_ = source_.size();
-        return;
-      }
-      const char next = source_[tag + 1];
-      if (next == '%' || next == '{' || next == '#') break;
-      ++tag;
+    const auto next_of = [&](std::size_t at) { return at + 1 < source_.size() ? source_[at + 1] : '\0'; };
+    std::size_t tag = source_.find('{', at_);
+    while (tag < source_.size() && std::string_view("%{#").find(next_of(tag)) == std::string_view::npos) {
+      tag = source_.find('{', tag + 1);
     }
-    const char next = source_[tag + 1];
+    if (tag == std::string_view::npos) {
+      add(TokenKind::kData, rest());
+      at_ = source_.size();
+      return;
+    }
+    const char next = next_of(tag);
     add_data(tag, next == '{');
     if (next == '#') {
       lex_comment();
@@ -140,7 +136,7 @@ class Lexer {
     if (end == std::string_view::npos) refuse("a comment is not closed by '#}}'");
     const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
     advance((signed_end ? end - 1 : end) - at_);
-    close(closing_length("#}"), true);
+    close("#}", true);
   }
 
   // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
@@ -161,13 +157,13 @@ class Lexer {
     const std::size_t open = bare_tag_length("raw", at_);
     if (open == 0) return false;
     advance(open);
-    close(closing_length("%}"), false);
+    close("%}", false);
     for (std::size_t tag = at_; (tag = source_.find("{%", tag)) != std::string_view::npos; ++tag) {
       const std::size_t length = bare_tag_length("endraw", tag);
       if (length == 0) continue;
       add_data(tag, false);
       advance(length);
-      close(closing_length("%}"), true);
+      close("%}", true);
       return true;
     }
     refuse("a raw block is not closed by 'endraw'");
@@ -181,12 +177,10 @@ class Lexer {
     while (true) {
       while (at_ < source_.size() && is_tag_space(source_[at_])) advance(1);
       if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
-      if (brackets.empty()) {
-        if (const std::size_t length = closing_length(closing); length > 0) {
-          add(end, "");
-          close(length, closing == "%}");
-          return;
-        }
+      const int line = line_;
+      if (brackets.empty() && close(closing, closing == "%}")) {
+        tokens_.push_back({end, line, ""});
+        return;
       }
       lex_token(brackets);
     }
@@ -208,42 +202,37 @@ class Lexer {
     }
   }
 
-  // Digits with single underscores between them, from offset `i` of what is left.
-  std::size_t skip_digits(std::size_t i) const {
-    const std::string_view text = rest();
-    while (i < text.size() && (is_ascii_digit(text[i]) ||
-                               (text[i] == '_' && i + 1 < text.size() && is_ascii_digit(text[i + 1])))) {
-      ++i;
-    }
-    return i;
+  // Where digits with single underscores between them end that begin at `begin`.
+  std::size_t digits_end(std::size_t begin) const {
+    std::size_t end = begin;
+    while (digit_at(end) || (end > begin && source_.substr(end).starts_with('_') && digit_at(end + 1))) ++end;
+    return end;
   }
+  bool digit_at(std::size_t at) const { return at < source_.size() && is_ascii_digit(source_[at]); }
 
   void lex_number() {
-    const std::string_view text = rest();
-    const auto digit_at = [&](std::size_t i) { return i < text.size() && is_ascii_digit(text[i]); };
-    std::size_t end = skip_digits(0);
-    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // x.0.1 is two subscripts
-    bool is_float = false;
-    if (!after_dot) {
-      if (end < text.size() && text[end] == '.' && digit_at(end + 1)) {
-        end = skip_digits(end + 1);
-        is_float = true;
-      }
-      if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
-        const std::size_t sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
-        if (digit_at(end + 1 + sign)) {
-          end = skip_digits(end + 1 + sign);
-          is_float = true;
-        }
+    TokenKind kind = TokenKind::kInteger;
+    std::size_t end = digits_end(at_);
+    const auto extend = [&](std::size_t from) {  // by a fraction or an exponent
+      if (!digit_at(from)) return;
+      kind = TokenKind::kFloat;
+      end = digits_end(from);
+    };
+    if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
+      if (source_.substr(end).starts_with('.')) extend(end + 1);
+      const std::string_view tail = source_.substr(end, 2);
+      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E')) {
+        extend(end + (tail.ends_with('+') || tail.ends_with('-') ? 2 : 1));
       }
     }
-    if (!is_float && end > 1 && text[0] == '0' && text.substr(0, end).find_first_not_of("0_") < end) {
-      refuse("the number {} has a leading zero", text.substr(0, end));
+    const std::string_view text = source_.substr(at_, end - at_);
+    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
+      refuse("the number {} has a leading zero", text);
     }
-    std::string digits(text.substr(0, end));
+    std::string digits(text);
     std::erase(digits, '_');
-    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, digits);
-    advance(end);
+    add(kind, digits);
+    advance(text.size());
   }
 
   void lex_string(char quote) {
@@ -254,16 +243,10 @@ class Lexer {
     advance(end + 1 - at_);
   }
 
-  char32_t parse_code(std::string_view digits, std::size_t length, unsigned base) const {
-    if (digits.size() < length) refuse("a string escape is cut short");
-    char32_t code = 0;
-    for (char digit : digits.substr(0, length)) {
-      const std::size_t value =
-          std::string_view("0123456789abcdef")
-              .find(static_cast<char>(digit >= 'A' && digit <= 'F' ? digit - 'A' + 'a' : digit));
-      if (value >= base) refuse("a string escape holds '{}', no digit", digit);
-      code = code * base + static_cast<char32_t>(value);
-    }
+  char32_t parse_code(std::string_view digits, int base) const {
+    std::uint32_t code = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
+    if (end != digits.data() + digits.size()) refuse("a string escape holds '{}', no digit", *end);
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) refuse("a string escape is no character");
     return code;
   }
@@ -284,15 +267,14 @@ class Lexer {
         out += kMeaning[at];
       } else if (kind == 'x' || kind == 'u' || kind == 'U') {
         const std::size_t length = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
-        append_utf8(out, parse_code(tail, length, 16));
+        if (tail.size() < length) refuse("a string escape is cut short");
+        append_utf8(out, parse_code(tail.substr(0, length), 16));
         i += length;
       } else if (kind >= '0' && kind <= '7') {
-        std::size_t length = 1;
-        while (length < 3 && i + length < text.size() && text[i + length] >= '0' && text[i + length] <= '7') {
-          ++length;
-        }
-        append_utf8(out, parse_code(text.substr(i), length, 8));
-        i += length - 1;
+        const std::size_t end = std::min(text.find_first_not_of("01234567", i), text.size());
+        const std::string_view digits = text.substr(i, std::min<std::size_t>(end - i, 3));
+        append_utf8(out, parse_code(digits, 8));
+        i += digits.size() - 1;
       } else if (kind == 'N') {
         refuse("characters by name (\\N) are not supported in strings");
       } else if (kind != '\n') {
@@ -315,9 +297,10 @@ class Lexer {
       refuse("unexpected '{}' in a tag", source_.substr(at_, end - at_));
     }
     const char c = (*symbol)[0];
-    if (c == '(' || c == '[' || c == '{') {
-      brackets.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
-    } else if (c == ')' || c == ']' || c == '}') {
+    static constexpr std::string_view kOpening = "([{", kClosing = ")]}";
+    if (const std::size_t kind = kOpening.find(c); kind != kOpening.npos) {
+      brackets.push_back(kClosing[kind]);
+    } else if (kClosing.find(c) != kClosing.npos) {
       if (brackets.empty() || brackets.back() != c) refuse("unexpected '{}'", c);
       brackets.pop_back();
     }

@@ -1,90 +1,64 @@
-#include "tokenizer/jinja_operators.h"
-
+// Python's operators on values.
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <functional>
 
 #include "base/error.h"
-#include "tokenizer/jinja_builtins.h"
-#include "tokenizer/jinja_format.h"
-#include "tokenizer/jinja_unicode.h"
+#include "tokenizer/jinja_value.h"
 
 namespace quire::jinja {
 namespace {
 
-constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
-
-[[noreturn]] void fail_operands(BinaryOp op, const Value& left, const Value& right) {
-  if (left.is_undefined()) fail_undefined(left);
-  if (right.is_undefined()) fail_undefined(right);
-  if (op == BinaryOp::kAdd && left.text() != nullptr) {
+[[noreturn]] void fail_operands(std::string_view symbol, const Value& left, const Value& right) {
+  require_defined(left);
+  require_defined(right);
+  if (symbol == "+" && left.text() != nullptr) {
     fail("can only concatenate str (not \"{}\") to str", type_name(right));
   }
-  fail("unsupported operand types for {}: '{}' and '{}'", kSymbols[static_cast<std::size_t>(op)],
-       type_name(left), type_name(right));
+  fail("unsupported operand types for {}: '{}' and '{}'", symbol, type_name(left), type_name(right));
 }
 
-[[noreturn]] void fail_range() { fail("an integer leaves the range of 64 bits"); }
+// Arithmetic on integers is done in twice their width, where it cannot overflow, and then narrowed.
+__extension__ typedef __int128 Wide;
 
-std::int64_t add(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) fail_range();
-  return sum;
+std::int64_t narrowed(Wide number) {
+  if (number != static_cast<std::int64_t>(number)) fail_range();
+  return static_cast<std::int64_t>(number);
 }
+double narrowed(double number) { return number; }
 
-std::int64_t subtract(std::int64_t a, std::int64_t b) {
-  std::int64_t difference = 0;
-  if (__builtin_sub_overflow(a, b, &difference)) fail_range();
-  return difference;
-}
-
-std::int64_t multiply(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) fail_range();
-  return product;
-}
-
-double add(double a, double b) { return a + b; }
-double subtract(double a, double b) { return a - b; }
-double multiply(double a, double b) { return a * b; }
-
-std::int64_t integer_power(std::int64_t base, std::int64_t exponent) {
-  std::int64_t result = 1;
+Wide raised(Wide base, Wide exponent) {
+  Wide result = 1;
   while (exponent > 0) {
-    if (exponent % 2 == 1) result = multiply(result, base);
+    if (exponent % 2 == 1) result = narrowed(result * base);
     exponent /= 2;
-    if (exponent > 0) base = multiply(base, base);
+    if (exponent > 0) base = narrowed(base * base);
   }
   return result;
 }
 
-std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
-  if (b == -1) return subtract(0, a);
+Wide floor_quotient(Wide a, Wide b) {
   const bool rounds_up = a % b != 0 && (a % b < 0) != (b < 0);
   return a / b - (rounds_up ? 1 : 0);
 }
 
-std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
-  if (b == -1) return 0;
-  const std::int64_t rest = a % b;
-  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
-}
+Wide floor_rest(Wide a, Wide b) { return a - floor_quotient(a, b) * b; }
 
-double floor_modulo(double a, double b) {
+double floor_rest(double a, double b) {
   const double rest = std::fmod(a, b);
   if (rest != 0 && (rest < 0) != (b < 0)) return rest + b;
   return rest == 0 ? std::copysign(0.0, b) : rest;
 }
 
-double floor_divide(double a, double b) {
+double floor_quotient(double a, double b) {
   // As CPython: from the exact remainder, so that the quotient is not off by one.
-  const double rest = floor_modulo(a, b);
+  const double rest = floor_rest(a, b);
   const double quotient = (a - rest) / b;
   const double floored = std::floor(quotient);
   return quotient - floored > 0.5 ? floored + 1 : floored;
 }
 
-double float_power(double a, double b) {
+double raised(double a, double b) {
   if (a == 0 && b < 0) fail("zero cannot be raised to a negative power");
   if (a < 0 && b != std::floor(b)) fail("a fractional power of a negative number is no real number");
   const double result = std::pow(a, b);
@@ -92,69 +66,37 @@ double float_power(double a, double b) {
   return result;
 }
 
-Value power(double a, double b, bool trusted) { return {float_power(a, b), trusted}; }
-
-Value power(std::int64_t a, std::int64_t b, bool trusted) {
-  if (b < 0) return power(static_cast<double>(a), static_cast<double>(b), trusted);
-  return {integer_power(a, b), trusted};
-}
-
-template <typename Number>
-Value arithmetic(BinaryOp op, Number a, Number b, bool trusted) {
-  const bool divides = op == BinaryOp::kDivide || op == BinaryOp::kFloorDivide || op == BinaryOp::kModulo;
-  if (divides && b == 0) fail("division by zero");
-  switch (op) {
-    case BinaryOp::kAdd:
-      return {add(a, b), trusted};
-    case BinaryOp::kSubtract:
-      return {subtract(a, b), trusted};
-    case BinaryOp::kMultiply:
-      return {multiply(a, b), trusted};
-    case BinaryOp::kDivide:
-      return {static_cast<double>(a) / static_cast<double>(b), trusted};
-    case BinaryOp::kFloorDivide:
-      return {floor_divide(a, b), trusted};
-    case BinaryOp::kModulo:
-      return {floor_modulo(a, b), trusted};
-    case BinaryOp::kPower:
-      break;
+// Applies an operator to two integers (or bools), or to two other numbers.
+template <typename Apply>
+Value arithmetic(std::string_view symbol, const Value& left, const Value& right, const Apply& apply) {
+  const bool trusted = left.trusted && right.trusted;
+  if (const auto i = as_integer(left), j = as_integer(right); i && j) {
+    return {narrowed(apply(Wide{*i}, Wide{*j})), trusted};
   }
-  return power(a, b, trusted);
+  if (const auto x = as_number(left), y = as_number(right); x && y) return {apply(*x, *y), trusted};
+  fail_operands(symbol, left, right);
 }
 
-bool is_list_or_tuple(const List* list) {
-  return list != nullptr && (list->kind == ListKind::kList || list->kind == ListKind::kTuple);
+template <typename Apply>
+Value division(std::string_view symbol, const Value& left, const Value& right, const Apply& apply) {
+  return arithmetic(symbol, left, right, [&](auto a, auto b) {
+    if (b == 0) fail("division by zero");
+    return apply(a, b);
+  });
 }
 
-Value add_sequences(Runtime& runtime, const Value& left, const Value& right) {
-  if (left.text() != nullptr && right.text() != nullptr) {
-    runtime.charge(left.text()->memory() + right.text()->memory());
-    Text sum = *left.text();
-    sum.append(*right.text());
-    return runtime.make(std::move(sum));
-  }
-  const List *a = left.list(), *b = right.list();
-  if (!is_list_or_tuple(a) || !is_list_or_tuple(b) || a->kind != b->kind) {
-    fail_operands(BinaryOp::kAdd, left, right);
-  }
-  runtime.charge_product(a->items.size() + b->items.size(), sizeof(Value));
-  std::vector<Value> items = a->items;
-  items.insert(items.end(), b->items.begin(), b->items.end());
-  return runtime.make(std::move(items), a->kind);
-}
+bool repeats(const Value& value) { return value.text() != nullptr || value.list_or_tuple() != nullptr; }
 
-Value repeat(Runtime& runtime, const Value& sequence, std::int64_t times, const Value& left,
-             const Value& right) {
+Value repeat(Runtime& runtime, const Value& sequence, std::int64_t times) {
   const std::size_t count = times > 0 ? static_cast<std::size_t>(times) : 0;
   if (const Text* text = sequence.text()) {
     if (text->empty()) return sequence;
     runtime.charge_product(count, text->memory());
-    Text product;
-    for (std::size_t i = 0; i < count; ++i) product.append(*text);
-    return runtime.make(std::move(product));
+    Text result;
+    for (std::size_t i = 0; i < count; ++i) result.append(*text);
+    return runtime.make(std::move(result));
   }
   const List* list = sequence.list();
-  if (!is_list_or_tuple(list)) fail_operands(BinaryOp::kMultiply, left, right);
   if (list->items.empty()) return sequence;
   runtime.charge_product(count, list->items.size() * sizeof(Value));
   std::vector<Value> items;
@@ -211,64 +153,80 @@ Value slice_text(Runtime& runtime, const Text& text, const Indices& indices) {
 
 }  // namespace
 
-void fail_undefined(const Value& value) { fail("{}", *value.get<Undefined>()->message); }
+void fail_range() { fail("an integer leaves the range of 64 bits"); }
 
-Value apply_unary(Runtime& runtime, UnaryOp op, const Value& operand) {
-  runtime.charge();
-  if (op == UnaryOp::kNot) return {!truth(operand)};
-  if (operand.is_undefined()) fail_undefined(operand);
+Value add(Runtime& runtime, const Value& left, const Value& right) {
+  if (const Text* x = left.text(), *y = right.text(); x != nullptr && y != nullptr) {
+    runtime.charge(x->memory() + y->memory());
+    Text text = *x;
+    text.append(*y);
+    return runtime.make(std::move(text));
+  }
+  if (const List* a = left.list_or_tuple(), *b = right.list_or_tuple();
+      a != nullptr && b != nullptr && a->kind == b->kind) {
+    runtime.charge_product(a->items.size() + b->items.size(), sizeof(Value));
+    std::vector<Value> items = a->items;
+    items.insert(items.end(), b->items.begin(), b->items.end());
+    return runtime.make(std::move(items), a->kind);
+  }
+  return arithmetic("+", left, right, std::plus<>());
+}
+
+Value subtract(Runtime&, const Value& left, const Value& right) {
+  return arithmetic("-", left, right, std::minus<>());
+}
+
+Value multiply(Runtime& runtime, const Value& left, const Value& right) {
+  if (const auto times = as_integer(right); times && repeats(left)) return repeat(runtime, left, *times);
+  if (const auto times = as_integer(left); times && repeats(right)) return repeat(runtime, right, *times);
+  return arithmetic("*", left, right, std::multiplies<>());
+}
+
+Value divide(Runtime&, const Value& left, const Value& right) {
+  return division("/", left, right,
+                  [](auto a, auto b) { return static_cast<double>(a) / static_cast<double>(b); });
+}
+
+Value floor_divide(Runtime&, const Value& left, const Value& right) {
+  return division("//", left, right, [](auto a, auto b) { return floor_quotient(a, b); });
+}
+
+Value modulo(Runtime& runtime, const Value& left, const Value& right) {
+  if (left.text() != nullptr && !right.is_undefined()) {
+    return runtime.make(percent_format(runtime, *left.text(), right));
+  }
+  return division("%", left, right, [](auto a, auto b) { return floor_rest(a, b); });
+}
+
+Value power(Runtime& runtime, const Value& left, const Value& right) {
+  if (const auto exponent = as_integer(right); exponent && *exponent < 0 && as_number(left)) {
+    return power(runtime, left, {static_cast<double>(*exponent), right.trusted});
+  }
+  return arithmetic("**", left, right, [](auto a, auto b) { return raised(a, b); });
+}
+
+Value with_sign(const Value& operand, bool negative) {
+  require_defined(operand);
   if (const auto integer = as_integer(operand)) {
-    if (op == UnaryOp::kPositive) return {*integer, operand.trusted};
-    return arithmetic(BinaryOp::kSubtract, std::int64_t{0}, *integer, operand.trusted);
+    return {narrowed(negative ? -Wide{*integer} : *integer), operand.trusted};
   }
   const auto number = as_number(operand);
   if (!number) fail("bad operand type for unary sign: '{}'", type_name(operand));
-  return {op == UnaryOp::kPositive ? *number : -*number, operand.trusted};
+  return {negative ? -*number : *number, operand.trusted};
 }
 
-Value apply_binary(Runtime& runtime, BinaryOp op, const Value& left, const Value& right) {
-  const bool trusted = left.trusted && right.trusted;
-  const auto i = as_integer(left), j = as_integer(right);
-  if (i && j) return arithmetic(op, *i, *j, trusted);
-  if (const auto x = as_number(left), y = as_number(right); x && y) return arithmetic(op, *x, *y, trusted);
-  if (left.is_undefined() || right.is_undefined()) fail_operands(op, left, right);
-  if (op == BinaryOp::kAdd) return add_sequences(runtime, left, right);
-  if (op == BinaryOp::kMultiply && j) return repeat(runtime, left, *j, left, right);
-  if (op == BinaryOp::kMultiply && i) return repeat(runtime, right, *i, left, right);
-  if (op == BinaryOp::kModulo && left.text() != nullptr) {
-    return runtime.make(percent_format(runtime, *left.text(), right));
-  }
-  fail_operands(op, left, right);
+bool not_equal(Runtime& runtime, const Value& a, const Value& b) { return !equal(runtime, a, b); }
+bool less_equal(Runtime& runtime, const Value& a, const Value& b) {
+  return less(runtime, a, b) || equal(runtime, a, b);
 }
+bool greater(Runtime& runtime, const Value& a, const Value& b) { return less(runtime, b, a); }
+bool greater_equal(Runtime& runtime, const Value& a, const Value& b) { return less_equal(runtime, b, a); }
+bool not_in(Runtime& runtime, const Value& a, const Value& b) { return !in(runtime, a, b); }
 
-bool apply_compare(Runtime& runtime, CompareOp op, const Value& left, const Value& right) {
-  switch (op) {
-    case CompareOp::kEqual:
-      return equal(runtime, left, right);
-    case CompareOp::kNotEqual:
-      return !equal(runtime, left, right);
-    case CompareOp::kLess:
-      return less(runtime, left, right);
-    case CompareOp::kLessEqual:
-      return less(runtime, left, right) || equal(runtime, left, right);
-    case CompareOp::kGreater:
-      return less(runtime, right, left);
-    case CompareOp::kGreaterEqual:
-      return less(runtime, right, left) || equal(runtime, left, right);
-    case CompareOp::kIn:
-      return contains(runtime, right, left);
-    case CompareOp::kNotIn:
-      break;
-  }
-  return !contains(runtime, right, left);
-}
-
-Value apply_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
-                  const Value& step) {
-  if (object.is_undefined()) fail_undefined(object);
-  const List* list = object.list();
-  const bool sliceable = is_list_or_tuple(list) || (list != nullptr && list->kind == ListKind::kRange);
-  if (object.text() == nullptr && !sliceable) fail("'{}' object has no slices", type_name(object));
+Value slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step) {
+  require_defined(object);
+  const List* list = object.sequence();
+  if (object.text() == nullptr && list == nullptr) fail("'{}' object has no slices", type_name(object));
   const Indices indices =
       slice_indices(start, stop, step, static_cast<std::int64_t>(length_of(runtime, object)));
   if (const Text* text = object.text()) return slice_text(runtime, *text, indices);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tokenizer/jinja_unicode.h"
 
 namespace quire::jinja {
 namespace {
@@ -21,28 +20,19 @@ std::size_t checked_depth(std::size_t deepest_item) {
   return deepest_item + 1;
 }
 
-bool equal_items(Runtime& runtime, std::span<const Value> a, std::span<const Value> b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!equal(runtime, a[i], b[i])) return false;
-  }
-  return true;
-}
-
 bool equal_lists(Runtime& runtime, const List& a, const List& b) {
   if (&a == &b) return true;
-  const bool comparable =
-      a.kind == ListKind::kList || a.kind == ListKind::kTuple || a.kind == ListKind::kRange;
-  return a.kind == b.kind && comparable && equal_items(runtime, a.items, b.items);
+  return a.kind == b.kind && a.kind <= ListKind::kRange &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(),
+                    [&](const Value& x, const Value& y) { return equal(runtime, x, y); });
 }
 
 bool equal_dicts(Runtime& runtime, const Dict& a, const Dict& b) {
-  if (a.items.size() != b.items.size()) return false;
-  for (const auto& [key, value] : a.items) {
-    const Value* other = find_key(runtime, b, key);
-    if (other == nullptr || !equal(runtime, value, *other)) return false;
-  }
-  return true;
+  return a.items.size() == b.items.size() &&
+         std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+           const Value* other = find_key(runtime, b.items, item.first);
+           return other != nullptr && equal(runtime, item.second, *other);
+         });
 }
 
 }  // namespace
@@ -59,49 +49,39 @@ void Runtime::charge_product(std::size_t count, std::size_t bytes) {
 }
 
 Value Runtime::make(Text text) {
-  charge(text.memory());
-  return {&texts_.emplace_back(std::move(text))};
+  const std::size_t bytes = text.memory();
+  return {keep(std::move(text), bytes)};
 }
 
 Value Runtime::make(std::vector<Value> items, ListKind kind) {
-  charge(items.size() * sizeof(Value));
+  const std::size_t bytes = items.size() * sizeof(Value);
   std::size_t deepest = 0;
   for (const Value& item : items) deepest = std::max(deepest, depth_of(item));
-  return {&lists_.emplace_back(List{std::move(items), kind, checked_depth(deepest)})};
+  return {keep(List{std::move(items), kind, checked_depth(deepest)}, bytes)};
 }
 
-Value Runtime::make(std::vector<std::pair<Value, Value>> items) {
-  charge(items.size() * sizeof(items[0]));
+Value Runtime::make(Items items) {
+  const std::size_t bytes = items.size() * sizeof(items[0]);
   std::size_t deepest = 0;
   for (const auto& [key, value] : items) deepest = std::max({deepest, depth_of(key), depth_of(value)});
-  return {static_cast<const Dict*>(&dicts_.emplace_back(Dict{std::move(items), checked_depth(deepest)}))};
-}
-
-Value Runtime::make(Namespace object) {
-  charge(kBytesPerStep);
-  return {&namespaces_.emplace_back(std::move(object))};
-}
-
-Value Runtime::make(Loop loop) {
-  charge(sizeof(Loop));
-  return {&loops_.emplace_back(loop)};
-}
-
-Value Runtime::make(Callable callable) {
-  charge(sizeof(Callable));
-  return {static_cast<const Callable*>(&callables_.emplace_back(callable))};
+  return {keep(Dict{std::move(items), checked_depth(deepest)}, bytes)};
 }
 
 Value Runtime::undefined(std::string message) {
-  charge(message.size());
-  return {Undefined{&messages_.emplace_back(std::move(message))}};
+  const std::size_t bytes = message.size();
+  return {Undefined{keep(std::move(message), bytes)}};
 }
 
-Runtime::Depth::Depth(Runtime& runtime) : runtime_(runtime) {
-  if (runtime.depth_ >= runtime.limits_.max_depth) {
-    fail("expressions, macro calls and blocks are nested deeper than {}", runtime.limits_.max_depth);
+Restore<std::size_t> Runtime::descend() {
+  if (depth_ >= limits_.max_depth) {
+    fail("expressions, macro calls and blocks are nested deeper than {}", limits_.max_depth);
   }
-  ++runtime.depth_;
+  return Restore(depth_, depth_ + 1);
+}
+
+const List* Value::list_up_to(ListKind last) const {
+  const List* held = list();
+  return held != nullptr && held->kind <= last ? held : nullptr;
 }
 
 std::string type_name(const Value& value) {
@@ -175,10 +155,7 @@ bool equal(Runtime& runtime, const Value& a, const Value& b) {
   }
   if (const List* x = a.list()) return equal_lists(runtime, *x, *b.list());
   if (const Dict* x = a.dict()) return equal_dicts(runtime, *x, *b.dict());
-  if (const Callable* x = a.pointer<const Callable>()) return x == b.pointer<const Callable>();
-  if (const Namespace* x = a.pointer<Namespace>()) return x == b.pointer<Namespace>();
-  if (const Loop* x = a.pointer<Loop>()) return x == b.pointer<Loop>();
-  return true;  // None is None, and Jinja holds any undefined equal to any other
+  return a.data == b.data;
 }
 
 bool less(Runtime& runtime, const Value& a, const Value& b) {
@@ -189,12 +166,10 @@ bool less(Runtime& runtime, const Value& a, const Value& b) {
     runtime.charge(std::min(x->size(), y->size()));
     return x->bytes() < y->bytes();  // bytes of UTF-8 sort as code points do
   }
-  const List *x = a.list(), *y = b.list();
-  const bool ordered = x != nullptr && y != nullptr && x->kind == y->kind &&
-                       (x->kind == ListKind::kList || x->kind == ListKind::kTuple);
-  if (!ordered) {
-    if (a.is_undefined()) fail("{}", *a.get<Undefined>()->message);
-    if (b.is_undefined()) fail("{}", *b.get<Undefined>()->message);
+  const List *x = a.list_or_tuple(), *y = b.list_or_tuple();
+  if (x == nullptr || y == nullptr || x->kind != y->kind) {
+    require_defined(a);
+    require_defined(b);
     fail("'{}' and '{}' cannot be ordered", type_name(a), type_name(b));
   }
   for (std::size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
@@ -203,7 +178,7 @@ bool less(Runtime& runtime, const Value& a, const Value& b) {
   return x->items.size() < y->items.size();
 }
 
-bool contains(Runtime& runtime, const Value& container, const Value& x) {
+bool in(Runtime& runtime, const Value& x, const Value& container) {
   if (const Text* text = container.text()) {
     const Text* part = x.text();
     if (part == nullptr) fail("'in <string>' requires string as left operand, not {}", type_name(x));
@@ -212,13 +187,11 @@ bool contains(Runtime& runtime, const Value& container, const Value& x) {
   }
   if (const Dict* dict = container.dict()) {
     require_hashable(runtime, x);
-    return find_key(runtime, *dict, x) != nullptr;
+    return find_key(runtime, dict->items, x) != nullptr;
   }
+  if (container.is_undefined()) return false;
   List* list = container.list();
-  if (list == nullptr && !container.is_undefined()) {
-    fail("argument of type '{}' is not iterable", type_name(container));
-  }
-  if (list == nullptr) return false;
+  if (list == nullptr) fail("argument of type '{}' is not iterable", type_name(container));
   for (std::size_t i = list->consumed; i < list->items.size(); ++i) {
     if (list->kind == ListKind::kGenerator) list->consumed = i + 1;
     if (equal(runtime, list->items[i], x)) return true;
@@ -240,33 +213,31 @@ void require_hashable(Runtime& runtime, const Value& key) {
   if (!is_hashable(runtime, key)) fail("unhashable type: '{}'", type_name(key));
 }
 
-const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key) {
-  if (const Text* text = key.text()) return find_key(runtime, dict, text->bytes());
-  for (const auto& [candidate, value] : dict.items) {
+const Value* find_key(Runtime& runtime, const Items& items, const Value& key) {
+  if (const Text* text = key.text()) return find_key(runtime, items, text->bytes());
+  for (const auto& [candidate, value] : items) {
     if (equal(runtime, candidate, key)) return &value;
   }
   return nullptr;
 }
 
-const Value* find_key(Runtime& runtime, const Dict& dict, std::string_view key) {
-  runtime.charge(dict.items.size() * (8 + key.size() / 4));
-  for (const auto& [candidate, value] : dict.items) {
+const Value* find_key(Runtime& runtime, const Items& items, std::string_view key) {
+  runtime.charge(items.size() * (8 + key.size() / 4));
+  for (const auto& [candidate, value] : items) {
     const Text* text = candidate.text();
     if (text != nullptr && text->bytes() == key) return &value;
   }
   return nullptr;
 }
 
-void set_key(Runtime& runtime, std::vector<std::pair<Value, Value>>& items, const Value& key,
-             const Value& value) {
+void set_key(Runtime& runtime, Items& items, const Value& key, const Value& value) {
   require_hashable(runtime, key);
-  for (auto& [present, slot] : items) {
-    if (equal(runtime, present, key)) {
-      slot = value;
-      return;
-    }
+  const Value* known = find_key(runtime, items, key);
+  if (known == nullptr) {
+    items.emplace_back(key, value);
+  } else {
+    const_cast<Value&>(*known) = value;  // one of `items`, which are not const here
   }
-  items.emplace_back(key, value);
 }
 
 std::optional<std::int64_t> as_integer(const Value& value) {
@@ -279,6 +250,23 @@ std::optional<double> as_number(const Value& value) {
   if (const double* number = value.get<double>()) return *number;
   if (const auto integer = as_integer(value)) return static_cast<double>(*integer);
   return std::nullopt;
+}
+
+void require_defined(const Value& value) {
+  if (const auto* undefined = value.get<Undefined>()) fail("{}", *undefined->message);
+}
+
+std::int64_t require_integer(const Value& value) {
+  require_defined(value);
+  const std::optional<std::int64_t> integer = as_integer(value);
+  if (!integer) fail("'{}' object cannot be interpreted as an integer", type_name(value));
+  return *integer;
+}
+
+const Text& require_text(const Value& value) {
+  require_defined(value);
+  if (value.text() == nullptr) fail("expected str, got {}", type_name(value));
+  return *value.text();
 }
 
 }  // namespace quire::jinja
