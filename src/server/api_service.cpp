@@ -4,7 +4,9 @@
 #include <ctime>
 
 #include "base/log.h"
-#include "server/generations.h"
+#include "server/chat_response.h"
+#include "server/completion_response.h"
+#include "server/generation.h"
 #include "server/hex_digit.h"
 #include "server/text_requests.h"
 
@@ -156,27 +158,37 @@ ResponseHead ApiService::response_head(const char* prefix, const std::string& id
   return {.id = prefix + id, .created = unix_time(), .model = model, .system_fingerprint = fingerprint_};
 }
 
+void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
+                          std::vector<EngineRequest> prompts) {
+  std::make_shared<Generation>(shared_from_this(), exchange, std::move(response))->submit(std::move(prompts));
+}
+
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
-      ->submit(std::move(prompts));
+  generate(exchange, std::make_unique<CompletionResponse>(std::move(head), std::move(request), model_),
+           std::move(prompts));
 }
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& source = chat_template();
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
-  EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
-  request.context.clear();  // its answer may take long
-  if (request.parse_tools && marks_are_special_tokens(output_format_))
-    prompt.params.skip_special_tokens = false;
-  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   std::vector<EngineRequest> prompts;
-  prompts.push_back(std::move(prompt));
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request), join_pieces(pieces))
-      ->submit(std::move(prompts));
+  prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
+  request.context.clear();  // its answer may take long
+  OutputFormat format = output_format_;
+  if (!request.parse_tools) format.tool_calls.reset();
+  if (marks_are_special_tokens(format)) prompts[0].params.skip_special_tokens = false;
+  const ToolParserOptions options{.parallel_tool_calls = !request.one_tool_call, .new_id = {}};
+  // The end of the prompt says whether the output begins within reasoning.
+  const auto make_parser = [&, prompt = join_pieces(pieces)] {
+    return make_output_parser(format, prompt, options);
+  };
+  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
+  generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
+           std::move(prompts));
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
@@ -187,8 +199,8 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
     inputs[i].pooling = options_.pooling;
   }
   ResponseHead head = response_head("embd-", exchange->id(), request.model);
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
-      ->submit(std::move(inputs));
+  generate(exchange, std::make_unique<EmbeddingsResponse>(std::move(head), std::move(request)),
+           std::move(inputs));
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {

@@ -121,23 +121,17 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   return request;
 }
 
-OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,
-                            const std::vector<std::vector<float>>& embeddings) {
+OrderedJson EmbeddingsResponse::body(std::span<const RequestOutput> outputs, const std::optional<Timings>&) {
   OrderedJson data = OrderedJson::array();
-  for (std::size_t i = 0; i < embeddings.size(); ++i) {
-    OrderedJson entry;
-    entry["index"] = i;
-    entry["object"] = "embedding";
-    entry["embedding"] = request.base64 ? OrderedJson(to_base64(embeddings[i])) : OrderedJson(embeddings[i]);
+  for (const RequestOutput& output : outputs) {
+    OrderedJson entry = {{"index", data.size()}, {"object", "embedding"}};
+    entry["embedding"] =
+        request_.base64 ? OrderedJson(to_base64(output.embedding)) : OrderedJson(output.embedding);
     data.push_back(std::move(entry));
   }
-  OrderedJson body;
-  body["id"] = id;
-  body["object"] = "list";
-  body["created"] = created;
-  body["model"] = request.model;
+  OrderedJson body = begin_response(head_, "list");
   body["data"] = std::move(data);
-  body["usage"] = {{"prompt_tokens", request.num_tokens}, {"total_tokens", request.num_tokens}};
+  body["usage"] = {{"prompt_tokens", request_.num_tokens}, {"total_tokens", request_.num_tokens}};
   return body;
 }
 
