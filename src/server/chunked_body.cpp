@@ -1,8 +1,7 @@
 #include "server/chunked_body.h"
 
 #include <algorithm>
-
-#include "server/hex_digit.h"
+#include <charconv>
 
 namespace quire::server {
 
@@ -13,76 +12,70 @@ namespace {
 }  // namespace
 
 std::size_t ChunkedBody::feed(std::string_view bytes, std::string& body) {
-  std::size_t at = 0;
-  while (at < bytes.size() && state_ != State::kDone) {
-    if (state_ != State::kData) {
-      step(bytes[at++]);
-      continue;
-    }
-    const std::size_t n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, bytes.size() - at));
-    body.append(bytes.substr(at, n));
-    at += n;
-    left_ -= n;
-    if (left_ == 0) state_ = State::kDataCr;
+  std::size_t taken = 0;
+  while (taken < bytes.size() && !done()) {
+    const std::string_view rest = bytes.substr(taken);
+    const std::size_t n = next_ == Next::kData ? take_data(rest, body) : take_line(rest);
+    if (n == 0) break;
+    taken += n;
   }
-  return at;
+  return taken;
 }
 
-void ChunkedBody::step(char c) {
-  const auto expect = [&](char expected, State next) {
-    if (c != expected) fail_coding();
-    state_ = next;
-  };
-  switch (state_) {
-    case State::kSize:
-      if (hex_digit(c) >= 0) return size_digit(c);
-      if (digits_ == 0) fail_coding();
-      state_ = State::kAfterSize;
-      [[fallthrough]];
-    case State::kAfterSize:
-      if (c == '\r') return expect('\r', State::kSizeEnd);
-      if (c == ';') state_ = State::kExtension;
-      if (c != ';' && c != ' ' && c != '\t') fail_coding();
-      return count_extra(c);
-    case State::kExtension:
-      if (c == '\r') return expect('\r', State::kSizeEnd);
-      return count_extra(c);
-    case State::kSizeEnd:
-      expect('\n', left_ == 0 ? State::kTrailerStart : State::kData);
-      digits_ = 0;
-      bytes_ += left_;
-      return;
-    case State::kDataCr:
-      return expect('\r', State::kDataLf);
-    case State::kDataLf:
-      return expect('\n', State::kSize);
-    case State::kTrailerStart:
-      if (c == '\r') return expect('\r', State::kLastLf);
-      state_ = State::kTrailer;
-      [[fallthrough]];
-    case State::kTrailer:
-      if (c == '\r') return expect('\r', State::kTrailerEnd);
-      return count_extra(c);
-    case State::kTrailerEnd:
-      return expect('\n', State::kTrailerStart);
-    case State::kLastLf:
-      return expect('\n', State::kDone);
-    case State::kData:
-    case State::kDone:
-      return;
+std::size_t ChunkedBody::take_data(std::string_view bytes, std::string& body) {
+  const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, bytes.size()));
+  body.append(bytes.substr(0, n));
+  left_ -= n;
+  if (left_ == 0) next_ = Next::kDataEnd;
+  return n;
+}
+
+// What has come of a line is checked before its end has come, too.
+std::size_t ChunkedBody::take_line(std::string_view bytes) {
+  const std::size_t end = bytes.find('\n');
+  const bool ended = end != std::string_view::npos;
+  std::string_view line = bytes.substr(0, end);
+  if (line.ends_with('\r'))
+    line.remove_suffix(1);
+  else if (ended)
+    fail_coding();
+  if (next_ == Next::kSize) {
+    take_size(line, ended);
+  } else if (next_ == Next::kTrailer) {
+    take_extra(line, ended);
+    if (ended && line.empty()) next_ = Next::kDone;
+  } else {
+    if (!line.empty()) fail_coding();
+    if (ended) next_ = Next::kSize;
   }
+  return ended ? end + 1 : 0;
 }
 
-void ChunkedBody::size_digit(char c) {
-  if (++digits_ > 16) fail_coding();
-  left_ = left_ * 16 + static_cast<std::uint64_t>(hex_digit(c));
-  // Of 16 digits none is lost, and the sum cannot wrap: bytes_ stays within max_bytes_.
-  if (left_ > max_bytes_ - bytes_) throw HttpError(413, "the request body is too large");
+void ChunkedBody::take_size(std::string_view line, bool ended) {
+  constexpr std::size_t kMaxDigits = 16;
+  const std::size_t digits = std::min(line.find_first_not_of("0123456789abcdefABCDEF"), line.size());
+  std::uint64_t size = 0;
+  std::from_chars(line.data(), line.data() + std::min(digits, kMaxDigits), size, 16);
+  // The sum cannot wrap: bytes_ stays within max_bytes_.
+  if (size > max_bytes_ - bytes_) throw HttpError(413, "the request body is too large");
+  const std::string_view extension = line.substr(digits);
+  const std::size_t begin = extension.find_first_not_of(" \t");
+  const bool none = digits == 0 && (ended || !line.empty());
+  if (none || digits > kMaxDigits || (begin != std::string_view::npos && extension[begin] != ';'))
+    fail_coding();
+  take_extra(extension, ended);
+  if (!ended) return;
+  left_ = size;
+  bytes_ += size;
+  next_ = size == 0 ? Next::kTrailer : Next::kData;
 }
 
-void ChunkedBody::count_extra(char c) {
-  const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-  if ((control && c != '\t') || ++extra_bytes_ > max_extra_bytes_) fail_coding();
+void ChunkedBody::take_extra(std::string_view extra, bool ended) {
+  const bool control = std::any_of(extra.begin(), extra.end(), [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+  });
+  if (control || extra.size() > max_extra_bytes_ - extra_bytes_) fail_coding();
+  if (ended) extra_bytes_ += extra.size();
 }
 
 }  // namespace quire::server

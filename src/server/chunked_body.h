@@ -24,34 +24,22 @@ class ChunkedBody {
   ChunkedBody(std::size_t max_bytes, std::size_t max_extra_bytes)
       : max_bytes_(max_bytes), max_extra_bytes_(max_extra_bytes) {}
 
-  // Appends what the bytes hold of the body. Returns how many were taken: all, unless the body ended.
+  // Appends what the bytes hold of the body. Returns how many were taken: all but a line that has not ended,
+  // which must come again, and what stands behind the body.
   std::size_t feed(std::string_view bytes, std::string& body);
-  bool done() const { return state_ == State::kDone; }
+  bool done() const { return next_ == Next::kDone; }
 
  private:
-  enum class State {
-    kSize,       // hexadecimal digits
-    kAfterSize,  // blanks
-    kExtension,
-    kSizeEnd,  // LF of the size's line
-    kData,
-    kDataCr,
-    kDataLf,
-    kTrailerStart,  // of a trailer's line, or of the last one, which is empty
-    kTrailer,
-    kTrailerEnd,  // its LF
-    kLastLf,
-    kDone
-  };
+  enum class Next { kSize, kData, kDataEnd, kTrailer, kDone };
 
-  void step(char c);
-  void size_digit(char c);
-  void count_extra(char c);
+  std::size_t take_data(std::string_view bytes, std::string& body);
+  std::size_t take_line(std::string_view bytes);
+  void take_size(std::string_view line, bool ended);
+  void take_extra(std::string_view extra, bool ended);
 
   const std::size_t max_bytes_;
   const std::size_t max_extra_bytes_;
-  State state_ = State::kSize;
-  int digits_ = 0;           // of this chunk's size
+  Next next_ = Next::kSize;
   std::uint64_t left_ = 0;   // of this chunk
   std::uint64_t bytes_ = 0;  // of all chunks so far
   std::size_t extra_bytes_ = 0;
