@@ -1,14 +1,16 @@
 #include "server/http_answer.h"
 
+#include <boost/beast/http/status.hpp>
 #include <ctime>
 
 #include "base/error.h"
 #include "server/http_connection.h"
-#include "server/request_parser.h"
 
 namespace quire::server {
 
 namespace {
+
+namespace http = boost::beast::http;
 
 // As RFC 9110, 5.6.7 wants it.
 const std::string& http_date() {
@@ -38,7 +40,8 @@ bool has_body(int status) { return status >= 200 && status != 204 && status != 3
 
 std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
                         AnswerForm form) {
-  std::string head = format_text("{}{} {}\r\n", kFirstBytes, status, status_reason(status));
+  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  std::string head = format_text("{}{} {}\r\n", kFirstBytes, status, reason);
   for (const auto& [name, value] : headers) {
     head += name;
     head += ": ";
@@ -54,21 +57,24 @@ std::string answer_head(int status, const HttpHeaders& headers, std::optional<st
   return head += "\r\n";
 }
 
-Answer::Answer(std::shared_ptr<HttpConnection> connection, AnswerForm form)
+HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
     : connection_(std::move(connection)), form_(form) {}
 
-Answer::~Answer() { abandon(); }
+bool HttpResponder::expect_locked(State state) const {
+  if (state_ == State::kGone) return false;
+  QUIRE_CHECK(state_ == state, "an answer to one request that is not open, or is begun twice");
+  return true;
+}
 
-void Answer::send(int status, HttpHeaders headers, std::string body) {
+void HttpResponder::send(int status, HttpHeaders headers, std::string body) {
   std::function<void()> dropped;  // after the unlocking: it may own this answer
   const std::lock_guard lock(mutex_);
   dropped.swap(on_disconnect_);
   send_locked(status, headers, std::move(body));
 }
 
-void Answer::send_locked(int status, const HttpHeaders& headers, std::string body) {
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+void HttpResponder::send_locked(int status, const HttpHeaders& headers, std::string body) {
+  if (!expect_locked(State::kWaiting)) return;
   form_.keep_alive = form_.keep_alive && connection_->may_stay_open();
   const std::string head = head_locked(status, headers, body.size());
   if (!form_.body || !has_body(status)) body.clear();
@@ -76,20 +82,18 @@ void Answer::send_locked(int status, const HttpHeaders& headers, std::string bod
   connection_->output(head, std::move(body), {}, form_.keep_alive ? Then::kNextRequest : Then::kClose);
 }
 
-void Answer::begin(int status, HttpHeaders headers) {
+void HttpResponder::begin(int status, HttpHeaders headers) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+  if (!expect_locked(State::kWaiting)) return;
   form_.body = form_.body && has_body(status);
   form_.keep_alive = form_.keep_alive && form_.chunked && connection_->may_stay_open();
   state_ = State::kStreaming;
   connection_->output(head_locked(status, headers, std::nullopt), {}, {}, Then::kMore);
 }
 
-void Answer::write(std::string bytes) {
+void HttpResponder::write(std::string bytes) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kStreaming, "a write to an answer that is not open");
+  if (!expect_locked(State::kStreaming)) return;
   if (!form_.body || bytes.empty()) return;  // an empty chunk would end the body
   if (form_.chunked) {
     const std::string size_line = format_text("{:x}\r\n", bytes.size());
@@ -99,18 +103,17 @@ void Answer::write(std::string bytes) {
   }
 }
 
-void Answer::end() {
+void HttpResponder::end() {
   std::function<void()> dropped;  // as in send()
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kStreaming, "the end of an answer that is not open");
+  if (!expect_locked(State::kStreaming)) return;
   state_ = State::kEnded;
   dropped.swap(on_disconnect_);
   connection_->output(form_.body && form_.chunked ? "0\r\n\r\n" : "", {}, {},
                       form_.keep_alive ? Then::kNextRequest : Then::kClose);
 }
 
-void Answer::on_disconnect(std::function<void()> gone) {
+void HttpResponder::on_disconnect(std::function<void()> gone) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) return;
@@ -122,7 +125,7 @@ void Answer::on_disconnect(std::function<void()> gone) {
   gone();
 }
 
-void Answer::disconnected() {
+void HttpResponder::disconnected() {
   std::function<void()> gone;
   {
     const std::lock_guard lock(mutex_);
@@ -134,7 +137,7 @@ void Answer::disconnected() {
 }
 
 // A chunk's size may begin with a zero (RFC 9112, 7.1).
-void Answer::send_first_bytes() {
+void HttpResponder::send_first_bytes() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kWaiting) {
     first_bytes_sent_ = true;
@@ -145,14 +148,14 @@ void Answer::send_first_bytes() {
 }
 
 // What of it is still to be sent.
-std::string Answer::head_locked(int status, const HttpHeaders& headers,
-                                std::optional<std::size_t> length) const {
+std::string HttpResponder::head_locked(int status, const HttpHeaders& headers,
+                                       std::optional<std::size_t> length) const {
   std::string head = answer_head(status, headers, length, form_);
   if (first_bytes_sent_) head.erase(0, kFirstBytes.size());
   return head;
 }
 
-void Answer::abandon() {
+void HttpResponder::abandon() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kStreaming) connection_->abort();
   if (state_ != State::kWaiting) return;
