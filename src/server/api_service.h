@@ -58,7 +58,6 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void abort(RequestId id);
 
  private:
-  void choose_formats();
   const CheckpointChatTemplate& chat_template() const;
   void generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                 std::vector<EngineRequest> prompts);

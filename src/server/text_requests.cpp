@@ -27,16 +27,14 @@ std::string to_base64(const std::vector<float>& values) {
 }
 
 OrderedJson model_json(const std::string& id, const ServedModel& model, std::int64_t created) {
-  OrderedJson json;
-  json["id"] = id;
-  json["object"] = "model";
-  json["created"] = created;
-  json["owned_by"] = "quire";
-  json["root"] = id;
-  json["parent"] = nullptr;
-  json["max_model_len"] = model.max_model_len;
-  json["permission"] = OrderedJson::array();
-  return json;
+  return {{"id", id},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "quire"},
+          {"root", id},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len},
+          {"permission", OrderedJson::array()}};
 }
 
 }  // namespace
@@ -62,16 +60,15 @@ TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedMode
 
 OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<TokenId>& tokens,
                           const ServedModel& model) {
-  OrderedJson body;
-  body["count"] = tokens.size();
-  body["max_model_len"] = model.max_model_len;
-  body["tokens"] = tokens;
-  body["token_strs"] = nullptr;
-  if (!request.return_token_strs) return body;
-  OrderedJson texts = OrderedJson::array();
-  for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
-  body["token_strs"] = std::move(texts);
-  return body;
+  OrderedJson texts;
+  if (request.return_token_strs) {
+    texts = OrderedJson::array();
+    for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
+  }
+  return {{"count", tokens.size()},
+          {"max_model_len", model.max_model_len},
+          {"tokens", tokens},
+          {"token_strs", std::move(texts)}};
 }
 
 std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model) {
