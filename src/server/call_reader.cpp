@@ -71,35 +71,4 @@ bool CallReader::take_argument_byte(char c) {
   return true;
 }
 
-bool CallReader::Parts::on_object_begin(ErrorCode&) {
-  ++reader.depth_;
-  return true;
-}
-
-bool CallReader::Parts::on_object_end(std::size_t, ErrorCode&) {
-  --reader.depth_;
-  return true;
-}
-
-bool CallReader::Parts::on_key_part(Text part, std::size_t, ErrorCode&) {
-  if (reader.depth_ == 1) reader.key_ += part;
-  return true;
-}
-
-bool CallReader::Parts::on_key(Text part, std::size_t, ErrorCode&) {
-  if (reader.depth_ == 1) reader.key_ += part;
-  reader.at_value_ = reader.depth_ == 1;
-  return true;
-}
-
-bool CallReader::Parts::on_string_part(Text part, std::size_t, ErrorCode& error) {
-  if (!reader.take_text(part)) error = boost::json::error::syntax;
-  return !error;
-}
-
-bool CallReader::Parts::on_string(Text part, std::size_t, ErrorCode& error) {
-  if (!reader.take_text(part) || !reader.end_text()) error = boost::json::error::syntax;
-  return !error;
-}
-
 }  // namespace quire::server

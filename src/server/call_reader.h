@@ -35,12 +35,30 @@ class CallReader {
   // Tells the reader of the keys and strings of the object.
   struct Parts : JsonHandler {
     explicit Parts(CallReader& to) : reader(to) {}
-    bool on_object_begin(ErrorCode&);
-    bool on_object_end(std::size_t, ErrorCode&);
-    bool on_key_part(Text part, std::size_t, ErrorCode&);
-    bool on_key(Text part, std::size_t, ErrorCode&);
-    bool on_string_part(Text part, std::size_t, ErrorCode& error);
-    bool on_string(Text part, std::size_t, ErrorCode& error);
+    bool on_object_begin(ErrorCode&) {
+      ++reader.depth_;
+      return true;
+    }
+    bool on_object_end(std::size_t, ErrorCode&) {
+      --reader.depth_;
+      return true;
+    }
+    bool on_key_part(Text part, std::size_t, ErrorCode&) {
+      if (reader.depth_ == 1) reader.key_ += part;
+      return true;
+    }
+    bool on_key(Text part, std::size_t size, ErrorCode& error) {
+      reader.at_value_ = reader.depth_ == 1;
+      return on_key_part(part, size, error);
+    }
+    bool on_string_part(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part)) error = boost::json::error::syntax;
+      return !error;
+    }
+    bool on_string(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part) || !reader.end_text()) error = boost::json::error::syntax;
+      return !error;
+    }
 
     CallReader& reader;
   };

@@ -38,25 +38,6 @@ bool has_body(int status) { return status >= 200 && status != 204 && status != 3
 
 }  // namespace
 
-std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
-                        AnswerForm form) {
-  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
-  std::string head = format_text("{}{} {}\r\n", kFirstBytes, status, reason);
-  for (const auto& [name, value] : headers) {
-    head += name;
-    head += ": ";
-    append_value(head, value);
-    head += "\r\n";
-  }
-  head += "Date: " + http_date() + "\r\n";
-  if (has_body(status)) {
-    if (length) head += format_text("Content-Length: {}\r\n", *length);
-    if (!length && form.chunked) head += "Transfer-Encoding: chunked\r\n";
-  }
-  if (!form.keep_alive) head += "Connection: close\r\n";
-  return head += "\r\n";
-}
-
 HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
     : connection_(std::move(connection)), form_(form) {}
 
@@ -147,20 +128,40 @@ void HttpResponder::send_first_bytes() {
   }
 }
 
-// What of it is still to be sent.
 std::string HttpResponder::head_locked(int status, const HttpHeaders& headers,
                                        std::optional<std::size_t> length) const {
-  std::string head = answer_head(status, headers, length, form_);
-  if (first_bytes_sent_) head.erase(0, kFirstBytes.size());
-  return head;
+  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  std::string head = format_text("{}{} {}\r\n", first_bytes_sent_ ? "" : kFirstBytes, status, reason);
+  for (const auto& [name, value] : headers) {
+    head += name;
+    head += ": ";
+    append_value(head, value);
+    head += "\r\n";
+  }
+  head += "Date: " + http_date() + "\r\n";
+  if (has_body(status)) {
+    if (length) head += format_text("Content-Length: {}\r\n", *length);
+    if (!length && form_.chunked) head += "Transfer-Encoding: chunked\r\n";
+  }
+  if (!form_.keep_alive) head += "Connection: close\r\n";
+  return head += "\r\n";
+}
+
+void HttpResponder::send_error(int status, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  send_error_locked(status, message);
+}
+
+void HttpResponder::send_error_locked(int status, const std::string& message) {
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  send_locked(status, headers, connection_->error_body(status, message));
 }
 
 void HttpResponder::abandon() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kStreaming) connection_->abort();
-  if (state_ != State::kWaiting) return;
-  send_locked(500, {{"Content-Type", "application/json"}},
-              connection_->error_body(500, "internal server error"));
+  if (state_ == State::kWaiting) send_error_locked(500, "internal server error");
 }
 
 }  // namespace quire::server

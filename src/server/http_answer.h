@@ -22,11 +22,6 @@ struct AnswerForm {
   bool keep_alive = true;
 };
 
-// The lines from the status to the empty one. length: of the body; unset: it is chunked, or as long as the
-// connection lasts.
-std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
-                        AnswerForm form);
-
 // The answer to the request that a connection has under way: send, or begin, any number of writes, and end.
 // Safe from any thread; no call waits for the client. Once the client is gone every call does nothing. One
 // that is dropped unfinished becomes a 500, or, begun already, cuts the client.
@@ -51,6 +46,7 @@ class HttpResponder {
   void on_disconnect(std::function<void()> gone);
 
   // For the connection.
+  void send_error(int status, const std::string& message);
   void disconnected();  // the client has gone
   // What the answer will go on with whatever it is. A client that is gone answers with a reset. Once.
   void send_first_bytes();
@@ -62,6 +58,9 @@ class HttpResponder {
 
   bool expect_locked(State state) const;  // false: the client is gone
   void send_locked(int status, const HttpHeaders& headers, std::string body);
+  void send_error_locked(int status, const std::string& message);
+  // What is still to be sent of the lines from the status to the empty one. length: of the body; unset: it is
+  // chunked, or as long as the connection lasts.
   std::string head_locked(int status, const HttpHeaders& headers, std::optional<std::size_t> length) const;
 
   const std::shared_ptr<HttpConnection> connection_;

@@ -218,11 +218,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   if (service_->config.on_refused) service_->config.on_refused(status);
   parser_.take();  // what has come of the request is of no use while the connection closes
   release_body();
-  std::string body = error_body(status, message);
-  HttpHeaders headers = {{"Content-Type", "application/json"}};
-  if (status == 503) headers.emplace_back("Retry-After", "1");
-  const std::string head = answer_head(status, headers, body.size(), {.keep_alive = false});
-  output(head, std::move(body), {}, Then::kClose);
+  HttpResponder(shared_from_this(), {.keep_alive = false}).send_error(status, message);
 }
 
 // Writing.

@@ -50,8 +50,10 @@ std::vector<double> bounds_up_to(int most) {
   }
 }
 
-void PrometheusText::family(std::string_view name, std::string_view type, std::string_view help) {
+void PrometheusText::metric(std::string_view name, std::string_view type, std::string_view help,
+                            const std::vector<Sample>& samples) {
   text_ += format_text("# HELP {} {}\n# TYPE {} {}\n", name, escaped(help, false), name, type);
+  for (const Sample& one : samples) sample(name, one);
 }
 
 void PrometheusText::sample(std::string_view name, const Sample& sample) {
@@ -65,20 +67,9 @@ void PrometheusText::sample(std::string_view name, const Sample& sample) {
   text_ += format_text("{}{} {}\n", name, list, with_point(format_text("{}", sample.value)));
 }
 
-void PrometheusText::gauge(std::string_view name, std::string_view help, const std::vector<Sample>& samples) {
-  family(name, "gauge", help);
-  for (const Sample& one : samples) sample(name, one);
-}
-
-void PrometheusText::counter(std::string_view name, std::string_view help,
-                             const std::vector<Sample>& samples) {
-  family(name, "counter", help);
-  for (const Sample& one : samples) sample(name, one);
-}
-
 void PrometheusText::histogram(std::string_view name, std::string_view help,
                                const std::vector<Counted>& histograms) {
-  family(name, "histogram", help);
+  metric(name, "histogram", help, {});
   for (const auto& [histogram, labels] : histograms) {
     const std::vector<std::uint64_t> counts = histogram.counts();
     std::uint64_t count = 0;

@@ -52,15 +52,19 @@ class PrometheusText {
     const Histogram& histogram;
     Labels labels = {};
   };
-  void gauge(std::string_view name, std::string_view help, const std::vector<Sample>& samples);
-  void counter(std::string_view name, std::string_view help, const std::vector<Sample>& samples);
+  void gauge(std::string_view name, std::string_view help, const std::vector<Sample>& samples) {
+    metric(name, "gauge", help, samples);
+  }
+  void counter(std::string_view name, std::string_view help, const std::vector<Sample>& samples) {
+    metric(name, "counter", help, samples);
+  }
   void histogram(std::string_view name, std::string_view help, const std::vector<Counted>& histograms);
 
   std::string take() { return std::move(text_); }
 
  private:
-  // The samples that follow are of this metric.
-  void family(std::string_view name, std::string_view type, std::string_view help);
+  void metric(std::string_view name, std::string_view type, std::string_view help,
+              const std::vector<Sample>& samples);
   void sample(std::string_view name, const Sample& sample);
 
   Labels labels_;

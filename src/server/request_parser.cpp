@@ -39,7 +39,8 @@ std::size_t RequestParser::feed(std::string_view bytes) {
   started_ = started_ || !bytes.empty();
   std::size_t taken = 0;
   if (stage_ == Stage::kHead) taken = feed_head(bytes);
-  if (stage_ == Stage::kBody) taken += feed_body(bytes.substr(taken));
+  if (stage_ == Stage::kBody) taken += body_->feed(bytes.substr(taken), request_.body);
+  if (stage_ == Stage::kBody && body_->done()) stage_ = Stage::kComplete;
   return taken;
 }
 
@@ -98,26 +99,10 @@ void RequestParser::finish_head() {
   if (head.count(http::field::transfer_encoding) > 0 && !http11())
     throw HttpError(400, "malformed request: HTTP/1.0 has no Transfer-Encoding");
   expect_continue_ = http11() && head.count(http::field::expect) > 0;
-  body_left_ = head_->content_length().value_or(0);
-  if (body_left_ > limits_.max_body_bytes) throw HttpError(413, "the request body is too large");
-  if (head_->chunked()) chunked_.emplace(limits_.max_body_bytes, limits_.max_header_bytes);
-  stage_ = chunked_ || body_left_ > 0 ? Stage::kBody : Stage::kComplete;
-}
-
-std::size_t RequestParser::feed_body(std::string_view bytes) {
-  std::size_t taken;
-  bool done;
-  if (chunked_) {
-    taken = chunked_->feed(bytes, request_.body);
-    done = chunked_->done();
-  } else {
-    taken = static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, bytes.size()));
-    request_.body.append(bytes.substr(0, taken));
-    body_left_ -= taken;
-    done = body_left_ == 0;
-  }
-  if (done) stage_ = Stage::kComplete;
-  return taken;
+  std::optional<std::uint64_t> length;
+  if (!head_->chunked()) length = head_->content_length().value_or(0);
+  body_.emplace(length, limits_.max_body_bytes, limits_.max_header_bytes);
+  stage_ = Stage::kBody;
 }
 
 bool RequestParser::take_expect_continue() { return std::exchange(expect_continue_, false); }
@@ -133,7 +118,6 @@ HttpRequest RequestParser::take() {
   head_.emplace();
   head_->header_limit(std::numeric_limits<std::uint32_t>::max());  // counted here, over all pieces
   head_->body_limit(boost::none);
-  chunked_.reset();
   return std::exchange(request_, {});
 }
 

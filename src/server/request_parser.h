@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "server/chunked_body.h"
+#include "server/body_reader.h"
 #include "server/http_server.h"
 
 namespace quire::server {
@@ -37,7 +37,6 @@ class RequestParser {
   enum class Stage { kHead, kBody, kComplete };
 
   std::size_t feed_head(std::string_view bytes);
-  std::size_t feed_body(std::string_view bytes);
   void check_head_size(std::string_view unparsed) const;
   void finish_head();
   bool has_request_line() const;
@@ -48,8 +47,7 @@ class RequestParser {
   bool expect_continue_ = false;
   std::size_t head_bytes_ = 0;  // done with
   std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> head_;
-  std::uint64_t body_left_ = 0;         // of a body with a Content-Length
-  std::optional<ChunkedBody> chunked_;  // of one without
+  std::optional<BodyReader> body_;
   HttpRequest request_;
 };
 

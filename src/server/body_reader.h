@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,13 +17,13 @@ struct HttpError : Error {
   int status;
 };
 
-// Takes the chunked coding (RFC 9112, 7.1) off a body as it arrives, in constant memory. Chunk extensions and
-// trailers are skipped. HttpError: 413 beyond max_bytes; 400 where the coding is broken, or its extensions
-// and trailers exceed max_extra_bytes.
-class ChunkedBody {
+// Reads a body as it arrives: of a known length, or in the chunked coding (RFC 9112, 7.1), which is taken off
+// in constant memory. Chunk extensions and trailers are skipped. HttpError: 413 beyond max_bytes; 400 where
+// the coding is broken, or its extensions and trailers exceed max_extra_bytes.
+class BodyReader {
  public:
-  ChunkedBody(std::size_t max_bytes, std::size_t max_extra_bytes)
-      : max_bytes_(max_bytes), max_extra_bytes_(max_extra_bytes) {}
+  // length: unset where the body is chunked.
+  BodyReader(std::optional<std::uint64_t> length, std::size_t max_bytes, std::size_t max_extra_bytes);
 
   // Appends what the bytes hold of the body. Returns how many were taken: all but a line that has not ended,
   // which must come again, and what stands behind the body.
@@ -32,15 +33,19 @@ class ChunkedBody {
  private:
   enum class Next { kSize, kData, kDataEnd, kTrailer, kDone };
 
+  void check_size(std::uint64_t size) const;
+  void begin_data(std::uint64_t size);
+
   std::size_t take_data(std::string_view bytes, std::string& body);
   std::size_t take_line(std::string_view bytes);
   void take_size(std::string_view line, bool ended);
   void take_extra(std::string_view extra, bool ended);
 
+  const bool chunked_;
   const std::size_t max_bytes_;
   const std::size_t max_extra_bytes_;
   Next next_ = Next::kSize;
-  std::uint64_t left_ = 0;   // of this chunk
+  std::uint64_t left_ = 0;   // of this chunk, or of the body
   std::uint64_t bytes_ = 0;  // of all chunks so far
   std::size_t extra_bytes_ = 0;
 };
