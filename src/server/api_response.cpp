@@ -6,10 +6,6 @@
 namespace quire::server {
 namespace {
 
-std::string_view finish_reason_of(FinishReason reason) {
-  return reason == FinishReason::kTimeout ? to_string(FinishReason::kAbort) : to_string(reason);
-}
-
 double per_second(std::int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
@@ -104,8 +100,9 @@ std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& reque
 }
 
 void add_ending(OrderedJson& choice, const CompletionOutput& output) {
-  choice["finish_reason"] =
-      output.finished() ? OrderedJson(finish_reason_of(output.finish_reason)) : OrderedJson();
+  const bool timeout = output.finish_reason == FinishReason::kTimeout;
+  const std::string_view reason = to_string(timeout ? FinishReason::kAbort : output.finish_reason);
+  choice["finish_reason"] = output.finished() ? OrderedJson(reason) : OrderedJson();
   choice["stop_reason"] = nullptr;
   if (const auto* id = std::get_if<std::int32_t>(&output.stop_reason)) choice["stop_reason"] = *id;
   if (const auto* text = std::get_if<std::string>(&output.stop_reason)) choice["stop_reason"] = *text;

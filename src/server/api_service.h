@@ -52,6 +52,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   // What the engine has not finished ends with "abort". No endpoint may be called any more.
   void close();
 
+  const ServedModel& model() const { return model_; }
   // For the generations.
   Metrics& metrics() { return *metrics_; }
   std::vector<RequestId> submit(std::span<EngineRequest> requests);

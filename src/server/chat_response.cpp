@@ -79,7 +79,7 @@ ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
 
 OutputDelta ChatResponse::parse(const RequestUpdate& update, Choice& choice) {
   OutputDelta delta = choice.parser->parse(update.new_text);
-  if (update.output.finished()) append(delta, choice.parser->finish());
+  if (update.output.finished()) delta.append(choice.parser->finish());
   if (!delta.reasoning.empty())
     choice.reasoning_tokens += static_cast<std::int64_t>(update.output.token_ids.size() - choice.tokens);
   choice.has_calls = choice.has_calls || !delta.tool_calls.empty();
@@ -94,7 +94,7 @@ std::int64_t ChatResponse::reasoning_tokens() const {
 
 void ChatResponse::take(const RequestUpdate& update) {
   Choice& taken = choice_of(update);
-  append(taken.message, parse(update, taken));
+  taken.message.append(parse(update, taken));
   taken.tokens = update.output.token_ids.size();
 }
 

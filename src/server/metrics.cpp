@@ -8,15 +8,12 @@ namespace {
 
 double seconds(TimePoint::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// As Python spells it, whose readers know it so.
-std::string python_bool(bool value) { return value ? "True" : "False"; }
-
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
   const double concurrency =
       runtime.num_blocks / static_cast<double>(runtime.max_blocks_held(runtime.max_model_len));
   return {{"block_size", format_text("{}", runtime.block_size())},
           {"cache_dtype", std::string(to_string(runtime.dtype))},
-          {"enable_prefix_caching", python_bool(config.enable_prefix_caching)},
+          {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},  // as Python has it
           {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
           {"kv_cache_max_concurrency", format_text("{}", concurrency)},
           {"kv_cache_size_tokens", format_text("{}", runtime.cached_tokens())},
