@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kBlank = " \t";
 
-std::string_view trim(std::string_view text) {
+std::string_view without_blanks(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   return text.substr(0, text.find_last_not_of(kBlank) + 1);
 }
@@ -21,10 +21,10 @@ std::string_view trim(std::string_view text) {
 // The key of "Bearer KEY"; empty: there is none.
 std::string_view bearer_key(std::string_view authorization) {
   constexpr std::string_view kScheme = "Bearer";
-  authorization = trim(authorization);
+  authorization = without_blanks(authorization);
   const std::string_view scheme = authorization.substr(0, authorization.find_first_of(kBlank));
   if (!boost::beast::iequals(scheme, kScheme)) return {};
-  return trim(authorization.substr(kScheme.size()));
+  return without_blanks(authorization.substr(kScheme.size()));
 }
 
 }  // namespace

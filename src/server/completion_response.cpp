@@ -3,7 +3,7 @@
 namespace quire::server {
 namespace {
 
-constexpr const char* kObject = "text_completion";
+constexpr const char* kCompletionObject = "text_completion";
 
 // The prompt as echo shows it.
 std::string prompt_text(const CompletionRequest& request, std::size_t prompt, const RequestOutput& output,
@@ -37,7 +37,7 @@ CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest requ
 
 OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
                                      const std::optional<Timings>& timings) {
-  OrderedJson body = begin_response(head_, kObject);
+  OrderedJson body = begin_response(head_, kCompletionObject);
   OrderedJson choices = OrderedJson::array();
   Usage usage;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -86,7 +86,7 @@ std::vector<OrderedJson> CompletionResponse::chunks(std::size_t prompt, const Re
   state.usage.add(update.request);
   const std::size_t sent = state.choices[static_cast<std::size_t>(output.index)].tokens;
   if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return {};
-  std::vector<OrderedJson> chunks = {begin_response(head_, kObject)};
+  std::vector<OrderedJson> chunks = {begin_response(head_, kCompletionObject)};
   OrderedJson& choices = chunks[0]["choices"] = OrderedJson::array();
   choices.push_back(choice(prompt, update.request, output, update.new_text));
   if (output.finished()) add_fingerprint(chunks[0], head_);
@@ -97,7 +97,7 @@ std::vector<OrderedJson> CompletionResponse::chunks(std::size_t prompt, const Re
 std::optional<OrderedJson> CompletionResponse::last(const std::optional<Timings>& timings) const {
   Usage usage;
   for (const PromptState& prompt : prompts_) usage += prompt.usage;
-  return last_chunk(begin_response(head_, kObject), request_, usage, timings);
+  return last_chunk(begin_response(head_, kCompletionObject), request_, usage, timings);
 }
 
 }  // namespace quire::server

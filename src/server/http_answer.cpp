@@ -8,9 +8,9 @@
 
 namespace quire::server {
 
-namespace {
-
 namespace http = boost::beast::http;
+
+namespace {
 
 // As RFC 9110, 5.6.7 wants it.
 const std::string& http_date() {
