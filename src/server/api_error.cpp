@@ -40,13 +40,14 @@ ApiError to_api_error(const std::exception& caught) {
 }
 
 OrderedJson error_body(const ApiError& error) {
-  OrderedJson body;
-  OrderedJson& inner = body["error"];
-  inner["message"] = error.what();
-  inner["type"] = error.type;
-  inner["param"] = error.param.empty() ? OrderedJson() : OrderedJson(error.param);
-  inner["code"] = error.code.empty() ? OrderedJson(error.status) : OrderedJson(error.code);
-  return body;
+  const auto or_else = [](const std::string& text, OrderedJson other) {
+    return text.empty() ? std::move(other) : OrderedJson(text);
+  };
+  return {{"error",
+           {{"message", error.what()},
+            {"type", error.type},
+            {"param", or_else(error.param, nullptr)},
+            {"code", or_else(error.code, error.status)}}}};
 }
 
 }  // namespace quire::server

@@ -6,10 +6,6 @@
 namespace quire::server {
 namespace {
 
-std::string_view finish_reason_of(FinishReason reason) {
-  return reason == FinishReason::kTimeout ? to_string(FinishReason::kAbort) : to_string(reason);
-}
-
 double per_second(std::int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
@@ -38,11 +34,10 @@ Usage usage_of(const RequestUpdate& update) {
 }
 
 OrderedJson usage_json(const Usage& usage) {
-  OrderedJson json;
-  json["prompt_tokens"] = usage.prompt_tokens;
-  json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
-  json["completion_tokens"] = usage.completion_tokens;
-  json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens}};
+  OrderedJson json = {{"prompt_tokens", usage.prompt_tokens},
+                      {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                      {"completion_tokens", usage.completion_tokens},
+                      {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
   if (usage.reasoning_tokens > 0)
     json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
   return json;
@@ -50,19 +45,20 @@ OrderedJson usage_json(const Usage& usage) {
 
 Timings timings_of(std::span<const RequestOutput> requests) {
   TimePoint arrival = TimePoint::max();
-  for (const RequestOutput& request : requests) arrival = std::min(arrival, request.arrival);
-  TimePoint end = arrival;
-  for (const RequestOutput& request : requests)
-    for (const CompletionOutput& output : request.outputs)
-      end = std::max(end, output.times.finished.value_or(arrival));
-  TimePoint scheduled = end;
-  TimePoint first_token = end;
+  TimePoint scheduled = TimePoint::max();
+  TimePoint first_token = TimePoint::max();
+  TimePoint end = TimePoint::min();
   for (const RequestOutput& request : requests) {
+    arrival = std::min(arrival, request.arrival);
     for (const CompletionOutput& output : request.outputs) {
-      scheduled = std::min(scheduled, output.times.scheduled.value_or(end));
-      first_token = std::min(first_token, output.times.first_token.value_or(end));
+      scheduled = std::min(scheduled, output.times.scheduled.value_or(scheduled));
+      first_token = std::min(first_token, output.times.first_token.value_or(first_token));
+      end = std::max(end, output.times.finished.value_or(end));
     }
   }
+  end = std::max(end, arrival);
+  scheduled = std::min(scheduled, end);
+  first_token = std::min(first_token, end);
   const auto milliseconds = [](TimePoint::duration time) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
@@ -72,16 +68,14 @@ Timings timings_of(std::span<const RequestOutput> requests) {
 
 OrderedJson timings_json(const Timings& timings, const Usage& usage) {
   const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens;
-  OrderedJson json;
-  json["queue_ms"] = timings.queue;
-  json["cache_n"] = usage.cached_tokens;
-  json["prompt_n"] = computed;
-  json["prompt_ms"] = timings.prefill;
-  json["prompt_per_second"] = per_second(computed, timings.prefill);
-  json["predicted_n"] = usage.completion_tokens;
-  json["predicted_ms"] = timings.decode;
-  json["predicted_per_second"] = per_second(usage.completion_tokens, timings.decode);
-  return json;
+  return {{"queue_ms", timings.queue},
+          {"cache_n", usage.cached_tokens},
+          {"prompt_n", computed},
+          {"prompt_ms", timings.prefill},
+          {"prompt_per_second", per_second(computed, timings.prefill)},
+          {"predicted_n", usage.completion_tokens},
+          {"predicted_ms", timings.decode},
+          {"predicted_per_second", per_second(usage.completion_tokens, timings.decode)}};
 }
 
 std::string to_line(const OrderedJson& json) {
@@ -89,12 +83,7 @@ std::string to_line(const OrderedJson& json) {
 }
 
 OrderedJson begin_response(const ResponseHead& head, std::string_view object) {
-  OrderedJson response;
-  response["id"] = head.id;
-  response["object"] = object;
-  response["created"] = head.created;
-  response["model"] = head.model;
-  return response;
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
 void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
@@ -111,8 +100,9 @@ std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& reque
 }
 
 void add_ending(OrderedJson& choice, const CompletionOutput& output) {
-  choice["finish_reason"] =
-      output.finished() ? OrderedJson(finish_reason_of(output.finish_reason)) : OrderedJson();
+  const bool timeout = output.finish_reason == FinishReason::kTimeout;
+  const std::string_view reason = to_string(timeout ? FinishReason::kAbort : output.finish_reason);
+  choice["finish_reason"] = output.finished() ? OrderedJson(reason) : OrderedJson();
   choice["stop_reason"] = nullptr;
   if (const auto* id = std::get_if<std::int32_t>(&output.stop_reason)) choice["stop_reason"] = *id;
   if (const auto* text = std::get_if<std::string>(&output.stop_reason)) choice["stop_reason"] = *text;

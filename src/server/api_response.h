@@ -4,9 +4,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
-#include "quire/request_output.h"
+#include "engine/request.h"
 #include "server/api_error.h"
 #include "server/api_request.h"
 #include "server/logprobs_json.h"
@@ -50,10 +52,44 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage);
 // One line of UTF-8.
 std::string to_line(const OrderedJson& json);
 
+// What a client wants its answer to be.
+struct ResponseForm {
+  bool stream = false;
+  bool timings = false;
+};
+
+// What the engine tells of a request's prompts, as its client reads it: one body, or the chunks of a stream.
+// For one thread.
+class Response {
+ public:
+  virtual ~Response() = default;
+  Response(const Response&) = delete;
+  Response& operator=(const Response&) = delete;
+
+  ResponseForm form() const { return form_; }
+  // Of a stream: what an update of the prompt of that index adds, in order, none while there is no token yet;
+  // and what stands at the end, nothing where neither usage nor timings are asked for.
+  virtual std::vector<OrderedJson> chunks(std::size_t, const RequestUpdate&) { return {}; }
+  virtual std::optional<OrderedJson> last(const std::optional<Timings>&) const { return std::nullopt; }
+  // Of a whole answer: what must be kept of an update, and the answer. outputs: of each prompt, in order, all
+  // finished.
+  virtual void take(const RequestUpdate&) {}
+  virtual OrderedJson body(std::span<const RequestOutput> outputs,
+                           const std::optional<Timings>& timings = {}) = 0;
+
+ protected:
+  explicit Response(ResponseHead head, ResponseForm form = {}) : head_(std::move(head)), form_(form) {}
+
+  const ResponseHead head_;
+
+ private:
+  const ResponseForm form_;
+};
+
 // The whole answer or a chunk, without choices.
 OrderedJson begin_response(const ResponseHead& head, std::string_view object);
 void add_fingerprint(OrderedJson& response, const ResponseHead& head);
-// A stream's last chunk, which has no choices; nothing where neither usage nor timings are asked for.
+// As Response::last: it has no choices.
 std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
                                       const std::optional<Timings>& timings);
 

@@ -1,12 +1,11 @@
 #include "server/api_server.h"
 
-#include <strings.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/string.hpp>
 #include <mutex>
 #include <shared_mutex>
 
@@ -82,8 +81,7 @@ bool check_method(Exchange& exchange, std::string_view allowed) {
 void check_content_type(const HttpRequest& request) {
   constexpr std::string_view kJson = "application/json";
   const auto type = request.header("Content-Type");
-  if (!type || (type->size() >= kJson.size() && strncasecmp(type->data(), kJson.data(), kJson.size()) == 0))
-    return;
+  if (!type || boost::beast::iequals(type->substr(0, kJson.size()), kJson)) return;
   throw ApiError(415, format_text("Content-Type is {}; it must be application/json", in_quotes(*type)));
 }
 

@@ -1,11 +1,13 @@
 #include "server/api_service.h"
 
 #include <array>
+#include <charconv>
 #include <ctime>
 
 #include "base/log.h"
-#include "server/generations.h"
-#include "server/hex_digit.h"
+#include "server/chat_response.h"
+#include "server/completion_response.h"
+#include "server/generation.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -43,15 +45,14 @@ std::tm local_time() {
 std::string model_id(std::string_view path) {
   constexpr std::string_view kPrefix = "/v1/models/";
   std::string id;
-  path.remove_prefix(kPrefix.size());
-  for (std::size_t i = 0; i < path.size(); ++i) {
+  for (std::size_t i = kPrefix.size(); i < path.size(); ++i) {
+    unsigned char byte = 0;
     const std::string_view digits = path.substr(i + 1, 2);
-    if (path[i] == '%' && digits.size() == 2 && hex_digit(digits[0]) >= 0 && hex_digit(digits[1]) >= 0) {
-      id += static_cast<char>(hex_digit(digits[0]) * 16 + hex_digit(digits[1]));
-      i += 2;
-    } else {
-      id += path[i];
-    }
+    const char* end = digits.data() + digits.size();
+    const bool escaped =
+        path[i] == '%' && digits.size() == 2 && std::from_chars(digits.data(), end, byte, 16).ptr == end;
+    id += escaped ? static_cast<char>(byte) : path[i];
+    if (escaped) i += 2;
   }
   return id;
 }
@@ -65,21 +66,24 @@ const std::string& answer_id(const Exchange& exchange, const ApiRequest& request
   return request.request_id.empty() ? exchange.id() : request.request_id;
 }
 
-std::optional<ToolCallFormat> tool_call_format(const ServiceOptions& options) {
-  if (options.tool_call_parser == "none") return std::nullopt;
-  return parse_tool_call_format(options.tool_call_parser);
+// What an option of the service names.
+template <typename Format>
+std::optional<Format> chosen(const std::string& option, std::optional<Format> guessed,
+                             Format (*parse)(std::string_view)) {
+  if (option == "auto") return guessed;
+  if (option == "none") return std::nullopt;
+  return parse(option);
 }
 
-std::optional<ReasoningFormat> reasoning_format(const ServiceOptions& options) {
-  if (options.reasoning_parser == "none") return std::nullopt;
-  return parse_reasoning_format(options.reasoning_parser);
+OutputFormat chosen(const ServiceOptions& options, const OutputFormat& guessed) {
+  return {.reasoning = chosen(options.reasoning_parser, guessed.reasoning, parse_reasoning_format),
+          .tool_calls = chosen(options.tool_call_parser, guessed.tool_calls, parse_tool_call_format)};
 }
 
 }  // namespace
 
 void check_options(const ServiceOptions& options) {
-  if (options.tool_call_parser != "auto") tool_call_format(options);
-  if (options.reasoning_parser != "auto") reasoning_format(options);
+  chosen(options, OutputFormat());
   for (const std::string& name : options.served_model_names)
     if (name.empty()) fail("served-model-name is empty");
 }
@@ -102,20 +106,14 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
   }
   if (!template_error_.empty()) chat_template_.reset();
   if (chat_template_) content_format_ = content_format(*chat_template_);
-  choose_formats();
-  engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
-}
-
-void ApiService::choose_formats() {
+  OutputFormatGuess guess;
   if (chat_template_) {
-    const ChatTemplate& source =
-        chat_template_->tool_use ? *chat_template_->tool_use : chat_template_->standard;
-    const OutputFormatGuess guess = guess_output_format(source.source());
-    output_format_ = guess.format;
+    guess = guess_output_format(
+        (chat_template_->tool_use ? *chat_template_->tool_use : chat_template_->standard).source());
     log_info("{}", guess.reason);
   }
-  if (options_.tool_call_parser != "auto") output_format_.tool_calls = tool_call_format(options_);
-  if (options_.reasoning_parser != "auto") output_format_.reasoning = reasoning_format(options_);
+  output_format_ = chosen(options_, guess.format);
+  engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
 }
 
 bool ApiService::healthy() const {
@@ -156,27 +154,37 @@ ResponseHead ApiService::response_head(const char* prefix, const std::string& id
   return {.id = prefix + id, .created = unix_time(), .model = model, .system_fingerprint = fingerprint_};
 }
 
+void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
+                          std::vector<EngineRequest> prompts) {
+  std::make_shared<Generation>(shared_from_this(), exchange, std::move(response))->submit(std::move(prompts));
+}
+
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
-      ->submit(std::move(prompts));
+  generate(exchange, std::make_unique<CompletionResponse>(std::move(head), std::move(request), model_),
+           std::move(prompts));
 }
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& source = chat_template();
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
-  EngineRequest prompt = make_engine_request(request, tokenize_chat(request, pieces, model_), model_);
-  request.context.clear();  // its answer may take long
-  if (request.parse_tools && marks_are_special_tokens(output_format_))
-    prompt.params.skip_special_tokens = false;
-  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   std::vector<EngineRequest> prompts;
-  prompts.push_back(std::move(prompt));
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request), join_pieces(pieces))
-      ->submit(std::move(prompts));
+  prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
+  request.context.clear();  // its answer may take long
+  OutputFormat format = output_format_;
+  if (!request.parse_tools) format.tool_calls.reset();
+  if (marks_are_special_tokens(format)) prompts[0].params.skip_special_tokens = false;
+  const ToolParserOptions options{.parallel_tool_calls = !request.one_tool_call, .new_id = {}};
+  // The end of the prompt says whether the output begins within reasoning.
+  const auto make_parser = [&, prompt = join_pieces(pieces)] {
+    return make_output_parser(format, prompt, options);
+  };
+  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
+  generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
+           std::move(prompts));
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
@@ -187,8 +195,8 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
     inputs[i].pooling = options_.pooling;
   }
   ResponseHead head = response_head("embd-", exchange->id(), request.model);
-  make_generation({shared_from_this(), exchange, std::move(head)}, std::move(request))
-      ->submit(std::move(inputs));
+  generate(exchange, std::make_unique<EmbeddingsResponse>(std::move(head), std::move(request)),
+           std::move(inputs));
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {

@@ -52,16 +52,16 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   // What the engine has not finished ends with "abort". No endpoint may be called any more.
   void close();
 
-  // For the generations.
   const ServedModel& model() const { return model_; }
-  const OutputFormat& output_format() const { return output_format_; }
+  // For the generations.
   Metrics& metrics() { return *metrics_; }
   std::vector<RequestId> submit(std::span<EngineRequest> requests);
   void abort(RequestId id);
 
  private:
-  void choose_formats();
   const CheckpointChatTemplate& chat_template() const;
+  void generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
+                std::vector<EngineRequest> prompts);
   ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
 
   ServiceOptions options_;

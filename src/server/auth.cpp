@@ -4,26 +4,27 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <boost/beast/core/string.hpp>
 
 #include "base/error.h"
 
 namespace quire::server {
 namespace {
 
+constexpr std::string_view kBlank = " \t";
+
+std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlank) + 1);
+}
+
 // The key of "Bearer KEY"; empty: there is none.
 std::string_view bearer_key(std::string_view authorization) {
-  constexpr std::string_view kScheme = "bearer";
-  constexpr std::string_view kBlank = " \t";
-  const std::size_t begin = std::min(authorization.find_first_not_of(kBlank), authorization.size());
-  authorization.remove_prefix(begin);
-  const auto same = [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); };
-  if (authorization.size() <= kScheme.size() ||
-      !std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), same))
-    return {};
-  authorization.remove_prefix(kScheme.size());
-  const std::size_t key = authorization.find_first_not_of(kBlank);
-  if (key == 0 || key == std::string_view::npos) return {};
-  return authorization.substr(key, authorization.find_last_not_of(kBlank) + 1 - key);
+  constexpr std::string_view kScheme = "Bearer";
+  authorization = without_blanks(authorization);
+  const std::string_view scheme = authorization.substr(0, authorization.find_first_of(kBlank));
+  if (!boost::beast::iequals(scheme, kScheme)) return {};
+  return without_blanks(authorization.substr(kScheme.size()));
 }
 
 }  // namespace

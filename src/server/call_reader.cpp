@@ -1,113 +1,74 @@
 #include "server/call_reader.h"
 
+#include <algorithm>
+#include <boost/json/src.hpp>  // the library itself, here alone
+
 namespace quire::server {
-namespace {
 
-bool is_arguments_key(const std::string& key) { return key == "arguments" || key == "parameters"; }
-
-}  // namespace
+CallReader::CallReader(Mark mark)
+    : mark_(mark), scanner_(JsonScanner<>::kMaxDepth + 1, *this) {  // the call is one level more
+  scanner_.push('{');
+}
 
 JsonStatus CallReader::push(char c) {
-  JsonStatus status = JsonStatus::kMore;
-  switch (state_) {
-    case State::kKey:
-      status = string_.push(c, key_);
-      return status == JsonStatus::kEnd ? go_to(State::kColon) : status;
-    case State::kName:
-      status = string_.push(c, name_);
-      if (status != JsonStatus::kEnd) return status;
-      named_ = !name_.empty();
-      return named_ ? go_to(State::kAfterValue) : JsonStatus::kError;
-    case State::kArguments:
-      status = scanner_.push(c);
-      if (status == JsonStatus::kError) return status;
-      arguments_ += c;
-      return status == JsonStatus::kEnd ? go_to(State::kAfterValue) : status;
-    case State::kText:
-      return push_text(c);
-    case State::kOther:
-      status = scanner_.push(c);
-      if (status == JsonStatus::kMore || status == JsonStatus::kError) return status;
-      state_ = State::kAfterValue;
-      return status == JsonStatus::kEnd ? JsonStatus::kMore : push_between(c);
-    default:
-      return push_between(c);
+  if (at_value_ && c != ':' && !is_json_space(c)) {
+    at_value_ = false;
+    if (!begin_value(c)) return JsonStatus::kError;
   }
+  const JsonStatus status = scanner_.push(c);
+  if (status == JsonStatus::kError) return status;
+  if (value_ == Value::kArguments) {
+    arguments_ += c;
+    if (depth_ == 1) value_ = Value::kOther;
+  }
+  if (status == JsonStatus::kMore) return status;
+  if (!named_ || (!has_arguments_ && mark_ == Mark::kKeys)) return JsonStatus::kError;
+  if (!std::exchange(has_arguments_, true)) arguments_ = "{}";
+  return JsonStatus::kEnd;
 }
 
-JsonStatus CallReader::push_between(char c) {
-  if (is_json_space(c)) return JsonStatus::kMore;
-  switch (state_) {
-    case State::kFirstKey:
-      if (c == '}') return end();
-      [[fallthrough]];
-    case State::kKeyStart:
-      key_.clear();
-      string_ = {};
-      return c == '"' ? go_to(State::kKey) : JsonStatus::kError;
-    case State::kColon:
-      return c == ':' ? go_to(State::kValue) : JsonStatus::kError;
-    case State::kAfterValue:
-      if (c == '}') return end();
-      return c == ',' ? go_to(State::kKeyStart) : JsonStatus::kError;
-    default:
-      return begin_value(c);
+bool CallReader::begin_value(char c) {
+  const std::string key = std::exchange(key_, {});
+  value_ = Value::kOther;
+  if (key == "name" && !named_) {
+    value_ = Value::kName;
+    return c == '"';
   }
+  if ((key == "arguments" || key == "parameters") && !has_arguments_) {
+    if (c == '"') value_ = Value::kText;
+    if (c == '{') value_ = Value::kArguments;
+    has_arguments_ = c == '{';
+    return c == '"' || c == '{' || c == 'n';
+  }
+  return mark_ == Mark::kTag || known() || key == "type" || key == "id";
 }
 
-JsonStatus CallReader::begin_value(char c) {
-  string_ = {};
-  scanner_ = {};
-  if (key_ == "name" && !named_) return c == '"' ? go_to(State::kName) : JsonStatus::kError;
-  if (is_arguments_key(key_) && !has_arguments_) {
-    if (c == '"') return go_to(State::kText);
-    if (c == '{') {
-      has_arguments_ = true;
-      state_ = State::kArguments;
-      return push(c);
-    }
-    if (c != 'n') return JsonStatus::kError;
-  } else if (mark_ == Mark::kKeys && !known() && key_ != "type" && key_ != "id") {
-    return JsonStatus::kError;
-  }
-  state_ = State::kOther;
-  return push(c);
+bool CallReader::take_text(std::string_view text) {
+  if (value_ == Value::kName) name_ += text;
+  return value_ != Value::kText ||
+         std::all_of(text.begin(), text.end(), [&](char c) { return take_argument_byte(c); });
 }
 
-JsonStatus CallReader::push_text(char c) {
-  decoded_.clear();
-  const JsonStatus status = string_.push(c, decoded_);
-  for (const char byte : decoded_) {
-    if (!push_text_byte(byte)) return JsonStatus::kError;
-  }
-  if (status != JsonStatus::kEnd) return status;
-  if (!has_arguments_) {
-    has_arguments_ = true;
-    arguments_ = "{}";
-  } else if (!text_ended_) {
-    return JsonStatus::kError;
-  }
-  return go_to(State::kAfterValue);
+bool CallReader::end_text() {
+  const Value ended = value_;
+  if (ended != Value::kName && ended != Value::kText) return true;
+  value_ = Value::kOther;
+  if (ended == Value::kName) return named_ = !name_.empty();
+  if (has_arguments_) return text_ended_;
+  has_arguments_ = true;
+  arguments_ = "{}";
+  return true;
 }
 
-bool CallReader::push_text_byte(char c) {
+bool CallReader::take_argument_byte(char c) {
   if ((!has_arguments_ || text_ended_) && is_json_space(c)) return true;
   if (text_ended_ || (!has_arguments_ && c != '{')) return false;
   has_arguments_ = true;
-  const JsonStatus status = scanner_.push(c);
+  const JsonStatus status = text_scanner_.push(c);
   if (status == JsonStatus::kError) return false;
   arguments_ += c;
   text_ended_ = status == JsonStatus::kEnd;
   return true;
-}
-
-JsonStatus CallReader::end() {
-  if (!named_ || (!has_arguments_ && mark_ == Mark::kKeys)) return JsonStatus::kError;
-  if (!has_arguments_) {
-    has_arguments_ = true;
-    arguments_ = "{}";
-  }
-  return JsonStatus::kEnd;
 }
 
 }  // namespace quire::server

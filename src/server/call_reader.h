@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/json_scanner.h"
@@ -17,9 +18,11 @@ class CallReader {
   // has no key of another kind before it is known to be a call.
   enum class Mark { kTag, kKeys };
 
-  explicit CallReader(Mark mark) : mark_(mark) {}
+  explicit CallReader(Mark mark);
+  CallReader(const CallReader&) = delete;
+  CallReader& operator=(const CallReader&) = delete;
 
-  // kError: this byte makes it no valid call. Never kPast.
+  // kError: this byte makes it no valid call.
   JsonStatus push(char c);
 
   // It has a name, and its arguments have begun.
@@ -29,37 +32,59 @@ class CallReader {
   std::string take_arguments() { return std::exchange(arguments_, {}); }
 
  private:
-  enum class State {
-    kFirstKey,
-    kKeyStart,
-    kKey,
-    kColon,
-    kValue,
-    kName,
-    kArguments,
-    kText,
+  // Tells the reader of the keys and strings of the object.
+  struct Parts : JsonHandler {
+    explicit Parts(CallReader& to) : reader(to) {}
+    bool on_object_begin(ErrorCode&) {
+      ++reader.depth_;
+      return true;
+    }
+    bool on_object_end(std::size_t, ErrorCode&) {
+      --reader.depth_;
+      return true;
+    }
+    bool on_key_part(Text part, std::size_t, ErrorCode&) {
+      if (reader.depth_ == 1) reader.key_ += part;
+      return true;
+    }
+    bool on_key(Text part, std::size_t size, ErrorCode& error) {
+      reader.at_value_ = reader.depth_ == 1;
+      return on_key_part(part, size, error);
+    }
+    bool on_string_part(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part)) error = boost::json::error::syntax;
+      return !error;
+    }
+    bool on_string(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part) || !reader.end_text()) error = boost::json::error::syntax;
+      return !error;
+    }
+
+    CallReader& reader;
+  };
+  // The value that is being read.
+  enum class Value {
     kOther,
-    kAfterValue
+    kName,
+    kArguments,  // an object
+    kText        // a string that holds the arguments
   };
 
-  JsonStatus push_between(char c);
-  JsonStatus push_text(char c);
-  bool push_text_byte(char c);
-  JsonStatus begin_value(char c);
-  JsonStatus end();
-  JsonStatus go_to(State state) {
-    state_ = state;
-    return JsonStatus::kMore;
-  }
+  // False, as of the next three: this cannot be a call.
+  bool begin_value(char c);
+  bool take_text(std::string_view text);
+  bool end_text();
+  bool take_argument_byte(char c);
 
-  Mark mark_;
-  State state_ = State::kFirstKey;
-  JsonStringReader string_;  // the key, the name, or the string that holds the arguments
-  JsonScanner scanner_;      // the arguments, or another key's value
-  std::string key_;
+  const Mark mark_;
+  JsonScanner<Parts> scanner_;
+  JsonScanner<> text_scanner_;  // of the object in a string
+  int depth_ = 0;               // objects that are open
+  std::string key_;             // of this object itself
+  bool at_value_ = false;       // a colon, blanks and the value follow
+  Value value_ = Value::kOther;
   std::string name_;
   std::string arguments_;
-  std::string decoded_;
   bool named_ = false;
   bool has_arguments_ = false;
   bool text_ended_ = false;  // the object in the string has

@@ -1,6 +1,5 @@
 #include "server/chat_messages.h"
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -14,10 +13,7 @@ namespace {
 std::string read_role(const JsonFields& message) {
   constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                       "assistant", "tool",      "function"};
-  const std::string place = message.place_of("role");
-  const std::string& role = to_text(message.required("role"), place);
-  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
-    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(role), join_text(kRoles, ", "));
+  const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
   return role == "developer" ? "system" : role;  // templates know the older name
 }
 

@@ -54,13 +54,9 @@ void read_template_variables(const JsonFields& fields, OrderedJson& context) {
       to_object((*documents)[i], format_text("documents[{}]", i));
     context["documents"] = *documents;
   }
-  if (const std::string* effort = fields.text("reasoning_effort")) {
-    constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                          "high", "xhigh",   "max"};
-    if (std::find(kEfforts.begin(), kEfforts.end(), *effort) == kEfforts.end()) {
-      refuse("reasoning_effort", "reasoning_effort is {}; it must be one of {}", in_quotes(*effort),
-             join_text(kEfforts, ", "));
-    }
+  constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                        "high", "xhigh",   "max"};
+  if (const auto effort = fields.get("reasoning_effort", to_choice, kEfforts)) {
     context["reasoning_effort"] = *effort;
     if (*effort == "none") context["enable_thinking"] = false;
   }

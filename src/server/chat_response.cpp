@@ -64,47 +64,69 @@ void end_choice(OrderedJson& choice, const CompletionOutput& output, bool has_ca
 
 }  // namespace
 
-void ChatOutput::add(const OutputDelta& delta, std::int64_t num_tokens) {
-  append(message, delta);
-  if (!delta.reasoning.empty()) reasoning_tokens += num_tokens;
+ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
+                           const std::function<std::unique_ptr<OutputParser>()>& make_parser)
+    : Response(std::move(head), {request.stream, request.timings}),
+      request_(std::move(request)),
+      model_(model),
+      choices_(static_cast<std::size_t>(request_.params.n)) {
+  for (Choice& choice : choices_) choice.parser = make_parser();
 }
 
-OrderedJson chat_body(const ResponseHead& head, const ChatRequest& request, const RequestOutput& output,
-                      std::span<const ChatOutput> parsed, const ServedModel& model,
-                      const std::optional<Timings>& timings) {
-  OrderedJson body = begin_response(head, kChatObject);
-  const TokenNames names = token_names(request, model);
-  Usage usage;
-  usage.add(output);
+ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
+  return choices_[static_cast<std::size_t>(update.output.index)];
+}
+
+OutputDelta ChatResponse::parse(const RequestUpdate& update, Choice& choice) {
+  OutputDelta delta = choice.parser->parse(update.new_text);
+  if (update.output.finished()) delta.append(choice.parser->finish());
+  if (!delta.reasoning.empty())
+    choice.reasoning_tokens += static_cast<std::int64_t>(update.output.token_ids.size() - choice.tokens);
+  choice.has_calls = choice.has_calls || !delta.tool_calls.empty();
+  return delta;
+}
+
+std::int64_t ChatResponse::reasoning_tokens() const {
+  std::int64_t tokens = 0;
+  for (const Choice& choice : choices_) tokens += choice.reasoning_tokens;
+  return tokens;
+}
+
+void ChatResponse::take(const RequestUpdate& update) {
+  Choice& taken = choice_of(update);
+  taken.message.append(parse(update, taken));
+  taken.tokens = update.output.token_ids.size();
+}
+
+OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
+                               const std::optional<Timings>& timings) {
+  const RequestOutput& output = outputs.front();
+  OrderedJson body = begin_response(head_, kChatObject);
+  const TokenNames names = token_names(request_, model_);
   OrderedJson choices = OrderedJson::array();
   for (std::size_t i = 0; i < output.outputs.size(); ++i) {
     const CompletionOutput& completion = output.outputs[i];
     OrderedJson choice;
     choice["index"] = completion.index;
-    choice["message"] = message_json(parsed[i].message, request.include_reasoning);
-    choice["logprobs"] = request.params.logprobs ? chat_logprobs(completion.logprobs, names) : OrderedJson();
-    end_choice(choice, completion, !parsed[i].message.tool_calls.empty());
-    if (request.return_token_ids) add_token_ids(choice, completion.token_ids);
+    choice["message"] = message_json(choices_[i].message, request_.include_reasoning);
+    choice["logprobs"] = request_.params.logprobs ? chat_logprobs(completion.logprobs, names) : OrderedJson();
+    end_choice(choice, completion, choices_[i].has_calls);
+    if (request_.return_token_ids) add_token_ids(choice, completion.token_ids);
     choices.push_back(std::move(choice));
-    usage.reasoning_tokens += parsed[i].reasoning_tokens;
   }
+  Usage usage{.reasoning_tokens = reasoning_tokens()};
+  usage.add(output);
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
-  add_fingerprint(body, head);
-  if (request.report_prompt_logprobs)
+  add_fingerprint(body, head_);
+  if (request_.report_prompt_logprobs)
     body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
-  if (request.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
+  if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
   if (timings) body["timings"] = timings_json(*timings, usage);
   return body;
 }
 
-ChatStream::ChatStream(ResponseHead head, const ChatRequest& request, const ServedModel& model)
-    : head_(std::move(head)),
-      request_(request),
-      model_(model),
-      choices_(static_cast<std::size_t>(request.params.n)) {}
-
-OrderedJson ChatStream::begin_chunk(const RequestUpdate& update, OrderedJson delta) const {
+OrderedJson ChatResponse::begin_chunk(const RequestUpdate& update, OrderedJson delta) const {
   OrderedJson choice;
   choice["index"] = update.output.index;
   choice["delta"] = std::move(delta);
@@ -115,7 +137,7 @@ OrderedJson ChatStream::begin_chunk(const RequestUpdate& update, OrderedJson del
   return chunk;
 }
 
-void ChatStream::add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const {
+void ChatResponse::add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const {
   chunks.push_back(begin_chunk(update, {{"role", "assistant"}, {"content", ""}}));
   if (request_.return_token_ids) chunks.back()["prompt_token_ids"] = update.request.prompt_token_ids;
   if (request_.continuous_usage) {
@@ -126,7 +148,7 @@ void ChatStream::add_first(const RequestUpdate& update, std::vector<OrderedJson>
 }
 
 // What concerns the update as a whole stands in its last chunk.
-void ChatStream::complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& sent) const {
+void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& sent) const {
   const CompletionOutput& output = update.output;
   OrderedJson& choice = chunk["choices"][0];
   if (request_.params.logprobs) {
@@ -141,19 +163,16 @@ void ChatStream::complete(OrderedJson& chunk, const RequestUpdate& update, const
   if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
 }
 
-std::vector<OrderedJson> ChatStream::chunks(const RequestUpdate& update, const OutputDelta& delta) {
+std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
-  Choice& sent = choices_[static_cast<std::size_t>(output.index)];
-  const std::int64_t num_new = std::ssize(output.token_ids) - static_cast<std::int64_t>(sent.tokens);
+  Choice& sent = choice_of(update);
+  const OutputDelta delta = parse(update, sent);
   usage_ = {};
   usage_.add(update.request);
   std::vector<OrderedJson> chunks;
-  if (num_new == 0 && delta.empty() && !output.finished()) return chunks;
+  if (output.token_ids.size() == sent.tokens && delta.empty() && !output.finished()) return chunks;
 
-  if (!sent.begun) add_first(update, chunks);
-  sent.begun = true;
-  if (!delta.reasoning.empty()) sent.reasoning_tokens += num_new;
-  sent.has_calls = sent.has_calls || !delta.tool_calls.empty();
+  if (!std::exchange(sent.begun, true)) add_first(update, chunks);
   OrderedJson first = delta_json(delta, request_.include_reasoning);
   OrderedJson arguments = arguments_json(delta);
   if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
@@ -163,9 +182,9 @@ std::vector<OrderedJson> ChatStream::chunks(const RequestUpdate& update, const O
   return chunks;
 }
 
-std::optional<OrderedJson> ChatStream::last(const std::optional<Timings>& timings) const {
+std::optional<OrderedJson> ChatResponse::last(const std::optional<Timings>& timings) const {
   Usage usage = usage_;
-  for (const Choice& choice : choices_) usage.reasoning_tokens += choice.reasoning_tokens;
+  usage.reasoning_tokens = reasoning_tokens();
   return last_chunk(begin_response(head_, kChunkObject), request_, usage, timings);
 }
 

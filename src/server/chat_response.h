@@ -1,58 +1,52 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "engine/request.h"
 #include "server/api_response.h"
 #include "server/chat_request.h"
 #include "server/output_parser.h"
 
 namespace quire::server {
 
-// What a parser has made of one output, joined.
-struct ChatOutput {
-  OutputDelta message;
-  std::int64_t reasoning_tokens = 0;
-
-  // `num_tokens`: that have come with it.
-  void add(const OutputDelta& delta, std::int64_t num_tokens);
-};
-
-// The whole answer of /v1/chat/completions; `parsed`: of each output, in order, all finished.
-OrderedJson chat_body(const ResponseHead& head, const ChatRequest& request, const RequestOutput& output,
-                      std::span<const ChatOutput> parsed, const ServedModel& model,
-                      const std::optional<Timings>& timings = {});
-
-// The chunks of a streamed one. Request and model outlive it. For one thread.
-class ChatStream {
+// The answer of /v1/chat/completions. The model outlives it.
+class ChatResponse final : public Response {
  public:
-  ChatStream(ResponseHead head, const ChatRequest& request, const ServedModel& model);
+  // make_parser: of each output's text.
+  ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
+               const std::function<std::unique_ptr<OutputParser>()>& make_parser);
 
-  // What an update adds, in order; none while there is no token yet. `delta`: what a parser has made of the
-  // update's text; of an output's last update, with the rest that it has held back.
-  std::vector<OrderedJson> chunks(const RequestUpdate& update, const OutputDelta& delta);
-  // The last one; nothing where neither usage nor timings are asked for.
-  std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const;
+  std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) override;
+  std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const override;
+  void take(const RequestUpdate& update) override;
+  OrderedJson body(std::span<const RequestOutput> outputs,
+                   const std::optional<Timings>& timings = {}) override;
 
  private:
   struct Choice {
-    std::size_t tokens = 0;  // that were sent
+    std::unique_ptr<OutputParser> parser;
+    std::size_t tokens = 0;  // that were sent, or taken
+    std::int64_t reasoning_tokens = 0;
     bool begun = false;
     bool has_calls = false;
-    std::int64_t reasoning_tokens = 0;
+    OutputDelta message;  // of a whole answer: all deltas, joined
   };
 
+  Choice& choice_of(const RequestUpdate& update);
+  // What the update adds; of an output's last update, with the rest that its parser has held back.
+  static OutputDelta parse(const RequestUpdate& update, Choice& choice);
+  std::int64_t reasoning_tokens() const;
   OrderedJson begin_chunk(const RequestUpdate& update, OrderedJson delta) const;
   void add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const;
   void complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& choice) const;
 
-  ResponseHead head_;
-  const ChatRequest& request_;
+  const ChatRequest request_;
   const ServedModel& model_;
   std::vector<Choice> choices_;
-  Usage usage_;
+  Usage usage_;  // of a stream
 };
 
 }  // namespace quire::server

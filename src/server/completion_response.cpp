@@ -3,7 +3,7 @@
 namespace quire::server {
 namespace {
 
-constexpr const char* kObject = "text_completion";
+constexpr const char* kCompletionObject = "text_completion";
 
 // The prompt as echo shows it.
 std::string prompt_text(const CompletionRequest& request, std::size_t prompt, const RequestOutput& output,
@@ -22,38 +22,38 @@ void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
 
 }  // namespace
 
-OrderedJson completion_body(const ResponseHead& head, const CompletionRequest& request,
-                            std::span<const RequestOutput> outputs, const ServedModel& model,
-                            const std::optional<Timings>& timings) {
-  OrderedJson body = begin_response(head, kObject);
+CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model)
+    : Response(std::move(head), {request.stream, request.timings}),
+      request_(std::move(request)),
+      model_(model),
+      prompts_(request_.prompts.size()) {
+  for (PromptState& prompt : prompts_) {
+    prompt.choices.resize(static_cast<std::size_t>(request_.params.n));
+    if (!request_.params.logprobs) continue;
+    for (Choice& choice : prompt.choices)
+      choice.logprobs.emplace(token_names(request_, model), request_.params.skip_special_tokens);
+  }
+}
+
+OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
+                                     const std::optional<Timings>& timings) {
+  OrderedJson body = begin_response(head_, kCompletionObject);
   OrderedJson choices = OrderedJson::array();
-  CompletionStream whole(head, request, model);  // whose first chunks are all there is
   Usage usage;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     for (const CompletionOutput& completion : outputs[i].outputs)
-      choices.push_back(whole.choice(i, outputs[i], completion, completion.text));
+      choices.push_back(choice(i, outputs[i], completion, completion.text));
     usage.add(outputs[i]);
   }
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
-  add_fingerprint(body, head);
+  add_fingerprint(body, head_);
   if (timings) body["timings"] = timings_json(*timings, usage);
   return body;
 }
 
-CompletionStream::CompletionStream(ResponseHead head, const CompletionRequest& request,
-                                   const ServedModel& model)
-    : head_(std::move(head)), request_(request), model_(model), prompts_(request.prompts.size()) {
-  for (PromptState& prompt : prompts_) {
-    prompt.choices.resize(static_cast<std::size_t>(request.params.n));
-    if (!request.params.logprobs) continue;
-    for (Choice& choice : prompt.choices)
-      choice.logprobs.emplace(token_names(request, model), request.params.skip_special_tokens);
-  }
-}
-
-OrderedJson CompletionStream::choice(std::size_t prompt, const RequestOutput& request,
-                                     const CompletionOutput& output, std::string_view new_text) {
+OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& request,
+                                       const CompletionOutput& output, std::string_view new_text) {
   const auto index = static_cast<std::size_t>(output.index);
   Choice& sent = prompts_[prompt].choices[index];
   const bool echoes = request_.echo && !sent.begun;
@@ -79,25 +79,25 @@ OrderedJson CompletionStream::choice(std::size_t prompt, const RequestOutput& re
   return choice;
 }
 
-std::optional<OrderedJson> CompletionStream::chunk(std::size_t prompt, const RequestUpdate& update) {
+std::vector<OrderedJson> CompletionResponse::chunks(std::size_t prompt, const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
   PromptState& state = prompts_[prompt];
   state.usage = {};
   state.usage.add(update.request);
   const std::size_t sent = state.choices[static_cast<std::size_t>(output.index)].tokens;
-  if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return std::nullopt;
-  OrderedJson choice = this->choice(prompt, update.request, output, update.new_text);
-  OrderedJson chunk = begin_response(head_, kObject);
-  chunk["choices"] = OrderedJson::array({std::move(choice)});
-  if (output.finished()) add_fingerprint(chunk, head_);
-  if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
-  return chunk;
+  if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return {};
+  std::vector<OrderedJson> chunks = {begin_response(head_, kCompletionObject)};
+  OrderedJson& choices = chunks[0]["choices"] = OrderedJson::array();
+  choices.push_back(choice(prompt, update.request, output, update.new_text));
+  if (output.finished()) add_fingerprint(chunks[0], head_);
+  if (request_.continuous_usage) chunks[0]["usage"] = usage_json(usage_of(update));
+  return chunks;
 }
 
-std::optional<OrderedJson> CompletionStream::last(const std::optional<Timings>& timings) const {
+std::optional<OrderedJson> CompletionResponse::last(const std::optional<Timings>& timings) const {
   Usage usage;
   for (const PromptState& prompt : prompts_) usage += prompt.usage;
-  return last_chunk(begin_response(head_, kObject), request_, usage, timings);
+  return last_chunk(begin_response(head_, kCompletionObject), request_, usage, timings);
 }
 
 }  // namespace quire::server

@@ -1,35 +1,25 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "engine/request.h"
 #include "server/api_response.h"
 #include "server/completion_request.h"
 
 namespace quire::server {
 
-// The whole answer of /v1/completions; `outputs`: of each prompt, in order, all finished.
-OrderedJson completion_body(const ResponseHead& head, const CompletionRequest& request,
-                            std::span<const RequestOutput> outputs, const ServedModel& model,
-                            const std::optional<Timings>& timings = {});
-
-// The chunks of a streamed one. Request and model outlive it. For one thread.
-class CompletionStream {
+// The answer of /v1/completions. The model outlives it.
+class CompletionResponse final : public Response {
  public:
-  CompletionStream(ResponseHead head, const CompletionRequest& request, const ServedModel& model);
+  CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model);
 
-  // The choice of an output of the prompt of that index: all that was not given before, and this text.
-  OrderedJson choice(std::size_t prompt, const RequestOutput& request, const CompletionOutput& output,
-                     std::string_view new_text);
-  // What an update of that prompt adds; nothing while there is no token yet.
-  std::optional<OrderedJson> chunk(std::size_t prompt, const RequestUpdate& update);
-  // The last one; nothing where neither usage nor timings are asked for.
-  std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const;
+  std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) override;
+  std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const override;
+  OrderedJson body(std::span<const RequestOutput> outputs,
+                   const std::optional<Timings>& timings = {}) override;
 
  private:
   struct Choice {
@@ -42,8 +32,11 @@ class CompletionStream {
     Usage usage;
   };
 
-  ResponseHead head_;
-  const CompletionRequest& request_;
+  // The choice of an output of the prompt of that index: all that was not given before, and this text.
+  OrderedJson choice(std::size_t prompt, const RequestOutput& request, const CompletionOutput& output,
+                     std::string_view new_text);
+
+  const CompletionRequest request_;
   const ServedModel& model_;
   std::vector<PromptState> prompts_;
 };

@@ -44,9 +44,9 @@ bool Cors::allows(std::string_view origin) const {
   return all_ || std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
 }
 
-Cors::Headers Cors::headers(std::string_view origin) const {
+HttpHeaders Cors::headers(std::string_view origin) const {
   if (allowed_.empty()) return {};
-  Headers headers;
+  HttpHeaders headers;
   if (!all_) headers.emplace_back("Vary", "Origin");  // a cache must not give any answer to another page
   if (all_ ? origin.empty() : !allows(origin)) return headers;
   headers.emplace_back("Access-Control-Allow-Origin", all_ ? "*" : origin);
@@ -54,9 +54,9 @@ Cors::Headers Cors::headers(std::string_view origin) const {
   return headers;
 }
 
-Cors::Headers Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
+HttpHeaders Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
   if (origin.empty() || !allows(origin)) return {};
-  Headers headers{{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"}};
+  HttpHeaders headers{{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"}};
   if (is_header_list(wanted)) headers.emplace_back("Access-Control-Allow-Headers", wanted);
   headers.emplace_back("Access-Control-Max-Age", "600");  // seconds
   return headers;

@@ -2,8 +2,9 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "server/http_answer.h"
 
 namespace quire::server {
 
@@ -11,16 +12,14 @@ namespace quire::server {
 // key is a header that a page sets itself. Thread contract: constant, so from any thread.
 class Cors {
  public:
-  using Headers = std::vector<std::pair<std::string, std::string>>;
-
   // allowed: origins such as https://example.com or http://localhost:3000, or "*" for all. Error of others.
   explicit Cors(std::vector<std::string> allowed = {});
 
   // What an answer gets. origin: the request's header, or empty.
-  Headers headers(std::string_view origin) const;
+  HttpHeaders headers(std::string_view origin) const;
   // What the answer to an OPTIONS request, which is 204 and needs no key, gets beside them: a browser refuses
   // an answer that allows its origin twice. wanted: the request's Access-Control-Request-Headers, or empty.
-  Headers preflight_headers(std::string_view origin, std::string_view wanted) const;
+  HttpHeaders preflight_headers(std::string_view origin, std::string_view wanted) const;
   bool allows(std::string_view origin) const;
 
  private:

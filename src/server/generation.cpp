@@ -79,24 +79,25 @@ void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
   }
   has_output_ = has_output_ || !update.output.token_ids.empty();
   if (!has_output_ && was_cut_short(update.output)) return fail(ApiError(503, kCutShort));
-  if (form_.stream) {
+  if (response_->form().stream) {
     std::string events;
-    for (const OrderedJson& chunk : chunks(prompt, update)) events += to_event(chunk);
+    for (const OrderedJson& chunk : response_->chunks(prompt, update)) events += to_event(chunk);
     if (!events.empty()) exchange_->send_events(std::move(events));
   } else {
-    take(update);
+    response_->take(update);
   }
   if (!update.finished) return;
-  if (!form_.stream || form_.timings) outputs_[prompt] = update.request;
+  if (!response_->form().stream || response_->form().timings) outputs_[prompt] = update.request;
   if (--num_unfinished_ == 0) finish();
 }
 
 void Generation::finish() {
   done_ = true;
   std::optional<Timings> timings;
-  if (form_.timings) timings = timings_of(outputs_);
-  if (!form_.stream) return exchange_->send_json(200, body(outputs_, timings));
-  if (const std::optional<OrderedJson> last = last_chunk(timings)) exchange_->send_events(to_event(*last));
+  if (response_->form().timings) timings = timings_of(outputs_);
+  if (!response_->form().stream) return exchange_->send_json(200, response_->body(outputs_, timings));
+  if (const std::optional<OrderedJson> last = response_->last(timings))
+    exchange_->send_events(to_event(*last));
   exchange_->end_events();
 }
 

@@ -2,8 +2,7 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -15,41 +14,17 @@ namespace quire::server {
 // A request that the engine works on: what it tells of each prompt becomes an answer, whole or streamed. A
 // client that goes takes its sequences with it. It lives until the engine has told of all ends. Thread
 // contract: submit once; updates come on the engine's output thread, disconnects on any.
-class Generation : public std::enable_shared_from_this<Generation> {
+class Generation final : public std::enable_shared_from_this<Generation> {
  public:
-  struct Context {
-    std::shared_ptr<ApiService> service;
-    std::shared_ptr<Exchange> exchange;
-    ResponseHead head;  // of the answer
-  };
-  struct Form {
-    bool stream = false;
-    bool timings = false;
-  };
-
-  Generation(Context context, Form form)
-      : service_(std::move(context.service)),
-        exchange_(std::move(context.exchange)),
-        head_(std::move(context.head)),
-        form_(form) {}
-  virtual ~Generation() = default;
+  Generation(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange,
+             std::unique_ptr<Response> response)
+      : service_(std::move(service)), exchange_(std::move(exchange)), response_(std::move(response)) {}
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
   // A request for each prompt, all of them or none. Error when the engine refuses them: then answering is the
   // caller's.
   void submit(std::vector<EngineRequest> requests);
-
- protected:
-  // Of a stream: what an update of a prompt adds, and what stands at the end.
-  virtual std::vector<OrderedJson> chunks(std::size_t, const RequestUpdate&) { return {}; }
-  virtual std::optional<OrderedJson> last_chunk(const std::optional<Timings>&) { return std::nullopt; }
-  // Of a whole answer: what must be kept of an update, and the answer.
-  virtual void take(const RequestUpdate&) {}
-  virtual OrderedJson body(std::span<const RequestOutput> outputs, const std::optional<Timings>& timings) = 0;
-
-  const ApiService& service() const { return *service_; }
-  const ResponseHead& head() const { return head_; }
 
  private:
   void update(std::size_t prompt, const RequestUpdate& update);
@@ -63,9 +38,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   const std::shared_ptr<ApiService> service_;
   const std::shared_ptr<Exchange> exchange_;
-  const ResponseHead head_;
-  const Form form_;
   std::mutex mutex_;  // of all below, and of the exchange
+  const std::unique_ptr<Response> response_;
   std::vector<RequestId> ids_;
   std::vector<RequestMetrics> metrics_;
   std::vector<RequestOutput> outputs_;  // by prompt, once it has ended, where the answer needs them

@@ -1,12 +1,14 @@
 #include "server/http_answer.h"
 
+#include <boost/beast/http/status.hpp>
 #include <ctime>
 
 #include "base/error.h"
 #include "server/http_connection.h"
-#include "server/request_parser.h"
 
 namespace quire::server {
+
+namespace http = boost::beast::http;
 
 namespace {
 
@@ -36,39 +38,24 @@ bool has_body(int status) { return status >= 200 && status != 204 && status != 3
 
 }  // namespace
 
-std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
-                        AnswerForm form) {
-  std::string head = format_text("{}{} {}\r\n", kFirstBytes, status, status_reason(status));
-  for (const auto& [name, value] : headers) {
-    head += name;
-    head += ": ";
-    append_value(head, value);
-    head += "\r\n";
-  }
-  head += "Date: " + http_date() + "\r\n";
-  if (has_body(status)) {
-    if (length) head += format_text("Content-Length: {}\r\n", *length);
-    if (!length && form.chunked) head += "Transfer-Encoding: chunked\r\n";
-  }
-  if (!form.keep_alive) head += "Connection: close\r\n";
-  return head += "\r\n";
-}
-
-Answer::Answer(std::shared_ptr<HttpConnection> connection, AnswerForm form)
+HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
     : connection_(std::move(connection)), form_(form) {}
 
-Answer::~Answer() { abandon(); }
+bool HttpResponder::expect_locked(State state) const {
+  if (state_ == State::kGone) return false;
+  QUIRE_CHECK(state_ == state, "an answer to one request that is not open, or is begun twice");
+  return true;
+}
 
-void Answer::send(int status, HttpHeaders headers, std::string body) {
+void HttpResponder::send(int status, HttpHeaders headers, std::string body) {
   std::function<void()> dropped;  // after the unlocking: it may own this answer
   const std::lock_guard lock(mutex_);
   dropped.swap(on_disconnect_);
   send_locked(status, headers, std::move(body));
 }
 
-void Answer::send_locked(int status, const HttpHeaders& headers, std::string body) {
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+void HttpResponder::send_locked(int status, const HttpHeaders& headers, std::string body) {
+  if (!expect_locked(State::kWaiting)) return;
   form_.keep_alive = form_.keep_alive && connection_->may_stay_open();
   const std::string head = head_locked(status, headers, body.size());
   if (!form_.body || !has_body(status)) body.clear();
@@ -76,20 +63,18 @@ void Answer::send_locked(int status, const HttpHeaders& headers, std::string bod
   connection_->output(head, std::move(body), {}, form_.keep_alive ? Then::kNextRequest : Then::kClose);
 }
 
-void Answer::begin(int status, HttpHeaders headers) {
+void HttpResponder::begin(int status, HttpHeaders headers) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kWaiting, "a second answer to one request");
+  if (!expect_locked(State::kWaiting)) return;
   form_.body = form_.body && has_body(status);
   form_.keep_alive = form_.keep_alive && form_.chunked && connection_->may_stay_open();
   state_ = State::kStreaming;
   connection_->output(head_locked(status, headers, std::nullopt), {}, {}, Then::kMore);
 }
 
-void Answer::write(std::string bytes) {
+void HttpResponder::write(std::string bytes) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kStreaming, "a write to an answer that is not open");
+  if (!expect_locked(State::kStreaming)) return;
   if (!form_.body || bytes.empty()) return;  // an empty chunk would end the body
   if (form_.chunked) {
     const std::string size_line = format_text("{:x}\r\n", bytes.size());
@@ -99,18 +84,17 @@ void Answer::write(std::string bytes) {
   }
 }
 
-void Answer::end() {
+void HttpResponder::end() {
   std::function<void()> dropped;  // as in send()
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
-  QUIRE_CHECK(state_ == State::kStreaming, "the end of an answer that is not open");
+  if (!expect_locked(State::kStreaming)) return;
   state_ = State::kEnded;
   dropped.swap(on_disconnect_);
   connection_->output(form_.body && form_.chunked ? "0\r\n\r\n" : "", {}, {},
                       form_.keep_alive ? Then::kNextRequest : Then::kClose);
 }
 
-void Answer::on_disconnect(std::function<void()> gone) {
+void HttpResponder::on_disconnect(std::function<void()> gone) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) return;
@@ -122,7 +106,7 @@ void Answer::on_disconnect(std::function<void()> gone) {
   gone();
 }
 
-void Answer::disconnected() {
+void HttpResponder::disconnected() {
   std::function<void()> gone;
   {
     const std::lock_guard lock(mutex_);
@@ -134,7 +118,7 @@ void Answer::disconnected() {
 }
 
 // A chunk's size may begin with a zero (RFC 9112, 7.1).
-void Answer::send_first_bytes() {
+void HttpResponder::send_first_bytes() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kWaiting) {
     first_bytes_sent_ = true;
@@ -144,20 +128,40 @@ void Answer::send_first_bytes() {
   }
 }
 
-// What of it is still to be sent.
-std::string Answer::head_locked(int status, const HttpHeaders& headers,
-                                std::optional<std::size_t> length) const {
-  std::string head = answer_head(status, headers, length, form_);
-  if (first_bytes_sent_) head.erase(0, kFirstBytes.size());
-  return head;
+std::string HttpResponder::head_locked(int status, const HttpHeaders& headers,
+                                       std::optional<std::size_t> length) const {
+  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  std::string head = format_text("{}{} {}\r\n", first_bytes_sent_ ? "" : kFirstBytes, status, reason);
+  for (const auto& [name, value] : headers) {
+    head += name;
+    head += ": ";
+    append_value(head, value);
+    head += "\r\n";
+  }
+  head += "Date: " + http_date() + "\r\n";
+  if (has_body(status)) {
+    if (length) head += format_text("Content-Length: {}\r\n", *length);
+    if (!length && form_.chunked) head += "Transfer-Encoding: chunked\r\n";
+  }
+  if (!form_.keep_alive) head += "Connection: close\r\n";
+  return head += "\r\n";
 }
 
-void Answer::abandon() {
+void HttpResponder::send_error(int status, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  send_error_locked(status, message);
+}
+
+void HttpResponder::send_error_locked(int status, const std::string& message) {
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
+  if (status == 503) headers.emplace_back("Retry-After", "1");
+  send_locked(status, headers, connection_->error_body(status, message));
+}
+
+void HttpResponder::abandon() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kStreaming) connection_->abort();
-  if (state_ != State::kWaiting) return;
-  send_locked(500, {{"Content-Type", "application/json"}},
-              connection_->error_body(500, "internal server error"));
+  if (state_ == State::kWaiting) send_error_locked(500, "internal server error");
 }
 
 }  // namespace quire::server

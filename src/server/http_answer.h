@@ -1,13 +1,19 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
-
-#include "server/http_server.h"
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace quire::server {
 
 class HttpConnection;
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 // How an answer is to be sent, as its request asked.
 struct AnswerForm {
@@ -16,26 +22,31 @@ struct AnswerForm {
   bool keep_alive = true;
 };
 
-// The lines from the status to the empty one. length: of the body; unset: it is chunked, or as long as the
-// connection lasts.
-std::string answer_head(int status, const HttpHeaders& headers, std::optional<std::size_t> length,
-                        AnswerForm form);
-
-// The answer to the request that a connection has under way. Safe from any thread.
-class Answer final : public HttpResponder {
+// The answer to the request that a connection has under way: send, or begin, any number of writes, and end.
+// Safe from any thread; no call waits for the client. Once the client is gone every call does nothing. One
+// that is dropped unfinished becomes a 500, or, begun already, cuts the client.
+class HttpResponder {
  public:
-  Answer(std::shared_ptr<HttpConnection> connection, AnswerForm form);
-  ~Answer() override;
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
+  HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form);
+  ~HttpResponder() { abandon(); }
+  HttpResponder(const HttpResponder&) = delete;
+  HttpResponder& operator=(const HttpResponder&) = delete;
 
-  void send(int status, HttpHeaders headers, std::string body) override;
-  void begin(int status, HttpHeaders headers) override;
-  void write(std::string bytes) override;
-  void end() override;
-  void on_disconnect(std::function<void()> gone) override;
+  // A whole answer. Content-Length, Transfer-Encoding, Connection and Date are added. The body of an answer
+  // to HEAD, and of status 204 and 304, is not sent.
+  void send(int status, HttpHeaders headers, std::string body);
+  // A chunked answer; every write is one chunk and leaves at once, together with others that still wait. For
+  // an HTTP/1.0 client it is plain bytes up to the end of the connection.
+  void begin(int status, HttpHeaders headers);
+  void write(std::string bytes);
+  void end();
+
+  // `gone` is called once if the client goes, or is cut, before send or end; at once if it has already. On an
+  // I/O thread or on the caller's; it must not block. One per answer.
+  void on_disconnect(std::function<void()> gone);
 
   // For the connection.
+  void send_error(int status, const std::string& message);
   void disconnected();  // the client has gone
   // What the answer will go on with whatever it is. A client that is gone answers with a reset. Once.
   void send_first_bytes();
@@ -45,7 +56,11 @@ class Answer final : public HttpResponder {
  private:
   enum class State { kWaiting, kStreaming, kEnded, kGone };
 
+  bool expect_locked(State state) const;  // false: the client is gone
   void send_locked(int status, const HttpHeaders& headers, std::string body);
+  void send_error_locked(int status, const std::string& message);
+  // What is still to be sent of the lines from the status to the empty one. length: of the body; unset: it is
+  // chunked, or as long as the connection lasts.
   std::string head_locked(int status, const HttpHeaders& headers, std::optional<std::size_t> length) const;
 
   const std::shared_ptr<HttpConnection> connection_;

@@ -160,7 +160,7 @@ void HttpConnection::on_input_end(bool reset) {
                      [self = shared_from_this()](const ErrorCode&) { self->close(); });
   pollfd state{.fd = socket_.native_handle(), .events = 0, .revents = 0};
   if (::poll(&state, 1, 0) > 0) return close();
-  if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->send_first_bytes();
+  if (const std::shared_ptr<HttpResponder> answer = answer_.lock()) answer->send_first_bytes();
 }
 
 void HttpConnection::process_input() {
@@ -202,7 +202,7 @@ void HttpConnection::dispatch() {
     return refuse(503, kTooMany);
   const AnswerForm form{
       .body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive && !reserved_};
-  const auto answer = std::make_shared<Answer>(shared_from_this(), form);
+  const auto answer = std::make_shared<HttpResponder>(shared_from_this(), form);
   answer_ = answer;
   try {
     service_->handler(std::move(request), answer);
@@ -218,11 +218,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   if (service_->config.on_refused) service_->config.on_refused(status);
   parser_.take();  // what has come of the request is of no use while the connection closes
   release_body();
-  std::string body = error_body(status, message);
-  HttpHeaders headers = {{"Content-Type", "application/json"}};
-  if (status == 503) headers.emplace_back("Retry-After", "1");
-  const std::string head = answer_head(status, headers, body.size(), {.keep_alive = false});
-  output(head, std::move(body), {}, Then::kClose);
+  HttpResponder(shared_from_this(), {.keep_alive = false}).send_error(status, message);
 }
 
 // Writing.
@@ -367,7 +363,7 @@ void HttpConnection::close() {
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
   if (reserved_) std::erase(service_->reserve, this);
-  if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->disconnected();
+  if (const std::shared_ptr<HttpResponder> answer = answer_.lock()) answer->disconnected();
   const std::lock_guard lock(service_->mutex);
   --service_->open_connections;
   if (reserved_) --service_->reserved_connections;

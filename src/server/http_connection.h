@@ -14,7 +14,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "server/http_answer.h"
 #include "server/http_server.h"
 #include "server/request_parser.h"
 
@@ -141,7 +140,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   InputBuffer input_;
   RequestParser parser_;
   std::size_t counted_body_ = 0;  // in the service's body_bytes
-  std::weak_ptr<Answer> answer_;
+  std::weak_ptr<HttpResponder> answer_;
 
   asio::steady_timer timer_;
   Clock::time_point deadline_ = Clock::time_point::max();

@@ -1,6 +1,5 @@
 #include "server/http_server.h"
 
-#include <strings.h>
 #include <sys/resource.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -10,6 +9,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
+#include <boost/beast/core/string.hpp>
 #include <thread>
 
 #include "base/error.h"
@@ -84,7 +84,7 @@ std::string_view HttpRequest::path() const { return std::string_view(target).sub
 
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
-    if (key.size() == name.size() && strncasecmp(key.data(), name.data(), name.size()) == 0) return value;
+    if (boost::beast::iequals(key, name)) return value;
   }
   return std::nullopt;
 }

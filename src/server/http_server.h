@@ -8,14 +8,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
+
+#include "server/http_answer.h"
 
 namespace quire::server {
 
 // HTTP/1.1 over TCP or TLS: requests in, answers out, limits and disconnects. It knows nothing of the API.
-
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;
@@ -27,27 +25,6 @@ struct HttpRequest {
 
   std::string_view path() const;
   std::optional<std::string_view> header(std::string_view name) const;  // the first; case is ignored
-};
-
-// The answer to one request: send, or begin, any number of writes, and end. Safe from any thread; no call
-// waits for the client. Once the client is gone every call does nothing. One that is dropped unfinished
-// becomes a 500, or, begun already, cuts the client.
-class HttpResponder {
- public:
-  virtual ~HttpResponder() = default;
-
-  // A whole answer. Content-Length, Transfer-Encoding, Connection and Date are added. The body of an answer
-  // to HEAD, and of status 204 and 304, is not sent.
-  virtual void send(int status, HttpHeaders headers, std::string body) = 0;
-  // A chunked answer; every write is one chunk and leaves at once, together with others that still wait. For
-  // an HTTP/1.0 client it is plain bytes up to the end of the connection.
-  virtual void begin(int status, HttpHeaders headers) = 0;
-  virtual void write(std::string bytes) = 0;
-  virtual void end() = 0;
-
-  // `gone` is called once if the client goes, or is cut, before send or end; at once if it has already. On an
-  // I/O thread or on the caller's; it must not block. One per answer.
-  virtual void on_disconnect(std::function<void()> gone) = 0;
 };
 
 // On an I/O thread: it must not block. What it throws becomes a 500.

@@ -48,21 +48,13 @@ std::string shown(const OrderedJson& value) {
 std::int64_t to_integer(const OrderedJson& value, const std::string& place, std::int64_t min,
                         std::int64_t max) {
   const auto bad = [&] { wrong(value, place, format_text("a whole number from {} to {}", min, max)); };
-  std::int64_t number = 0;
-  if (value.is_number_unsigned()) {
-    if (value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      bad();
-    number = value.get<std::int64_t>();
-  } else if (value.is_number_integer()) {
-    number = value.get<std::int64_t>();
-  } else if (value.is_number_float()) {
-    constexpr double kExact = 9007199254740992.0;  // 2^53
-    const double real = value.get<double>();
-    if (!(std::abs(real) <= kExact) || std::trunc(real) != real) bad();
-    number = static_cast<std::int64_t>(real);
-  } else {
-    bad();
-  }
+  constexpr std::uint64_t kMaxUnsigned = std::numeric_limits<std::int64_t>::max();
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (!value.is_number()) bad();
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kMaxUnsigned) bad();
+  const double real = value.is_number_float() ? value.get<double>() : 0;
+  if (!(std::abs(real) <= kExact) || std::trunc(real) != real) bad();
+  const auto number = value.get<std::int64_t>();
   if (number < min || number > max) bad();
   return number;
 }
@@ -106,6 +98,14 @@ std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::stri
   return ids;
 }
 
+const std::string& to_choice(const OrderedJson& value, const std::string& place,
+                             std::span<const std::string_view> choices) {
+  const std::string& text = to_text(value, place);
+  if (std::find(choices.begin(), choices.end(), text) == choices.end())
+    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(text), join_text(choices, ", "));
+  return text;
+}
+
 std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
@@ -141,35 +141,9 @@ bool JsonFields::asks(std::string_view name) const {
   return !value->empty();  // a number is not
 }
 
-std::optional<std::int64_t> JsonFields::integer(std::string_view name, std::int64_t min,
-                                                std::int64_t max) const {
-  const OrderedJson* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(to_integer(*value, place_of(name), min, max));
-}
-
-std::optional<bool> JsonFields::boolean(std::string_view name) const {
-  const OrderedJson* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(to_bool(*value, place_of(name)));
-}
-
 const std::string* JsonFields::text(std::string_view name) const {
   const OrderedJson* value = find(name);
   return value == nullptr ? nullptr : &to_text(*value, place_of(name));
-}
-
-std::optional<JsonFields> JsonFields::object(std::string_view name) const {
-  const OrderedJson* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(JsonFields(*value, place_of(name)));
-}
-
-void JsonFields::read(std::string_view name, float& value) const {
-  if (const OrderedJson* found = find(name)) value = to_float(*found, place_of(name));
-}
-
-void JsonFields::read(std::string_view name, bool& value) const { value = boolean(name).value_or(value); }
-
-void JsonFields::read(std::string_view name, int& value, int min, int max) const {
-  value = static_cast<int>(integer(name, min, max).value_or(value));
 }
 
 }  // namespace quire::server

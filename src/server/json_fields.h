@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -29,6 +31,9 @@ const std::string& to_text(const OrderedJson& value, const std::string& place);
 const OrderedJson& to_object(const OrderedJson& value, const std::string& place);
 const OrderedJson& to_list(const OrderedJson& value, const std::string& place);
 std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::string& place, int vocab_size);
+// A text that is one of these.
+const std::string& to_choice(const OrderedJson& value, const std::string& place,
+                             std::span<const std::string_view> choices);
 std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place);
 
 // The fields of an object of a request, all of them optional: null counts as absent, and what nobody asks for
@@ -44,14 +49,28 @@ class JsonFields {
   // Whether it is there and not null, false, "", [] or {}.
   bool asks(std::string_view name) const;
 
-  std::optional<std::int64_t> integer(std::string_view name, std::int64_t min, std::int64_t max) const;
-  std::optional<bool> boolean(std::string_view name) const;
+  // What `convert` makes of the field; nothing where it is absent.
+  template <typename Convert, typename... Limits>
+  auto get(std::string_view name, const Convert& convert, const Limits&... limits) const {
+    const OrderedJson* value = find(name);
+    return value == nullptr ? std::nullopt : std::optional(convert(*value, place_of(name), limits...));
+  }
+  auto integer(std::string_view name, std::int64_t min, std::int64_t max) const {
+    return get(name, to_integer, min, max);
+  }
+  auto boolean(std::string_view name) const { return get(name, to_bool); }
+  auto object(std::string_view name) const {
+    return get(name, [](const OrderedJson& value, std::string place) {
+      return JsonFields(value, std::move(place));
+    });
+  }
   const std::string* text(std::string_view name) const;  // null: absent
-  std::optional<JsonFields> object(std::string_view name) const;
   // These leave `value` as it is where the field is absent.
-  void read(std::string_view name, float& value) const;
-  void read(std::string_view name, bool& value) const;
-  void read(std::string_view name, int& value, int min, int max) const;
+  void read(std::string_view name, float& value) const { value = get(name, to_float).value_or(value); }
+  void read(std::string_view name, bool& value) const { value = boolean(name).value_or(value); }
+  void read(std::string_view name, int& value, int min, int max) const {
+    value = static_cast<int>(integer(name, min, max).value_or(value));
+  }
 
  private:
   const OrderedJson* object_;

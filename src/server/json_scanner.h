@@ -1,65 +1,76 @@
 #pragma once
 
+#include <boost/json/basic_parser_impl.hpp>
+#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
+#include <limits>
+#include <utility>
 
 namespace quire::server {
 
 enum class JsonStatus {
   kMore,   // the value goes on
-  kEnd,    // this byte ends it
-  kPast,   // it ended before this byte: only a number does
+  kEnd,    // this byte ends it; of a number, it stands behind it
   kError,  // this byte cannot stand here
 };
 
 inline bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// Decodes one JSON string byte by byte, from behind its opening quote. Half a surrogate pair is an error.
-// That the text is UTF-8 is not checked.
-class JsonStringReader {
- public:
-  // Appends to `decoded` the character that `c` completes. Never kPast.
-  JsonStatus push(char c, std::string& decoded);
+// A handler of Boost.JSON's parser that takes all and keeps nothing; others derive from it.
+struct JsonHandler {
+  using ErrorCode = boost::json::error_code;
+  using Text = boost::json::string_view;
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t max_object_size = kNoLimit, max_array_size = kNoLimit;
+  static constexpr std::size_t max_key_size = kNoLimit, max_string_size = kNoLimit;
 
- private:
-  enum class State { kPlain, kEscape, kHex };
-
-  JsonStatus end_escape(char c, std::string& decoded);
-  JsonStatus push_hex(char c, std::string& decoded);
-
-  State state_ = State::kPlain;
-  int digits_ = 0;             // of \uXXXX, read so far
-  std::uint32_t unit_ = 0;     // their value
-  std::uint32_t leading_ = 0;  // the first half of a surrogate pair
+  bool on_document_begin(ErrorCode&) { return true; }
+  bool on_document_end(ErrorCode&) { return true; }
+  bool on_object_begin(ErrorCode&) { return true; }
+  bool on_object_end(std::size_t, ErrorCode&) { return true; }
+  bool on_array_begin(ErrorCode&) { return true; }
+  bool on_array_end(std::size_t, ErrorCode&) { return true; }
+  bool on_key_part(Text, std::size_t, ErrorCode&) { return true; }
+  bool on_key(Text, std::size_t, ErrorCode&) { return true; }
+  bool on_string_part(Text, std::size_t, ErrorCode&) { return true; }
+  bool on_string(Text, std::size_t, ErrorCode&) { return true; }
+  bool on_number_part(Text, ErrorCode&) { return true; }
+  bool on_int64(std::int64_t, Text, ErrorCode&) { return true; }
+  bool on_uint64(std::uint64_t, Text, ErrorCode&) { return true; }
+  bool on_double(double, Text, ErrorCode&) { return true; }
+  bool on_bool(bool, ErrorCode&) { return true; }
+  bool on_null(ErrorCode&) { return true; }
+  bool on_comment_part(Text, ErrorCode&) { return true; }
+  bool on_comment(Text, ErrorCode&) { return true; }
 };
 
-// Checks one JSON value byte by byte, in constant time and space. After anything but kMore it takes no more.
+// Checks one JSON value byte by byte, in constant time and space, and tells the handler of its parts. That
+// the text is UTF-8 is not checked. After anything but kMore it takes no more.
+template <typename Handler = JsonHandler>
 class JsonScanner {
  public:
-  static constexpr int kMaxDepth = 64;  // as JsonLimits has it: clients send arguments back to us
+  static constexpr std::size_t kMaxDepth = 64;  // as JsonLimits has it: clients send arguments back to us
 
-  JsonStatus push(char c);
+  template <typename... Args>
+  explicit JsonScanner(std::size_t max_depth = kMaxDepth, Args&&... handler)
+      : parser_(options(max_depth), std::forward<Args>(handler)...) {}
+
+  JsonStatus push(char c) {
+    boost::json::error_code error;
+    const bool taken = parser_.write_some(true, &c, 1, error) == 1;
+    if (error || !taken) return JsonStatus::kError;
+    return parser_.done() ? JsonStatus::kEnd : JsonStatus::kMore;
+  }
 
  private:
-  enum class State { kValue, kFirstValue, kFirstKey, kKey, kColon, kAfterValue, kString, kNumber, kLiteral };
-  enum class Number { kSign, kZero, kInteger, kPoint, kFraction, kExponent, kExponentSign, kExponentDigits };
+  static boost::json::parse_options options(std::size_t max_depth) {
+    boost::json::parse_options options;
+    options.max_depth = max_depth;
+    options.allow_invalid_utf8 = true;
+    return options;
+  }
 
-  JsonStatus begin_value(char c);
-  JsonStatus open(bool object);
-  JsonStatus after_value(char c);
-  JsonStatus end_value();
-  bool continue_number(char c);
-  bool number_is_complete() const;
-
-  State state_ = State::kValue;
-  std::uint64_t objects_ = 0;  // bit i: what is open at depth i is an object
-  int depth_ = 0;
-  bool in_key_ = false;  // of kString
-  JsonStringReader string_;
-  std::string decoded_;  // of the string, thrown away
-  Number number_ = Number::kSign;
-  std::string_view literal_;  // what is left of it
+  boost::json::basic_parser<Handler> parser_;
 };
 
 }  // namespace quire::server

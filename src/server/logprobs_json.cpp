@@ -77,12 +77,10 @@ void CompletionLogprobs::add(std::span<const PositionLogprobs> positions) {
 }
 
 OrderedJson CompletionLogprobs::take() {
-  OrderedJson taken;
-  taken["text_offset"] = std::exchange(offsets_, OrderedJson::array());
-  taken["token_logprobs"] = std::exchange(logprobs_, OrderedJson::array());
-  taken["tokens"] = std::exchange(tokens_, OrderedJson::array());
-  taken["top_logprobs"] = std::exchange(top_, OrderedJson::array());
-  return taken;
+  return {{"text_offset", std::exchange(offsets_, OrderedJson::array())},
+          {"token_logprobs", std::exchange(logprobs_, OrderedJson::array())},
+          {"tokens", std::exchange(tokens_, OrderedJson::array())},
+          {"top_logprobs", std::exchange(top_, OrderedJson::array())}};
 }
 
 OrderedJson chat_logprobs(std::span<const PositionLogprobs> positions, const TokenNames& names) {

@@ -8,28 +8,12 @@ namespace {
 
 double seconds(TimePoint::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// Seconds.
-std::vector<double> first_token_bounds() {
-  return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-          1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
-}
-std::vector<double> token_bounds() {
-  return {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-}
-std::vector<double> request_bounds() {
-  return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-}
-std::vector<double> step_bounds() { return {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}; }
-
-// As Python spells it, whose readers know it so.
-std::string python_bool(bool value) { return value ? "True" : "False"; }
-
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
   const double concurrency =
       runtime.num_blocks / static_cast<double>(runtime.max_blocks_held(runtime.max_model_len));
   return {{"block_size", format_text("{}", runtime.block_size())},
           {"cache_dtype", std::string(to_string(runtime.dtype))},
-          {"enable_prefix_caching", python_bool(config.enable_prefix_caching)},
+          {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},  // as Python has it
           {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
           {"kv_cache_max_concurrency", format_text("{}", concurrency)},
           {"kv_cache_size_tokens", format_text("{}", runtime.cached_tokens())},
@@ -43,40 +27,10 @@ Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
 Metrics::Metrics(std::string model_name, const EngineConfig& config, const RuntimeConfig& runtime)
     : model_name_(std::move(model_name)),
       cache_info_(cache_info(config, runtime)),
-      iteration_tokens_{"vllm:iteration_tokens_total", "Tokens of prompts and outputs in a step.",
-                        Histogram(step_bounds())},
-      first_token_{"vllm:time_to_first_token_seconds", "From arrival to the first token.",
-                   Histogram(first_token_bounds())},
-      inter_token_{"vllm:inter_token_latency_seconds", "From one token to the next.",
-                   Histogram(token_bounds())},
-      token_mean_{"vllm:request_time_per_output_token_seconds",
-                  "From one token to the next, the mean of a request.", Histogram(token_bounds())},
-      latency_{"vllm:e2e_request_latency_seconds", "From arrival to the end.", Histogram(request_bounds())},
-      queue_{"vllm:request_queue_time_seconds", "From arrival to the first step.",
-             Histogram(request_bounds())},
-      inference_{"vllm:request_inference_time_seconds", "From the first step to the last token.",
-                 Histogram(request_bounds())},
-      prefill_{"vllm:request_prefill_time_seconds", "From the first step to the first token.",
-               Histogram(request_bounds())},
-      decode_{"vllm:request_decode_time_seconds", "From the first token to the last.",
-              Histogram(request_bounds())},
-      request_prompt_{"vllm:request_prompt_tokens", "Tokens of a prompt.",
-                      Histogram(bounds_up_to(runtime.max_model_len))},
-      request_generation_{"vllm:request_generation_tokens", "Tokens generated for a request.",
-                          Histogram(bounds_up_to(runtime.max_model_len))},
-      request_computed_{"vllm:request_prefill_kv_computed_tokens", "Tokens of a prompt that no cache had.",
-                        Histogram(bounds_up_to(runtime.max_model_len))},
-      request_longest_{"vllm:request_max_num_generation_tokens",
-                       "Tokens of the longest output of each request.",
-                       Histogram(bounds_up_to(runtime.max_model_len))},
-      request_n_{"vllm:request_params_n", "The parameter n of requests.", Histogram({1, 2, 5, 10, 20})},
-      request_max_tokens_{"vllm:request_params_max_tokens", "The parameter max_tokens of requests.",
-                          Histogram(bounds_up_to(runtime.max_model_len))},
-      request_preemptions_{"vllm:request_num_preemptions", "Preemptions of a request.",
-                           Histogram({1, 2, 3, 4, 5, 10, 20})} {}
+      token_counts_(bounds_up_to(runtime.max_model_len)) {}
 
 void Metrics::add_step(const StepRecord& step) {
-  iteration_tokens_.values.observe(static_cast<double>(step.prefill_tokens + step.decode_tokens));
+  iteration_tokens_.observe(static_cast<double>(step.prefill_tokens + step.decode_tokens));
 }
 
 void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
@@ -98,73 +52,75 @@ std::string Metrics::render(const EngineStats& stats) const {
        {&iteration_tokens_, &first_token_, &inter_token_, &token_mean_, &latency_, &queue_, &inference_,
         &prefill_, &decode_, &request_prompt_, &request_generation_, &request_computed_, &request_longest_,
         &request_n_, &request_max_tokens_, &request_preemptions_})
-    text.histogram(histogram->name, histogram->help, histogram->values);
+    text.histogram(histogram->name, histogram->help, {{*histogram}});
   PrometheusText info(Labels{{"engine", "0"}});  // there, it is told of no model
-  info.family("vllm:cache_config_info", "gauge", "What the KV cache is, in labels.");
-  info.sample("vllm:cache_config_info", 1, cache_info_);
+  info.gauge("vllm:cache_config_info", "What the KV cache is, in labels.", {{1, cache_info_}});
   return text.take() + info.take() + render_http() + process_metrics();
 }
 
 // What vLLM's boards show of its HTTP server, which tells it without a model.
 std::string Metrics::render_http() const {
   const std::lock_guard lock(mutex_);
+  std::vector<PrometheusText::Sample> requests;
+  std::vector<PrometheusText::Counted> seconds;
+  for (const auto& [key, responses] : responses_) {
+    const Labels labels = {{"handler", key.first}, {"method", key.second}};
+    seconds.push_back({responses.seconds, labels});
+    for (const auto& [status, count] : responses.by_class) {
+      requests.emplace_back(count, labels);
+      requests.back().labels.emplace_back("status", format_text("{}xx", status));
+    }
+  }
   PrometheusText text({});
-  text.family("http_requests_total", "counter", "Requests answered, by route, method and class of status.");
-  for (const auto& [key, responses] : responses_)
-    for (const auto& [status, count] : responses.by_class)
-      text.sample("http_requests_total", static_cast<double>(count),
-                  {{"handler", key.first}, {"method", key.second}, {"status", format_text("{}xx", status)}});
-  constexpr const char* kSeconds = "http_request_duration_seconds";
-  text.family(kSeconds, "histogram", "From a request to the end of its answer.");
-  for (const auto& [key, responses] : responses_)
-    text.samples(kSeconds, responses.seconds, {{"handler", key.first}, {"method", key.second}});
+  text.counter("http_requests_total", "Requests answered, by route, method and class of status.", requests);
+  text.histogram("http_request_duration_seconds", "From a request to the end of its answer.", seconds);
   return text.take();
 }
 
 void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const {
   const SchedulerStats& now = stats.scheduler;
   const double used = now.num_blocks > 0 ? 1 - static_cast<double>(now.num_free_blocks) / now.num_blocks : 0;
-  text.gauge("vllm:num_requests_running", "Requests that steps are computed of.", now.num_running);
-  text.gauge("vllm:num_requests_waiting", "Requests that wait for room.", now.num_waiting);
-  text.family("vllm:num_requests_waiting_by_reason", "gauge", "Requests that wait, by what they wait for.");
-  text.sample("vllm:num_requests_waiting_by_reason", now.num_waiting, {{"reason", "capacity"}});
-  constexpr const char* kSleep = "vllm:engine_sleep_state";
-  text.family(kSleep, "gauge", "1 for the state that the engine is in, which never sleeps.");
-  text.sample(kSleep, 1, {{"sleep_state", "awake"}});
-  text.sample(kSleep, 0, {{"sleep_state", "weights_offloaded"}});
-  text.sample(kSleep, 0, {{"sleep_state", "discard_all"}});
-  text.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that is taken; 1 is all.", used);
+  text.gauge("vllm:num_requests_running", "Requests that steps are computed of.", {now.num_running});
+  text.gauge("vllm:num_requests_waiting", "Requests that wait for room.", {now.num_waiting});
+  text.gauge("vllm:num_requests_waiting_by_reason", "Requests that wait, by what they wait for.",
+             {{now.num_waiting, {{"reason", "capacity"}}}});
+  text.gauge("vllm:engine_sleep_state", "1 for the state that the engine is in, which never sleeps.",
+             {{1, {{"sleep_state", "awake"}}},
+              {0, {{"sleep_state", "weights_offloaded"}}},
+              {0, {{"sleep_state", "discard_all"}}}});
+  text.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that is taken; 1 is all.", {used});
 }
 
 void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats) const {
-  text.counter("vllm:num_preemptions_total", "Times that a request lost its blocks.", stats.num_preemptions);
+  text.counter("vllm:num_preemptions_total", "Times that a request lost its blocks.",
+               {stats.num_preemptions});
   text.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-               stats.prefix_cache_queries);
-  text.counter("vllm:prefix_cache_hits_total", "Those of them that were found.", stats.prefix_cache_hits);
+               {stats.prefix_cache_queries});
+  text.counter("vllm:prefix_cache_hits_total", "Those of them that were found.", {stats.prefix_cache_hits});
   text.counter("vllm:corrupted_requests_total", "Requests whose logits were not finite numbers.",
-               stats.num_invalid_logits);
+               {stats.num_invalid_logits});
   const std::uint64_t computed = computed_tokens_;
   const std::uint64_t cached = cached_tokens_;
-  text.counter("vllm:prompt_tokens_total", "Tokens of prompts.", computed + cached);
-  text.counter("vllm:prompt_tokens_cached_total", "Those of them that came from the prefix cache.", cached);
-  constexpr const char* kBySource = "vllm:prompt_tokens_by_source_total";
-  text.family(kBySource, "counter", "Tokens of prompts, by where their keys and values came from.");
-  text.sample(kBySource, static_cast<double>(computed), {{"source", "local_compute"}});
-  text.sample(kBySource, static_cast<double>(cached), {{"source", "local_cache_hit"}});
-  text.counter("vllm:generation_tokens_total", "Tokens generated.", generation_tokens_);
+  text.counter("vllm:prompt_tokens_total", "Tokens of prompts.", {computed + cached});
+  text.counter("vllm:prompt_tokens_cached_total", "Those of them that came from the prefix cache.", {cached});
+  text.counter("vllm:prompt_tokens_by_source_total",
+               "Tokens of prompts, by where their keys and values came from.",
+               {{computed, {{"source", "local_compute"}}}, {cached, {{"source", "local_cache_hit"}}}});
+  text.counter("vllm:generation_tokens_total", "Tokens generated.", {generation_tokens_.load()});
 
-  constexpr const char* kSuccess = "vllm:request_success_total";
-  text.family(kSuccess, "counter", "Requests that have ended, by why.");
+  std::vector<PrometheusText::Sample> ended;
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort,
                                     FinishReason::kTimeout, FinishReason::kError})
-    text.sample(kSuccess, static_cast<double>(ended_[static_cast<std::size_t>(reason)]),
-                {{"finished_reason", std::string(to_string(reason))}});
-  constexpr const char* kRejections = "vllm:admission_rejections_total";
-  text.family(kRejections, "counter", "Requests refused because the queue was full, by its limit.");
-  for (const auto& [limit, name] : {std::pair(QueueFullError::Limit::kRequests, "max_num_queued_reqs"),
-                                    std::pair(QueueFullError::Limit::kPromptTokens, "max_num_queued_tokens")})
-    text.sample(kRejections, static_cast<double>(rejections_[static_cast<std::size_t>(limit)]),
-                {{"reason", name}});
+    ended.push_back({ended_[static_cast<std::size_t>(reason)].load(),
+                     {{"finished_reason", std::string(to_string(reason))}}});
+  text.counter("vllm:request_success_total", "Requests that have ended, by why.", ended);
+  const auto rejected = [&](QueueFullError::Limit limit) {
+    return rejections_[static_cast<std::size_t>(limit)].load();
+  };
+  text.counter("vllm:admission_rejections_total",
+               "Requests refused because the queue was full, by its limit.",
+               {{rejected(QueueFullError::Limit::kRequests), {{"reason", "max_num_queued_reqs"}}},
+                {rejected(QueueFullError::Limit::kPromptTokens), {{"reason", "max_num_queued_tokens"}}}});
 }
 
 RequestMetrics::RequestMetrics(Metrics& metrics, const SamplingParams& params)
@@ -178,11 +134,11 @@ void RequestMetrics::update(const RequestUpdate& update) {
   if (output.times.first_token) add_token(update.request, output);
   if (output.finished()) finish(update.request, output);
   if (!update.finished) return;
-  metrics_.request_n_.values.observe(n_);
+  metrics_.request_n_.observe(n_);
   const auto longest = std::max_element(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) {
                          return a.num_tokens < b.num_tokens;
                        })->num_tokens;
-  metrics_.request_longest_.values.observe(static_cast<double>(longest));
+  metrics_.request_longest_.observe(static_cast<double>(longest));
 }
 
 void RequestMetrics::add_prompt(const RequestOutput& request) {
@@ -198,9 +154,9 @@ void RequestMetrics::add_token(const RequestOutput& request, const CompletionOut
   Seen& seen = seen_[static_cast<std::size_t>(output.index)];
   const OutputTimes& times = output.times;
   if (!seen.last_token)
-    metrics_.first_token_.values.observe(seconds(*times.first_token - request.arrival));
+    metrics_.first_token_.observe(seconds(*times.first_token - request.arrival));
   else if (times.last_token != seen.last_token)
-    metrics_.inter_token_.values.observe(seconds(*times.last_token - *seen.last_token));
+    metrics_.inter_token_.observe(seconds(*times.last_token - *seen.last_token));
   seen.last_token = times.last_token;
   metrics_.generation_tokens_ += output.token_ids.size() - seen.num_tokens;
   seen.num_tokens = output.token_ids.size();
@@ -211,20 +167,20 @@ void RequestMetrics::finish(const RequestOutput& request, const CompletionOutput
   const OutputTimes& times = output.times;
   const auto num_prompt = static_cast<double>(request.prompt_token_ids.size());
   const auto num_tokens = static_cast<double>(output.token_ids.size());
-  metrics_.latency_.values.observe(seconds(*times.finished - request.arrival));
-  metrics_.request_prompt_.values.observe(num_prompt);
-  metrics_.request_generation_.values.observe(num_tokens);
-  metrics_.request_max_tokens_.values.observe(max_tokens_);
-  metrics_.request_preemptions_.values.observe(output.num_preemptions);
+  metrics_.latency_.observe(seconds(*times.finished - request.arrival));
+  metrics_.request_prompt_.observe(num_prompt);
+  metrics_.request_generation_.observe(num_tokens);
+  metrics_.request_max_tokens_.observe(max_tokens_);
+  metrics_.request_preemptions_.observe(output.num_preemptions);
   if (!times.scheduled) return;
-  metrics_.queue_.values.observe(seconds(*times.scheduled - request.arrival));
+  metrics_.queue_.observe(seconds(*times.scheduled - request.arrival));
   if (!times.first_token) return;
   const double decode = seconds(*times.last_token - *times.first_token);
-  metrics_.prefill_.values.observe(seconds(*times.first_token - *times.scheduled));
-  metrics_.decode_.values.observe(decode);
-  metrics_.inference_.values.observe(seconds(*times.last_token - *times.scheduled));
-  metrics_.request_computed_.values.observe(num_prompt - request.num_cached_tokens);
-  if (num_tokens > 1) metrics_.token_mean_.values.observe(decode / (num_tokens - 1));
+  metrics_.prefill_.observe(seconds(*times.first_token - *times.scheduled));
+  metrics_.decode_.observe(decode);
+  metrics_.inference_.observe(seconds(*times.last_token - *times.scheduled));
+  metrics_.request_computed_.observe(num_prompt - request.num_cached_tokens);
+  if (num_tokens > 1) metrics_.token_mean_.observe(decode / (num_tokens - 1));
 }
 
 }  // namespace quire::server

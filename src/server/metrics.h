@@ -34,10 +34,11 @@ class Metrics {
  private:
   friend class RequestMetrics;
   using Counter = std::atomic<std::uint64_t>;
-  struct NamedHistogram {
+  struct NamedHistogram : Histogram {
+    NamedHistogram(const char* its_name, const char* its_help, std::vector<double> bounds)
+        : Histogram(std::move(bounds)), name(its_name), help(its_help) {}
     const char* name;
     const char* help;
-    Histogram values;
   };
 
   // The answers of a route to a method.
@@ -59,22 +60,44 @@ class Metrics {
   std::array<Counter, 2> rejections_{};  // by QueueFullError::Limit
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, Responses> responses_;  // guarded by mutex_; by route, method
-  NamedHistogram iteration_tokens_;
-  NamedHistogram first_token_;
-  NamedHistogram inter_token_;
-  NamedHistogram token_mean_;
-  NamedHistogram latency_;
-  NamedHistogram queue_;
-  NamedHistogram inference_;
-  NamedHistogram prefill_;
-  NamedHistogram decode_;
-  NamedHistogram request_prompt_;
-  NamedHistogram request_generation_;
-  NamedHistogram request_computed_;
-  NamedHistogram request_longest_;
-  NamedHistogram request_n_;
-  NamedHistogram request_max_tokens_;
-  NamedHistogram request_preemptions_;
+
+  static inline const std::vector<double> kTokenSeconds = {
+      0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+  static inline const std::vector<double> kRequestSeconds = {
+      0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+  const std::vector<double> token_counts_;  // up to the longest context
+  NamedHistogram iteration_tokens_{"vllm:iteration_tokens_total",
+                                   "Tokens of prompts and outputs in a step.",
+                                   {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}};
+  NamedHistogram first_token_{"vllm:time_to_first_token_seconds",
+                              "From arrival to the first token.",
+                              {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                               1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560}};
+  NamedHistogram inter_token_{"vllm:inter_token_latency_seconds", "From one token to the next.",
+                              kTokenSeconds};
+  NamedHistogram token_mean_{"vllm:request_time_per_output_token_seconds",
+                             "From one token to the next, the mean of a request.", kTokenSeconds};
+  NamedHistogram latency_{"vllm:e2e_request_latency_seconds", "From arrival to the end.", kRequestSeconds};
+  NamedHistogram queue_{"vllm:request_queue_time_seconds", "From arrival to the first step.",
+                        kRequestSeconds};
+  NamedHistogram inference_{"vllm:request_inference_time_seconds", "From the first step to the last token.",
+                            kRequestSeconds};
+  NamedHistogram prefill_{"vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                          kRequestSeconds};
+  NamedHistogram decode_{"vllm:request_decode_time_seconds", "From the first token to the last.",
+                         kRequestSeconds};
+  NamedHistogram request_prompt_{"vllm:request_prompt_tokens", "Tokens of a prompt.", token_counts_};
+  NamedHistogram request_generation_{"vllm:request_generation_tokens", "Tokens generated for a request.",
+                                     token_counts_};
+  NamedHistogram request_computed_{"vllm:request_prefill_kv_computed_tokens",
+                                   "Tokens of a prompt that no cache had.", token_counts_};
+  NamedHistogram request_longest_{"vllm:request_max_num_generation_tokens",
+                                  "Tokens of the longest output of each request.", token_counts_};
+  NamedHistogram request_n_{"vllm:request_params_n", "The parameter n of requests.", {1, 2, 5, 10, 20}};
+  NamedHistogram request_max_tokens_{"vllm:request_params_max_tokens",
+                                     "The parameter max_tokens of requests.", token_counts_};
+  NamedHistogram request_preemptions_{
+      "vllm:request_num_preemptions", "Preemptions of a request.", {1, 2, 3, 4, 5, 10, 20}};
 };
 
 // Tells the metrics of one request. Thread contract: one thread at a time.

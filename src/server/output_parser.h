@@ -19,9 +19,18 @@ struct OutputDelta {
   std::vector<ToolCallDelta> tool_calls;  // at most one a call, by rising index
 
   bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty(); }
+
+  // Joins it with the one that follows it, which may go on with the last call, and with no other.
+  void append(const OutputDelta& next) {
+    content += next.content;
+    reasoning += next.reasoning;
+    for (const ToolCallDelta& call : next.tool_calls) {
+      const bool goes_on = !tool_calls.empty() && tool_calls.back().index == call.index;
+      if (!goes_on) tool_calls.push_back(call);
+      if (goes_on) tool_calls.back().arguments += call.arguments;
+    }
+  }
 };
-// Joins a delta with the one that follows it.
-void append(OutputDelta& joined, const OutputDelta& next);
 
 // Splits the text of one output into content, reasoning and tool calls while it comes. Every text has an
 // answer: none is an error. How the text is cut into pieces makes no difference to the deltas joined. For one

@@ -32,15 +32,14 @@ std::string process_metrics() {
   const auto open_files = std::distance(std::filesystem::directory_iterator("/proc/self/fd", ignored), {});
 
   PrometheusText text({});
-  constexpr const char* kCpu = "process_cpu_seconds_total";
-  text.family(kCpu, "counter", "Processor time that was used, in seconds.");
-  text.sample(kCpu, seconds(usage.ru_utime) + seconds(usage.ru_stime));
-  text.gauge("process_resident_memory_bytes", "Memory in use.", resident_pages * page_bytes);
-  text.gauge("process_virtual_memory_bytes", "Addresses in use.", virtual_pages * page_bytes);
-  text.gauge("process_open_fds", "Open files.",
-             static_cast<double>(open_files - 1));  // not the folder itself
-  text.gauge("process_max_fds", "Files that may be open.", static_cast<double>(files.rlim_cur));
-  text.gauge("process_start_time_seconds", "When it was started, in seconds since 1970.", kStartTime.count());
+  text.counter("process_cpu_seconds_total", "Processor time that was used, in seconds.",
+               {seconds(usage.ru_utime) + seconds(usage.ru_stime)});
+  text.gauge("process_resident_memory_bytes", "Memory in use.", {resident_pages * page_bytes});
+  text.gauge("process_virtual_memory_bytes", "Addresses in use.", {virtual_pages * page_bytes});
+  text.gauge("process_open_fds", "Open files.", {open_files - 1});  // not the folder itself
+  text.gauge("process_max_fds", "Files that may be open.", {files.rlim_cur});
+  text.gauge("process_start_time_seconds", "When it was started, in seconds since 1970.",
+             {kStartTime.count()});
   return text.take();
 }
 

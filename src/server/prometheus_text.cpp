@@ -50,49 +50,39 @@ std::vector<double> bounds_up_to(int most) {
   }
 }
 
-void PrometheusText::family(std::string_view name, std::string_view type, std::string_view help) {
+void PrometheusText::metric(std::string_view name, std::string_view type, std::string_view help,
+                            const std::vector<Sample>& samples) {
   text_ += format_text("# HELP {} {}\n# TYPE {} {}\n", name, escaped(help, false), name, type);
+  for (const Sample& one : samples) sample(name, one);
 }
 
-void PrometheusText::sample(std::string_view name, double value, const Labels& labels) {
+void PrometheusText::sample(std::string_view name, const Sample& sample) {
   Labels all = labels_;
-  all.insert(all.end(), labels.begin(), labels.end());
+  all.insert(all.end(), sample.labels.begin(), sample.labels.end());
   std::sort(all.begin(), all.end());
   std::string list;
   for (const auto& [label, text] : all)
     list += format_text("{}{}=\"{}\"", list.empty() ? "" : ",", label, escaped(text, true));
   if (!list.empty()) list = format_text("{{{}}}", list);
-  text_ += format_text("{}{} {}\n", name, list, with_point(format_text("{}", value)));
+  text_ += format_text("{}{} {}\n", name, list, with_point(format_text("{}", sample.value)));
 }
 
-void PrometheusText::gauge(std::string_view name, std::string_view help, double value) {
-  family(name, "gauge", help);
-  sample(name, value);
-}
-
-void PrometheusText::counter(std::string_view name, std::string_view help, std::uint64_t value) {
-  family(name, "counter", help);
-  sample(name, static_cast<double>(value));
-}
-
-void PrometheusText::histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
-  family(name, "histogram", help);
-  samples(name, histogram);
-}
-
-void PrometheusText::samples(std::string_view name, const Histogram& histogram, const Labels& labels) {
-  const std::string bucket = format_text("{}_bucket", name);
-  const std::vector<std::uint64_t> counts = histogram.counts();
-  std::uint64_t count = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    count += counts[i];
-    const bool is_last = i + 1 == counts.size();
-    Labels all = labels;
-    all.emplace_back("le", is_last ? "+Inf" : with_point(format_text("{:g}", histogram.bounds()[i])));
-    sample(bucket, static_cast<double>(count), all);
+void PrometheusText::histogram(std::string_view name, std::string_view help,
+                               const std::vector<Counted>& histograms) {
+  metric(name, "histogram", help, {});
+  for (const auto& [histogram, labels] : histograms) {
+    const std::vector<std::uint64_t> counts = histogram.counts();
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      count += counts[i];
+      const bool is_last = i + 1 == counts.size();
+      Labels all = labels;
+      all.emplace_back("le", is_last ? "+Inf" : with_point(format_text("{:g}", histogram.bounds()[i])));
+      sample(format_text("{}_bucket", name), {count, std::move(all)});
+    }
+    sample(format_text("{}_count", name), {count, labels});
+    sample(format_text("{}_sum", name), {histogram.sum(), labels});
   }
-  sample(format_text("{}_count", name), static_cast<double>(count), labels);
-  sample(format_text("{}_sum", name), histogram.sum(), labels);
 }
 
 }  // namespace quire::server

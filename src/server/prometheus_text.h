@@ -41,19 +41,32 @@ class PrometheusText {
   // labels: every sample has them, beside its own.
   explicit PrometheusText(Labels labels) : labels_(std::move(labels)) {}
 
-  // The samples that follow are of this metric. type: counter, gauge, histogram.
-  void family(std::string_view name, std::string_view type, std::string_view help);
-  void sample(std::string_view name, double value, const Labels& labels = {});
-  // Those of a histogram.
-  void samples(std::string_view name, const Histogram& histogram, const Labels& labels = {});
-  // A family that has no labels of its own.
-  void gauge(std::string_view name, std::string_view help, double value);
-  void counter(std::string_view name, std::string_view help, std::uint64_t value);
-  void histogram(std::string_view name, std::string_view help, const Histogram& histogram);
+  // A value, and the labels that it has beside those of all.
+  struct Sample {
+    template <typename Number>
+    Sample(Number number, Labels own = {}) : value(static_cast<double>(number)), labels(std::move(own)) {}
+    double value;
+    Labels labels;
+  };
+  struct Counted {
+    const Histogram& histogram;
+    Labels labels = {};
+  };
+  void gauge(std::string_view name, std::string_view help, const std::vector<Sample>& samples) {
+    metric(name, "gauge", help, samples);
+  }
+  void counter(std::string_view name, std::string_view help, const std::vector<Sample>& samples) {
+    metric(name, "counter", help, samples);
+  }
+  void histogram(std::string_view name, std::string_view help, const std::vector<Counted>& histograms);
 
   std::string take() { return std::move(text_); }
 
  private:
+  void metric(std::string_view name, std::string_view type, std::string_view help,
+              const std::vector<Sample>& samples);
+  void sample(std::string_view name, const Sample& sample);
+
   Labels labels_;
   std::string text_;
 };

@@ -1,19 +1,21 @@
 #pragma once
 
-#include <memory>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
 #include <optional>
 #include <string_view>
 
-#include "server/chunked_body.h"
+#include "server/body_reader.h"
 #include "server/http_server.h"
 
 namespace quire::server {
 
 // Reads the requests of one connection, one after another, and holds them to the limits as the bytes arrive.
+// Beast reads the heads. Bodies are read here: its chunked coding (1.81) holds an extension of any length in
+// memory, and asserts on some of the ways to split one.
 class RequestParser {
  public:
   explicit RequestParser(const HttpLimits& limits);  // kept by reference
-  ~RequestParser();
 
   // Returns how many of the bytes are done with; the others must come again, with more behind them. Takes
   // none once complete. Throws HttpError, then the parser is of no further use.
@@ -33,25 +35,20 @@ class RequestParser {
 
  private:
   enum class Stage { kHead, kBody, kComplete };
-  class Head;
 
   std::size_t feed_head(std::string_view bytes);
-  std::size_t feed_body(std::string_view bytes);
   void check_head_size(std::string_view unparsed) const;
   void finish_head();
+  bool has_request_line() const;
 
   const HttpLimits& limits_;
   Stage stage_ = Stage::kHead;
   bool started_ = false;
   bool expect_continue_ = false;
   std::size_t head_bytes_ = 0;  // done with
-  std::unique_ptr<Head> head_;
-  std::uint64_t body_left_ = 0;         // of a body with a Content-Length
-  std::optional<ChunkedBody> chunked_;  // of one without
+  std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> head_;
+  std::optional<BodyReader> body_;
   HttpRequest request_;
 };
-
-// "Not Found" for 404; empty for a status that has no name.
-std::string_view status_reason(int status);
 
 }  // namespace quire::server

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -17,11 +18,10 @@ class TagMatcher {
   // The tag that `c` completes; empty if none.
   std::string_view push(char c) {
     held_ += c;
-    for (const std::string_view tag : tags_) {
-      if (tag == held_) {
-        held_.clear();
-        return tag;
-      }
+    const auto whole = std::find(tags_.begin(), tags_.end(), held_);
+    if (whole != tags_.end()) {
+      held_.clear();
+      return *whole;
     }
     if (is_beginning()) return {};
     held_.assign(1, c);
@@ -35,10 +35,7 @@ class TagMatcher {
 
  private:
   bool is_beginning() const {
-    for (const std::string_view tag : tags_) {
-      if (tag.starts_with(held_)) return true;
-    }
-    return false;
+    return std::any_of(tags_.begin(), tags_.end(), [&](auto tag) { return tag.starts_with(held_); });
   }
 
   std::vector<std::string_view> tags_;

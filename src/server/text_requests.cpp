@@ -27,16 +27,14 @@ std::string to_base64(const std::vector<float>& values) {
 }
 
 OrderedJson model_json(const std::string& id, const ServedModel& model, std::int64_t created) {
-  OrderedJson json;
-  json["id"] = id;
-  json["object"] = "model";
-  json["created"] = created;
-  json["owned_by"] = "quire";
-  json["root"] = id;
-  json["parent"] = nullptr;
-  json["max_model_len"] = model.max_model_len;
-  json["permission"] = OrderedJson::array();
-  return json;
+  return {{"id", id},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "quire"},
+          {"root", id},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len},
+          {"permission", OrderedJson::array()}};
 }
 
 }  // namespace
@@ -62,16 +60,15 @@ TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedMode
 
 OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<TokenId>& tokens,
                           const ServedModel& model) {
-  OrderedJson body;
-  body["count"] = tokens.size();
-  body["max_model_len"] = model.max_model_len;
-  body["tokens"] = tokens;
-  body["token_strs"] = nullptr;
-  if (!request.return_token_strs) return body;
-  OrderedJson texts = OrderedJson::array();
-  for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
-  body["token_strs"] = std::move(texts);
-  return body;
+  OrderedJson texts;
+  if (request.return_token_strs) {
+    texts = OrderedJson::array();
+    for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
+  }
+  return {{"count", tokens.size()},
+          {"max_model_len", model.max_model_len},
+          {"tokens", tokens},
+          {"token_strs", std::move(texts)}};
 }
 
 std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model) {
@@ -121,23 +118,17 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   return request;
 }
 
-OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,
-                            const std::vector<std::vector<float>>& embeddings) {
+OrderedJson EmbeddingsResponse::body(std::span<const RequestOutput> outputs, const std::optional<Timings>&) {
   OrderedJson data = OrderedJson::array();
-  for (std::size_t i = 0; i < embeddings.size(); ++i) {
-    OrderedJson entry;
-    entry["index"] = i;
-    entry["object"] = "embedding";
-    entry["embedding"] = request.base64 ? OrderedJson(to_base64(embeddings[i])) : OrderedJson(embeddings[i]);
+  for (const RequestOutput& output : outputs) {
+    OrderedJson entry = {{"index", data.size()}, {"object", "embedding"}};
+    entry["embedding"] =
+        request_.base64 ? OrderedJson(to_base64(output.embedding)) : OrderedJson(output.embedding);
     data.push_back(std::move(entry));
   }
-  OrderedJson body;
-  body["id"] = id;
-  body["object"] = "list";
-  body["created"] = created;
-  body["model"] = request.model;
+  OrderedJson body = begin_response(head_, "list");
   body["data"] = std::move(data);
-  body["usage"] = {{"prompt_tokens", request.num_tokens}, {"total_tokens", request.num_tokens}};
+  body["usage"] = {{"prompt_tokens", request_.num_tokens}, {"total_tokens", request_.num_tokens}};
   return body;
 }
 

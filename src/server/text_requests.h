@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "server/api_response.h"
 #include "server/chat_request.h"
 #include "server/completion_request.h"
 
@@ -34,8 +37,17 @@ struct EmbeddingsRequest {
   bool base64 = false;         // little-endian float32, else numbers
 };
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model);
-OrderedJson embeddings_body(const std::string& id, std::int64_t created, const EmbeddingsRequest& request,
-                            const std::vector<std::vector<float>>& embeddings);
+class EmbeddingsResponse final : public Response {
+ public:
+  EmbeddingsResponse(ResponseHead head, EmbeddingsRequest request)
+      : Response(std::move(head)), request_(std::move(request)) {}
+
+  OrderedJson body(std::span<const RequestOutput> outputs,
+                   const std::optional<Timings>& timings = {}) override;
+
+ private:
+  const EmbeddingsRequest request_;
+};
 
 // GET /v1/models and /v1/models/{id}; of the latter, ApiError (404) for an id that nothing has.
 OrderedJson models_body(const ServedModel& model, std::int64_t created);

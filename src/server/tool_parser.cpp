@@ -1,6 +1,7 @@
 #include "server/tool_parser.h"
 
 #include <array>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -134,16 +135,16 @@ class ToolParser : public OutputParser {
   void begin_object(CallReader::Mark mark) {
     state_ = State::kObject;
     known_ = false;
-    object_ = CallReader(mark);
+    object_.emplace(mark);
   }
 
   void push_object(char c) {
-    const JsonStatus status = object_.push(c);
+    const JsonStatus status = object_->push(c);
     if (status == JsonStatus::kError) return refuse();
-    if (object_.known()) {
-      if (!known_) begin_call(object_.name());
+    if (object_->known()) {
+      if (!known_) begin_call(object_->name());
       known_ = true;
-      give_out_arguments(object_.take_arguments());
+      give_out_arguments(object_->take_arguments());
       held_.clear();
     }
     if (status == JsonStatus::kEnd) state_ = in_list_ ? State::kAfterElement : State::kText;
@@ -152,7 +153,7 @@ class ToolParser : public OutputParser {
   void push_name(char c) {
     if (c == '{') {
       begin_call(name_);
-      scanner_ = {};
+      scanner_.emplace();
       state_ = State::kNameArguments;
       return push_name_arguments(c);
     }
@@ -183,7 +184,7 @@ class ToolParser : public OutputParser {
   }
 
   void push_name_arguments(char c) {
-    const JsonStatus status = scanner_.push(c);
+    const JsonStatus status = scanner_->push(c);
     if (status == JsonStatus::kError) return refuse();
     give_out_arguments({&c, 1});
     held_.clear();
@@ -239,13 +240,13 @@ class ToolParser : public OutputParser {
   TagMatcher tags_;
 
   CallReader::Mark mark_ = CallReader::Mark::kTag;
-  CallReader object_{CallReader::Mark::kTag};
+  std::optional<CallReader> object_;
   bool known_ = false;    // the object has been given out as a call
   bool in_list_ = false;  // it is an element of Mistral's list
 
   TagMatcher name_tags_{{"[ARGS]", kCallId, kCalls}};
   std::string name_;
-  JsonScanner scanner_;  // of the arguments behind a name
+  std::optional<JsonScanner<>> scanner_;  // of the arguments behind a name
 };
 
 }  // namespace

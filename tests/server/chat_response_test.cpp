@@ -15,39 +15,63 @@ ChatRequest parse(const std::string& fields = "\"n\": 1") {
       test::served_model(), ContentFormat::kText);
 }
 
+// Finds in its text what the test says: a delta a piece.
+class ScriptedParser : public OutputParser {
+ public:
+  explicit ScriptedParser(std::vector<OutputDelta> deltas) : deltas_(std::move(deltas)) {}
+
+  OutputDelta parse(std::string_view) override {
+    return next_ < deltas_.size() ? deltas_[next_++] : OutputDelta();
+  }
+  OutputDelta finish() override { return {}; }
+
+ private:
+  std::vector<OutputDelta> deltas_;
+  std::size_t next_ = 0;
+};
+
+class PlainParser : public OutputParser {
+ public:
+  OutputDelta parse(std::string_view text) override {
+    return {.content = std::string(text), .reasoning = {}, .tool_calls = {}};
+  }
+  OutputDelta finish() override { return {}; }
+};
+
+// messages: of each output, which comes with its first token.
 OrderedJson body_of(const ChatRequest& request, const RequestOutput& whole,
                     const std::vector<OutputDelta>& messages) {
-  std::vector<ChatOutput> parsed(messages.size());
-  for (std::size_t i = 0; i < messages.size(); ++i) parsed[i].add(messages[i], 1);
-  return chat_body(head("chatcmpl-1"), request, whole, parsed, test::served_model());
+  const ServedModel model = test::served_model();
+  std::size_t next = 0;
+  ChatResponse response(head("chatcmpl-1"), request, model,
+                        [&] { return std::make_unique<ScriptedParser>(std::vector{messages[next++]}); });
+  test::Player(whole).play([&](const RequestUpdate& update) { response.take(update); });
+  return response.body({&whole, 1});
+}
+
+std::vector<OrderedJson> play(ChatResponse& response, const RequestOutput& whole) {
+  std::vector<OrderedJson> chunks;
+  test::Player(whole).play([&](const RequestUpdate& update) {
+    for (OrderedJson& chunk : response.chunks(0, update)) chunks.push_back(std::move(chunk));
+  });
+  if (auto last = response.last()) chunks.push_back(*std::move(last));
+  return chunks;
 }
 
 // The chunks where all text is content.
 std::vector<OrderedJson> stream(const ChatRequest& request, const RequestOutput& whole) {
   const ServedModel model = test::served_model();
-  ChatStream stream(head("chatcmpl-1"), request, model);
-  std::vector<OrderedJson> chunks;
-  test::Player(whole).play([&](const RequestUpdate& update) {
-    for (OrderedJson& chunk :
-         stream.chunks(update, {.content = std::string(update.new_text), .reasoning = {}, .tool_calls = {}}))
-      chunks.push_back(std::move(chunk));
-  });
-  if (auto last = stream.last()) chunks.push_back(*std::move(last));
-  return chunks;
+  ChatResponse response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
+  return play(response, whole);
 }
 
 // The chunks of one output of as many tokens as there are deltas.
 std::vector<OrderedJson> stream_deltas(const ChatRequest& request, const std::vector<OutputDelta>& deltas) {
   const ServedModel model = test::served_model();
-  ChatStream stream(head("chatcmpl-1"), request, model);
-  std::vector<OrderedJson> chunks;
-  std::size_t next = 0;
-  const auto whole = request_output("hi", {output(0, std::string(deltas.size(), 'x'), FinishReason::kStop)});
-  test::Player(whole).play([&](const RequestUpdate& update) {
-    for (OrderedJson& chunk : stream.chunks(update, deltas[next++])) chunks.push_back(std::move(chunk));
-  });
-  if (auto last = stream.last()) chunks.push_back(*std::move(last));
-  return chunks;
+  ChatResponse response(head("chatcmpl-1"), request, model,
+                        [&] { return std::make_unique<ScriptedParser>(deltas); });
+  return play(response,
+              request_output("hi", {output(0, std::string(deltas.size(), 'x'), FinishReason::kStop)}));
 }
 
 OutputDelta content(std::string text) {
@@ -225,26 +249,34 @@ TEST(ChatStreamTest, ContinuousUsageIsInEveryChunk) {
 TEST(ChatStreamTest, NothingIsSentBeforeTheFirstToken) {
   const ServedModel model = test::served_model();
   const ChatRequest request = parse("\"stream\": true");
-  ChatStream stream(head("chatcmpl-1"), request, model);
+  ChatResponse response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
   const RequestUpdate update{.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}};
-  EXPECT_TRUE(stream.chunks(update, {}).empty());
+  EXPECT_TRUE(response.chunks(0, update).empty());
 }
 
-TEST(ChatOutputTest, DeltasJoinedAreTheMessage) {
-  ChatOutput joined;
-  joined.add(reasoning("a"), 2);
-  joined.add(content("b"), 1);
-  joined.add(call(0, "c1", "f", ""), 1);
-  joined.add(call(0, "", "", "{}"), 1);
-  joined.add(call(1, "c2", "g", "[]"), 1);
-  EXPECT_EQ(joined.message.reasoning, "a");
-  EXPECT_EQ(joined.message.content, "b");
-  EXPECT_EQ(joined.reasoning_tokens, 2);
-  ASSERT_EQ(joined.message.tool_calls.size(), 2U);
-  EXPECT_EQ(joined.message.tool_calls[0].id, "c1");
-  EXPECT_EQ(joined.message.tool_calls[0].arguments, "{}");
-  EXPECT_EQ(joined.message.tool_calls[1].name, "g");
+TEST(ChatBodyTest, DeltasJoinedAreTheMessage) {
+  const ServedModel model = test::served_model();
+  const std::vector<OutputDelta> deltas = {reasoning("a"), content("b"), call(0, "c1", "f", ""),
+                                           call(0, "", "", "{}"), call(1, "c2", "g", "[]")};
+  ChatResponse response(head("chatcmpl-1"), parse(), model,
+                        [&] { return std::make_unique<ScriptedParser>(deltas); });
+  const std::string text = "xxxxxx";
+  for (std::size_t tokens = 2; tokens <= text.size(); ++tokens) {  // two come with the reasoning
+    const auto reason = tokens == text.size() ? FinishReason::kStop : FinishReason::kNone;
+    const RequestOutput now = request_output("hi", {output(0, text.substr(0, tokens), reason)});
+    response.take({.request = now, .output = now.outputs[0], .new_text = {}, .logits = {}});
+  }
+  const RequestOutput whole = request_output("hi", {output(0, text, FinishReason::kStop)});
+  const OrderedJson body = response.body({&whole, 1});
+  const OrderedJson& message = body["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "a");
+  EXPECT_EQ(message["content"], "b");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
+  ASSERT_EQ(message["tool_calls"].size(), 2U);
+  EXPECT_EQ(message["tool_calls"][0]["id"], "c1");
+  EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], "{}");
+  EXPECT_EQ(message["tool_calls"][1]["function"]["name"], "g");
 }
 
 }  // namespace

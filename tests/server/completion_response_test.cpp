@@ -14,17 +14,18 @@ CompletionRequest parse(std::string_view body) {
 }
 
 OrderedJson body_of(const CompletionRequest& request, const std::vector<RequestOutput>& outputs) {
-  return completion_body(head("cmpl-1"), request, outputs, test::served_model());
+  const ServedModel model = test::served_model();
+  return CompletionResponse(head("cmpl-1"), request, model).body(outputs);
 }
 
 // The chunks of a stream of one prompt, and its last one.
 std::vector<OrderedJson> stream(const CompletionRequest& request, const RequestOutput& whole,
                                 const std::optional<Timings>& timings = {}) {
   const ServedModel model = test::served_model();
-  CompletionStream stream(head("cmpl-1"), request, model);
+  CompletionResponse stream(head("cmpl-1"), request, model);
   std::vector<OrderedJson> chunks;
   test::Player(whole).play([&](const RequestUpdate& update) {
-    if (auto chunk = stream.chunk(0, update)) chunks.push_back(*std::move(chunk));
+    for (OrderedJson& chunk : stream.chunks(0, update)) chunks.push_back(std::move(chunk));
   });
   if (auto last = stream.last(timings)) chunks.push_back(*std::move(last));
   return chunks;
@@ -138,10 +139,10 @@ TEST(CompletionBodyTest, VllmsExtrasComeWhereAskedFor) {
 
 TEST(CompletionBodyTest, TimingsComeWhereGiven) {
   const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
+  const ServedModel model = test::served_model();
   const auto body =
-      completion_body(head("cmpl-1"), parse(R"({"prompt": "x"})"),
-                      std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)},
-                      test::served_model(), timings);
+      CompletionResponse(head("cmpl-1"), parse(R"({"prompt": "x"})"), model)
+          .body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
   EXPECT_EQ(body["timings"].dump(),
             R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_second":2.0,)"
             R"("predicted_n":2,"predicted_ms":2000.0,"predicted_per_second":1.0})");
@@ -218,15 +219,17 @@ TEST(CompletionStreamTest, ChunksJoinedAreTheWholeAnswer) {
 TEST(CompletionStreamTest, UpdatesWithoutATokenAreNoChunks) {
   const CompletionRequest request = parse(R"({"prompt": "x", "stream": true})");
   const ServedModel model = test::served_model();
-  CompletionStream stream(head("cmpl-1"), request, model);
+  CompletionResponse stream(head("cmpl-1"), request, model);
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
-  EXPECT_FALSE(
-      stream.chunk(0, {.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}}));
+  EXPECT_TRUE(
+      stream.chunks(0, {.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}})
+          .empty());
   // A token whose text is held back is one.
   const RequestOutput held = request_output("x", {output(0, "a", FinishReason::kNone)});
-  const auto chunk =
-      stream.chunk(0, {.request = held, .output = held.outputs[0], .new_text = {}, .logits = {}});
-  EXPECT_EQ((*chunk)["choices"][0]["text"], "");
+  const auto chunks =
+      stream.chunks(0, {.request = held, .output = held.outputs[0], .new_text = {}, .logits = {}});
+  ASSERT_EQ(chunks.size(), 1U);
+  EXPECT_EQ(chunks[0]["choices"][0]["text"], "");
 }
 
 }  // namespace

@@ -103,9 +103,7 @@ TEST_F(HttpServerTest, AClientThatIsGoneIsNoticedBeforeItsAnswer) {
     EXPECT_TRUE(becomes_true([&] { return *held.disconnects == 1; })) << version;
   }
   HttpClient client = connect();
-  client.send(get("/hold"));
-  const HeldRequest held = wait_held();
-  held.responder->begin(200, {});
+  const HeldRequest held = begin_held(client);
   client.close();
   EXPECT_TRUE(becomes_true([&] { return *held.disconnects == 1; }));
 }

@@ -237,9 +237,7 @@ TEST_F(FileLimitTest, WithoutADescriptorClientsWaitAndStreamsGoOn) {
 #endif
   start();
   HttpClient streaming = connect();
-  streaming.send(get("/hold"));
-  const HeldRequest held = wait_held();
-  held.responder->begin(200, {});
+  const HeldRequest held = begin_held(streaming);
   const int next = ::dup(streaming.fd());
   ::close(next);
   allow_files(static_cast<rlim_t>(next) + 1, before_.rlim_max);  // one more, which is the client's
@@ -332,9 +330,7 @@ TEST_F(HttpServerTest, WritesToAClientThatGoesDoNotReachTheNext) {
   start();
   for (int i = 0; i < 200; ++i) {
     HttpClient client = connect();
-    client.send(get("/hold"));
-    const HeldRequest held = wait_held();
-    held.responder->begin(200, {});
+    const HeldRequest held = begin_held(client);
     std::thread writer([&] {
       while (*held.disconnects == 0) held.responder->write("stray");
     });
@@ -352,9 +348,7 @@ TEST_F(HttpServerTest, AStreamThatIsNotReadIsCutAtItsLimit) {
   config.limits.max_unsent_bytes = 100'000;
   start(config);
   HttpClient client = connect(4096);
-  client.send(get("/hold"));
-  const HeldRequest held = wait_held();
-  held.responder->begin(200, {});
+  const HeldRequest held = begin_held(client);
   std::size_t written = 0;
   for (; *held.disconnects == 0 && written < (64u << 20); written += 10'000) {
     held.responder->write(std::string(10'000, 'x'));
@@ -372,9 +366,7 @@ TEST_F(HttpServerTest, AStreamWithoutProgressIsCutInTime) {
   config.limits.write_timeout = 200ms;
   start(config);
   HttpClient client = connect(4096);
-  client.send(get("/hold"));
-  const HeldRequest held = wait_held();
-  held.responder->begin(200, {});
+  const HeldRequest held = begin_held(client);
   held.responder->write(std::string(32 << 20, 'x'));
   EXPECT_TRUE(becomes_true([&] { return *held.disconnects == 1; }));
 }

@@ -75,6 +75,13 @@ class HttpServerTest : public ::testing::Test {
     held_.pop_front();
     return held;
   }
+  // Makes the client ask, and begins its answer.
+  HeldRequest begin_held(HttpClient& client) {
+    client.send(get("/hold"));
+    HeldRequest held = wait_held();
+    held.responder->begin(200, {});
+    return held;
+  }
   bool nothing_held() {
     const std::lock_guard lock(mutex_);
     return held_.empty();
@@ -87,9 +94,7 @@ class HttpServerTest : public ::testing::Test {
     start();
     for (int i = 0; i < 200; ++i) {
       HttpClient client = connect();
-      client.send(get("/hold"));
-      const HeldRequest held = wait_held();
-      held.responder->begin(200, {});
+      const HeldRequest held = begin_held(client);
       std::thread leaver([&] { client.close(); });
       std::this_thread::sleep_for(std::chrono::microseconds(i));
       act(*held.responder);

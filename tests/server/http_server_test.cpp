@@ -301,9 +301,7 @@ TEST_F(HttpServerTest, StopClosesIdleConnectionsAndFinishesAnswers) {
   waiting.send(get("/hold"));
   const HeldRequest first = wait_held();
   HttpClient streaming = connect();
-  streaming.send(get("/hold"));
-  const HeldRequest second = wait_held();
-  second.responder->begin(200, {});
+  const HeldRequest second = begin_held(streaming);
   HttpClient sending = connect();
   sending.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab");
   std::this_thread::sleep_for(20ms);
@@ -340,9 +338,7 @@ TEST_F(HttpServerTest, StopCutsWhatDoesNotFinishInTime) {
   waiting.send(get("/hold"));
   const HeldRequest first = wait_held();
   HttpClient streaming = connect();
-  streaming.send(get("/hold"));
-  const HeldRequest second = wait_held();
-  second.responder->begin(200, {});
+  const HeldRequest second = begin_held(streaming);
   const auto begin = std::chrono::steady_clock::now();
   server_->stop(100ms);
   const auto took = std::chrono::steady_clock::now() - begin;

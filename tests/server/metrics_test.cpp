@@ -157,7 +157,8 @@ TEST(MetricsTest, SeriesOfOneTwoFiveEndWithTheLongestContext) {
   EXPECT_THAT(bounds_up_to(99), ElementsAre(1, 2, 5, 10, 20, 50));
   EXPECT_THAT(bounds_up_to(2), ElementsAre(1, 2));
   PrometheusText text({});
-  text.histogram("tokens", "", Histogram(bounds_up_to(2'000'000)));
+  const Histogram tokens(bounds_up_to(2'000'000));
+  text.histogram("tokens", "", {{tokens}});
   const std::string written = text.take();
   EXPECT_THAT(written, HasSubstr("le=\"500000.0\""));
   EXPECT_THAT(written, HasSubstr("le=\"2e+06\""));
@@ -168,7 +169,7 @@ TEST(MetricsTest, AValueIsInTheFirstBucketThatHoldsIt) {
   for (const double value : {0.0, 1.0, 1.001, 2.0, 5.0, 5.1, 100.0}) histogram.observe(value);
   EXPECT_THAT(histogram.counts(), ElementsAre(2, 2, 1, 2));
   PrometheusText text({});
-  text.histogram("h", "help", histogram);
+  text.histogram("h", "help", {{histogram}});
   const Scrape found = scrape(text.take());
   EXPECT_EQ(found.bucket("h", "1.0"), 2);
   EXPECT_EQ(found.bucket("h", "2.0"), 4);

@@ -101,8 +101,9 @@ TEST(RequestParser, ReadsOneRequestAfterAnother) {
 
 TEST(RequestParser, TheAbsoluteFormGivesThePath) {
   const HttpLimits limits;
-  for (const auto& [target, path] : {std::pair{"http://h:1/a?b", "/a?b"}, std::pair{"https://h", "/"},
-                                     std::pair{"HTTP://h?b", "/?b"}, std::pair{"*", "*"}}) {
+  for (const auto& [target, path] :
+       {std::pair{"http://h:1/a?b", "/a?b"}, std::pair{"https://h", "/"}, std::pair{"HTTP://h?b", "/?b"},
+        std::pair{"*", "*"}, std::pair{"http", "http"}, std::pair{"https:/a", "https:/a"}}) {
     RequestParser parser(limits);
     feed(parser, {std::string("OPTIONS ") + target + " HTTP/1.1\r\nHost: a\r\n\r\n"});
     EXPECT_EQ(parser.take().target, path);

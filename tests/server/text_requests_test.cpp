@@ -1,12 +1,12 @@
 #include "server/text_requests.h"
 
-#include "protocol_fixtures.h"
-#include "server/api_response.h"
+#include "response_fixtures.h"
 
 namespace quire::server {
 namespace {
 
 using test::error_of;
+using test::head;
 using test::served_model;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -107,15 +107,17 @@ TEST(EmbeddingsTest, OptionsAreChecked) {
 }
 
 TEST(EmbeddingsTest, AreNumbersOrBase64) {
-  const std::vector<std::vector<float>> embeddings = {{1, -2}, {0.5F}};
+  std::vector<RequestOutput> outputs(2);
+  outputs[0].embedding = {1, -2};
+  outputs[1].embedding = {0.5F};
   const auto request = embed(R"({"input": [[1, 2], [3]]})");
   EXPECT_EQ(
-      to_line(embeddings_body("embd-1", 1700000000, request, embeddings)),
+      to_line(EmbeddingsResponse(head("embd-1"), request).body(outputs)),
       R"({"id":"embd-1","object":"list","created":1700000000,"model":"toy","data":[)"
       R"({"index":0,"object":"embedding","embedding":[1.0,-2.0]},{"index":1,"object":"embedding","embedding":[0.5]}],)"
       R"("usage":{"prompt_tokens":3,"total_tokens":3}})");
   const auto base64 = embed(R"({"input": [[1, 2], [3]], "encoding_format": "base64"})");
-  const auto body = embeddings_body("embd-1", 1700000000, base64, embeddings);
+  const auto body = EmbeddingsResponse(head("embd-1"), base64).body(outputs);
   EXPECT_EQ(body["data"][0]["embedding"], "AACAPwAAAMA=");  // 0000803f 000000c0
   EXPECT_EQ(body["data"][1]["embedding"], "AAAAPw==");      // 0000003f
 }
