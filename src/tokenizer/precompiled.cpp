@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tokenizer/text_replacer.h"
+#include "tokenizer/text_steps.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {
@@ -13,21 +13,16 @@ namespace {
 constexpr std::size_t kUnitBytes = 4;
 constexpr std::size_t kMaxGraphemeBytes = 5;  // of one that is looked up whole
 
-int base64_digit(char c) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::size_t digit = kDigits.find(c);
-  return digit == kDigits.npos ? -1 : static_cast<int>(digit);
-}
-
 std::string decode_base64(const JsonView& value) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string_view text = value.as_string();
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string bytes;
   std::uint32_t bits = 0;
   int count = 0;
   for (const char c : text) {
-    const int digit = base64_digit(c);
-    if (digit < 0) fail("{}: is not base64", value.where());
+    const std::size_t digit = kDigits.find(c);
+    if (digit == kDigits.npos) fail("{}: is not base64", value.where());
     bits = bits << 6 | static_cast<std::uint32_t>(digit);
     count += 6;
     if (count >= 8) bytes.push_back(static_cast<char>(bits >> (count -= 8) & 0xFF));
@@ -50,20 +45,15 @@ std::uint32_t offset_of(std::uint32_t unit) { return unit >> 10 << ((unit >> 9 &
 
 }  // namespace
 
-PrecompiledCharsmap PrecompiledCharsmap::from_json(const JsonView& base64) {
+PrecompiledCharsmap::PrecompiledCharsmap(const JsonView& base64) {
   const std::string bytes = decode_base64(base64);
   const std::string_view rest = std::string_view(bytes).substr(std::min(bytes.size(), kUnitBytes));
   const std::size_t units = bytes.size() < kUnitBytes ? 0 : read_unit(bytes, 0) / kUnitBytes;
-  if (units == 0 || units > rest.size() / kUnitBytes) {
+  if (units == 0 || units > rest.size() / kUnitBytes)
     fail("{}: must hold a trie of the size that it gives", base64.where());
-  }
-  PrecompiledCharsmap map;
-  for (std::size_t i = 0; i < units; ++i) map.units_.push_back(read_unit(rest, i));
-  map.replacements_ = rest.substr(units * kUnitBytes);
-  if (!is_valid_utf8(map.replacements_)) {
-    fail("{}: the replacements must be valid UTF-8", base64.where());
-  }
-  return map;
+  for (std::size_t i = 0; i < units; ++i) units_.push_back(read_unit(rest, i));
+  replacements_ = rest.substr(units * kUnitBytes);
+  if (!is_valid_utf8(replacements_)) fail("{}: the replacements must be valid UTF-8", base64.where());
 }
 
 // That of the shortest rule that `text` begins with counts for all of it, as in the library.
@@ -100,7 +90,7 @@ void PrecompiledCharsmap::append_grapheme(std::string_view grapheme, std::string
   }
 }
 
-std::string PrecompiledCharsmap::apply(std::string_view text) const {
+std::string PrecompiledCharsmap::operator()(std::string_view text) const {
   std::string out;
   out.reserve(text.size());
   utf8proc_int32_t state = 0;

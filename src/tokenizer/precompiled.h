@@ -16,10 +16,10 @@ class PrecompiledCharsmap {
  public:
   // The base64 text of the rules: the bytes of the trie as a 32-bit number, the trie's 32-bit units, and the
   // replacements, each with a zero behind it; all little-endian.
-  static PrecompiledCharsmap from_json(const JsonView& base64);
+  explicit PrecompiledCharsmap(const JsonView& base64);
 
   // `text`, which is valid UTF-8, in its normalised form.
-  std::string apply(std::string_view text) const;
+  std::string operator()(std::string_view text) const;
 
  private:
   std::optional<std::string_view> replacement_of(std::string_view text) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 
@@ -32,8 +31,7 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
   if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
   if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
-  if (const auto processor = root.find("post_processor"))
-    post_processor_ = PostProcessor::from_json(*processor);
+  if (const auto processor = root.find("post_processor")) post_processor_ = PostProcessor(*processor);
   set_model(file, root);
   decoder_ = Decoder(root.at("decoder"));
   index_added_tokens(where);
@@ -161,11 +159,6 @@ std::string Tokenizer::token_bytes(TokenId id) const {
   return form ? decoder_.bytes(*form) : std::string();
 }
 
-std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
-  const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() ? added_tokens_[added->second].form : model_->vocabulary().text(id);
-}
-
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   IncrementalDetokenizer detokenizer(*this, skip_special_tokens);
   std::string text;
@@ -173,14 +166,30 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
   return text + detokenizer.finish();
 }
 
-std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+const AddedToken* Tokenizer::added_token(TokenId id) const {
   const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() ? added_tokens_[added->second].content : model_->vocabulary().text(id);
+  return added == added_by_id_.end() ? nullptr : &added_tokens_[added->second];
+}
+
+std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
+  const AddedToken* const added = added_token(id);
+  return added != nullptr ? added->form : model_->vocabulary().text(id);
+}
+
+std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+  const AddedToken* const added = added_token(id);
+  return added != nullptr ? added->content : model_->vocabulary().text(id);
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() && added_tokens_[added->second].special;
+  const AddedToken* const added = added_token(id);
+  return added != nullptr && added->special;
+}
+
+std::string IncrementalDetokenizer::push(TokenId id) {
+  const auto form = tokenizer_.decoded_form(id);
+  if (!form || (skip_special_tokens_ && tokenizer_.is_special(id))) return {};
+  return stream_.push(*form);
 }
 
 }  // namespace quire

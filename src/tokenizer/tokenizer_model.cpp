@@ -1,8 +1,6 @@
 #include "tokenizer/tokenizer_model.h"
 
-#include "tokenizer/bpe.h"
 #include "tokenizer/tokenizer_file.h"
-#include "tokenizer/unigram.h"
 
 namespace quire {
 
@@ -18,12 +16,10 @@ std::unique_ptr<TokenizerModel> make_tokenizer_model(TokenizerFile& file, const 
     fail("{}: the key \"vocab\" is missing or empty, or not of the kind that {} has", model.where(), name);
   }
   Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
-  if (is_unigram) {
-    return std::make_unique<Unigram>(model, std::move(vocabulary), std::move(file.scores),
-                                     std::move(reserved));
-  }
+  if (is_unigram)
+    return make_unigram(model, std::move(vocabulary), std::move(file.scores), std::move(reserved));
   if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
-  return std::make_unique<Bpe>(model, std::move(vocabulary), file.merges, std::move(reserved), byte_level);
+  return make_bpe(model, std::move(vocabulary), file.merges, std::move(reserved), byte_level);
 }
 
 }  // namespace quire

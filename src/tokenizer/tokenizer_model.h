@@ -59,4 +59,13 @@ class TokenizerModel {
 std::unique_ptr<TokenizerModel> make_tokenizer_model(TokenizerFile& file, const JsonView& model,
                                                      std::unordered_set<TokenId> reserved, bool byte_level);
 
+// Of each kind: `config` is the "model" object without its tables.
+using MergeTexts = std::vector<std::pair<std::string, std::string>>;  // by rank
+std::unique_ptr<TokenizerModel> make_bpe(const JsonView& config, Vocabulary vocabulary,
+                                         const MergeTexts& merges, std::unordered_set<TokenId> reserved,
+                                         bool byte_level);
+std::unique_ptr<TokenizerModel> make_unigram(const JsonView& config, Vocabulary vocabulary,
+                                             std::vector<double> scores,  // by id
+                                             std::unordered_set<TokenId> reserved);
+
 }  // namespace quire

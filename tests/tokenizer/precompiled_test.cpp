@@ -45,7 +45,7 @@ Units trie_of_a(std::uint32_t value) {
 
 std::string normalized(const std::string& base64, std::string_view text) {
   const Json value(base64);
-  return PrecompiledCharsmap::from_json(JsonView(value, "charsmap")).apply(text);
+  return PrecompiledCharsmap(JsonView(value, "charsmap"))(text);
 }
 
 TEST(PrecompiledTest, ReplacesWhatARuleMatches) {
