@@ -1,4 +1,4 @@
-#include "inspect/sse_reader.h"
+#include "inspect/answer_reader.h"
 
 #include <gtest/gtest.h>
 
