@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "tokenizer/byte_tokens.h"
-#include "tokenizer/piece_cutter.h"
 #include "tokenizer/tokenizer_model.h"
 #include "tokenizer/unicode.h"
 
@@ -80,6 +79,50 @@ class BpeAlphabet {
   std::optional<ByteTokens> bytes_;  // of all text with takes_bytes_, otherwise of characters without a token
   std::optional<TokenId> unknown_;   // for text without a token, which is left out otherwise
   bool fuse_unknown_;                // one for a run of such text
+};
+
+// Cuts a text between neighbours that stand side by side in no token, which no merge can join: the parts give
+// the tokens that the whole text would, sooner. Models whose piece is the whole text live by that.
+class PieceCutter {
+ public:
+  // A character that is a token; text is cut between such characters alone.
+  void add_character(std::string_view character) {
+    const char32_t c = read_utf8(character, 0).code_point;
+    if (c >= known_.size()) known_.resize(c + 1);
+    known_[c] = true;
+  }
+
+  // A token that merging makes.
+  void add_token(std::string_view text) {
+    char32_t last = 0;
+    for (std::size_t position = 0; position < text.size();) {
+      const Utf8Step step = read_utf8(text, position);
+      if (position > 0) neighbours_.insert(pair_of(last, step.code_point));
+      last = step.code_point;
+      position += step.length;
+    }
+  }
+
+  // The bytes of the first part of a text that is valid UTF-8 and not empty.
+  std::size_t first_part(std::string_view text) const {
+    Utf8Step last = read_utf8(text, 0);
+    std::size_t position = last.length;
+    while (position < text.size()) {
+      const Utf8Step step = read_utf8(text, position);
+      const bool both_known = is_known(last.code_point) && is_known(step.code_point);
+      if (both_known && !neighbours_.contains(pair_of(last.code_point, step.code_point))) break;
+      last = step;
+      position += step.length;
+    }
+    return position;
+  }
+
+ private:
+  static std::uint64_t pair_of(char32_t left, char32_t right) { return std::uint64_t{left} << 32 | right; }
+  bool is_known(char32_t c) const { return c < known_.size() && known_[c]; }
+
+  std::vector<bool> known_;                       // by code point
+  std::unordered_set<std::uint64_t> neighbours_;  // two code points
 };
 
 // Byte-pair encoding: a piece begins as the tokens of its bytes or characters, and the neighbours of the

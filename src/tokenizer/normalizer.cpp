@@ -6,7 +6,6 @@
 #include <array>
 
 #include "tokenizer/byte_tokens.h"
-#include "tokenizer/precompiled.h"
 #include "tokenizer/text_steps.h"
 #include "tokenizer/unicode.h"
 
@@ -196,7 +195,7 @@ constexpr StepKind<NormalizerSteps> kNormalizers[] = {
     {"Prepend", add_prepend},
     {"Precompiled",
      [](NormalizerSteps& steps, const JsonView& c) {
-       steps.push_back({PrecompiledCharsmap(c.at("precompiled_charsmap"))});
+       steps.push_back(precompiled_charsmap(c.at("precompiled_charsmap")));
      }},
     {"ByteLevel", [](NormalizerSteps& steps, const JsonView&) { steps.push_back({to_byte_characters}); }},
     {"BertNormalizer", add_bert_steps}};

@@ -16,6 +16,25 @@ std::string_view part_of(std::string_view text, const TextRange& range) {
   return text.substr(range.begin, range.end - range.begin);
 }
 
+// The "model" of a file, which its tables are moved out of; the rest as for make_bpe.
+std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
+                                           std::unordered_set<TokenId> reserved, bool byte_level) {
+  const auto type = model.find("type");
+  const std::string name = type ? type->as_string() : file.scores.empty() ? "BPE" : "Unigram";
+  if (name != "BPE" && name != "Unigram") {
+    fail("{}: the model {} is not supported; supported are BPE and Unigram", type->where(), in_quotes(name));
+  }
+  const bool is_unigram = name == "Unigram";
+  if (file.vocab.empty() || file.scores.empty() == is_unigram) {
+    fail("{}: the key \"vocab\" is missing or empty, or not of the kind that {} has", model.where(), name);
+  }
+  Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
+  if (is_unigram)
+    return make_unigram(model, std::move(vocabulary), std::move(file.scores), std::move(reserved));
+  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
+  return make_bpe(model, std::move(vocabulary), file.merges, std::move(reserved), byte_level);
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
@@ -47,7 +66,7 @@ void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
   for (const AddedToken& token : added_tokens_) {
     if (token.special) special.insert(token.id);
   }
-  model_ = make_tokenizer_model(file, root.at("model"), std::move(special), pre_tokenizer_.is_byte_level());
+  model_ = make_model(file, root.at("model"), std::move(special), pre_tokenizer_.is_byte_level());
   if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
 }
 
