@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "cli/output.h"
 
@@ -19,7 +18,7 @@ struct Bench : EngineOptions {
   int measure(std::vector<RequestSize> requests);
 };
 
-struct Throughput : Bench {
+struct ThroughputBench : Bench {
   std::string workload = "standard";
   int num_requests = 0;
   int input_len = 0;
@@ -29,15 +28,15 @@ struct Throughput : Bench {
   int run() { return measure(requests()); }
 };
 
-struct Latency : Bench {
+struct LatencyBench : Bench {
   RequestSize size{512, 32};
   int batch = 1;
 
-  Latency() { options.rounds = 3; }
+  LatencyBench() { options.rounds = 3; }
   int run() { return measure(std::vector(static_cast<std::size_t>(batch), size)); }
 };
 
-std::vector<RequestSize> Throughput::requests() const {
+std::vector<RequestSize> ThroughputBench::requests() const {
   if (workload == "random") {
     const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
     return std::vector<RequestSize>(static_cast<std::size_t>(num_requests == 0 ? 8 : num_requests), size);
@@ -134,7 +133,8 @@ void Bench::add_to(Flags flags) {
 }
 
 void add_throughput(CLI::App& bench, Command& chosen) {
-  auto [flags, throughput] = add_command<Throughput>(bench, chosen, "throughput", "Many requests at once");
+  auto [flags, throughput] =
+      add_command<ThroughputBench>(bench, chosen, "throughput", "Many requests at once");
   throughput.add_to(flags);
   flags.shown("--workload", throughput.workload, "standard (256 requests of 100 to 1024 tokens) or random",
               CLI::IsMember({"standard", "random"}));
@@ -147,7 +147,7 @@ void add_throughput(CLI::App& bench, Command& chosen) {
 }
 
 void add_latency(CLI::App& bench, Command& chosen) {
-  auto [flags, latency] = add_command<Latency>(bench, chosen, "latency", "One batch at a time");
+  auto [flags, latency] = add_command<LatencyBench>(bench, chosen, "latency", "One batch at a time");
   latency.add_to(flags);
   flags.shown("--input-len", latency.size.prompt_tokens, "tokens of a prompt", CLI::Range(1, 1 << 20));
   flags.shown("--output-len", latency.size.output_tokens, "tokens of an output", CLI::Range(1, 1 << 20));

@@ -12,7 +12,7 @@
 #include "cli/output.h"
 #include "inspect/bench.h"
 #include "inspect/latency_plot.h"
-#include "inspect/load_figures.h"
+#include "inspect/load_generator.h"
 
 namespace quire::cli {
 namespace {

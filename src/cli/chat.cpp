@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 

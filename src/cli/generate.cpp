@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 
@@ -87,18 +86,13 @@ OrderedJson to_json(const std::vector<PositionLogprobs>& positions) {
   return list;
 }
 
-EarlyStopping parse_early_stopping(const std::string& name) {
-  if (name == "false") return EarlyStopping::kNo;
-  if (name == "true") return EarlyStopping::kYes;
-  if (name == "never") return EarlyStopping::kNever;
-  fail("--early-stopping: {} is not known; use false, true or never", in_quotes(name));
-}
-
 SamplingParams Generate::params(const LLM& llm) const {
   SamplingParams defaults = llm.default_sampling_params();
   defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   SamplingParams params = sampling.over(defaults);
-  params.early_stopping = parse_early_stopping(early_stopping);
+  params.early_stopping = early_stopping == "true"    ? EarlyStopping::kYes
+                          : early_stopping == "never" ? EarlyStopping::kNever
+                                                      : EarlyStopping::kNo;
   return params;
 }
 
@@ -163,7 +157,8 @@ void add_beam_options(Flags flags, Generate& generate) {
               "with --beam-width: a text's score is its log-probability / its tokens ^ this");
   flags.shown("--early-stopping", generate.early_stopping,
               "when a search ends that has as many finished texts as --beam-width: true: at once; false: "
-              "when the best beam scores no better; never: when none can become better");
+              "when the best beam scores no better; never: when none can become better",
+              CLI::IsMember({"false", "true", "never"}));
 }
 
 }  // namespace

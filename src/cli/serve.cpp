@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "server/api_server.h"
 

@@ -16,9 +16,14 @@ std::string_view part_of(std::string_view text, const TextRange& range) {
   return text.substr(range.begin, range.end - range.begin);
 }
 
-// The "model" of a file, which its tables are moved out of; the rest as for make_bpe.
+// The "model" of a file, which its tables are moved out of. No text becomes one of the special tokens.
+// `byte_level` as for make_bpe.
 std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
-                                           std::unordered_set<TokenId> reserved, bool byte_level) {
+                                           const std::vector<AddedToken>& added, bool byte_level) {
+  std::unordered_set<TokenId> reserved;
+  for (const AddedToken& token : added) {
+    if (token.special) reserved.insert(token.id);
+  }
   const auto type = model.find("type");
   const std::string name = type ? type->as_string() : file.scores.empty() ? "BPE" : "Unigram";
   if (name != "BPE" && name != "Unigram") {
@@ -51,7 +56,8 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
   if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
   if (const auto processor = root.find("post_processor")) post_processor_ = PostProcessor(*processor);
-  set_model(file, root);
+  model_ = make_model(file, root.at("model"), added_tokens_, pre_tokenizer_.is_byte_level());
+  if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
   decoder_ = Decoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
@@ -59,15 +65,6 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
       if (!id_to_token(id)) fail("{}: post_processor: the id {} belongs to no token", where, id);
     }
   }
-}
-
-void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
-  std::unordered_set<TokenId> special;
-  for (const AddedToken& token : added_tokens_) {
-    if (token.special) special.insert(token.id);
-  }
-  model_ = make_model(file, root.at("model"), std::move(special), pre_tokenizer_.is_byte_level());
-  if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
 }
 
 void Tokenizer::index_added_tokens(std::string_view where) {

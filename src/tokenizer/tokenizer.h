@@ -58,7 +58,6 @@ class Tokenizer {
   friend class IncrementalDetokenizer;
 
   Tokenizer(TokenizerFile file, std::string_view where);
-  void set_model(TokenizerFile& file, const JsonView& root);
   void index_added_tokens(std::string_view where);
   // `text` is valid UTF-8.
   std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;
