@@ -1,45 +1,42 @@
 #include "inspect/bench.h"
 
-#include <unistd.h>
-
-#include <memory>
-
 #include "base/error.h"
 #include "base/json.h"
-#include "cli/bench_output.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
-#include "inspect/shapes.h"
+#include "cli/output.h"
 
 namespace quire::cli {
 namespace {
 
 // What both commands share.
-struct Bench {
+struct Bench : EngineOptions {
   BenchOptions options;
-  ModelSource source;
-  std::string shape;
   bool json = false;
 
-  int run();
+  void add_to(Flags flags);
+  int measure(std::vector<RequestSize> requests);
 };
 
-struct Throughput : Bench {
+struct ThroughputBench : Bench {
   std::string workload = "standard";
   int num_requests = 0;
   int input_len = 0;
   int output_len = 0;
 
   std::vector<RequestSize> requests() const;
+  int run() { return measure(requests()); }
 };
 
-struct Latency : Bench {
+struct LatencyBench : Bench {
   RequestSize size{512, 32};
   int batch = 1;
+
+  LatencyBench() { options.rounds = 3; }
+  int run() { return measure(std::vector(static_cast<std::size_t>(batch), size)); }
 };
 
-std::vector<RequestSize> Throughput::requests() const {
+std::vector<RequestSize> ThroughputBench::requests() const {
   if (workload == "random") {
     const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
     return std::vector<RequestSize>(static_cast<std::size_t>(num_requests == 0 ? 8 : num_requests), size);
@@ -108,73 +105,54 @@ void print_json(const BenchResult& r) {
       {"share", {{"read", r.read_share}, {"matrix", r.matrix_share}}},
       {"startup_s", startup}};
   if (r.decode) object["decode_step"] = breakdown_json(*r.decode);
-  print_text(stdout, "{}\n", object.dump());  // NaN, which was not measured, becomes null
+  print_json_line(object);
 }
 
-int Bench::run() {
+int Bench::measure(std::vector<RequestSize> requests) {
   refuse_several_processes("bench");
-  if (isatty(STDERR_FILENO) != 0) {
-    options.on_progress = [](std::size_t done, std::size_t total) { show_progress(done, total, "tokens"); };
-  }
-  options.engine.model = source.find(options.engine.model);
-  const BenchResult result =
-      run_bench(options, shape.empty() ? open_model(options.engine.model) : random_model(find_shape(shape)));
+  options.requests = std::move(requests);
+  options.on_progress = progress_bar("tokens");
+  ModelFiles model = open();
+  options.engine = config;
+  const BenchResult result = run_bench(options, std::move(model));
   (json ? print_json : print_table)(result);
   return 0;
 }
 
-void add_common_options(CLI::App& command, Bench& bench) {
-  add_engine_options(command, bench.options.engine, bench.source);
-  command.get_option("--max-model-len")->description("tokens of prompt and output (default: the workload's)");
-  add_shape_option(command, bench.shape);
-  add_shown_option(command, "--temperature", bench.options.temperature, "0: always the most likely token");
-  add_shown_option(command, "--n", bench.options.num_outputs, "outputs of each request")
-      ->check(CLI::Range(1, 16384));
-  add_shown_option(command, "--presence-penalty", bench.options.presence_penalty,
-                   "of every request; 0: no penalties");
-  command.add_option("--logprobs", bench.options.logprobs,
-                     "have the log-probabilities of every token and of that many most likely ones reported");
-  command.add_flag("--json", bench.json, "print one JSON object; null: not measured");
+void Bench::add_to(Flags flags) {
+  EngineOptions::add_to(flags);
+  flags.command.get_option("--max-model-len")
+      ->description("tokens of prompt and output (default: the workload's)");
+  add_shape_to(flags);
+  flags.shown("--temperature", options.temperature, "0: always the most likely token");
+  flags.shown("--n", options.num_outputs, "outputs of each request", CLI::Range(1, 16384));
+  flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
+  flags.value("--logprobs", options.logprobs,
+              "have the log-probabilities of every token and of that many most likely ones reported");
+  flags.on("--json", json, "print one JSON object; null: not measured");
 }
 
 void add_throughput(CLI::App& bench, Command& chosen) {
-  auto state = std::make_shared<Throughput>();
-  CLI::App* command = bench.add_subcommand("throughput", "Many requests at once");
-  add_common_options(*command, *state);
-  add_shown_option(*command, "--workload", state->workload,
-                   "standard (256 requests of 100 to 1024 tokens) or random")
-      ->check(CLI::IsMember({"standard", "random"}));
-  command
-      ->add_option("--requests", state->num_requests, "of standard: the first ones (default: all, random: 8)")
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--input-len", state->input_len, "tokens of a random prompt (default: 512)")
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--output-len", state->output_len, "tokens of its output (default: 128)")
-      ->check(CLI::Range(1, 1 << 20));
-  on_chosen(*command, chosen, [state] {
-    if (state->shape == "list") return list_shapes();
-    state->options.requests = state->requests();
-    return state->run();
-  });
+  auto [flags, throughput] =
+      add_command<ThroughputBench>(bench, chosen, "throughput", "Many requests at once");
+  throughput.add_to(flags);
+  flags.shown("--workload", throughput.workload, "standard (256 requests of 100 to 1024 tokens) or random",
+              CLI::IsMember({"standard", "random"}));
+  flags.value("--requests", throughput.num_requests, "of standard: the first ones (default: all, random: 8)",
+              CLI::Range(1, 1 << 20));
+  flags.value("--input-len", throughput.input_len, "tokens of a random prompt (default: 512)",
+              CLI::Range(1, 1 << 20));
+  flags.value("--output-len", throughput.output_len, "tokens of its output (default: 128)",
+              CLI::Range(1, 1 << 20));
 }
 
 void add_latency(CLI::App& bench, Command& chosen) {
-  auto state = std::make_shared<Latency>();
-  state->options.rounds = 3;
-  CLI::App* command = bench.add_subcommand("latency", "One batch at a time");
-  add_common_options(*command, *state);
-  add_shown_option(*command, "--input-len", state->size.prompt_tokens, "tokens of a prompt")
-      ->check(CLI::Range(1, 1 << 20));
-  add_shown_option(*command, "--output-len", state->size.output_tokens, "tokens of an output")
-      ->check(CLI::Range(1, 1 << 20));
-  add_shown_option(*command, "--batch", state->batch, "requests at once")->check(CLI::Range(1, 1 << 16));
-  add_shown_option(*command, "--repeat", state->options.rounds, "batches, one after the other")
-      ->check(CLI::Range(1, 1 << 16));
-  on_chosen(*command, chosen, [state] {
-    if (state->shape == "list") return list_shapes();
-    state->options.requests.assign(static_cast<std::size_t>(state->batch), state->size);
-    return state->run();
-  });
+  auto [flags, latency] = add_command<LatencyBench>(bench, chosen, "latency", "One batch at a time");
+  latency.add_to(flags);
+  flags.shown("--input-len", latency.size.prompt_tokens, "tokens of a prompt", CLI::Range(1, 1 << 20));
+  flags.shown("--output-len", latency.size.output_tokens, "tokens of an output", CLI::Range(1, 1 << 20));
+  flags.shown("--batch", latency.batch, "requests at once", CLI::Range(1, 1 << 16));
+  flags.shown("--repeat", latency.options.rounds, "batches, one after the other", CLI::Range(1, 1 << 16));
 }
 
 }  // namespace

@@ -1,20 +1,18 @@
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "cli/bench_output.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "inspect/bench.h"
 #include "inspect/latency_plot.h"
-#include "inspect/load_figures.h"
+#include "inspect/load_generator.h"
 
 namespace quire::cli {
 namespace {
@@ -39,6 +37,10 @@ struct BenchServe {
   bool json = false;
   std::string plot;
 
+  void add_target_options(Flags flags);
+  void add_request_options(Flags flags);
+  void add_load_options(Flags flags);
+  void add_output_options(Flags flags);
   int run();
 
  private:
@@ -127,11 +129,7 @@ std::vector<BenchServe::Run> BenchServe::plan_runs() const {
     if (std::isfinite(run.load.requests_per_s))
       run.label += format_text("{}{}/s", run.label.empty() ? "" : ", ", run.load.requests_per_s);
     if (run.label.empty()) run.label = "all at once";
-    if (isatty(STDERR_FILENO) != 0) {
-      run.load.on_progress = [](std::size_t done, std::size_t total) {
-        show_progress(done, total, "requests");
-      };
-    }
+    run.load.on_progress = progress_bar("requests");
   }
   return runs;
 }
@@ -187,7 +185,7 @@ int BenchServe::run() {
   if (json) {
     OrderedJson object = {{"url", target.url}, {"model", form.model}, {"runs", OrderedJson::array()}};
     for (const Run& run : runs) object["runs"].push_back(run_json(run));
-    print_text(stdout, "{}\n", object.dump());  // NaN, which was not measured, becomes null
+    print_json_line(object);
   }
   if (!plot.empty()) write_plot(runs);
   return code;
@@ -265,80 +263,62 @@ void BenchServe::write_plot(const std::vector<Run>& runs) const {
   if (!file.flush()) fail("--plot: cannot write {}", plot);
 }
 
-void add_target_options(CLI::App& command, BenchServe& bench) {
-  command.add_option("--url,--base-url", bench.url, "of the server, such as http://127.0.0.1:8000")
-      ->required();
-  add_shown_option(command, "--endpoint", bench.endpoint, "/v1/completions or /v1/chat/completions");
-  command.add_option("--model", bench.form.model,
-                     "its name there (default: the first that /v1/models lists)");
-  command.add_option("--api-key", bench.api_key, "sent as a bearer token")->envname("OPENAI_API_KEY");
-  command.add_flag("--ignore-eos", bench.form.ignore_eos, "ask for outputs of full length");
-  command.add_option("--temperature", bench.form.temperature, "(default: the server's)");
-  command.add_flag("--no-stream", bench.no_stream, "whole answers; measures E2E alone");
+void BenchServe::add_target_options(Flags flags) {
+  flags.value("--url,--base-url", url, "of the server, such as http://127.0.0.1:8000")->required();
+  flags.shown("--endpoint", endpoint, "/v1/completions or /v1/chat/completions");
+  flags.value("--model", form.model, "its name there (default: the first that /v1/models lists)");
+  flags.value("--api-key", api_key, "sent as a bearer token")->envname("OPENAI_API_KEY");
+  flags.on("--ignore-eos", form.ignore_eos, "ask for outputs of full length");
+  flags.value("--temperature", form.temperature, "(default: the server's)");
+  flags.on("--no-stream", no_stream, "whole answers; measures E2E alone");
 }
 
-void add_request_options(CLI::App& command, BenchServe& bench) {
+void BenchServe::add_request_options(Flags flags) {
   const CLI::Range length(1, 1 << 20);
-  command
-      .add_option("--num-prompts", bench.num_prompts, "requests of a run (default: 100, or the dataset's)")
-      ->check(CLI::Range(1, 1 << 24));
-  add_shown_option(command, "--random-input-len", bench.random.input_len,
-                   "tokens of a random prompt; words in a chat")
-      ->check(length);
-  add_shown_option(command, "--random-output-len", bench.random.output_len, "tokens of its output at most")
-      ->check(length);
-  add_shown_option(command, "--random-range-ratio", bench.random.range_ratio,
-                   "lengths are drawn from LEN * (1 - RATIO) to LEN * (1 + RATIO)")
-      ->check(CLI::Range(0.0, 1.0));
-  add_shown_option(command, "--vocab-size", bench.vocab_size,
-                   "random prompts have token ids from 256 to below this")
-      ->check(CLI::Range(257, 1 << 24));
-  command.add_option(
-      "--dataset", bench.dataset,
-      "instead of random requests: a file of lines {\"prompt\": TEXT, \"output_len\": TOKENS} or "
-      "{\"input_len\": TOKENS, \"output_len\": TOKENS}");
-  add_shown_option(command, "--seed", bench.seed,
-                   "of prompts and arrivals; a list's later runs count up from it");
+  flags.value("--num-prompts", num_prompts, "requests of a run (default: 100, or the dataset's)",
+              CLI::Range(1, 1 << 24));
+  flags.shown("--random-input-len", random.input_len, "tokens of a random prompt; words in a chat", length);
+  flags.shown("--random-output-len", random.output_len, "tokens of its output at most", length);
+  flags.shown("--random-range-ratio", random.range_ratio,
+              "lengths are drawn from LEN * (1 - RATIO) to LEN * (1 + RATIO)", CLI::Range(0.0, 1.0));
+  flags.shown("--vocab-size", vocab_size, "random prompts have token ids from 256 to below this",
+              CLI::Range(257, 1 << 24));
+  flags.value("--dataset", dataset,
+              "instead of random requests: a file of lines {\"prompt\": TEXT, \"output_len\": TOKENS} or "
+              "{\"input_len\": TOKENS, \"output_len\": TOKENS}");
+  flags.shown("--seed", seed, "of prompts and arrivals; a list's later runs count up from it");
 }
 
-void add_load_options(CLI::App& command, BenchServe& bench) {
-  command
-      .add_option("--request-rate", bench.request_rates,
+void BenchServe::add_load_options(Flags flags) {
+  flags
+      .comma_list("--request-rate", request_rates,
                   "requests a second, at random times; inf: no waiting; a list such as 1,2,4: a run of each")
-      ->delimiter(',')
-      ->allow_extra_args(false)
       ->check(CLI::PositiveNumber)
       ->default_str("inf");
-  command
-      .add_option("--max-concurrency", bench.max_concurrencies,
+  flags
+      .comma_list("--max-concurrency", max_concurrencies,
                   "requests at once at most; a list such as 1,4,16: a run of each (default: any number)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20));
-  add_shown_option(command, "--num-warmups", bench.num_warmups, "requests before the first run")
-      ->check(CLI::Range(0, 1 << 20));
+  flags.shown("--num-warmups", num_warmups, "requests before the first run", CLI::Range(0, 1 << 20));
 }
 
-void add_output_options(CLI::App& command, BenchServe& bench) {
-  command.add_option("--percentiles,--metric-percentiles", bench.percentiles, "of the latencies")
-      ->delimiter(',')
-      ->allow_extra_args(false)
+void BenchServe::add_output_options(Flags flags) {
+  flags.comma_list("--percentiles,--metric-percentiles", percentiles, "of the latencies")
       ->check(CLI::Range(0.0, 100.0))
       ->default_str("50,90,99");
-  command.add_flag("--json", bench.json, "print one JSON object; null: not measured");
-  command.add_option("--plot", bench.plot, "an SVG file: throughput against latency, a point each run");
+  flags.on("--json", json, "print one JSON object; null: not measured");
+  flags.value("--plot", plot, "an SVG file: throughput against latency, a point each run");
 }
 
 }  // namespace
 
 void add_bench_serve(CLI::App& bench, Command& chosen) {
-  auto state = std::make_shared<BenchServe>();
-  CLI::App* command = bench.add_subcommand("serve", "Load for any OpenAI-compatible server");
-  add_target_options(*command, *state);
-  add_request_options(*command, *state);
-  add_load_options(*command, *state);
-  add_output_options(*command, *state);
-  on_chosen(*command, chosen, [state] { return state->run(); });
+  auto [flags, state] =
+      add_command<BenchServe>(bench, chosen, "serve", "Load for any OpenAI-compatible server");
+  state.add_target_options(flags);
+  state.add_request_options(flags);
+  state.add_load_options(flags);
+  state.add_output_options(flags);
 }
 
 }  // namespace quire::cli

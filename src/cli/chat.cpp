@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 
@@ -13,10 +12,8 @@ namespace quire::cli {
 namespace {
 
 // A conversation on the terminal. Answers go to stdout, hints to stderr.
-class Chat {
+class Chat : public EngineOptions {
  public:
-  EngineConfig config;
-  ModelSource source;
   SamplingOptions sampling;
   std::string system;
   std::vector<std::string> questions;  // asked before the terminal is
@@ -104,7 +101,7 @@ void Chat::answer(const std::string& question) {
 }
 
 int Chat::run() {
-  if (follows(config, [this] { return open_model(source.find(config.model)); })) return 0;
+  if (follows(config, [this] { return open(); })) return 0;
   config.model = source.find(config.model);
   llm_ = std::make_unique<LLM>(config);
   params_ = sampling.over(llm_->default_sampling_params());
@@ -126,13 +123,11 @@ int Chat::run() {
 }  // namespace
 
 void add_chat(CLI::App& app, Command& chosen) {
-  auto chat = std::make_shared<Chat>();
-  CLI::App* command = app.add_subcommand("chat", "Talk with a model");
-  add_engine_options(*command, chat->config, chat->source);
-  command->add_option("--system", chat->system, "what the model is told first");
-  command->add_option("--ask", chat->questions, "a first message (repeatable)")->allow_extra_args(false);
-  add_sampling_options(*command, chat->sampling);
-  on_chosen(*command, chosen, [chat] { return chat->run(); });
+  auto [flags, chat] = add_command<Chat>(app, chosen, "chat", "Talk with a model");
+  chat.add_to(flags);
+  flags.value("--system", chat.system, "what the model is told first");
+  flags.list("--ask", chat.questions, "a first message (repeatable)");
+  add_sampling_options(flags, chat.sampling);
 }
 
 }  // namespace quire::cli

@@ -2,6 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 namespace quire::cli {
 
@@ -19,8 +23,49 @@ void add_tokenize(CLI::App& app, Command& chosen);
 void add_detokenize(CLI::App& app, Command& chosen);
 void add_render(CLI::App& app, Command& chosen);
 
-inline void on_chosen(CLI::App& command, Command& chosen, const Command& run) {
-  command.callback([&chosen, run] { chosen = run; });
+// Adds options to a command, of the forms that they have. The variables outlive the parsing.
+struct Flags {
+  CLI::App& command;
+
+  template <typename T>
+  CLI::Option* value(const std::string& names, T& variable, const std::string& what,
+                     const std::optional<CLI::Validator>& check = {}) {
+    CLI::Option* const option = command.add_option(names, variable, what);
+    return check ? option->check(*check) : option;
+  }
+  // Its help shows the default.
+  template <typename T>
+  CLI::Option* shown(const std::string& names, T& variable, const std::string& what,
+                     const std::optional<CLI::Validator>& check = {}) {
+    return value(names, variable, what, check)->capture_default_str();
+  }
+  // Repeatable, with one value each.
+  template <typename T>
+  CLI::Option* list(const std::string& names, T& variable, const std::string& what) {
+    return value(names, variable, what)->allow_extra_args(false);
+  }
+  // The same, with commas between several.
+  template <typename T>
+  CLI::Option* comma_list(const std::string& names, T& variable, const std::string& what) {
+    return list(names, variable, what)->delimiter(',');
+  }
+  // With or without a unit.
+  CLI::Option* bytes(const std::string& names, std::size_t& variable, const std::string& what) {
+    return value(names, variable, what)->transform(CLI::AsSizeValue(false));
+  }
+  CLI::Option* on(const std::string& names, bool& variable, const std::string& what) {
+    return command.add_flag(names, variable, what);
+  }
+};
+
+// A subcommand's options, and the state that they are to fill; State::run is what runs it.
+template <typename State>
+std::pair<Flags, State&> add_command(CLI::App& app, Command& chosen, const std::string& name,
+                                     const std::string& what) {
+  CLI::App* const command = app.add_subcommand(name, what);
+  const auto state = std::make_shared<State>();
+  command->callback([&chosen, state] { chosen = [state] { return state->run(); }; });
+  return {Flags{*command}, *state};
 }
 
 // Exit codes. Success is 0.

@@ -1,10 +1,9 @@
 #include "inspect/doctor.h"
 
-#include <memory>
-
 #include "base/format.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 namespace quire::cli {
 namespace {
@@ -40,21 +39,25 @@ void print_json(const Diagnosis& diagnosis) {
                               {"libraries", machine.gpus.versions},
                               {"gpu_problem", machine.gpus.problem},
                               {"problems", diagnosis.problems}};
-  print_text(stdout, "{}\n", object.dump());
+  print_json_line(object);
 }
+
+struct Doctor {
+  bool json = false;
+
+  int run() const {
+    const Diagnosis diagnosis = diagnose();
+    (json ? print_json : print_table)(diagnosis);
+    return diagnosis.problems.empty() ? 0 : kFailed;
+  }
+};
 
 }  // namespace
 
 void add_doctor(CLI::App& app, Command& chosen) {
-  auto json = std::make_shared<bool>(false);
-  CLI::App* command =
-      app.add_subcommand("doctor", "Show what this machine offers, and what is wrong with it");
-  command->add_flag("--json", *json, "print one JSON object");
-  on_chosen(*command, chosen, [json] {
-    const Diagnosis diagnosis = diagnose();
-    (*json ? print_json : print_table)(diagnosis);
-    return diagnosis.problems.empty() ? 0 : kFailed;
-  });
+  auto [flags, doctor] =
+      add_command<Doctor>(app, chosen, "doctor", "Show what this machine offers, and what is wrong with it");
+  flags.on("--json", doctor.json, "print one JSON object");
 }
 
 }  // namespace quire::cli

@@ -1,12 +1,9 @@
-#include <charconv>
 #include <iostream>
-#include <memory>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
 #include "quire/llm.h"
 
@@ -15,9 +12,7 @@ namespace {
 
 constexpr int kDefaultMaxTokens = 256;
 
-struct Generate {
-  EngineConfig config;
-  ModelSource source;
+struct Generate : EngineOptions {
   SamplingOptions sampling;
   std::vector<std::string> texts;
   std::vector<std::string> id_lists;
@@ -40,12 +35,9 @@ std::vector<std::int32_t> parse_ids(const std::string& list) {
   std::vector<std::int32_t> ids;
   std::istringstream fields(list);
   for (std::string field; std::getline(fields, field, ',');) {
-    std::int32_t id = 0;
-    const auto [last, error] = std::from_chars(field.data(), field.data() + field.size(), id);
-    if (error != std::errc() || last != field.data() + field.size()) {
-      fail("--prompt-ids: {} is not a token id; give them as 1,2,3", in_quotes(field));
-    }
-    ids.push_back(id);
+    const auto id = parse_number<std::int32_t>(field);
+    if (!id) fail("--prompt-ids: {} is not a token id; give them as 1,2,3", in_quotes(field));
+    ids.push_back(*id);
   }
   return ids;
 }
@@ -94,18 +86,13 @@ OrderedJson to_json(const std::vector<PositionLogprobs>& positions) {
   return list;
 }
 
-EarlyStopping parse_early_stopping(const std::string& name) {
-  if (name == "false") return EarlyStopping::kNo;
-  if (name == "true") return EarlyStopping::kYes;
-  if (name == "never") return EarlyStopping::kNever;
-  fail("--early-stopping: {} is not known; use false, true or never", in_quotes(name));
-}
-
 SamplingParams Generate::params(const LLM& llm) const {
   SamplingParams defaults = llm.default_sampling_params();
   defaults.max_tokens = std::max(defaults.max_tokens, kDefaultMaxTokens);
   SamplingParams params = sampling.over(defaults);
-  params.early_stopping = parse_early_stopping(early_stopping);
+  params.early_stopping = early_stopping == "true"    ? EarlyStopping::kYes
+                          : early_stopping == "never" ? EarlyStopping::kNever
+                                                      : EarlyStopping::kNo;
   return params;
 }
 
@@ -136,7 +123,7 @@ void Generate::print(const std::vector<RequestOutput>& requests, std::size_t pro
 }
 
 int Generate::run() {
-  if (follows(config, [this] { return open_model(source.find(config.model)); })) return 0;
+  if (follows(config, [this] { return open(); })) return 0;
   config.model = source.find(config.model);
   LLM llm(config);
   GenerateOptions options;
@@ -163,46 +150,40 @@ int Generate::run() {
   return InterruptFlag::raised() ? kInterrupted : code;
 }
 
-void add_beam_options(CLI::App& command, Generate& generate) {
-  command.add_option("--beam-width", generate.sampling.given.beam_width,
-                     "beam search of that width, which samples nothing; prints the --n best texts");
-  add_shown_option(command, "--length-penalty", generate.sampling.given.length_penalty,
-                   "with --beam-width: a text's score is its log-probability / its tokens ^ this");
-  add_shown_option(
-      command, "--early-stopping", generate.early_stopping,
-      "when a search ends that has as many finished texts as --beam-width: true: at once; false: when "
-      "the best beam scores no better; never: when none can become better");
+void add_beam_options(Flags flags, Generate& generate) {
+  flags.value("--beam-width", generate.sampling.given.beam_width,
+              "beam search of that width, which samples nothing; prints the --n best texts");
+  flags.shown("--length-penalty", generate.sampling.given.length_penalty,
+              "with --beam-width: a text's score is its log-probability / its tokens ^ this");
+  flags.shown("--early-stopping", generate.early_stopping,
+              "when a search ends that has as many finished texts as --beam-width: true: at once; false: "
+              "when the best beam scores no better; never: when none can become better",
+              CLI::IsMember({"false", "true", "never"}));
 }
 
 }  // namespace
 
 void add_generate(CLI::App& app, Command& chosen) {
-  auto generate = std::make_shared<Generate>();
-  CLI::App* command = app.add_subcommand("generate", "Continue prompts");
-  add_engine_options(*command, generate->config, generate->source);
-  command->add_option("-p,--prompt", generate->texts, "a prompt (repeatable); -: each line of standard input")
-      ->allow_extra_args(false);
-  command->add_option("--prompt-ids", generate->id_lists, "a prompt as token ids, 1,2,3 (repeatable)")
-      ->allow_extra_args(false);
-  command->add_flag("--chat", generate->chat,
-                    "each prompt is a user's message, put into the model's chat template");
-  command->add_flag("--stream", generate->stream, "print text as it comes (one prompt, one output)");
-  command->add_flag("--json", generate->json, "print one JSON object an output");
-  command->add_option("--timeout", generate->timeout, "seconds after which what is unfinished ends as it is");
-  add_sampling_options(*command, generate->sampling);
-  add_shown_option(*command, "--n", generate->sampling.given.n,
-                   "outputs of each prompt, which is computed once");
-  command->add_option("--best-of", generate->sampling.given.best_of,
-                      "sample so many and print the --n most likely ones, the best one first");
-  add_beam_options(*command, *generate);
-  command->add_option("--logprobs", generate->sampling.given.logprobs,
-                      "with --json: log-probabilities of the tokens, and of that many most likely ones");
-  command->add_option("--prompt-logprobs", generate->sampling.given.prompt_logprobs,
-                      "the same of the prompt's tokens");
-  command->add_option("--truncate-prompt-tokens", generate->sampling.given.truncate_prompt_tokens,
-                      "use only that many last tokens of a prompt; -1: what fits beside --max-tokens");
-  command->add_flag("--no-detokenize", generate->sampling.no_text, "token ids alone, no text");
-  on_chosen(*command, chosen, [generate] { return generate->run(); });
+  auto [flags, generate] = add_command<Generate>(app, chosen, "generate", "Continue prompts");
+  generate.add_to(flags);
+  flags.list("-p,--prompt", generate.texts, "a prompt (repeatable); -: each line of standard input");
+  flags.list("--prompt-ids", generate.id_lists, "a prompt as token ids, 1,2,3 (repeatable)");
+  flags.on("--chat", generate.chat, "each prompt is a user's message, put into the model's chat template");
+  flags.on("--stream", generate.stream, "print text as it comes (one prompt, one output)");
+  flags.on("--json", generate.json, "print one JSON object an output");
+  flags.value("--timeout", generate.timeout, "seconds after which what is unfinished ends as it is");
+  add_sampling_options(flags, generate.sampling);
+  flags.shown("--n", generate.sampling.given.n, "outputs of each prompt, which is computed once");
+  flags.value("--best-of", generate.sampling.given.best_of,
+              "sample so many and print the --n most likely ones, the best one first");
+  add_beam_options(flags, generate);
+  flags.value("--logprobs", generate.sampling.given.logprobs,
+              "with --json: log-probabilities of the tokens, and of that many most likely ones");
+  flags.value("--prompt-logprobs", generate.sampling.given.prompt_logprobs,
+              "the same of the prompt's tokens");
+  flags.value("--truncate-prompt-tokens", generate.sampling.given.truncate_prompt_tokens,
+              "use only that many last tokens of a prompt; -1: what fits beside --max-tokens");
+  flags.on("--no-detokenize", generate.sampling.no_text, "token ids alone, no text");
 }
 
 }  // namespace quire::cli

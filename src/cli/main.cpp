@@ -30,8 +30,8 @@ int run(int argc, char** argv) {
   CLI::App app("Quire: an LLM inference and serving engine", "quire");
   app.require_subcommand(1);
   app.set_version_flag("--version", "quire " QUIRE_VERSION);
-  bool verbose = false;
-  app.add_flag("-v,--verbose", verbose, "say on stderr what is done");
+  app.add_flag_callback(
+      "-v,--verbose", [] { quire::set_log_level(quire::LogLevel::kInfo); }, "say on stderr what is done");
   Command chosen;
   for (const auto add : {add_chat, add_generate, add_serve, add_bench, add_plan, add_doctor, add_verify,
                          add_tokenize, add_detokenize, add_render})
@@ -49,7 +49,6 @@ int run(int argc, char** argv) {
     quire::print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
     return kUserMistake;
   }
-  if (verbose) quire::set_log_level(quire::LogLevel::kInfo);
   return chosen();
 }
 

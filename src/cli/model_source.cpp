@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "hub/download.h"
 
 namespace quire::cli {
@@ -32,12 +33,10 @@ class DownloadBar {
       print_text(stderr, "quire: downloading {} to {}: {:.1f} MB\n", id_, cache_.string(), mb(total));
     }
     if (isatty(STDERR_FILENO) == 0) return;
-    constexpr std::uint64_t kWidth = 40;
-    const auto filled = static_cast<std::size_t>(kWidth * done / total);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const double rate = seconds > 0 && done > first_ ? mb(done - first_) / seconds : 0;
-    print_text(stderr, "\r[{}{}] {:.1f} of {:.1f} MB, {:.1f} MB/s\033[K", std::string(filled, '#'),
-               std::string(kWidth - filled, ' '), mb(done), mb(total), rate);
+    print_text(stderr, "\r{} {:.1f} of {:.1f} MB, {:.1f} MB/s\033[K", bar(done, total), mb(done), mb(total),
+               rate);
     drawn_ = true;
   }
 
@@ -62,23 +61,22 @@ bool is_hub_model(const std::string& model) {
 
 std::string ModelSource::find(const std::string& model, ModelParts parts) const {
   if (!is_hub_model(model)) return model;
-  const InterruptFlag interrupt;
-  return find(model, parts, [] { return InterruptFlag::raised().load(); });
-}
-
-std::string ModelSource::find(const std::string& model, ModelParts parts,
-                              const std::function<bool()>& stopped) const {
-  if (!is_hub_model(model)) return model;
+  std::optional<InterruptFlag> interrupt;
+  DownloadHooks hooks;
+  if (interruptible) {
+    interrupt.emplace();
+    hooks.stopped = [] { return InterruptFlag::raised().load(); };
+  }
   HubSettings settings = hub_settings_from_environment();
   settings.offline = settings.offline || offline;
   DownloadBar bar(model, settings.cache);
-  const DownloadHooks hooks{[&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); }, stopped};
+  hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
   return find_hub_model(settings, {model, revision, parts}, hooks).string();
 }
 
-void add_source_options(CLI::App& command, ModelSource& source) {
-  add_shown_option(command, "--revision", source.revision, "branch, tag or commit of a hub id");
-  command.add_flag("--offline", source.offline, "take a hub id from the cache alone");
+void add_source_options(Flags flags, ModelSource& source) {
+  flags.shown("--revision", source.revision, "branch, tag or commit of a hub id");
+  flags.on("--offline", source.offline, "take a hub id from the cache alone");
 }
 
 }  // namespace quire::cli

@@ -2,31 +2,50 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <charconv>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/model_source.h"
+#include "inspect/shapes.h"
 #include "quire/engine_config.h"
 #include "quire/sampling_params.h"
 
 namespace quire::cli {
 
-// An option whose help shows its default.
-template <typename T>
-CLI::Option* add_shown_option(CLI::App& command, const std::string& names, T& value,
-                              const std::string& what) {
-  return command.add_option(names, value, what)->capture_default_str();
-}
-
 // Flags that several commands share. They are members of the command's state, which outlives the parsing.
 
 // The positional MODEL, where it comes from, and how the engine runs.
-void add_engine_options(CLI::App& command, EngineConfig& config, ModelSource& source);
+struct EngineOptions {
+  EngineConfig config;
+  ModelSource source;
+  std::optional<Shape> shape;  // random weights of that shape, instead of MODEL
 
-// --shape NAME, instead of MODEL: a published model's sizes. `list` is list_shapes().
-void add_shape_option(CLI::App& command, std::string& shape);
-int list_shapes();  // prints their names; the exit code
+  void add_to(Flags flags);
+  void add_shape_to(Flags flags);  // --shape
+  // Finds MODEL, of which config.model is the directory then, and opens it; or makes what --shape names.
+  ModelFiles open();
+};
+
+// Where mpirun started this process as another rank than 0: does what rank 0 says until that ends, and
+// returns true. Error where there is not one process for each rank. What fails, a rank that is lost included,
+// ends the program here. `open` opens the model that all share.
+bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open);
+
+// Error where mpirun started several processes, for a command that has no use for them.
+void refuse_several_processes(const char* command);
+
+// The whole of a text as a number.
+template <typename T>
+std::optional<T> parse_number(std::string_view text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 struct SamplingOptions {
   SamplingParams given;  // apart from what follows, of which the model has defaults or the form differs
@@ -39,7 +58,7 @@ struct SamplingOptions {
   // The model's defaults, with what was given on the command line. Error where that cannot be read.
   SamplingParams over(const SamplingParams& defaults) const;
 };
-void add_sampling_options(CLI::App& command, SamplingOptions& options);
+void add_sampling_options(Flags flags, SamplingOptions& options);
 
 // While it lives, SIGINT sets the flag instead of ending the program, and interrupts a blocking read. If the
 // flag is still set when a second one comes, a third one ends the program. One at a time.

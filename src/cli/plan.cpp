@@ -1,18 +1,13 @@
-#include <memory>
-
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "inspect/capacity.h"
-#include "inspect/shapes.h"
 
 namespace quire::cli {
 namespace {
 
-struct Plan {
-  EngineConfig config;
-  ModelSource source;
-  std::string shape;
+struct Plan : EngineOptions {
   std::size_t memory = 0;
   bool json = false;
 
@@ -84,15 +79,15 @@ void print_json(const Capacity& c) {
       {"memory_bytes", c.memory},
       {"fits", c.fits()},
       {"capacity", {{"kv_cache_bytes", c.kv_cache}, {"tokens", c.tokens}, {"lengths", rows}}}};
-  print_text(stdout, "{}\n", object.dump());
+  print_json_line(object);
 }
 
 int Plan::run() {
   config.model = source.find(config.model, ModelParts::kText);
   const Capacity capacity =
       plan_capacity(config,
-                    shape.empty() ? ModelConfig::from_file(find_model_directory(config.model) / "config.json")
-                                  : shape_config(find_shape(shape)),
+                    shape ? shape_config(*shape)
+                          : ModelConfig::from_file(find_model_directory(config.model) / "config.json"),
                     memory);
   (json ? print_json : print_table)(capacity);
   return capacity.fits() ? 0 : kFailed;
@@ -101,15 +96,12 @@ int Plan::run() {
 }  // namespace
 
 void add_plan(CLI::App& app, Command& chosen) {
-  auto plan = std::make_shared<Plan>();
-  CLI::App* command = app.add_subcommand("plan", "Show the memory a model takes, without loading it");
-  add_engine_options(*command, plan->config, plan->source);
-  add_shape_option(*command, plan->shape);
-  command
-      ->add_option("--memory", plan->memory, "bytes, or with a unit such as 24GiB (default: this machine's)")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_flag("--json", plan->json, "print one JSON object");
-  on_chosen(*command, chosen, [plan] { return plan->shape == "list" ? list_shapes() : plan->run(); });
+  auto [flags, plan] =
+      add_command<Plan>(app, chosen, "plan", "Show the memory a model takes, without loading it");
+  plan.add_to(flags);
+  plan.add_shape_to(flags);
+  flags.bytes("--memory", plan.memory, "bytes, or with a unit such as 24GiB (default: this machine's)");
+  flags.on("--json", plan.json, "print one JSON object");
 }
 
 }  // namespace quire::cli

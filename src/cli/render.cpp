@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <sstream>
 
 #include "base/error.h"
@@ -44,9 +43,17 @@ CheckpointChatTemplate load(const std::string& path) {
   return std::move(*found);
 }
 
-int render(const std::string& path, const std::string& now) {
+struct Render {
+  std::string path;
+  ModelSource source;
+  std::string now;
+
+  int run() const;
+};
+
+int Render::run() const {
   const std::tm time = parse_time(now);
-  const CheckpointChatTemplate chat_template = load(path);
+  const CheckpointChatTemplate chat_template = load(source.find(path, ModelParts::kText));
   int number = 0;
   for (std::string line; std::getline(std::cin, line);) {
     OrderedJson context = parse_ordered_json(line, format_text("standard input, line {}", ++number));
@@ -66,23 +73,13 @@ int render(const std::string& path, const std::string& now) {
 }  // namespace
 
 void add_render(CLI::App& app, Command& chosen) {
-  struct Arguments {
-    std::string path;
-    ModelSource source;
-    std::string now;
-  };
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
-      "render",
-      "A JSON context of a chat template a line in, a JSON string a line out; a context without tools "
-      "gets null for them, as in transformers");
-  command->add_option("PATH", arguments->path, "a model directory, a hub id or a .jinja file")->required();
-  add_source_options(*command, arguments->source);
-  command->add_option("--now", arguments->now,
-                      "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
-  on_chosen(*command, chosen, [arguments] {
-    return render(arguments->source.find(arguments->path, ModelParts::kText), arguments->now);
-  });
+  auto [flags, render] =
+      add_command<Render>(app, chosen, "render",
+                          "A JSON context of a chat template a line in, a JSON string a line out; a context "
+                          "without tools gets null for them, as in transformers");
+  flags.value("PATH", render.path, "a model directory, a hub id or a .jinja file")->required();
+  add_source_options(flags, render.source);
+  flags.value("--now", render.now, "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
 }
 
 }  // namespace quire::cli

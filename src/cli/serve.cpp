@@ -11,9 +11,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
-#include "inspect/shapes.h"
 #include "server/api_server.h"
 
 namespace quire::cli {
@@ -21,10 +19,7 @@ namespace {
 
 constexpr double kLostDrain = 1;  // seconds: every request has its error already
 
-struct Serve {
-  EngineConfig engine;
-  ModelSource source;
-  std::string shape;
+struct Serve : EngineOptions {
   server::ApiServerConfig server;
   server::ServiceOptions service;
   int port = 8000;
@@ -97,25 +92,22 @@ int Serve::run() {
   service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
   if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
-  if (service.served_model_names.empty() && is_hub_model(engine.model))
-    service.served_model_names = {engine.model};  // not the folder's, which is a commit
+  if (service.served_model_names.empty() && is_hub_model(config.model))
+    service.served_model_names = {config.model};  // not the folder's, which is a commit
   server::check_options(service);                 // before the model is loaded
-  const auto open = [this] {
-    engine.model = source.find(engine.model, ModelParts::kAll, {});
-    return shape.empty() ? open_model(engine.model) : random_model(find_shape(shape));
-  };
-  if (follows(engine, open)) return 0;
+  source.interruptible = false;                   // SIGINT is StopSignal's
+  if (follows(config, [this] { return open(); })) return 0;
   std::atomic<bool> lost = false;  // the device, or a rank
   server::ApiServer http(server);
   print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
   ModelFiles files = open();
-  auto loaded = std::make_unique<Engine>(engine, std::move(files));
+  auto loaded = std::make_unique<Engine>(config, std::move(files));
   loaded->on_lost([&lost](const std::string& why) {
     print_text(stderr, "quire: stopping: {}\n", why);
     lost = true;
     StopSignal::raise();
   });
-  const auto model = std::make_shared<server::ApiService>(std::move(loaded), engine, service);
+  const auto model = std::make_shared<server::ApiService>(std::move(loaded), config, service);
   StopSignal::arm();
   http.serve(model);
   print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
@@ -131,48 +123,38 @@ int Serve::run() {
   std::_Exit(kFailed);  // the device, or MPI, may still be at work in what would be destroyed
 }
 
-void add_access_options(CLI::App& command, Serve& serve) {
+void add_access_options(Flags flags, Serve& serve) {
   server::ApiServerConfig& server = serve.server;
-  command
-      .add_option(
-          "--api-key", server.api_keys,
-          "a key that every request but /health must bring (repeatable; or in QUIRE_API_KEY, where ps "
-          "does not show it)")
-      ->allow_extra_args(false)
+  flags
+      .list("--api-key", server.api_keys,
+            "a key that every request but /health must bring (repeatable; or in QUIRE_API_KEY, where ps does "
+            "not show it)")
       ->envname("QUIRE_API_KEY");
-  command.add_flag("--public-metrics", server.public_metrics, "/metrics needs no key");
-  command
-      .add_option("--allowed-origins", server.allowed_origins,
-                  "origins of web pages that may use the server, https://example.com; *: all (default: none)")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  command
-      .add_option(
-          "--allowed-hosts", server.allowed_hosts,
-          "names by which requests may call the server, beside localhost and --host, such as a reverse "
-          "proxy's; *: any (default: none on loopback without a key, else any)")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  command.add_option("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");
-  command
-      .add_option("--ssl-keyfile", server.http.tls_key, "PEM file with its key (default: in the same file)")
+  flags.on("--public-metrics", server.public_metrics, "/metrics needs no key");
+  flags.comma_list(
+      "--allowed-origins", server.allowed_origins,
+      "origins of web pages that may use the server, https://example.com; *: all (default: none)");
+  flags.comma_list("--allowed-hosts", server.allowed_hosts,
+                   "names by which requests may call the server, beside localhost and --host, such as a "
+                   "reverse proxy's; *: any (default: none on loopback without a key, else any)");
+  flags.value("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");
+  flags.value("--ssl-keyfile", server.http.tls_key, "PEM file with its key (default: in the same file)")
       ->needs("--ssl-certfile");
 }
 
-void add_model_options(CLI::App& command, Serve& serve) {
+void add_model_options(Flags flags, Serve& serve) {
   server::ServiceOptions& service = serve.service;
-  command.add_option("--served-model-name", service.served_model_names,
-                     "names that requests may call the model by; answers have the first (default: the "
-                     "directory's name, or the hub id)");
-  add_shown_option(
-      command, "--tool-call-parser", service.tool_call_parser,
-      "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat "
-      "template");
-  add_shown_option(command, "--pooling-type", serve.pooling,
-                   "what an embedding is made of: the last token's hidden state, or the mean of all")
-      ->check(CLI::IsMember({"last", "mean"}));
-  add_shown_option(command, "--reasoning-parser", service.reasoning_parser,
-                   "how it marks reasoning: qwen3, deepseek_r1, none, or auto");
+  flags.value("--served-model-name", service.served_model_names,
+              "names that requests may call the model by; answers have the first (default: the directory's "
+              "name, or the hub id)");
+  flags.shown(
+      "--tool-call-parser", service.tool_call_parser,
+      "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat template");
+  flags.shown("--pooling-type", serve.pooling,
+              "what an embedding is made of: the last token's hidden state, or the mean of all",
+              CLI::IsMember({"last", "mean"}));
+  flags.shown("--reasoning-parser", service.reasoning_parser,
+              "how it marks reasoning: qwen3, deepseek_r1, none, or auto");
 }
 
 // An eighth of the memory, which weights and cache share.
@@ -180,51 +162,45 @@ std::int64_t default_queued_tokens() {
   return static_cast<std::int64_t>(allowed_memory()) / 8 / SequenceRequest::kBytesPerQueuedToken;
 }
 
-void add_limit_options(CLI::App& command, Serve& serve) {
+void add_limit_options(Flags flags, Serve& serve) {
   server::HttpLimits& limits = serve.server.http.limits;
-  command.get_option("--max-num-queued-reqs")
+  flags.command.get_option("--max-num-queued-reqs")
       ->description("answer 429 while so many requests wait for their first step; 0: never")
       ->capture_default_str();
-  command.get_option("--max-num-queued-tokens")
+  flags.command.get_option("--max-num-queued-tokens")
       ->description(
           "answer 429 while requests of so many tokens wait for their first step; 0: never (default: what an "
           "eighth of the memory holds)");
-  add_shown_option(command, "--request-timeout", serve.service.request_timeout, "seconds a request may take")
-      ->check(CLI::Range(1e-3, 1e9));
-  add_shown_option(command, "--drain-timeout", serve.drain_timeout,
-                   "seconds that requests under way have left after SIGTERM or SIGINT")
-      ->check(CLI::Range(0.0, 1e6));
-  add_shown_option(command, "--max-connections", limits.max_connections, "connections at once")
-      ->check(CLI::Range(1, 1 << 20));
-  add_shown_option(command, "--max-body-size", limits.max_body_bytes,
-                   "bytes of a request, or with a unit: 16MiB")
-      ->transform(CLI::AsSizeValue(false));
-  add_shown_option(command, "--max-n", serve.service.max_n, "outputs that a request may have of a prompt")
-      ->check(CLI::Range(1, 16384));
-  add_shown_option(command, "--max-prompts", serve.service.max_prompts, "prompts that a request may have")
-      ->check(CLI::Range(1, 1 << 20));
+  flags.shown("--request-timeout", serve.service.request_timeout, "seconds a request may take",
+              CLI::Range(1e-3, 1e9));
+  flags.shown("--drain-timeout", serve.drain_timeout,
+              "seconds that requests under way have left after SIGTERM or SIGINT", CLI::Range(0.0, 1e6));
+  flags.shown("--max-connections", limits.max_connections, "connections at once", CLI::Range(1, 1 << 20));
+  flags.bytes("--max-body-size", limits.max_body_bytes, "bytes of a request, or with a unit: 16MiB")
+      ->capture_default_str();
+  flags.shown("--max-n", serve.service.max_n, "outputs that a request may have of a prompt",
+              CLI::Range(1, 16384));
+  flags.shown("--max-prompts", serve.service.max_prompts, "prompts that a request may have",
+              CLI::Range(1, 1 << 20));
 }
 
 }  // namespace
 
 void add_serve(CLI::App& app, Command& chosen) {
-  auto serve = std::make_shared<Serve>();
-  serve->engine.max_num_queued_reqs = 4096;
-  serve->engine.max_num_queued_tokens = default_queued_tokens();
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
-  add_shown_option(*command, "--host", serve->server.http.host,
-                   "address to listen on; 0.0.0.0: all of this machine");
-  add_shown_option(*command, "--port", serve->port, "0: any that is free")->check(CLI::Range(0, 65535));
-  add_engine_options(*command, serve->engine, serve->source);
-  add_shape_option(*command, serve->shape);
-  add_model_options(*command, *serve);
-  add_access_options(*command, *serve);
-  add_limit_options(*command, *serve);
-  add_shown_option(*command, "--access-log", serve->access_log,
-                   "a line a request on standard output, without its text: text, json or off");
-  add_shown_option(*command, "--http-threads", serve->server.http.num_threads, "threads that read and write")
-      ->check(CLI::Range(1, 256));
-  on_chosen(*command, chosen, [serve] { return serve->shape == "list" ? list_shapes() : serve->run(); });
+  auto [flags, serve] = add_command<Serve>(app, chosen, "serve", "Serve a model over HTTP, as OpenAI's API");
+  serve.config.max_num_queued_reqs = 4096;
+  serve.config.max_num_queued_tokens = default_queued_tokens();
+  flags.shown("--host", serve.server.http.host, "address to listen on; 0.0.0.0: all of this machine");
+  flags.shown("--port", serve.port, "0: any that is free", CLI::Range(0, 65535));
+  serve.add_to(flags);
+  serve.add_shape_to(flags);
+  add_model_options(flags, serve);
+  add_access_options(flags, serve);
+  add_limit_options(flags, serve);
+  flags.shown("--access-log", serve.access_log,
+              "a line a request on standard output, without its text: text, json or off");
+  flags.shown("--http-threads", serve.server.http.num_threads, "threads that read and write",
+              CLI::Range(1, 256));
 }
 
 }  // namespace quire::cli

@@ -1,6 +1,5 @@
 #include <filesystem>
 #include <iostream>
-#include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -10,17 +9,6 @@
 
 namespace quire::cli {
 namespace {
-
-struct Arguments {
-  std::string path;
-  ModelSource source;
-  bool flag = false;
-
-  Tokenizer load() const {
-    const std::string found = source.find(path, ModelParts::kText);
-    return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
-  }
-};
 
 // Calls f with the JSON of each line of standard input and its name for errors.
 template <typename F>
@@ -34,50 +22,64 @@ int for_each_line(F f) {
   return 0;
 }
 
-int tokenize(const Tokenizer& tokenizer, bool add_special_tokens) {
-  return for_each_line([&](const Json& text, const std::string& where) {
-    if (!text.is_string()) fail("{}: is {}; it must be a JSON string", where, describe(text));
-    std::cout << Json(tokenizer.encode(text.get<std::string>(), add_special_tokens)).dump();
-  });
-}
+// What both commands share.
+struct TokenizerOptions {
+  std::string path;
+  ModelSource source;
 
-int detokenize(const Tokenizer& tokenizer, bool skip_special_tokens) {
-  return for_each_line([&](const Json& array, const std::string& where) {
-    const auto is_id = [&](const Json& id) {
-      return id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size();
-    };
-    if (!array.is_array() || !std::all_of(array.begin(), array.end(), is_id)) {
-      fail("{}: must be a JSON array of token ids from 0 to {}", where, tokenizer.vocab_size() - 1);
-    }
-    std::cout << Json(tokenizer.decode(array.get<std::vector<TokenId>>(), skip_special_tokens)).dump();
-  });
-}
+  void add_to(Flags flags) {
+    flags.value("PATH", path, "a model directory, a hub id or a tokenizer.json")->required();
+    add_source_options(flags, source);
+  }
+  Tokenizer load() const {
+    const std::string found = source.find(path, ModelParts::kText);
+    return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
+  }
+};
 
-CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
-                      const std::shared_ptr<Arguments>& arguments) {
-  CLI::App* command = app.add_subcommand(name, what);
-  command->add_option("PATH", arguments->path, "a model directory, a hub id or a tokenizer.json")->required();
-  add_source_options(*command, arguments->source);
-  return command;
-}
+struct Tokenize : TokenizerOptions {
+  bool no_special_tokens = false;
+
+  int run() const {
+    const Tokenizer tokenizer = load();
+    return for_each_line([&](const Json& text, const std::string& where) {
+      if (!text.is_string()) fail("{}: is {}; it must be a JSON string", where, describe(text));
+      std::cout << Json(tokenizer.encode(text.get<std::string>(), !no_special_tokens)).dump();
+    });
+  }
+};
+
+struct Detokenize : TokenizerOptions {
+  bool skip_special_tokens = false;
+
+  int run() const {
+    const Tokenizer tokenizer = load();
+    return for_each_line([&](const Json& array, const std::string& where) {
+      const auto is_id = [&](const Json& id) {
+        return id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size();
+      };
+      if (!array.is_array() || !std::all_of(array.begin(), array.end(), is_id))
+        fail("{}: must be a JSON array of token ids from 0 to {}", where, tokenizer.vocab_size() - 1);
+      std::cout << Json(tokenizer.decode(array.get<std::vector<TokenId>>(), skip_special_tokens)).dump();
+    });
+  }
+};
 
 }  // namespace
 
 void add_tokenize(CLI::App& app, Command& chosen) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = add_command(app, "tokenize",
-                                  "A JSON string a line in, a JSON array of token ids a line out", arguments);
-  command->add_flag("--no-special-tokens", arguments->flag,
-                    "add no special tokens, such as a BOS, around the text");
-  on_chosen(*command, chosen, [arguments] { return tokenize(arguments->load(), !arguments->flag); });
+  auto [flags, tokenize] = add_command<Tokenize>(
+      app, chosen, "tokenize", "A JSON string a line in, a JSON array of token ids a line out");
+  tokenize.add_to(flags);
+  flags.on("--no-special-tokens", tokenize.no_special_tokens,
+           "add no special tokens, such as a BOS, around the text");
 }
 
 void add_detokenize(CLI::App& app, Command& chosen) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = add_command(app, "detokenize",
-                                  "A JSON array of token ids a line in, a JSON string a line out", arguments);
-  command->add_flag("--skip-special-tokens", arguments->flag, "leave special tokens out of the text");
-  on_chosen(*command, chosen, [arguments] { return detokenize(arguments->load(), arguments->flag); });
+  auto [flags, detokenize] = add_command<Detokenize>(
+      app, chosen, "detokenize", "A JSON array of token ids a line in, a JSON string a line out");
+  detokenize.add_to(flags);
+  flags.on("--skip-special-tokens", detokenize.skip_special_tokens, "leave special tokens out of the text");
 }
 
 }  // namespace quire::cli

@@ -1,12 +1,10 @@
 #include "inspect/verify.h"
 
-#include <memory>
-
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "cli/follower.h"
 #include "cli/options.h"
+#include "cli/output.h"
 
 namespace quire::cli {
 namespace {
@@ -21,12 +19,11 @@ void print_line(const VerifyResult& r) {
       r.rerouted == 0 ? "" : format_text(" but at {} positions of other experts", r.rerouted);
   const std::string excused =
       r.argmax_excused == 0 ? "" : format_text(" ({} too close to tell)", r.argmax_excused);
-  print_text(
-      stdout,
-      "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}){}, argmax equal at {} of {} "
-      "steps{}\n",
-      r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, rerouted,
-      r.argmax_equal, r.num_steps, excused);
+  print_text(stdout,
+             "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}){}, argmax equal at {} of "
+             "{} steps{}\n",
+             r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, rerouted,
+             r.argmax_equal, r.num_steps, excused);
 }
 
 void print_json(const VerifyResult& r) {
@@ -41,28 +38,28 @@ void print_json(const VerifyResult& r) {
                               {"argmax_excused", r.argmax_excused},
                               {"steps", r.num_steps},
                               {"passed", r.passed()}};
-  print_text(stdout, "{}\n", object.dump());
+  print_json_line(object);
 }
+
+struct Verify : EngineOptions {
+  bool json = false;
+
+  int run() {
+    refuse_several_processes("verify");
+    config.model = source.find(config.model);
+    return verify(config, json ? print_json : print_line) ? 0 : kFailed;
+  }
+};
 
 }  // namespace
 
 void add_verify(CLI::App& app, Command& chosen) {
-  struct Verify {
-    EngineConfig config;
-    ModelSource source;
-    bool json = false;
-  };
-  auto options = std::make_shared<Verify>();
-  CLI::App* command = app.add_subcommand("verify", "Compare a model with its expected.safetensors");
-  add_engine_options(*command, options->config, options->source);
-  command->get_option("MODEL")->required()->description(
+  auto [flags, verify] =
+      add_command<Verify>(app, chosen, "verify", "Compare a model with its expected.safetensors");
+  verify.add_to(flags);
+  flags.command.get_option("MODEL")->required()->description(
       "checkpoint directory, or hub id, that has expected.safetensors");
-  command->add_flag("--json", options->json, "print one JSON object a prompt");
-  on_chosen(*command, chosen, [options] {
-    refuse_several_processes("verify");
-    options->config.model = options->source.find(options->config.model);
-    return verify(options->config, options->json ? print_json : print_line) ? 0 : kFailed;
-  });
+  flags.on("--json", verify.json, "print one JSON object a prompt");
 }
 
 }  // namespace quire::cli

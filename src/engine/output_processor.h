@@ -15,7 +15,7 @@
 #include "engine/request.h"
 #include "engine/stop_strings.h"
 #include "scheduler/scheduler.h"
-#include "tokenizer/incremental_detokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace quire {
 

@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -26,59 +28,40 @@ namespace {
 constexpr std::size_t kRounds = 8;
 constexpr std::size_t kReadBytes = 1'200'000'000;
 
-// The seconds of the fastest of several rounds in which every thread does its part, from the first one's
-// start to the last one's end. The threads take the times themselves: another could be late to look at the
-// clock.
-double fastest_round(int num_threads, const std::function<void(int thread)>& part) {
-  using Clock = std::chrono::steady_clock;
-  struct Times {
-    std::array<Clock::time_point, kRounds> start, end;
-  };
-  std::vector<Times> times(static_cast<std::size_t>(num_threads));
-  std::barrier meet(num_threads);
+void on_threads(int num_threads, const std::function<void(int thread)>& part) {
   std::vector<std::thread> threads;
-  for (int i = 0; i < num_threads; ++i) {
-    threads.emplace_back([&, i] {
-      Times& mine = times[static_cast<std::size_t>(i)];
-      for (std::size_t round = 0; round < kRounds; ++round) {
-        meet.arrive_and_wait();
-        mine.start[round] = Clock::now();
-        part(i);
-        mine.end[round] = Clock::now();
-      }
-    });
-  }
+  for (int i = 0; i < num_threads; ++i) threads.emplace_back(part, i);
   for (std::thread& thread : threads) thread.join();
-  Clock::duration best = Clock::duration::max();
-  for (std::size_t round = 0; round < kRounds; ++round) {
-    Clock::time_point start = times[0].start[round];
-    Clock::time_point end = times[0].end[round];
-    for (const Times& of_thread : times) {
-      start = std::min(start, of_thread.start[round]);
-      end = std::max(end, of_thread.end[round]);
+}
+
+// The seconds of the fastest of several rounds in which every thread does its part: from one meeting of all
+// to the next. The thread that comes last takes the time: another could be late to look at the clock.
+double fastest_round(int num_threads, const std::function<void(int thread)>& part) {
+  std::array<std::chrono::steady_clock::time_point, kRounds + 1> times;
+  std::size_t meetings = 0;
+  std::barrier meet(num_threads, [&]() noexcept { times[meetings++] = std::chrono::steady_clock::now(); });
+  on_threads(num_threads, [&](int thread) {
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      meet.arrive_and_wait();
+      part(thread);
     }
-    best = std::min(best, end - start);
-  }
+    meet.arrive_and_wait();
+  });
+  auto best = times[1] - times[0];
+  for (std::size_t round = 1; round < kRounds; ++round)
+    best = std::min(best, times[round + 1] - times[round]);
   return std::chrono::duration<double>(best).count();
 }
 
 // Memory in huge pages where the system has them.
-class Pages {
- public:
-  explicit Pages(std::size_t bytes) : bytes_(bytes) {
-    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) fail("out of memory: the machine probe needs {} bytes", bytes);
-    madvise(data_, bytes, MADV_HUGEPAGE);
-  }
-  ~Pages() { munmap(data_, bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  std::uint64_t* words() const { return static_cast<std::uint64_t*>(data_); }
-
- private:
-  void* data_;
-  std::size_t bytes_;
-};
+std::unique_ptr<std::uint64_t[], decltype(&std::free)> allocate_words(std::size_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const data = std::aligned_alloc(kHugePage, rounded);
+  if (data == nullptr) fail("out of memory: the machine probe needs {} bytes", bytes);
+  madvise(data, rounded, MADV_HUGEPAGE);
+  return {static_cast<std::uint64_t*>(data), &std::free};
+}
 
 std::uint64_t sum_of(const std::uint64_t* words, std::size_t count) {
   constexpr std::size_t kLine = 16;  // words taken at once: enough sums that none waits for another
@@ -92,27 +75,17 @@ std::uint64_t sum_of(const std::uint64_t* words, std::size_t count) {
 }
 
 double read_gb_per_s(int num_threads) {
-  const Pages pages(kReadBytes);
+  const auto words = allocate_words(kReadBytes);
   const std::size_t share = kReadBytes / sizeof(std::uint64_t) / static_cast<std::size_t>(num_threads);
-  std::vector<std::thread> writers;  // each thread's part lies in memory near it
-  for (int i = 0; i < num_threads; ++i) {
-    writers.emplace_back(
-        [&, i] { std::fill_n(pages.words() + share * static_cast<std::size_t>(i), share, 1U); });
-  }
-  for (std::thread& writer : writers) writer.join();
+  const auto part_of = [&](int thread) { return words.get() + share * static_cast<std::size_t>(thread); };
+  // Each thread's part lies in memory near it.
+  on_threads(num_threads, [&](int thread) { std::fill_n(part_of(thread), share, 1U); });
   std::atomic<std::uint64_t> total{0};  // so that the reads have a result
-  const double seconds = fastest_round(num_threads, [&](int thread) {
-    total += sum_of(pages.words() + share * static_cast<std::size_t>(thread), share);
-  });
+  const double seconds =
+      fastest_round(num_threads, [&](int thread) { total += sum_of(part_of(thread), share); });
   QUIRE_CHECK(total > 0);
   return static_cast<double>(share * sizeof(std::uint64_t)) * num_threads / seconds * 1e-9;
 }
-
-// Of a kernel of multiply-adds, all operands in registers.
-struct MatrixProbe {
-  double flop = 0;
-  float result = 0;  // to be used, or the work would be left out
-};
 
 // As many accumulators as an instruction's latency times those begun a cycle, or more, so that none waits for
 // another, and no more than there are registers. Each kernel is compiled for its own instruction set and
@@ -170,34 +143,32 @@ __attribute__((target("avx512f,avx512bf16"))) float run_avx512_bf16(std::int64_t
 
 #endif
 
-// A step does `products` multiply-adds.
-MatrixProbe measured(std::int64_t steps, int products, float (*run)(std::int64_t)) {
-  return {2.0 * products * static_cast<double>(steps), run(steps)};
-}
+// Multiply-adds with all operands in registers: so many in a step, and what does `steps` of them. The result
+// is to be used, or the work would be left out.
+struct MatrixKernel {
+  int products;
+  float (*run)(std::int64_t steps);
+};
 
 // On the widest instruction this CPU has; each step is a dozen of them or so.
-MatrixProbe run_matrix_probe(std::int64_t steps) {
+MatrixKernel widest_kernel() {
 #if defined(__x86_64__)
   // On Intel's processors it is slower than float32.
   if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
-    return measured(steps, 32 * kAccumulators, run_avx512_bf16);
-  if (__builtin_cpu_supports("avx512f")) return measured(steps, 16 * kAccumulators, run_avx512);
+    return {32 * kAccumulators, run_avx512_bf16};
+  if (__builtin_cpu_supports("avx512f")) return {16 * kAccumulators, run_avx512};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return measured(steps, 8 * kFewAccumulators, run_avx2);
+    return {8 * kFewAccumulators, run_avx2};
 #endif
-  return measured(steps, kFewAccumulators, run_portable);
+  return {kFewAccumulators, run_portable};
 }
 
 double matrix_gflop_per_s(int num_threads) {
   constexpr std::int64_t kSteps = 1'000'000;
-  std::atomic<double> flop{0};
+  const MatrixKernel kernel = widest_kernel();
   std::atomic<int> sink{0};
-  const double seconds = fastest_round(num_threads, [&](int) {
-    const MatrixProbe result = run_matrix_probe(kSteps);
-    flop = result.flop;
-    sink += result.result > 0 ? 1 : 0;
-  });
-  return flop * num_threads / seconds * 1e-9;
+  const double seconds = fastest_round(num_threads, [&](int) { sink += kernel.run(kSteps) > 0 ? 1 : 0; });
+  return 2.0 * kernel.products * kSteps * num_threads / seconds * 1e-9;
 }
 
 }  // namespace

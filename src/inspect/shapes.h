@@ -7,17 +7,10 @@
 
 namespace quire {
 
-// The sizes of a published model, as its config.json has them.
+// A published model's sizes.
 struct Shape {
   std::string name;
-  std::string architecture;
-  int num_layers = 0;
-  int hidden_size = 0;
-  int intermediate_size = 0;
-  int num_heads = 0;
-  int num_kv_heads = 0;
-  int vocab_size = 0;
-  std::string others = "{}";  // further keys, where they are not the family's defaults: JSON
+  std::string config;  // the text of a config.json
 };
 
 const std::vector<Shape>& published_shapes();

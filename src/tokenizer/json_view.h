@@ -1,13 +1,16 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "tokenizer/unicode.h"
 
 namespace quire {
 
@@ -42,6 +45,18 @@ class JsonView {
   const std::string& as_string() const {
     if (!value_->is_string()) fail("{}: must be a string", where_);
     return value_->get_ref<const std::string&>();
+  }
+  const std::string& as_character() const {
+    const std::string& text = as_string();
+    if (!is_character(text)) fail("{}: must be one character, is {}", where_, in_quotes(text));
+    return text;
+  }
+  // The place of the string among `names`, of which it is one.
+  std::size_t as_one_of(const std::vector<std::string_view>& names) const {
+    const auto found = std::find(names.begin(), names.end(), as_string());
+    if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+    fail("{}: {} is none of {} and {}", where_, in_quotes(as_string()),
+         join_text(std::span(names).first(names.size() - 1), ", "), names.back());
   }
   bool as_bool() const {
     if (!value_->is_boolean()) fail("{}: must be true or false", where_);

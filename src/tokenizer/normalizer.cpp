@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
-#include "tokenizer/byte_level.h"
-#include "tokenizer/precompiled.h"
-#include "tokenizer/text_replacer.h"
+#include "tokenizer/byte_tokens.h"
+#include "tokenizer/text_steps.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {
@@ -123,23 +121,25 @@ void append_ideograph_apart(std::string& out, char32_t c) {
   if (is_ideograph) out.push_back(' ');
 }
 
-std::string map_characters(AppendCharacter append, std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t position = 0; position < text.size();) {
-    const Utf8Step step = read_utf8(text, position);
-    position += step.length;
-    append(out, step.code_point);
-  }
-  return out;
+using NormalizerSteps = std::vector<Normalizer::Step>;
+
+template <int kForm>
+void add_form(NormalizerSteps& steps, const JsonView&) {
+  steps.push_back({[](std::string_view text) { return to_form(kForm, text); }, true});
 }
 
-std::function<std::string(std::string_view)> in_form(int form) {
-  return [form](std::string_view text) { return to_form(form, text); };
-}
-
-std::function<std::string(std::string_view)> each(AppendCharacter append) {
-  return [append](std::string_view text) { return map_characters(append, text); };
+template <AppendCharacter kAppend>
+void add_each(NormalizerSteps& steps, const JsonView&) {
+  steps.push_back({[](std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t position = 0; position < text.size();) {
+      const Utf8Step step = read_utf8(text, position);
+      position += step.length;
+      kAppend(out, step.code_point);
+    }
+    return out;
+  }});
 }
 
 std::string strip(bool left, bool right, std::string_view text) {
@@ -159,58 +159,51 @@ std::string strip(bool left, bool right, std::string_view text) {
   return std::string(text.substr(begin, end - begin));
 }
 
-}  // namespace
-
-void Normalizer::add_steps(const JsonView& config) {
-  const std::map<std::string_view, Step> simple = {
-      // those without settings
-      {"NFC", Step{in_form(UTF8PROC_COMPOSE), true}},
-      {"NFD", Step{in_form(UTF8PROC_DECOMPOSE), true}},
-      {"NFKC", Step{in_form(UTF8PROC_COMPOSE | UTF8PROC_COMPAT), true}},
-      {"NFKD", Step{in_form(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT), true}},
-      {"Lowercase", Step{each(append_lowercase)}},
-      {"StripAccents", Step{each(append_unless_mark)}},
-      {"Nmt", Step{each(append_as_nmt)}},
-      {"ByteLevel", Step{to_byte_characters}}};
-  const std::string& type = config.at("type").as_string();
-  if (const auto found = simple.find(type); found != simple.end()) {
-    steps_.push_back(found->second);
-  } else if (type == "Sequence") {
-    for (const JsonView& step : config.at("normalizers").items()) add_steps(step);
-  } else if (type == "Strip") {
-    const bool left = config.at("strip_left").as_bool(), right = config.at("strip_right").as_bool();
-    if (left || right)
-      steps_.push_back({[left, right](std::string_view text) { return strip(left, right, text); }});
-  } else if (type == "Replace") {
-    steps_.push_back({[replacer = TextReplacer::from_json(config)](std::string_view text) {
-      return replacer.apply(text);
-    }});
-  } else if (type == "Prepend") {
-    steps_.push_back({[prefix = config.at("prepend").as_string()](std::string_view text) {
-      return text.empty() ? std::string() : prefix + std::string(text);
-    }});
-  } else if (type == "Precompiled") {
-    steps_.push_back({[map = PrecompiledCharsmap::from_json(config.at("precompiled_charsmap"))](
-                          std::string_view text) { return map.apply(text); }});
-  } else if (type == "BertNormalizer") {
-    add_bert_steps(config);
-  } else {
-    fail(
-        "{}: the normalizer {} is not supported; supported are NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
-        "StripAccents, Nmt, Replace, Prepend, Precompiled, ByteLevel, BertNormalizer and Sequence",
-        config.where(), type);
-  }
+void add_strip(NormalizerSteps& steps, const JsonView& config) {
+  const bool left = config.at("strip_left").as_bool(), right = config.at("strip_right").as_bool();
+  if (left || right)
+    steps.push_back({[left, right](std::string_view text) { return strip(left, right, text); }});
 }
 
-void Normalizer::add_bert_steps(const JsonView& config) {
+void add_prepend(NormalizerSteps& steps, const JsonView& config) {
+  steps.push_back({[prefix = config.at("prepend").as_string()](std::string_view text) {
+    return text.empty() ? std::string() : prefix + std::string(text);
+  }});
+}
+
+void add_bert_steps(NormalizerSteps& steps, const JsonView& config) {
   const bool lowercase = config.flag("lowercase", true);
-  if (config.flag("clean_text", true)) steps_.push_back({each(append_clean)});
-  if (config.flag("handle_chinese_chars", true)) steps_.push_back({each(append_ideograph_apart)});
+  if (config.flag("clean_text", true)) add_each<append_clean>(steps, config);
+  if (config.flag("handle_chinese_chars", true)) add_each<append_ideograph_apart>(steps, config);
   if (config.flag("strip_accents", lowercase)) {
-    steps_.push_back({in_form(UTF8PROC_DECOMPOSE), true});
-    steps_.push_back({each(append_unless_nonspacing)});
+    add_form<UTF8PROC_DECOMPOSE>(steps, config);
+    add_each<append_unless_nonspacing>(steps, config);
   }
-  if (lowercase) steps_.push_back({each(append_lowercase)});
+  if (lowercase) add_each<append_lowercase>(steps, config);
+}
+
+constexpr StepKind<NormalizerSteps> kNormalizers[] = {
+    {"NFC", add_form<UTF8PROC_COMPOSE>},
+    {"NFD", add_form<UTF8PROC_DECOMPOSE>},
+    {"NFKC", add_form<UTF8PROC_COMPOSE | UTF8PROC_COMPAT>},
+    {"NFKD", add_form<UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT>},
+    {"Lowercase", add_each<append_lowercase>},
+    {"Strip", add_strip},
+    {"StripAccents", add_each<append_unless_mark>},
+    {"Nmt", add_each<append_as_nmt>},
+    {"Replace", [](NormalizerSteps& steps, const JsonView& c) { steps.push_back({TextReplacer(c)}); }},
+    {"Prepend", add_prepend},
+    {"Precompiled",
+     [](NormalizerSteps& steps, const JsonView& c) {
+       steps.push_back(precompiled_charsmap(c.at("precompiled_charsmap")));
+     }},
+    {"ByteLevel", [](NormalizerSteps& steps, const JsonView&) { steps.push_back({to_byte_characters}); }},
+    {"BertNormalizer", add_bert_steps}};
+
+}  // namespace
+
+Normalizer::Normalizer(const JsonView& config) {
+  add_steps(steps_, config, "normalizer", "normalizers", kNormalizers);
 }
 
 std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {

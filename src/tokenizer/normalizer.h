@@ -12,23 +12,23 @@ namespace quire {
 // What a tokenizer does to a text before splitting it. Immutable, usable from any thread.
 class Normalizer {
  public:
+  struct Step {
+    std::function<std::string(std::string_view text)> run;
+    bool keeps_ascii = false;  // a text of ASCII alone stays as it is
+  };
+
   Normalizer() = default;  // leaves text as it is
-  explicit Normalizer(const JsonView& config) { add_steps(config); }
+  explicit Normalizer(const JsonView& config);
 
   // `text` normalised; it is valid UTF-8. The result lies in `text` itself if nothing changes, otherwise in
   // `buffer`.
   std::string_view apply(std::string_view text, std::string& buffer) const;
 
  private:
-  struct Step {
-    std::function<std::string(std::string_view text)> run;
-    bool keeps_ascii = false;  // a text of ASCII alone stays as it is
-  };
-
-  void add_steps(const JsonView& config);
-  void add_bert_steps(const JsonView& config);
-
   std::vector<Step> steps_;
 };
+
+// The step that applies rules which SentencePiece compiled, from their base64 text.
+Normalizer::Step precompiled_charsmap(const JsonView& base64);
 
 }  // namespace quire

@@ -1,5 +1,6 @@
 #include "tokenizer/post_processor.h"
 
+#include "tokenizer/text_steps.h"
 #include "tokenizer/vocabulary.h"
 
 namespace quire {
@@ -43,28 +44,16 @@ void wrap_in_pair(PostProcessor& processor, const JsonView& config) {
   processor.suffix.push_back(id("sep"));
 }
 
-void add_steps(PostProcessor& processor, const JsonView& config) {
-  const std::string& type = config.at("type").as_string();
-  if (type == "Sequence") {
-    for (const JsonView& step : config.at("processors").items()) add_steps(processor, step);
-  } else if (type == "TemplateProcessing") {
-    wrap_in_template(processor, config);
-  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-    wrap_in_pair(processor, config);
-  } else if (type != "ByteLevel") {  // which changes offsets alone
-    fail(
-        "{}: the post-processor {} is not supported; supported are TemplateProcessing, RobertaProcessing, "
-        "BertProcessing, ByteLevel and Sequence",
-        config.where(), type);
-  }
-}
+constexpr StepKind<PostProcessor> kPostProcessors[] = {
+    {"TemplateProcessing", wrap_in_template},
+    {"RobertaProcessing", wrap_in_pair},
+    {"BertProcessing", wrap_in_pair},
+    {"ByteLevel", [](PostProcessor&, const JsonView&) {}}};  // changes offsets alone
 
 }  // namespace
 
-PostProcessor PostProcessor::from_json(const JsonView& config) {
-  PostProcessor processor;
-  add_steps(processor, config);
-  return processor;
+PostProcessor::PostProcessor(const JsonView& config) {
+  add_steps(*this, config, "post-processor", "processors", kPostProcessors);
 }
 
 }  // namespace quire

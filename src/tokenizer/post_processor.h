@@ -9,10 +9,10 @@ namespace quire {
 
 // The special tokens that surround every text.
 struct PostProcessor {
-  std::vector<TokenId> prefix;
-  std::vector<TokenId> suffix;
+  PostProcessor() = default;  // none
+  explicit PostProcessor(const JsonView& config);
 
-  static PostProcessor from_json(const JsonView& config);
+  std::vector<TokenId> prefix, suffix;
 };
 
 }  // namespace quire

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokenizer/byte_level.h"
-#include "tokenizer/text_replacer.h"
+#include "tokenizer/byte_tokens.h"
+#include "tokenizer/text_steps.h"
 
 namespace quire {
 namespace {
@@ -15,11 +15,6 @@ constexpr std::string_view kByteLevelPattern =
 constexpr std::string_view kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 constexpr std::string_view kWhitespacePattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\p{White_Space}]+)";
-
-struct Part {
-  TextRange range;
-  bool is_match;
-};
 
 }  // namespace
 
@@ -58,150 +53,173 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   text_ = buffer_;
 }
 
+namespace {
+
+using PreTokenizerSteps = std::vector<PreTokenizer::Step>;
+using StepForm = PreTokenizer::Step::Kind;
+
+enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+Behavior behavior_from_json(const JsonView& name) {
+  return static_cast<Behavior>(
+      name.as_one_of({"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}));
+}
+
+Regex built_in(std::string_view pattern) { return Regex::from_pcre2(pattern, "built-in pattern"); }
+
+struct Part {
+  TextRange range;
+  bool is_match;
+};
+
+// Whether a part belongs to the piece of the one before it.
+bool joins_last(Behavior behavior, bool is_match, bool last_is_match) {
+  switch (behavior) {
+    case Behavior::kMergedWithPrevious:
+      return is_match && !last_is_match;
+    case Behavior::kMergedWithNext:
+      return last_is_match && !is_match;
+    case Behavior::kContiguous:
+      return is_match == last_is_match;
+    default:
+      return false;
+  }
+}
+
+// invert: matches and what lies between them change their parts.
+void add_split(PreTokenizerSteps& steps, const Regex& pattern, Behavior behavior, bool invert = false) {
+  const auto run = [=](PreTokens& tokens) {
+    RegexScanner scanner(pattern);
+    std::vector<Part> parts;
+    tokens.split([&](std::string_view piece, const auto& add) {
+      parts.clear();
+      std::size_t end = 0;
+      scanner.start(piece);
+      while (const auto match = scanner.next()) {
+        if (end < match->begin) parts.push_back({{end, match->begin}, invert});
+        parts.push_back({*match, !invert});
+        end = match->end;
+      }
+      if (end < piece.size()) parts.push_back({{end, piece.size()}, invert});
+      for (std::size_t i = 0; i < parts.size();) {
+        TextRange range = parts[i].range;
+        const bool removed = behavior == Behavior::kRemoved && parts[i].is_match;
+        for (++i; i < parts.size() && joins_last(behavior, parts[i].is_match, parts[i - 1].is_match); ++i)
+          range.end = parts[i].range.end;
+        if (!removed) add(range);
+      }
+    });
+  };
+  steps.push_back({StepForm::kSplit, run});
+}
+
+// Where each piece is rewritten by itself.
+void add_rewrite(PreTokenizerSteps& steps, StepForm form, std::string (*rewrite)(std::string_view piece)) {
+  steps.push_back({form, [=](PreTokens& tokens) { tokens.rewrite(rewrite); }});
+}
+
+void add_byte_level(PreTokenizerSteps& steps, const JsonView& config) {
+  if (config.flag("add_prefix_space", true)) {
+    add_rewrite(steps, StepForm::kRewrite, [](std::string_view piece) {
+      return piece.starts_with(' ') ? std::string(piece) : " " + std::string(piece);
+    });
+  }
+  if (config.flag("use_regex", true)) add_split(steps, built_in(kByteLevelPattern), Behavior::kIsolated);
+  add_rewrite(steps, StepForm::kToByteCharacters, to_byte_characters);
+}
+
+void add_metaspace(PreTokenizerSteps& steps, const JsonView& config) {
+  const Metaspace metaspace(config);
+  const auto rewrite = [=](PreTokens& tokens) {
+    bool is_beginning = tokens.has_beginning();
+    tokens.rewrite([&](std::string_view piece) {
+      const bool may_prepend = metaspace.prepend == Metaspace::Prepend::kAlways ||
+                               (metaspace.prepend == Metaspace::Prepend::kFirst && is_beginning);
+      is_beginning = false;
+      std::string text = replace_all(piece, " ", metaspace.replacement);
+      return may_prepend && !text.starts_with(metaspace.replacement) ? metaspace.replacement + text : text;
+    });
+  };
+  steps.push_back({StepForm::kRewrite, rewrite});
+  if (!metaspace.split) return;
+  const auto split = [space = metaspace.replacement](PreTokens& tokens) {
+    tokens.split([&](std::string_view piece, const auto& add) {
+      std::size_t begin = 0;
+      for (std::size_t next; (next = piece.find(space, begin + 1)) != piece.npos; begin = next)
+        add(TextRange{begin, next});
+      add(TextRange{begin, piece.size()});
+    });
+  };
+  steps.push_back({StepForm::kSplit, split});
+}
+
+void add_given_split(PreTokenizerSteps& steps, const JsonView& config) {
+  add_split(steps, pattern_from_json(config.at("pattern")), behavior_from_json(config.at("behavior")),
+            config.flag("invert", false));
+}
+
+void add_digits(PreTokenizerSteps& steps, const JsonView& config) {
+  const bool each = config.flag("individual_digits", false);
+  add_split(steps, built_in("\\p{N}"), each ? Behavior::kIsolated : Behavior::kContiguous);
+}
+
+void add_punctuation(PreTokenizerSteps& steps, const JsonView& config) {
+  const auto behavior = config.find("behavior");
+  add_split(steps, built_in(kPunctuationPattern),
+            behavior ? behavior_from_json(*behavior) : Behavior::kIsolated);
+}
+
+void add_whitespace(PreTokenizerSteps& steps, const JsonView&) {
+  add_split(steps, built_in(kWhitespacePattern), Behavior::kRemoved, true);
+}
+
+void add_whitespace_split(PreTokenizerSteps& steps, const JsonView&) {
+  add_split(steps, built_in("\\p{White_Space}"), Behavior::kRemoved);
+}
+
+void add_delimiter(PreTokenizerSteps& steps, const JsonView& config) {
+  const JsonView delimiter = config.at("delimiter");
+  add_split(steps, Regex::literal(delimiter.as_string(), delimiter.where()), Behavior::kRemoved);
+}
+
+void add_bert(PreTokenizerSteps& steps, const JsonView& config) {
+  add_whitespace_split(steps, config);
+  add_split(steps, built_in(kPunctuationPattern), Behavior::kIsolated);
+}
+
+constexpr StepKind<PreTokenizerSteps> kPreTokenizers[] = {{"ByteLevel", add_byte_level},
+                                                          {"Metaspace", add_metaspace},
+                                                          {"Split", add_given_split},
+                                                          {"Digits", add_digits},
+                                                          {"Punctuation", add_punctuation},
+                                                          {"Whitespace", add_whitespace},
+                                                          {"WhitespaceSplit", add_whitespace_split},
+                                                          {"CharDelimiterSplit", add_delimiter},
+                                                          {"BertPreTokenizer", add_bert}};
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const JsonView& config) {
+  add_steps(steps_, config, "pre-tokenizer", "pretokenizers", kPreTokenizers);
+}
+
 bool PreTokenizer::is_byte_level() const {
-  const auto writes_bytes = [](const Step& step) { return std::holds_alternative<ToByteCharacters>(step); };
-  const auto first = std::find_if(steps_.begin(), steps_.end(), writes_bytes);
-  return first != steps_.end() && std::all_of(first + 1, steps_.end(), [](const Step& step) {
-           return std::holds_alternative<Split>(step);
-         });
+  const auto is = [](StepForm kind) { return [kind](const Step& step) { return step.kind == kind; }; };
+  const auto first = std::find_if(steps_.begin(), steps_.end(), is(StepForm::kToByteCharacters));
+  return first != steps_.end() && std::all_of(first + 1, steps_.end(), is(StepForm::kSplit));
 }
 
 void PreTokenizer::leave_bytes() {
-  if (std::holds_alternative<ToByteCharacters>(steps_.back())) {
+  if (steps_.back().kind == StepForm::kToByteCharacters) {
     steps_.pop_back();  // the characters for bytes are needed only by further steps
   } else {
-    steps_.emplace_back(FromByteCharacters{});
+    add_rewrite(steps_, StepForm::kRewrite,
+                [](std::string_view piece) { return from_byte_characters(piece).value(); });
   }
-}
-
-void PreTokenizer::add_split(std::string_view pcre2_pattern, Behavior behavior, bool invert) {
-  steps_.emplace_back(Split{Regex::from_pcre2(pcre2_pattern, "built-in pattern"), behavior, invert});
-}
-
-void PreTokenizer::add_byte_level(const JsonView& config) {
-  if (config.flag("add_prefix_space", true)) steps_.emplace_back(AddPrefixSpace{});
-  if (config.flag("use_regex", true)) add_split(kByteLevelPattern, Behavior::kIsolated);
-  steps_.emplace_back(ToByteCharacters{});
-}
-
-void PreTokenizer::add_steps(const JsonView& config) {
-  const std::string& type = config.at("type").as_string();
-  if (type == "Sequence") {
-    for (const JsonView& step : config.at("pretokenizers").items()) add_steps(step);
-  } else if (type == "ByteLevel") {
-    add_byte_level(config);
-  } else if (type == "Split") {
-    steps_.emplace_back(Split{pattern_from_json(config.at("pattern")),
-                              behavior_from_json(config.at("behavior")), config.flag("invert", false)});
-  } else if (type == "Digits") {
-    const bool each = config.flag("individual_digits", false);
-    add_split("\\p{N}", each ? Behavior::kIsolated : Behavior::kContiguous);
-  } else if (type == "Punctuation") {
-    const auto behavior = config.find("behavior");
-    add_split(kPunctuationPattern, behavior ? behavior_from_json(*behavior) : Behavior::kIsolated);
-  } else if (type == "Whitespace") {
-    add_split(kWhitespacePattern, Behavior::kRemoved, true);
-  } else if (type == "WhitespaceSplit") {
-    add_split("\\p{White_Space}", Behavior::kRemoved);
-  } else if (type == "BertPreTokenizer") {
-    add_split("\\p{White_Space}", Behavior::kRemoved);
-    add_split(kPunctuationPattern, Behavior::kIsolated);
-  } else if (type == "CharDelimiterSplit") {
-    const JsonView delimiter = config.at("delimiter");
-    steps_.emplace_back(
-        Split{Regex::literal(delimiter.as_string(), delimiter.where()), Behavior::kRemoved, false});
-  } else if (type == "Metaspace") {
-    steps_.emplace_back(Metaspace::from_json(config));
-  } else {
-    fail(
-        "{}: the pre-tokenizer {} is not supported; supported are ByteLevel, Metaspace, Split, Digits, "
-        "Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit, BertPreTokenizer and Sequence",
-        config.where(), type);
-  }
-}
-
-PreTokenizer::Behavior PreTokenizer::behavior_from_json(const JsonView& name) {
-  const std::string& text = name.as_string();
-  if (text == "Removed") return Behavior::kRemoved;
-  if (text == "Isolated") return Behavior::kIsolated;
-  if (text == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
-  if (text == "MergedWithNext") return Behavior::kMergedWithNext;
-  if (text == "Contiguous") return Behavior::kContiguous;
-  fail("{}: {} is none of Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous", name.where(),
-       text);
 }
 
 void PreTokenizer::run(PreTokens& tokens) const {
-  for (const Step& step : steps_) {
-    std::visit([&](const auto& kind) { run(kind, tokens); }, step);
-  }
-}
-
-void PreTokenizer::run(AddPrefixSpace, PreTokens& tokens) {
-  tokens.rewrite([](std::string_view piece) {
-    return piece.starts_with(' ') ? std::string(piece) : " " + std::string(piece);
-  });
-}
-
-void PreTokenizer::run(ToByteCharacters, PreTokens& tokens) { tokens.rewrite(to_byte_characters); }
-
-void PreTokenizer::run(FromByteCharacters, PreTokens& tokens) {
-  tokens.rewrite([](std::string_view piece) { return from_byte_characters(piece).value(); });
-}
-
-void PreTokenizer::run(const Metaspace& metaspace, PreTokens& tokens) {
-  const std::string& space = metaspace.replacement;
-  bool is_beginning = tokens.has_beginning();
-  tokens.rewrite([&](std::string_view piece) {
-    const bool may_prepend = metaspace.prepend == Metaspace::Prepend::kAlways ||
-                             (metaspace.prepend == Metaspace::Prepend::kFirst && is_beginning);
-    is_beginning = false;
-    std::string text = replace_all(piece, " ", space);
-    return may_prepend && !text.starts_with(space) ? space + text : text;
-  });
-  if (!metaspace.split) return;
-  tokens.split([&](std::string_view piece, const auto& add) {
-    std::size_t begin = 0;
-    for (std::size_t next; (next = piece.find(space, begin + 1)) != piece.npos; begin = next)
-      add(TextRange{begin, next});
-    add(TextRange{begin, piece.size()});
-  });
-}
-
-void PreTokenizer::run(const Split& split, PreTokens& tokens) {
-  RegexScanner scanner(split.pattern);
-  std::vector<Part> parts;
-  tokens.split([&](std::string_view piece, const auto& add) {
-    parts.clear();
-    std::size_t end = 0;
-    scanner.start(piece);
-    while (const auto match = scanner.next()) {
-      if (end < match->begin) parts.push_back({{end, match->begin}, split.invert});
-      parts.push_back({*match, !split.invert});
-      end = match->end;
-    }
-    if (end < piece.size()) parts.push_back({{end, piece.size()}, split.invert});
-
-    const auto joins_last = [&](std::size_t i) {  // part i belongs to the piece of part i - 1
-      const bool match = parts[i].is_match, last_match = parts[i - 1].is_match;
-      switch (split.behavior) {
-        case Behavior::kMergedWithPrevious:
-          return match && !last_match;
-        case Behavior::kMergedWithNext:
-          return last_match && !match;
-        case Behavior::kContiguous:
-          return match == last_match;
-        default:
-          return false;
-      }
-    };
-    for (std::size_t i = 0; i < parts.size();) {
-      TextRange range = parts[i].range;
-      const bool removed = split.behavior == Behavior::kRemoved && parts[i].is_match;
-      for (++i; i < parts.size() && joins_last(i); ++i) range.end = parts[i].range.end;
-      if (!removed) add(range);
-    }
-  });
+  for (const Step& step : steps_) step.run(tokens);
 }
 
 }  // namespace quire

@@ -1,12 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "tokenizer/json_view.h"
-#include "tokenizer/metaspace.h"
 #include "tokenizer/regex.h"
 
 namespace quire {
@@ -44,8 +43,14 @@ class PreTokens {
 // Cuts text into the pieces for the model. Immutable, usable from any thread.
 class PreTokenizer {
  public:
+  struct Step {
+    enum class Kind { kSplit, kRewrite, kToByteCharacters };
+    Kind kind;
+    std::function<void(PreTokens& tokens)> run;
+  };
+
   PreTokenizer() = default;  // leaves a text whole
-  explicit PreTokenizer(const JsonView& config) { add_steps(config); }
+  explicit PreTokenizer(const JsonView& config);
 
   // All pieces are in the byte alphabet.
   bool is_byte_level() const;
@@ -56,28 +61,6 @@ class PreTokenizer {
   void run(PreTokens& tokens) const;
 
  private:
-  enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
-  struct AddPrefixSpace {};
-  struct ToByteCharacters {};
-  struct FromByteCharacters {};
-  struct Split {
-    Regex pattern;
-    Behavior behavior;
-    bool invert;  // matches and what lies between them change their parts
-  };
-  using Step = std::variant<Split, AddPrefixSpace, ToByteCharacters, FromByteCharacters, Metaspace>;
-
-  void add_steps(const JsonView& config);
-  void add_byte_level(const JsonView& config);
-  void add_split(std::string_view pcre2_pattern, Behavior behavior, bool invert = false);
-  static Behavior behavior_from_json(const JsonView& name);
-
-  static void run(AddPrefixSpace, PreTokens& tokens);
-  static void run(ToByteCharacters, PreTokens& tokens);
-  static void run(FromByteCharacters, PreTokens& tokens);
-  static void run(const Metaspace& metaspace, PreTokens& tokens);
-  static void run(const Split& split, PreTokens& tokens);
-
   std::vector<Step> steps_;
 };
 

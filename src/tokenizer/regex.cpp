@@ -6,10 +6,8 @@
 #include <cctype>
 #include <chrono>
 #include <new>
-#include <string>
 
 #include "base/error.h"
-#include "tokenizer/regex_syntax.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -20,10 +22,18 @@ struct TextRange {
   bool operator==(const TextRange&) const = default;
 };
 
+// Rewrites a pattern from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2's, where the two
+// differ in meaning: \s \d \w \h \v, \u, scripts as \p{...}, nested classes, {,n}. Error for what has no
+// equal meaning there and what no published tokenizer uses: back references, flags other than i, && in
+// classes. `is_script` tells whether PCRE2 knows a name as that of a script.
+std::string oniguruma_to_pcre2(std::string_view pattern,
+                               const std::function<bool(const std::string&)>& is_script,
+                               std::string_view where);
+
 // A compiled pattern. Immutable, cheap to copy, usable from any thread.
 class Regex {
  public:
-  // A pattern in the syntax of tokenizer.json (Oniguruma's, see regex_syntax.h). `where` names it in errors.
+  // A pattern in the syntax of tokenizer.json (Oniguruma's). `where` names it in errors.
   static Regex from_oniguruma(std::string_view pattern, std::string_view where);
   static Regex from_pcre2(std::string_view pattern, std::string_view where);
   static Regex literal(std::string_view text, std::string_view where);

@@ -1,11 +1,10 @@
-#include "tokenizer/regex_syntax.h"
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <optional>
 
 #include "base/error.h"
+#include "tokenizer/regex.h"
 
 namespace quire {
 namespace {

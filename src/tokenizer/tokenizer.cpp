@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 
@@ -15,6 +14,30 @@ constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 
 std::string_view part_of(std::string_view text, const TextRange& range) {
   return text.substr(range.begin, range.end - range.begin);
+}
+
+// The "model" of a file, which its tables are moved out of. No text becomes one of the special tokens.
+// `byte_level` as for make_bpe.
+std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
+                                           const std::vector<AddedToken>& added, bool byte_level) {
+  std::unordered_set<TokenId> reserved;
+  for (const AddedToken& token : added) {
+    if (token.special) reserved.insert(token.id);
+  }
+  const auto type = model.find("type");
+  const std::string name = type ? type->as_string() : file.scores.empty() ? "BPE" : "Unigram";
+  if (name != "BPE" && name != "Unigram") {
+    fail("{}: the model {} is not supported; supported are BPE and Unigram", type->where(), in_quotes(name));
+  }
+  const bool is_unigram = name == "Unigram";
+  if (file.vocab.empty() || file.scores.empty() == is_unigram) {
+    fail("{}: the key \"vocab\" is missing or empty, or not of the kind that {} has", model.where(), name);
+  }
+  Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
+  if (is_unigram)
+    return make_unigram(model, std::move(vocabulary), std::move(file.scores), std::move(reserved));
+  if (!file.has_merges) fail("{}: the key \"merges\" is missing or no list", model.where());
+  return make_bpe(model, std::move(vocabulary), file.merges, std::move(reserved), byte_level);
 }
 
 }  // namespace
@@ -32,9 +55,9 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
   if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
   if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
-  if (const auto processor = root.find("post_processor"))
-    post_processor_ = PostProcessor::from_json(*processor);
-  set_model(file, root);
+  if (const auto processor = root.find("post_processor")) post_processor_ = PostProcessor(*processor);
+  model_ = make_model(file, root.at("model"), added_tokens_, pre_tokenizer_.is_byte_level());
+  if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
   decoder_ = Decoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
@@ -42,15 +65,6 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
       if (!id_to_token(id)) fail("{}: post_processor: the id {} belongs to no token", where, id);
     }
   }
-}
-
-void Tokenizer::set_model(TokenizerFile& file, const JsonView& root) {
-  std::unordered_set<TokenId> special;
-  for (const AddedToken& token : added_tokens_) {
-    if (token.special) special.insert(token.id);
-  }
-  model_ = make_tokenizer_model(file, root.at("model"), std::move(special), pre_tokenizer_.is_byte_level());
-  if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
 }
 
 void Tokenizer::index_added_tokens(std::string_view where) {
@@ -161,11 +175,6 @@ std::string Tokenizer::token_bytes(TokenId id) const {
   return form ? decoder_.bytes(*form) : std::string();
 }
 
-std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
-  const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() ? added_tokens_[added->second].form : model_->vocabulary().text(id);
-}
-
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   IncrementalDetokenizer detokenizer(*this, skip_special_tokens);
   std::string text;
@@ -173,14 +182,30 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
   return text + detokenizer.finish();
 }
 
-std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+const AddedToken* Tokenizer::added_token(TokenId id) const {
   const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() ? added_tokens_[added->second].content : model_->vocabulary().text(id);
+  return added == added_by_id_.end() ? nullptr : &added_tokens_[added->second];
+}
+
+std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
+  const AddedToken* const added = added_token(id);
+  return added != nullptr ? added->form : model_->vocabulary().text(id);
+}
+
+std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
+  const AddedToken* const added = added_token(id);
+  return added != nullptr ? added->content : model_->vocabulary().text(id);
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  const auto added = added_by_id_.find(id);
-  return added != added_by_id_.end() && added_tokens_[added->second].special;
+  const AddedToken* const added = added_token(id);
+  return added != nullptr && added->special;
+}
+
+std::string IncrementalDetokenizer::push(TokenId id) {
+  const auto form = tokenizer_.decoded_form(id);
+  if (!form || (skip_special_tokens_ && tokenizer_.is_special(id))) return {};
+  return stream_.push(*form);
 }
 
 }  // namespace quire

@@ -29,6 +29,11 @@ class Tokenizer {
  public:
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view text, std::string_view where);
+  // Matchers point to the added tokens, which a move leaves in their place.
+  Tokenizer(Tokenizer&&) = default;
+  Tokenizer& operator=(Tokenizer&&) = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
 
   // The tokens of a text, its special tokens included. Invalid UTF-8 becomes U+FFFD, one for each maximal
   // subpart. Error for a text of over 256 MiB.
@@ -39,9 +44,6 @@ class Tokenizer {
   // do not cross pieces: each is made valid UTF-8 by itself.
   std::vector<TokenId> encode(std::span<const TextPiece> pieces, bool add_special_tokens) const;
 
-  const Decoder& decoder() const { return decoder_; }
-  // What the decoder takes for a token: its text, that of some added tokens normalised.
-  std::optional<std::string_view> decoded_form(TokenId id) const;
   // Ids without a token count for nothing; bytes that are no UTF-8 become U+FFFD.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   // What one token adds to a text that it neither begins nor ends; characters may be split between tokens.
@@ -53,13 +55,17 @@ class Tokenizer {
   bool is_special(TokenId id) const;
 
  private:
+  friend class IncrementalDetokenizer;
+
   Tokenizer(TokenizerFile file, std::string_view where);
-  void set_model(TokenizerFile& file, const JsonView& root);
   void index_added_tokens(std::string_view where);
   // `text` is valid UTF-8.
   std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;
   TrustRuns trust_after_normalizing(std::string_view text, std::string_view normalized,
                                     const TrustRuns& trust) const;
+  const AddedToken* added_token(TokenId id) const;  // nullptr: it is none
+  // What the decoder takes for a token: its text, that of some added tokens normalised.
+  std::optional<std::string_view> decoded_form(TokenId id) const;
 
   std::vector<AddedToken> added_tokens_;
   std::unique_ptr<const TokenizerModel> model_;
@@ -70,6 +76,25 @@ class Tokenizer {
   std::unordered_map<TokenId, std::size_t> added_by_id_;  // index of added_tokens_
   AddedTokenMatcher in_text_, in_normalized_text_;
   int vocab_size_ = 0;
+};
+
+// Decodes tokens as they come. For one thread; the tokenizer outlives it.
+class IncrementalDetokenizer {
+ public:
+  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
+      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens), stream_(tokenizer.decoder_) {}
+
+  // The text that this token completes: it never ends within a character, nor within a run of byte tokens,
+  // nor in a space that the end of the text would take away.
+  std::string push(TokenId id);
+  // What is left. All texts joined are what Tokenizer::decode makes of all ids. Leaves this ready for a new
+  // text.
+  std::string finish() { return stream_.finish(); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_tokens_;
+  DecoderStream stream_;
 };
 
 }  // namespace quire

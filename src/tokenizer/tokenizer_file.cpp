@@ -20,22 +20,21 @@ class Handler : public JsonBuilder<Json> {
   bool null() { return in_value() && JsonBuilder::null(); }
   bool boolean(bool flag) { return in_value() && JsonBuilder::boolean(flag); }
   bool number_integer(std::int64_t number) {
-    return state_ == State::kPiece ? score(static_cast<double>(number))
-                                   : in_value() && JsonBuilder::number_integer(number);
+    return take_score(static_cast<double>(number)) || (in_value() && JsonBuilder::number_integer(number));
   }
   bool number_float(double number, const std::string& text) {
-    return state_ == State::kPiece ? score(number) : in_value() && JsonBuilder::number_float(number, text);
+    return take_score(number) || (in_value() && JsonBuilder::number_float(number, text));
   }
   bool number_unsigned(std::uint64_t number) {
-    if (state_ == State::kPiece) return score(static_cast<double>(number));
+    if (take_score(static_cast<double>(number))) return true;
     if (state_ != State::kVocab) return in_value() && JsonBuilder::number_unsigned(number);
-    if (number > static_cast<std::uint64_t>(kMaxTokenId)) bad_id();
+    if (number > static_cast<std::uint64_t>(kMaxTokenId)) refuse();
     file_.vocab.emplace_back(std::move(token_), static_cast<TokenId>(number));
     return true;
   }
   bool string(std::string& text) {
     if (state_ == State::kPiece) {
-      if (has_text_) bad_piece();
+      if (has_text_) refuse();
       has_text_ = true;
       file_.vocab.emplace_back(std::move(text), static_cast<TokenId>(file_.vocab.size()));
       return true;
@@ -74,7 +73,7 @@ class Handler : public JsonBuilder<Json> {
     }
     if (state_ == State::kValue && is_at("model", "vocab")) return begin_table(State::kPieces);
     if (state_ == State::kPieces) {
-      if (file_.vocab.size() > static_cast<std::size_t>(kMaxTokenId)) bad_piece();
+      if (file_.vocab.size() > static_cast<std::size_t>(kMaxTokenId)) refuse();
       has_text_ = false;
       state_ = State::kPiece;
       return true;
@@ -83,13 +82,13 @@ class Handler : public JsonBuilder<Json> {
   }
   bool end_array() {
     if (state_ == State::kPiece) {
-      if (!has_text_ || file_.scores.size() != file_.vocab.size()) bad_piece();
+      if (!has_text_ || file_.scores.size() != file_.vocab.size()) refuse();
       state_ = State::kPieces;
       return true;
     }
     if (state_ == State::kPieces || state_ == State::kMerges) return end_table();
     if (state_ != State::kMergePair) return JsonBuilder::end_array();
-    if (pair_.size() != 2) bad_merge();
+    if (pair_.size() != 2) refuse();
     file_.merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
     state_ = State::kMerges;
     return true;
@@ -98,15 +97,14 @@ class Handler : public JsonBuilder<Json> {
  private:
   enum class State { kValue, kVocab, kPieces, kPiece, kMerges, kMergePair };
 
-  [[noreturn]] void bad_id() const {
-    fail("{}: model.vocab: the id of {} must be a whole number from 0 to {}", where(), in_quotes(token_),
-         kMaxTokenId);
-  }
-  [[noreturn]] void bad_piece() const {
-    fail("{}: model.vocab: the list must hold a text and its score for each of up to {} tokens", where(),
-         kMaxTokenId + 1);
-  }
-  [[noreturn]] void bad_merge() const {
+  // What stands in a table is none of its members.
+  [[noreturn]] void refuse() const {
+    if (state_ == State::kVocab)
+      fail("{}: model.vocab: the id of {} must be a whole number from 0 to {}", where(), in_quotes(token_),
+           kMaxTokenId);
+    if (state_ == State::kPieces || state_ == State::kPiece)
+      fail("{}: model.vocab: the list must hold a text and its score for each of up to {} tokens", where(),
+           kMaxTokenId + 1);
     fail("{}: model.merges[{}]: must be two tokens, as a list or as a string with one space", where(),
          file_.merges.size());
   }
@@ -119,15 +117,14 @@ class Handler : public JsonBuilder<Json> {
     state_ = State::kValue;
     return true;
   }
-  // Within a table only what its members consist of may stand.
   bool in_value() const {
-    if (state_ == State::kVocab) bad_id();
-    if (state_ == State::kPieces || state_ == State::kPiece) bad_piece();
-    if (state_ != State::kValue) bad_merge();
+    if (state_ != State::kValue) refuse();
     return true;
   }
-  bool score(double number) {
-    if (!has_text_ || file_.scores.size() == file_.vocab.size()) bad_piece();
+  // Takes a number within a piece.
+  bool take_score(double number) {
+    if (state_ != State::kPiece) return false;
+    if (!has_text_ || file_.scores.size() == file_.vocab.size()) refuse();
     file_.scores.push_back(number);
     return true;
   }
@@ -135,7 +132,7 @@ class Handler : public JsonBuilder<Json> {
   void add_merge_line(const std::string& line) {
     if (line.starts_with("#version")) return;  // the first line of a merges.txt
     const std::size_t space = line.find(' ');
-    if (space == line.npos || line.find(' ', space + 1) != line.npos) bad_merge();
+    if (space == line.npos || line.find(' ', space + 1) != line.npos) refuse();
     file_.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
 

@@ -14,8 +14,6 @@
 
 namespace quire {
 
-struct TokenizerFile;
-
 // Encodes the pieces of one call. For one thread.
 class PieceEncoder {
  public:
@@ -53,10 +51,15 @@ class TokenizerModel {
   std::unordered_set<TokenId> reserved_;
 };
 
-// The "model" of a file, which its tables are moved out of. `reserved` are ids that no text becomes, unless
-// one stands for unknown text: special tokens come from the text of a template alone. `byte_level` says
-// that all pieces are in the byte alphabet.
-std::unique_ptr<TokenizerModel> make_tokenizer_model(TokenizerFile& file, const JsonView& model,
-                                                     std::unordered_set<TokenId> reserved, bool byte_level);
+// Of each kind: `config` is the "model" object without its tables. `reserved` are ids that no text becomes,
+// unless one stands for unknown text: special tokens come from the text of a template alone. `byte_level`
+// says that all pieces are in the byte alphabet.
+using MergeTexts = std::vector<std::pair<std::string, std::string>>;  // by rank
+std::unique_ptr<TokenizerModel> make_bpe(const JsonView& config, Vocabulary vocabulary,
+                                         const MergeTexts& merges, std::unordered_set<TokenId> reserved,
+                                         bool byte_level);
+std::unique_ptr<TokenizerModel> make_unigram(const JsonView& config, Vocabulary vocabulary,
+                                             std::vector<double> scores,  // by id
+                                             std::unordered_set<TokenId> reserved);
 
 }  // namespace quire

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/incremental_detokenizer.h"
-#include "tokenizer/text_replacer.h"
+#include "tokenizer/text_steps.h"
 #include "tokenizer/tiny_tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace {

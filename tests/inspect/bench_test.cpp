@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "inspect/random_weights.h"
-#include "inspect/shapes.h"
+#include "inspect/small_shape.h"
 
 namespace quire {
 namespace {
 
-Shape small_shape() { return {"small", "Qwen3ForCausalLM", 2, 64, 96, 4, 2, 320}; }
+Shape small_shape() { return test::small_shape("Qwen3ForCausalLM", "{}"); }
 
 std::vector<float> read_values(RandomWeights& weights, std::int64_t row, std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows * 50));

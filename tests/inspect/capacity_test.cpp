@@ -8,12 +8,14 @@
 #include "backends/registry.h"
 #include "base/error.h"
 #include "engine/engine.h"
-#include "inspect/shapes.h"
+#include "inspect/small_shape.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
 
 namespace quire {
 namespace {
+
+using test::small_shape;
 
 // What is really allocated. Experts are made of matrices.
 template <typename CpuBackend>
@@ -39,11 +41,6 @@ class CountingBackend : public CpuBackend {
  private:
   bool packing_ = false;
 };
-
-Shape small_shape(const std::string& architecture = "Qwen3ForCausalLM",
-                  const std::string& others = R"({"tie_word_embeddings": true})") {
-  return {"small", architecture, 2, 64, 96, 4, 2, 320, others};
-}
 
 EngineConfig small_config(const std::string& dtype) {
   EngineConfig config;

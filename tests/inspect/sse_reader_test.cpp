@@ -1,10 +1,9 @@
-#include "inspect/sse_reader.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "expect_error.h"
+#include "inspect/answer_reader.h"
 
 namespace quire {
 namespace {

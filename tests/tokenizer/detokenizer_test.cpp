@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tiny_tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {

@@ -1,10 +1,10 @@
-#include "tokenizer/precompiled.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
+
+#include "tokenizer/normalizer.h"
 
 namespace quire {
 namespace {
@@ -44,8 +44,9 @@ Units trie_of_a(std::uint32_t value) {
 }
 
 std::string normalized(const std::string& base64, std::string_view text) {
-  const Json value(base64);
-  return PrecompiledCharsmap::from_json(JsonView(value, "charsmap")).apply(text);
+  const Json config = {{"type", "Precompiled"}, {"precompiled_charsmap", base64}};
+  std::string buffer;
+  return std::string(Normalizer(JsonView(config, "normalizer")).apply(text, buffer));
 }
 
 TEST(PrecompiledTest, ReplacesWhatARuleMatches) {

@@ -7,7 +7,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "tokenizer/byte_level.h"
+#include "tokenizer/byte_tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire::test {

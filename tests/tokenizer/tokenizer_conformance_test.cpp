@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <random>
 
-#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_cases.h"
 

@@ -6,7 +6,6 @@
 #include <ctime>
 #include <filesystem>
 
-#include "tokenizer/incremental_detokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_cases.h"
 #include "tokenizer/unicode.h"

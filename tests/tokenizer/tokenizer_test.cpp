@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "tokenizer/tiny_tokenizer.h"
 
@@ -115,6 +117,17 @@ TEST(TokenizerTest, FindsTheLongestAddedToken) {
       load(with_added({added_token(256, "<a"), added_token(257, "<ab>"), added_token(258, "b>c")}));
   EXPECT_THAT(tokens_of(tokenizer, "x<ab>c<ab"), ElementsAre("x", "<ab>", "c", "<a", "b"));
   EXPECT_EQ(tokenizer.vocab_size(), 259);
+}
+
+static_assert(!std::is_copy_constructible_v<Tokenizer> && !std::is_copy_assignable_v<Tokenizer>);
+
+TEST(TokenizerTest, AMovedOneFindsItsAddedTokens) {
+  Tokenizer first = load(with_added({added_token(256, "<a>")}));
+  Tokenizer second = std::move(first);
+  EXPECT_THAT(tokens_of(second, "x<a>"), ElementsAre("x", "<a>"));
+  first = load(with_added({added_token(256, "<b>")}));
+  second = std::move(first);
+  EXPECT_THAT(tokens_of(second, "x<a><b>"), ElementsAre("x", "<", "a", ">", "<b>"));
 }
 
 TEST(TokenizerTest, AddedTokensTakeSpaceAlongAndMayHaveToStandAlone) {

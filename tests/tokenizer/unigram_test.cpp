@@ -1,5 +1,3 @@
-#include "tokenizer/unigram.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

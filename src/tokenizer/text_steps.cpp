@@ -1,4 +1,4 @@
-#include "tokenizer/text_replacer.h"
+#include "tokenizer/text_steps.h"
 
 #include "tokenizer/unicode.h"
 
@@ -26,30 +26,22 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   return out;
 }
 
-const std::string& one_character(const JsonView& config) {
-  const std::string& text = config.as_string();
-  if (!is_character(text)) fail("{}: must be one character, is {}", config.where(), in_quotes(text));
-  return text;
-}
-
 Regex pattern_from_json(const JsonView& config) {
   if (const auto text = config.find("String")) return Regex::literal(text->as_string(), text->where());
   const JsonView pattern = config.at("Regex");
   return Regex::from_oniguruma(pattern.as_string(), pattern.where());
 }
 
-TextReplacer TextReplacer::from_json(const JsonView& config) {
-  TextReplacer replacer;
+TextReplacer::TextReplacer(const JsonView& config) {
   const JsonView pattern = config.at("pattern");
-  if (const auto text = pattern.find("String")) replacer.literal_ = text->as_string();
-  if (replacer.literal_.empty()) replacer.regex_ = pattern_from_json(pattern);
-  replacer.content_ = config.at("content").as_string();
-  return replacer;
+  if (const auto text = pattern.find("String")) literal_ = text->as_string();
+  if (literal_.empty()) regex_ = pattern_from_json(pattern);
+  content_ = config.at("content").as_string();
 }
 
 bool TextReplacer::replaces_single_characters() const { return is_character(literal_); }
 
-std::string TextReplacer::apply(std::string_view text) const {
+std::string TextReplacer::operator()(std::string_view text) const {
   if (!regex_) return replace_all(text, literal_, content_);
   RegexScanner scanner(*regex_);
   scanner.start(text);
@@ -63,6 +55,15 @@ std::string TextReplacer::apply(std::string_view text) const {
   }
   out += text.substr(copied);
   return out;
+}
+
+Metaspace::Metaspace(const JsonView& config)
+    : replacement(config.at("replacement").as_character()), split(config.flag("split", true)) {
+  if (const auto scheme = config.find("prepend_scheme")) {
+    prepend = static_cast<Prepend>(scheme->as_one_of({"always", "first", "never"}));
+  } else {  // an older file
+    prepend = config.flag("add_prefix_space", true) ? Prepend::kAlways : Prepend::kNever;
+  }
 }
 
 }  // namespace quire

@@ -1,8 +1,10 @@
-#include "tokenizer/byte_level.h"
+#include "tokenizer/byte_tokens.h"
 
-#include <array>
+#include <algorithm>
+#include <charconv>
 #include <cstdint>
 
+#include "base/format.h"
 #include "tokenizer/unicode.h"
 
 namespace quire {
@@ -47,6 +49,33 @@ std::optional<std::string> from_byte_characters(std::string_view text) {
     position += step.length;
   }
   return out;
+}
+
+std::optional<char> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
+  const char* const digits = token.data() + 3;
+  unsigned char byte = 0;
+  const auto [end, error] = std::from_chars(digits, digits + 2, byte, 16);
+  if (error != std::errc() || end != digits + 2) return std::nullopt;
+  return static_cast<char>(byte);
+}
+
+ByteTokens::ByteTokens(const Vocabulary& vocabulary, Spelling spelling) {
+  for (std::size_t byte = 0; byte < tokens_.size(); ++byte) {
+    const char c = static_cast<char>(byte);
+    tokens_[byte] = vocabulary.find(spelling == Spelling::kCharacter ? to_byte_characters({&c, 1})
+                                                                     : format_text("<0x{:02X}>", byte));
+  }
+}
+
+bool ByteTokens::is_complete() const {
+  return std::all_of(tokens_.begin(), tokens_.end(), [](const auto& token) { return token.has_value(); });
+}
+
+bool ByteTokens::append(std::string_view text, std::vector<TokenId>& out) const {
+  if (!std::all_of(text.begin(), text.end(), [&](char byte) { return of(byte).has_value(); })) return false;
+  for (const char byte : text) out.push_back(*of(byte));
+  return true;
 }
 
 }  // namespace quire

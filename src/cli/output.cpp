@@ -1,0 +1,41 @@
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <cmath>
+
+#include "base/format.h"
+#include "base/json.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr std::size_t kBarWidth = 40;
+
+}  // namespace
+
+void print_json_line(const OrderedJson& object) { print_text(stdout, "{}\n", object.dump()); }
+
+std::string figure(double value, int digits) {
+  return std::isnan(value) ? "-" : format_text("{:.{}f}", value, digits);
+}
+
+void print_figure(std::string_view what, const std::string& value, const std::string& note) {
+  print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
+}
+
+std::string bar(std::uint64_t done, std::uint64_t total) {
+  return format_text("[{:<{}}]", std::string(kBarWidth * done / total, '#'), kBarWidth);
+}
+
+std::function<void(std::size_t done, std::size_t total)> progress_bar(std::string_view unit) {
+  if (isatty(STDERR_FILENO) == 0) return {};
+  return [unit](std::size_t done, std::size_t total) {
+    const bool grows = (done - 1) * kBarWidth / total != done * kBarWidth / total;
+    if (done == total || grows || done % 16 == 0)
+      print_text(stderr, "\r{} {}/{} {}\033[K{}", bar(done, total), done, total, unit,
+                 done == total ? "\n" : "");
+  };
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/json_fwd.h"
+
+namespace quire::cli {
+
+// What several commands print alike.
+
+// On one line of stdout; NaN, which was not measured, becomes null.
+void print_json_line(const OrderedJson& object);
+
+// A number with so many digits after the point; "-" for NaN, which was not measured.
+std::string figure(double value, int digits);
+
+// A line of a table of figures.
+void print_figure(std::string_view what, const std::string& value, const std::string& note);
+
+// [####    ]
+std::string bar(std::uint64_t done, std::uint64_t total);
+
+// Draws a bar on stderr when it grows, and now and then between; nothing where stderr is no terminal.
+std::function<void(std::size_t done, std::size_t total)> progress_bar(std::string_view unit);
+
+}  // namespace quire::cli
