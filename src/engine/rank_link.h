@@ -40,7 +40,6 @@ class ThreadLink {
 
  private:
   void run();
-  RankOrder next_order();
   RankAnswer execute(const RankOrder& order);
 
   const int rank_;
