@@ -15,6 +15,7 @@ namespace {
 
 constexpr long kConnectTimeoutMs = 10'000;
 constexpr long kMaxIdleConnections = 4096;
+constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop is noticed
 
 struct EasyDeleter {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
@@ -136,8 +137,6 @@ void HttpClient::start(HttpCall call) {
   QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
 }
 
-std::size_t HttpClient::num_under_way() const { return impl_->transfers.size(); }
-
 void HttpClient::poll(std::chrono::milliseconds timeout) {
   CURLM* const multi = impl_->multi.get();
   int running = 0;
@@ -160,18 +159,28 @@ void HttpClient::cancel_all() {
   impl_->transfers.clear();
 }
 
+std::optional<HttpOutcome> HttpClient::run(HttpCall call, const std::function<bool()>& stopped) {
+  std::optional<HttpOutcome> outcome;
+  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
+  start(std::move(call));
+  while (!outcome) {
+    if (stopped && stopped()) {
+      cancel_all();
+      break;
+    }
+    poll(kLongestWait);
+  }
+  return outcome;
+}
+
 std::string fetch(HttpCall call) {
   std::string body;
-  HttpOutcome outcome;
   const std::string url = call.url;
   call.on_bytes = [&](int, std::string_view bytes) {
     body += bytes;
     return true;
   };
-  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
-  HttpClient client;
-  client.start(std::move(call));
-  while (client.num_under_way() > 0) client.poll(std::chrono::milliseconds(100));
+  const HttpOutcome outcome = *HttpClient().run(std::move(call));
   if (!outcome.error.empty()) fail("{}: {}", url, outcome.error);
   if (outcome.status != 200) fail("{}: HTTP {}: {}", url, outcome.status, error_text(body));
   return body;

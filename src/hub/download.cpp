@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
+#include <future>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -220,41 +218,25 @@ void Download::fetch_blob(HubClient& client, const std::string& commit, const It
 }
 
 void Download::in_parallel(std::size_t count, const Task& task) {
-  std::mutex mutex;
-  std::condition_variable ended;
-  std::size_t next = 0, running = std::min(count, kWorkers);  // under mutex
-  std::exception_ptr first;                                   // under mutex
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr first;
   const auto work = [&] {
-    HubClient client(settings_, model_.id, [this] { return stop_.load(); });
-    std::unique_lock held(mutex);
-    while (next < count && !stop_) {
-      const std::size_t index = next++;
-      held.unlock();
-      try {
-        task(client, index);
-        held.lock();
-      } catch (...) {
-        held.lock();
-        if (!first) first = std::current_exception();
-        stop_ = true;  // after `first` is set: what others throw because of it comes later
-      }
+    try {
+      HubClient client(settings_, model_.id, [this] { return stop_.load(); });
+      for (std::size_t index; !stop_ && (index = next++) < count;) task(client, index);
+    } catch (...) {
+      if (!stop_.exchange(true)) first = std::current_exception();  // what others throw comes of it
     }
-    --running;
-    ended.notify_one();
   };
-  std::vector<std::jthread> workers;
-  for (std::size_t i = 0; i < std::min(count, kWorkers); ++i) workers.emplace_back(work);
-  std::unique_lock held(mutex);
-  while (!ended.wait_for(held, kTick, [&] { return running == 0; })) {
-    held.unlock();
-    tick();
-    held.lock();
+  std::vector<std::future<void>> workers;
+  for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
+    workers.push_back(std::async(std::launch::async, work));
+  for (const std::future<void>& worker : workers) {
+    while (worker.wait_for(kTick) != std::future_status::ready) tick();
   }
-  held.unlock();
-  workers.clear();
   tick();
   if (first) std::rethrow_exception(first);
-  if (stop_) throw Stopped();  // between two tasks
+  if (stop_) throw Stopped();
 }
 
 void Download::tick() {
