@@ -17,15 +17,9 @@ constexpr long kConnectTimeoutMs = 10'000;
 constexpr long kMaxIdleConnections = 4096;
 constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop is noticed
 
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-struct MultiDeleter {
-  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
-};
-struct ListDeleter {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
+// Owns what libcurl made; `free` gives it back.
+template <typename T, auto free>
+using Owned = std::unique_ptr<T, decltype([](T* it) { free(it); })>;
 
 int status_of(CURL* easy) {
   long status = 0;
@@ -42,8 +36,8 @@ std::chrono::seconds retry_after_of(CURL* easy) {
 // A request under way. libcurl has its address.
 struct Transfer {
   HttpCall call;
-  std::unique_ptr<CURL, EasyDeleter> easy;
-  std::unique_ptr<curl_slist, ListDeleter> headers;
+  Owned<CURL, curl_easy_cleanup> easy;
+  Owned<curl_slist, curl_slist_free_all> headers;
   std::array<char, CURL_ERROR_SIZE> error{};
   std::map<std::string, std::string> answer_headers;
 
@@ -104,7 +98,7 @@ void Transfer::read_header(std::string_view line) {
 }  // namespace
 
 struct HttpClient::Impl {
-  std::unique_ptr<CURLM, MultiDeleter> multi;
+  Owned<CURLM, curl_multi_cleanup> multi;
   std::unordered_map<CURL*, std::unique_ptr<Transfer>> transfers;
 
   void finish(CURL* easy, CURLcode code);

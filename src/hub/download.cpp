@@ -41,8 +41,9 @@ class Download {
   [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const;
   HubRevision ask_revision(int max_attempts) const;
   void complete(const HubRevision& revision);
-  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& fetched) const;
+  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const;
   std::vector<Item> fetch(const std::string& commit, const std::vector<std::string>& names);
+  void link(const std::string& commit, const std::vector<Item>& items) const;
   void fetch_blob(HubClient& client, const std::string& commit, const Item& item);
   void check_space(const std::vector<Item>& items);
   void in_parallel(std::size_t count, const Task& task);
@@ -126,35 +127,29 @@ void Download::complete(const HubRevision& revision) {
   const bool has_index = !has_weights && contains(revision.files, kIndexFile);
   const bool all = model_.parts == ModelParts::kAll;
   if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
-  if (all && has_index) names.push_back(kIndexFile);
-  std::vector<Item> items = fetch(commit, names);
-  const auto link = [&](const auto& wanted) {
-    for (const Item& item : items) {
-      if (wanted(item.name)) cache_.link(commit, item.name, item.file.etag);
-    }
-  };
-  const auto is_last = [](const std::string& name) { return name == kConfigFile || name == kIndexFile; };
-  link([&](const std::string& name) { return !is_last(name); });
-  link([](const std::string& name) { return name == kConfigFile; });
+  std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
+  link(commit, fetch(commit, names));
   if (!all) return;
-  for (const Item& item : fetch(commit, weight_files(revision, items)))
-    cache_.link(commit, item.name, item.file.etag);
-  link([](const std::string& name) { return name == kIndexFile; });
+  const std::vector<Item> index = fetch(commit, std::vector<std::string>(has_index ? 1 : 0, kIndexFile));
+  link(commit, fetch(commit, weight_files(revision, index)));
+  link(commit, index);
+}
+
+void Download::link(const std::string& commit, const std::vector<Item>& items) const {
+  for (const Item& item : items) cache_.link(commit, item.name, item.file.etag);
 }
 
 std::vector<std::string> Download::weight_files(const HubRevision& revision,
-                                                const std::vector<Item>& fetched) const {
+                                                const std::vector<Item>& index) const {
   std::vector<std::string> names;
   if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
   if (contains(revision.files, kWeightFile)) {
     names.push_back(kWeightFile);
     return names;
   }
-  fs::path index = cache_.snapshot(revision.commit) / kIndexFile;
-  for (const Item& item : fetched) {
-    if (item.name == kIndexFile) index = cache_.blob(item.file.etag);
-  }
-  for (const std::string& shard : shards_of(index)) {
+  const bool was_there = index.empty();
+  for (const std::string& shard : shards_of(was_there ? cache_.snapshot(revision.commit) / kIndexFile
+                                                      : cache_.blob(index[0].file.etag))) {
     if (!contains(revision.files, shard))
       fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
     names.push_back(shard);

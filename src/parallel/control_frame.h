@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 
 enum class FrameType : std::uint16_t {
   kHello,    // a follower's first: Hello
-  kWelcome,  // rank 0's answer to it: Welcome
+  kWelcome,  // rank 0's answer to it: a Hello of its own
   kStart,    // to all, once all ranks are there: Start
   kMessage,  // an order or an answer
   kBeat,     // a sign of life, without a body
@@ -41,9 +41,6 @@ struct Hello {
   ControlSecret secret{};
   std::uint64_t rank = 0;
 };
-struct Welcome {
-  ControlSecret secret{};
-};
 struct Start {
   std::uint32_t size = 0;
   std::uint32_t watchdog_ms = 0;
@@ -65,7 +62,6 @@ struct Frame {
   }
 };
 static_assert(sizeof(Frame<Hello>) == sizeof(FrameHeader) + sizeof(Hello));  // no padding
-static_assert(sizeof(Frame<Welcome>) == sizeof(FrameHeader) + sizeof(Welcome));
 static_assert(sizeof(Frame<Start>) == sizeof(FrameHeader) + sizeof(Start));
 
 }  // namespace quire

@@ -180,7 +180,7 @@ asio::awaitable<void> Reception::greet(Guest guest) {
   timer.cancel();
   std::erase(guests_, guest);
   if (error || !may_join(hello)) co_return;
-  const Frame welcome(FrameType::kWelcome, Welcome{invitation_.leader_secret});
+  const Frame welcome(FrameType::kWelcome, Hello{invitation_.leader_secret, 0});
   asio::write(*guest, asio::buffer(&welcome, sizeof(welcome)), error);
   if (error) co_return;
   Guest& place = joined_[hello.body.rank];
@@ -271,7 +271,7 @@ std::string Visit::begin(const ControlInvitation& invitation, const std::string&
   const Frame hello(FrameType::kHello, Hello{invitation.follower_secret, static_cast<std::uint64_t>(rank)});
   asio::write(socket_, asio::buffer(&hello, sizeof(hello)), error);
   if (error) return "it closed the connection";
-  Frame<Welcome> welcome(FrameType::kBeat);
+  Frame<Hello> welcome(FrameType::kBeat);
   std::string problem = read(welcome, std::min(deadline, Clock::now() + kWelcomeTimeout));
   if (!problem.empty()) return problem;
   hopeless_ = !welcome.is(FrameType::kWelcome) || !same_secret(welcome.body.secret, invitation.leader_secret);
