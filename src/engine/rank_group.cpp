@@ -40,49 +40,45 @@ RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model, const 
       size_(config.tensor_parallel_size),
       processes_(size_ > 1 ? started_processes() : nullptr) {
   check_rank_count(config);
-  if (processes_ != nullptr) check_processes(config);
-  const BackendOptions device = device_options(config, processes_);
+  BackendOptions device = device_options(config, processes_);
   if (processes_ != nullptr) {
-    start_processes(model, device);
+    meet_processes();
   } else if (size_ > 1) {
+    if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
     start_threads(model, device, hooks);
-  } else {
-    const auto connect = [](Backend& backend) { return std::make_unique<SingleRank>(backend); };
-    own_ = std::make_unique<Rank>(config, model, device, connect, hooks.poison_blocks);
   }
+  const auto connect = [this](Backend& backend) -> std::unique_ptr<Communicator> {
+    if (channel_) return processes_->connect([this] { channel_->check(); });
+    if (meeting_) return meeting_->connect(0);
+    return std::make_unique<SingleRank>(backend);
+  };
+  own_ = std::make_unique<Rank>(config, model, device, connect, hooks.poison_blocks);
 }
 
-// The cores are shared out, and GPUs taken one after the other.
+// GPUs are taken one after the other.
 void RankGroup::start_threads(const ModelFiles& model, BackendOptions device, const EngineHooks& hooks) {
-  if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
   meeting_ = std::make_unique<ThreadRanks>(size_);
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 1; rank < size_; ++rank) {
     device.place = rank;
     const auto connect = [this, rank](Backend&) { return meeting_->connect(rank); };
-    auto it = std::make_unique<Rank>(config_, model, device, connect, hooks.poison_blocks);
-    if (rank == 0) {
-      own_ = std::move(it);
-      continue;
-    }
     std::function<void()> before_step;
     if (hooks.fault)
-      before_step = std::bind_front(std::cref(hooks.fault), EngineStage::kRank, static_cast<SequenceId>(rank));
-    threads_.push_back(
-        std::make_unique<ThreadLink>(rank, size_, std::move(it), std::move(before_step),
-                                     [this](const std::string& why) { on_thread_failure(why); }));
+      before_step =
+          std::bind_front(std::cref(hooks.fault), EngineStage::kRank, static_cast<SequenceId>(rank));
+    threads_.push_back(std::make_unique<ThreadLink>(
+        rank, size_, std::make_unique<Rank>(config_, model, device, connect, hooks.poison_blocks),
+        std::move(before_step), [this](const std::string& why) { on_thread_failure(why); }));
   }
 }
 
-void RankGroup::start_processes(const ModelFiles& model, const BackendOptions& device) {
+void RankGroup::meet_processes() {
+  check_processes(config_);
   if (processes_->rank() != 0)
     fail("this process is rank {} of {}, which follows rank 0 and has no engine of its own",
          processes_->rank(), processes_->size());
   ControlListener listener;
   processes_->broadcast(listener.invitation(), 0);
   channel_ = listener.accept(processes_->size(), config_.watchdog);
-  own_ = std::make_unique<Rank>(config_, model, device, [this](Backend&) {
-    return processes_->connect([this] { channel_->check(); });
-  });
 }
 
 // Nobody waits for that rank. Where steps cannot be computed again, the ranks are lost.

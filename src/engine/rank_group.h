@@ -52,7 +52,7 @@ class RankGroup {
 
  private:
   void start_threads(const ModelFiles& model, BackendOptions device, const EngineHooks& hooks);
-  void start_processes(const ModelFiles& model, const BackendOptions& device);
+  void meet_processes();
   void tell(const RankOrder& order);
   RankAnswer answer_of(int rank, RankOrder::Kind kind);
   std::vector<RankAnswer> together(const RankOrder& order);

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/use_future.hpp>
 #include <cerrno>
 #include <deque>
 #include <sstream>
@@ -114,11 +116,37 @@ ErrorCode listen_everywhere(tcp::acceptor& acceptor, const tcp& protocol) {
   }
 }
 
+// The error of an operation, which is given up at the deadline.
+template <typename T>
+asio::awaitable<void> in_time(asio::awaitable<T> operation, ErrorCode& error, Clock::time_point deadline) {
+  using namespace asio::experimental::awaitable_operators;
+  asio::steady_timer timer(co_await asio::this_coro::executor, deadline);
+  const auto first = co_await (std::move(operation) || timer.async_wait(asio::use_awaitable));
+  if (first.index() != 0) error = asio::error::timed_out;
+}
+
+template <typename Body>
+asio::awaitable<ErrorCode> read(tcp::socket& socket, Frame<Body>& frame, Clock::time_point deadline) {
+  ErrorCode error;
+  auto done = asio::redirect_error(asio::use_awaitable, error);
+  co_await in_time(asio::async_read(socket, asio::buffer(&frame, sizeof(frame)), done), error, deadline);
+  co_return error;
+}
+
+template <typename Body>
+ErrorCode write(tcp::socket& socket, const Frame<Body>& frame) {
+  ErrorCode error;
+  asio::write(socket, asio::buffer(&frame, sizeof(frame)), error);
+  return error;
+}
+
 // The room before the engine's door: connections prove there that they may come in.
 class Reception {
  public:
-  Reception(tcp::acceptor& acceptor, asio::io_context& io, const ControlInvitation& invitation, int size)
-      : acceptor_(acceptor), io_(io), invitation_(invitation), joined_(static_cast<std::size_t>(size)) {}
+  Reception(Descriptor listener, const ControlInvitation& invitation, int size)
+      : acceptor_(io_, tcp::v6(), listener.release()),
+        invitation_(invitation),
+        joined_(static_cast<std::size_t>(size)) {}
 
   // Whether all have joined by the deadline.
   bool wait(Clock::time_point deadline);
@@ -134,8 +162,8 @@ class Reception {
   asio::awaitable<void> welcome_guests();
   asio::awaitable<void> greet(Guest guest);
 
-  tcp::acceptor& acceptor_;
-  asio::io_context& io_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
   const ControlInvitation& invitation_;
   std::deque<Guest> guests_;   // who have not proved themselves, the oldest first
   std::vector<Guest> joined_;  // by rank; rank 0 itself has none
@@ -169,25 +197,18 @@ asio::awaitable<void> Reception::welcome_guests() {
 }
 
 asio::awaitable<void> Reception::greet(Guest guest) {
-  ErrorCode error;
-  auto done = asio::redirect_error(asio::use_awaitable, error);
-  asio::steady_timer timer(io_, kHelloTimeout);
-  timer.async_wait([guest](const ErrorCode& cancelled) {
-    if (!cancelled) guest->close();
-  });
   Frame<Hello> hello(FrameType::kBeat);
-  co_await asio::async_read(*guest, asio::buffer(&hello, sizeof(hello)), done);
-  timer.cancel();
+  const ErrorCode error = co_await read(*guest, hello, Clock::now() + kHelloTimeout);
   std::erase(guests_, guest);
   if (error || !may_join(hello)) co_return;
-  const Frame welcome(FrameType::kWelcome, Hello{invitation_.leader_secret, 0});
-  asio::write(*guest, asio::buffer(&welcome, sizeof(welcome)), error);
-  if (error) co_return;
+  if (write(*guest, Frame(FrameType::kWelcome, Hello{invitation_.leader_secret, 0}))) co_return;
   Guest& place = joined_[hello.body.rank];
+  if (place) place->close();
   place = guest;
   if (complete()) io_.stop();
   // A follower says nothing between its hello and the start: it has gone, and may come again.
-  co_await guest->async_wait(tcp::socket::wait_read, done);
+  ErrorCode ignored;
+  co_await guest->async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ignored));
   if (place == guest) place.reset();
 }
 
@@ -211,90 +232,80 @@ std::vector<Descriptor> Reception::start(std::chrono::milliseconds watchdog) {
                                              static_cast<std::uint32_t>(watchdog.count())});
   std::vector<Descriptor> connections(joined_.size());
   for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
-    ErrorCode ignored;
-    asio::write(*joined_[rank], asio::buffer(&start, sizeof(start)), ignored);
+    write(*joined_[rank], start);
     connections[rank] = Descriptor(joined_[rank]->release());
   }
   return connections;
 }
 
-// A follower's connection to rank 0. What goes wrong with it is returned as a text, which is empty otherwise.
-class Visit {
- public:
-  // Connects to rank 0 at `host`, where each proves itself to the other.
-  std::string begin(const ControlInvitation& invitation, const std::string& host, int rank,
-                    Clock::time_point deadline);
-  bool hopeless() const { return hopeless_; }  // another attempt would end the same
+const ErrorCode kImpostor = make_error_code(boost::system::errc::protocol_error);
 
-  template <typename Body>
-  std::string read(Frame<Body>& frame, Clock::time_point deadline) {
-    const ErrorCode error = finish(deadline, [&](const auto& handler) {
-      asio::async_read(socket_, asio::buffer(&frame, sizeof(frame)), handler);
-    });
-    if (!error) return {};
-    if (error == asio::error::eof) return "it closed the connection";
-    return error == asio::error::timed_out ? "it does not answer" : error_text(error);
-  }
-  Descriptor release() { return Descriptor(socket_.release()); }
+// What a follower finds wrong with rank 0.
+std::string problem_text(const ErrorCode& error) {
+  if (error == asio::error::eof) return "it closed the connection";
+  if (error == asio::error::timed_out) return "it does not answer";
+  return error == kImpostor ? "it is not rank 0 of this engine" : error_text(error);
+}
 
- private:
-  // The outcome of what `start` starts, which is given up at the deadline.
-  template <typename Start>
-  ErrorCode finish(Clock::time_point deadline, const Start& start) {
-    ErrorCode outcome;
-    start([&outcome](const ErrorCode& error, auto...) { outcome = error; });
-    io_.restart();
-    io_.run_until(deadline);
-    if (io_.stopped()) return outcome;
-    socket_.close();
-    io_.run();  // the handler
-    return asio::error::timed_out;
-  }
+bool may_pass(const ErrorCode& error) {
+  return error == asio::error::eof || error == asio::error::timed_out ||
+         error == asio::error::connection_reset || error == asio::error::broken_pipe;
+}
 
-  asio::io_context io_;
-  tcp::socket socket_{io_};
-  bool hopeless_ = false;
-};
-
-std::string Visit::begin(const ControlInvitation& invitation, const std::string& host, int rank,
-                         Clock::time_point deadline) {
-  socket_ = tcp::socket(io_);
+// One attempt of a follower at one address of rank 0; without an error each has proved itself to the other.
+asio::awaitable<ErrorCode> visit(tcp::socket& socket, const ControlInvitation& invitation,
+                                 const std::string& host, int rank, Clock::time_point deadline) {
   ErrorCode error;
   const tcp::endpoint leader(asio::ip::make_address(host, error), invitation.port);
-  if (!error) {
-    error = finish(std::min(deadline, Clock::now() + kConnectTimeout),
-                   [&](const auto& handler) { socket_.async_connect(leader, handler); });
-  }
-  hopeless_ = error && error != asio::error::timed_out;
-  if (error) return error_text(error);
-  prepare(socket_);
-  const Frame hello(FrameType::kHello, Hello{invitation.follower_secret, static_cast<std::uint64_t>(rank)});
-  asio::write(socket_, asio::buffer(&hello, sizeof(hello)), error);
-  if (error) return "it closed the connection";
+  if (error) co_return error;
+  auto connected = socket.async_connect(leader, asio::redirect_error(asio::use_awaitable, error));
+  co_await in_time(std::move(connected), error, std::min(deadline, Clock::now() + kConnectTimeout));
+  if (error) co_return error;
+  prepare(socket);
+  error = write(
+      socket, Frame(FrameType::kHello, Hello{invitation.follower_secret, static_cast<std::uint64_t>(rank)}));
+  if (error) co_return error;
   Frame<Hello> welcome(FrameType::kBeat);
-  std::string problem = read(welcome, std::min(deadline, Clock::now() + kWelcomeTimeout));
-  if (!problem.empty()) return problem;
-  hopeless_ = !welcome.is(FrameType::kWelcome) || !same_secret(welcome.body.secret, invitation.leader_secret);
-  return hopeless_ ? "it is not rank 0 of this engine" : "";
+  error = co_await read(socket, welcome, std::min(deadline, Clock::now() + kWelcomeTimeout));
+  if (error) co_return error;
+  const bool proved =
+      welcome.is(FrameType::kWelcome) && same_secret(welcome.body.secret, invitation.leader_secret);
+  co_return proved ? ErrorCode() : kImpostor;
 }
 
 // Tries the addresses in turn, again and again as long as that may help.
-void reach_leader(Visit& visit, const ControlInvitation& invitation, int rank, Clock::time_point deadline) {
+asio::awaitable<tcp::socket> reach_leader(const ControlInvitation& invitation, int rank,
+                                          Clock::time_point deadline) {
   while (true) {
     std::vector<std::string> problems;
-    bool hopeless = true;
+    bool hopeless = true;  // another attempt would end the same
     for (const std::string& host : invitation.hosts) {
-      const std::string problem = visit.begin(invitation, host, rank, deadline);
-      if (problem.empty()) return;
-      hopeless = hopeless && visit.hopeless();
+      tcp::socket socket(co_await asio::this_coro::executor);
+      const ErrorCode error = co_await visit(socket, invitation, host, rank, deadline);
+      if (!error) co_return socket;
+      hopeless = hopeless && !may_pass(error);
       const bool ipv6 = host.find(':') != std::string::npos;
       problems.push_back(
-          format_text("at {}:{}: {}", ipv6 ? "[" + host + "]" : host, invitation.port, problem));
+          format_text("at {}:{}: {}", ipv6 ? "[" + host + "]" : host, invitation.port, problem_text(error)));
     }
     if (hopeless || Clock::now() + kRetryPause >= deadline)
       fail("rank {} cannot reach rank 0 {}", rank, join_text(problems, "; "));
     std::this_thread::sleep_for(kRetryPause);
   }
+}
+
+asio::awaitable<std::unique_ptr<ControlChannel>> join(const ControlInvitation& invitation, int rank,
+                                                      Clock::time_point deadline) {
+  tcp::socket socket = co_await reach_leader(invitation, rank, deadline);
+  Frame<Start> start(FrameType::kBeat);
+  if (const ErrorCode error = co_await read(socket, start, deadline)) {
+    fail("rank {} has reached rank 0, which waits for the other ranks: {}", rank, problem_text(error));
+  }
+  QUIRE_CHECK(start.is(FrameType::kStart) && static_cast<std::uint32_t>(rank) < start.body.size);
+  std::vector<Descriptor> connections(start.body.size);
+  connections[0] = Descriptor(socket.release());
+  co_return std::make_unique<ControlChannel>(rank, std::move(connections),
+                                             std::chrono::milliseconds(start.body.watchdog_ms));
 }
 
 }  // namespace
@@ -336,9 +347,7 @@ std::unique_ptr<ControlChannel> ControlListener::accept(int size, double watchdo
                                                         std::chrono::milliseconds timeout) {
   QUIRE_CHECK(size >= 1 && socket_);
   const std::chrono::milliseconds checked = checked_watchdog(watchdog);
-  asio::io_context io;
-  tcp::acceptor acceptor(io, tcp::v6(), socket_.release());
-  Reception reception(acceptor, io, invitation_, size);
+  Reception reception(std::move(socket_), invitation_, size);
   if (!reception.wait(Clock::now() + timeout)) {
     fail("{} not joined rank 0 within {:g} s", reception.absent_ranks(),
          std::chrono::duration<double>(timeout).count());
@@ -348,19 +357,11 @@ std::unique_ptr<ControlChannel> ControlListener::accept(int size, double watchdo
 
 std::unique_ptr<ControlChannel> join_control(const std::string& invitation, int rank,
                                              std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
-  Visit visit;
-  reach_leader(visit, ControlInvitation::parse(invitation), rank, deadline);
-  Frame<Start> start(FrameType::kBeat);
-  const std::string problem = visit.read(start, deadline);
-  if (!problem.empty()) {
-    fail("rank {} has reached rank 0, which waits for the other ranks: {}", rank, problem);
-  }
-  QUIRE_CHECK(start.is(FrameType::kStart) && static_cast<std::uint32_t>(rank) < start.body.size);
-  std::vector<Descriptor> connections(start.body.size);
-  connections[0] = visit.release();
-  return std::make_unique<ControlChannel>(rank, std::move(connections),
-                                          std::chrono::milliseconds(start.body.watchdog_ms));
+  const ControlInvitation checked = ControlInvitation::parse(invitation);
+  asio::io_context io;
+  auto channel = asio::co_spawn(io, join(checked, rank, Clock::now() + timeout), asio::use_future);
+  io.run();
+  return channel.get();
 }
 
 }  // namespace quire
