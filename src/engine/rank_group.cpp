@@ -212,7 +212,7 @@ auto RankGroup::in_step(const Work& work) {
     if (meeting_) fail_threads(e.what());
     if (channel_ && broken_.empty()) {
       const std::optional<Loss> loss = channel_->loss();
-      broken_ = loss ? describe(*loss, *channel_) : in_its_step(e.what());
+      broken_ = loss ? loss->text() : in_its_step(e.what());
     }
     throw;
   }
@@ -239,7 +239,7 @@ void RankGroup::drop_in_flight() {
 
 void RankGroup::on_lost(std::function<void(const std::string&)> callback) {
   on_lost_ = std::move(callback);
-  if (channel_) channel_->on_loss([this](const Loss& loss) { on_lost_(describe(loss, *channel_)); });
+  if (channel_) channel_->on_loss([this](const Loss& loss) { on_lost_(loss.text()); });
 }
 
 int num_processes() {

@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 // What ranks send to rank 0; orders' kinds come before.
-enum AnswerKind : std::uint16_t { kAnswer = 100, kFailed, kStepFailed };
+enum AnswerKind : std::uint16_t { kAnswer = 100, kFailed };
 
 // What orders and answers consist of: a number, and a step plan's bytes or a text.
 struct Body {
@@ -150,42 +150,30 @@ RankAnswer receive_answer(ControlChannel& channel, int rank, double patience) {
   const auto named = [&](const std::string& why) { return of_rank(rank, channel.size(), why); };
   const std::optional<ControlMessage> message = channel.receive(rank, patience);
   if (!message) fail("{}", named("it has ended"));
-  if (message->kind == kStepFailed) fail("{}", named(text_of(*message)));
   if (message->kind == kFailed) return {.error = named(text_of(*message))};
   if (message->kind != kAnswer)
     fail("{}", named("its answer is not known; do all ranks run the same version?"));
   return {.num_blocks = decode_body(*message).number, .common = text_of(*message)};
 }
 
-std::string describe(const Loss& loss, ControlChannel& channel) {
-  try {
-    while (const auto message = channel.try_receive(loss.rank))
-      if (message->kind == kStepFailed) return of_rank(loss.rank, loss.size, text_of(*message));
-  } catch (const Error&) {  // the loss itself: there is no message
-  }
-  return loss.text();
-}
-
 void follow_orders(ControlChannel& channel, const std::function<std::unique_ptr<Rank>()>& make) {
   std::unique_ptr<Rank> rank;
-  std::uint64_t step = 0;
   while (const std::optional<ControlMessage> message = channel.receive(0)) {
     bool answered = false;
     try {
       const RankOrder order = decode_order(*message);
       if (order.kind == RankOrder::Kind::kStop) return;
       answered = order.is_answered();
-      if (order.plan) channel.set_progress(step = order.plan->id);
+      if (order.plan) channel.set_progress(order.plan->id);
       if (rank == nullptr) rank = make();
       const RankAnswer answer = rank->execute(order);
       if (answered) send_answer(channel, kAnswer, answer.num_blocks, answer.common);
     } catch (const std::exception& e) {
-      if (answered) {
-        send_answer(channel, kFailed, 0, e.what());
-      } else {
-        send_answer(channel, kStepFailed, 0, format_text("step {}: {}", step, e.what()));
+      if (!answered) {
+        channel.give_up(e.what());
         throw;
       }
+      send_answer(channel, kFailed, 0, e.what());
     }
   }
 }

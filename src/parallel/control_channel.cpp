@@ -96,23 +96,23 @@ void ControlChannel::send(int to, std::uint16_t kind, std::span<const std::byte>
   if (!takes_messages(receiver)) return;
   QUIRE_CHECK(!receiver.said_end);
   write(receiver, {.type = FrameType::kMessage, .kind = kind, .step = step_}, body);
-  changed_.wait(lock, [&] { return !receiver.writing || loss_ || receiver.closed; });
+  wait_until_sent(receiver, lock);
   if (receiver.writing) takes_messages(receiver);
+}
+
+void ControlChannel::give_up(const std::string& why) {
+  std::unique_lock lock(mutex_);
+  write(peer(0), {.type = FrameType::kLost, .step = step_}, std::as_bytes(std::span(why)));
+  wait_until_sent(peer(0), lock);
+}
+
+void ControlChannel::wait_until_sent(const Peer& to, std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return !to.writing || loss_ || to.closed; });
 }
 
 void ControlChannel::broadcast(std::uint16_t kind, std::span<const std::byte> body) {
   QUIRE_CHECK(rank_ == 0);
   for (int rank = 1; rank < size(); ++rank) send(rank, kind, body);
-}
-
-std::optional<ControlMessage> ControlChannel::pop(Peer& from) {
-  if (from.messages.empty()) {
-    if (loss_) throw Error(loss_->text());
-    return std::nullopt;
-  }
-  ControlMessage message = std::move(from.messages.front());
-  from.messages.pop_front();
-  return message;
 }
 
 std::optional<ControlMessage> ControlChannel::receive(int from, double patience) {
@@ -121,13 +121,13 @@ std::optional<ControlMessage> ControlChannel::receive(int from, double patience)
   if (!wait_patiently(changed_, lock, patience,
                       [&] { return !sender.messages.empty() || loss_ || sender.ended; }))
     fail("rank {} of {} is lost: no answer for {:g} s", from, size(), patience);
-  return pop(sender);
-}
-
-std::optional<ControlMessage> ControlChannel::try_receive(int from) {
-  Peer& sender = peer(from);
-  const std::lock_guard lock(mutex_);
-  return pop(sender);
+  if (sender.messages.empty()) {
+    if (loss_) throw Error(loss_->text());
+    return std::nullopt;
+  }
+  ControlMessage message = std::move(sender.messages.front());
+  sender.messages.pop_front();
+  return message;
 }
 
 std::optional<Loss> ControlChannel::loss() const {
@@ -253,9 +253,9 @@ void ControlChannel::read(Peer& from) {
 }
 
 void ControlChannel::take(Peer& from, const FrameHeader& header, std::vector<std::byte> body) {
-  if (header.type == FrameType::kLost && rank_ != 0) {
-    return lose(
-        {header.kind, size(), header.step, {reinterpret_cast<const char*>(body.data()), body.size()}});
+  if (header.type == FrameType::kLost) {
+    const int lost = rank_ == 0 ? from.rank : header.kind;
+    return lose({lost, size(), header.step, {reinterpret_cast<const char*>(body.data()), body.size()}});
   }
   const std::lock_guard lock(mutex_);
   from.last_step = header.step;

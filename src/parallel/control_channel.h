@@ -28,7 +28,7 @@ struct ControlMessage {
   std::vector<std::byte> body;
 };
 
-// A process that is gone without having said so.
+// A process that is gone without having said so, or has given up.
 struct Loss {
   int rank = 0;
   int size = 0;
@@ -73,8 +73,9 @@ class ControlChannel {
   // Error with the loss's text where anybody is lost; what that peer had sent before comes first.
   // Error where none comes for `patience` seconds, not counting those in which this process did not run.
   std::optional<ControlMessage> receive(int from, double patience = kForever);
-  // The same without waiting: none also where there is no message now.
-  std::optional<ControlMessage> try_receive(int from);
+
+  // Of a follower, which cannot go on: to rank 0 it is lost from now on, for that reason.
+  void give_up(const std::string& why);
 
   // The step this process is in. All that is sent from then on carries it, beats included.
   void set_progress(std::uint64_t step) { step_ = step; }
@@ -100,7 +101,7 @@ class ControlChannel {
 
   // Under mutex_.
   bool takes_messages(const Peer& to) const;
-  std::optional<ControlMessage> pop(Peer& from);
+  void wait_until_sent(const Peer& to, std::unique_lock<std::mutex>& lock);
   void write(Peer& to, FrameHeader header, std::span<const std::byte> body);
   void write_rest(Peer& to);  // on the watchdog's thread
   void say_end(Peer& to);

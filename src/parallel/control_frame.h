@@ -18,7 +18,7 @@ enum class FrameType : std::uint16_t {
   kMessage,  // an order or an answer
   kBeat,     // a sign of life, without a body
   kEnd,      // the sender ends in order and sends nothing more; without a body
-  kLost,     // rank 0 tells who is lost; the body is the reason's text
+  kLost,     // rank 0 tells who is lost, or a follower that it gives up; the body is the reason's text
 };
 
 struct FrameHeader {
@@ -27,7 +27,7 @@ struct FrameHeader {
 
   std::uint32_t magic = kMagic;
   FrameType type = FrameType::kBeat;
-  std::uint16_t kind = 0;    // of a message: the engine's to choose; of kLost: the rank
+  std::uint16_t kind = 0;    // of a message: the engine's to choose; of rank 0's kLost: the rank
   std::uint64_t length = 0;  // bytes of the body
   std::uint64_t step = 0;    // the last step of the sender; of kLost: of who is lost
 
