@@ -200,8 +200,6 @@ void RankGroup::load() {
   survives_failures_ = size_ == 1 || (meeting_ && own_->backend().device() == DeviceKind::kCpu);
 }
 
-void RankGroup::capture_graphs() { together({.kind = RankOrder::Kind::kCaptureGraphs}); }
-
 // Where this rank cannot go on, the others do not wait for it.
 template <typename Work>
 auto RankGroup::in_step(const Work& work) {

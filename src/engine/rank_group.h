@@ -35,7 +35,7 @@ class RankGroup {
   const RuntimeConfig& resolve();  // with the cache that every rank has room for
   MemoryPlan plan_memory() { return own_->plan_memory(); }
   void load();
-  void capture_graphs();
+  void capture_graphs() { together({.kind = RankOrder::Kind::kCaptureGraphs}); }
 
   // As ModelRunner's. Where a rank fails, all do.
   std::optional<OpTimes> submit(StepPlan plan, bool profiled = false);

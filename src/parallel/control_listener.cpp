@@ -158,7 +158,6 @@ class Reception {
   using Guest = std::shared_ptr<tcp::socket>;
 
   bool complete() const { return std::count(joined_.begin(), joined_.end(), nullptr) == 1; }
-  bool may_join(const Frame<Hello>& hello) const;
   asio::awaitable<void> welcome_guests();
   asio::awaitable<void> greet(Guest guest);
 
@@ -200,7 +199,9 @@ asio::awaitable<void> Reception::greet(Guest guest) {
   Frame<Hello> hello(FrameType::kBeat);
   const ErrorCode error = co_await read(*guest, hello, Clock::now() + kHelloTimeout);
   std::erase(guests_, guest);
-  if (error || !may_join(hello)) co_return;
+  if (error || !hello.is(FrameType::kHello)) co_return;
+  if (!same_secret(hello.body.secret, invitation_.follower_secret)) co_return;
+  if (hello.body.rank == 0 || hello.body.rank >= joined_.size()) co_return;
   if (write(*guest, Frame(FrameType::kWelcome, Hello{invitation_.leader_secret, 0}))) co_return;
   Guest& place = joined_[hello.body.rank];
   if (place) place->close();
@@ -210,11 +211,6 @@ asio::awaitable<void> Reception::greet(Guest guest) {
   ErrorCode ignored;
   co_await guest->async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ignored));
   if (place == guest) place.reset();
-}
-
-bool Reception::may_join(const Frame<Hello>& hello) const {
-  return hello.is(FrameType::kHello) && same_secret(hello.body.secret, invitation_.follower_secret) &&
-         hello.body.rank > 0 && hello.body.rank < joined_.size();
 }
 
 std::string Reception::absent_ranks() const {
