@@ -42,7 +42,7 @@ OUTSIDE = {
     r"CLI/": ["cli"],
     r"xxhash\.h": ["kvcache"],
     r"(pcre2|utf8proc)\.h": ["tokenizer"],
-    r"boost/": ["server"],
+    r"boost/": ["parallel", "server"],
     r"openssl/": ["server", "hub"],
     r"curl/": ["http"],
     r"mpi\.h": ["parallel"],

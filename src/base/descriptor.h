@@ -21,6 +21,7 @@ class Descriptor {
   }
 
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }  // the caller owns it
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

@@ -44,10 +44,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       engine_config_(config) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
-    std::function<void(int)> before_step;
-    if (hooks_.fault)
-      before_step = [this](int rank) { hooks_.fault(EngineStage::kRank, static_cast<SequenceId>(rank)); };
-    ranks_ = std::make_unique<RankGroup>(engine_config_, model_, before_step);
+    ranks_ = std::make_unique<RankGroup>(engine_config_, model_, hooks_);
     ranks_->open();
   });
   naming_model([&] { config_ = ranks_->resolve(); });
@@ -269,20 +266,6 @@ void Engine::finish(SequenceId id, FinishReason reason, const std::string& why) 
   if (!searches_->end(id, reason, why)) outputs_->finish(id, reason, why);
 }
 
-// Blocks that nothing has been written to for their sequence: those behind its span's first position.
-void Engine::poison_new_blocks(const StepPlan& plan) {
-  std::vector<BlockId> blocks;
-  for (const SequencePlan& sequence : plan.sequences) {
-    const auto num_lanes = config_.cache.layout.windows.size();
-    for (std::size_t i = 0; i < sequence.new_blocks.size(); ++i) {
-      const int row = sequence.first_new_row + static_cast<int>(i / num_lanes);
-      const BlockId block = sequence.new_blocks[i];
-      if (block != kNoBlock && row * config_.block_size() >= sequence.first_position) blocks.push_back(block);
-    }
-  }
-  ranks_->poison(std::move(blocks));
-}
-
 // Waits for messages while there is nothing to compute. False: the engine closes.
 bool Engine::take_messages() {
   std::vector<Message> messages;
@@ -346,14 +329,11 @@ void Engine::submit_step(StepPlan plan) {
     const std::lock_guard lock(mutex_);
     count_queue();
   }
-  if (hooks_.poison_blocks) poison_new_blocks(plan);
   if (hooks_.fault) hooks_.fault(EngineStage::kSubmit, 0);
   const int profile_every = profile_every_;
-  if (profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0) {
-    record.ops = ranks_->submit_profiled(std::move(plan));
-  } else {
-    ranks_->submit(std::move(plan));
-  }
+  const bool profiled =
+      profile_every > 0 && steps_planned_++ % static_cast<std::uint64_t>(profile_every) == 0;
+  record.ops = ranks_->submit(std::move(plan), profiled);
   steps_.push_back(step);
 }
 

@@ -145,7 +145,6 @@ class Engine {
   void publish_stats();
   void fail_step(const std::string& why);
   void lose(const std::string& why);
-  void poison_new_blocks(const StepPlan& plan);
   bool queue_step();
   void submit_step(StepPlan plan);
   void collect_step();

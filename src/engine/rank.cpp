@@ -9,12 +9,6 @@
 
 namespace quire {
 
-void Rank::open() { backend_ = make_backend(device_); }
-
-void Rank::connect() {
-  comm_ = backend_->connect(connect_(*backend_), {config_.watchdog, config_.disable_custom_all_reduce});
-}
-
 void Rank::resolve(std::size_t kv_cache_memory) {
   EngineConfig config = config_;
   if (kv_cache_memory > 0) config.kv_cache_memory = kv_cache_memory;
@@ -46,8 +40,6 @@ std::string Rank::common() const {
       c.use_graphs, config_.deterministic);
 }
 
-MemoryPlan Rank::plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
-
 void Rank::load() {
   const std::unique_ptr<WeightSource> weights = model_.open_weights();
   runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, model_.config, *weights);
@@ -71,43 +63,57 @@ void Rank::load() {
                 join_text(std::vector(left_out.begin(), left_out.end()), ", "));
 }
 
+// Blocks that nothing has been written to for their sequence: those behind its span's first position.
+void Rank::poison_new_blocks(const StepPlan& plan) {
+  std::vector<BlockId> blocks;
+  const auto num_lanes = runtime_.cache.layout.windows.size();
+  for (const SequencePlan& sequence : plan.sequences) {
+    for (std::size_t i = 0; i < sequence.new_blocks.size(); ++i) {
+      const int row = sequence.first_new_row + static_cast<int>(i / num_lanes);
+      const BlockId block = sequence.new_blocks[i];
+      if (block != kNoBlock && row * runtime_.block_size() >= sequence.first_position)
+        blocks.push_back(block);
+    }
+  }
+  runner_->poison(std::move(blocks));
+}
+
 RankAnswer Rank::execute(const RankOrder& order) {
+  using Kind = RankOrder::Kind;
+  if (order.has_plan() && poison_blocks_) poison_new_blocks(*order.plan);
   RankAnswer answer;
   switch (order.kind) {
-    case RankOrder::Kind::kOpen:
-      open();
+    case Kind::kOpen:
+      backend_ = make_backend(device_);
       answer.common = common();
       break;
-    case RankOrder::Kind::kConnect:
-      connect();
+    case Kind::kConnect:
+      comm_ = backend_->connect(connect_(*backend_), {config_.watchdog, config_.disable_custom_all_reduce});
       break;
-    case RankOrder::Kind::kResolve:
+    case Kind::kResolve:
       resolve(order.kv_cache_memory);
       answer.num_blocks = static_cast<std::uint64_t>(runtime_.num_blocks);
       answer.common = common();
       break;
-    case RankOrder::Kind::kLoad:
+    case Kind::kLoad:
       load();
       break;
-    case RankOrder::Kind::kCaptureGraphs:
+    case Kind::kCaptureGraphs:
       runner_->capture_graphs();
       break;
-    case RankOrder::Kind::kDrop:
+    case Kind::kCollect:
+      answer.result = runner_->collect();
+      break;
+    case Kind::kDrop:
       runner_->drop_in_flight();
       break;
-    case RankOrder::Kind::kSubmit:
+    case Kind::kSubmit:
       runner_->submit(*order.plan);
       break;
-    case RankOrder::Kind::kSubmitProfiled:
-      runner_->submit_profiled(*order.plan);
+    case Kind::kSubmitProfiled:
+      answer.ops = runner_->submit_profiled(*order.plan);
       break;
-    case RankOrder::Kind::kCollect:
-      runner_->collect();
-      break;
-    case RankOrder::Kind::kPoison:
-      runner_->poison(order.blocks);
-      break;
-    case RankOrder::Kind::kStop:
+    case Kind::kStop:
       QUIRE_CHECK(false, "who runs the rank stops it");
   }
   return answer;

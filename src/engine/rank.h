@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "backends/registry.h"
 #include "engine/model_files.h"
@@ -16,8 +16,8 @@
 
 namespace quire {
 
-// What rank 0 tells the other ranks to do. They do it in the order they are told, and rank 0 does the same at
-// the same time, so that the collectives of all ranks meet.
+// What rank 0 has all ranks do. They do it in the order they are told, and rank 0 does the same at the same
+// time, so that the collectives of all ranks meet.
 struct RankOrder {
   enum class Kind : std::uint16_t {
     kOpen,     // the device
@@ -29,17 +29,16 @@ struct RankOrder {
     kDrop,     // what is in flight
     kSubmit,
     kSubmitProfiled,
-    kPoison,
-    kStop,
+    kStop,  // the others end
   };
 
   Kind kind = Kind::kStop;
-  std::size_t kv_cache_memory = 0;            // kResolve: bytes; 0: as the configuration says
+  std::uint64_t kv_cache_memory = 0;          // kResolve: bytes; 0: as the configuration says
   std::shared_ptr<const StepPlan> plan = {};  // kSubmit, kSubmitProfiled
-  std::vector<BlockId> blocks = {};           // kPoison
 
   // Where another fails, it is said in answer to the next one that is answered.
   bool is_answered() const { return kind <= Kind::kDrop; }
+  bool has_plan() const { return kind == Kind::kSubmit || kind == Kind::kSubmitProfiled; }
 };
 
 struct RankAnswer {
@@ -47,6 +46,9 @@ struct RankAnswer {
   std::uint64_t num_blocks = 0;  // kResolve: of the KV cache
   // kOpen, kResolve: what must be the same on all ranks, a line each: "block_size 16".
   std::string common = {};
+  // Of rank 0 alone.
+  StepResult result = {};           // kCollect
+  std::optional<OpTimes> ops = {};  // kSubmitProfiled
 };
 
 // One rank of an engine: a device, its shard of the model, and what runs plans on it. Thread contract: one
@@ -56,21 +58,16 @@ class Rank {
   // What connects the ranks for tensors in host memory.
   using Connect = std::function<std::unique_ptr<Communicator>(Backend& backend)>;
 
-  // `config` and `model` must outlive it.
-  Rank(const EngineConfig& config, const ModelFiles& model, BackendOptions device, Connect connect)
-      : config_(config), model_(model), device_(std::move(device)), connect_(std::move(connect)) {}
+  // `config` and `model` must outlive it. poison_blocks: as EngineHooks'.
+  Rank(const EngineConfig& config, const ModelFiles& model, BackendOptions device, Connect connect,
+       bool poison_blocks = false)
+      : config_(config),
+        model_(model),
+        device_(std::move(device)),
+        connect_(std::move(connect)),
+        poison_blocks_(poison_blocks) {}
 
-  // In this order; Error where it cannot be done.
-  void open();
-  void connect();
-  void resolve(std::size_t kv_cache_memory);
-  // Where no sequence can have the context that was asked for, or else the model's.
-  void warn_of_small_cache() const;
-  std::string common() const;  // as RankAnswer's, of what is known by now
-  MemoryPlan plan_memory();
-  void load();
-
-  // Any order but kStop. What a step yields is dropped: it is rank 0's to collect. Error.
+  // Any order but kStop; those to start with in the order of their kinds. Error where it cannot be done.
   RankAnswer execute(const RankOrder& order);
 
   // Other ranks and this one wait no longer for each other; it cannot go on.
@@ -78,15 +75,25 @@ class Rank {
     if (comm_) comm_->abandon();
   }
 
+  // From kOpen on.
   Backend& backend() { return *backend_; }
+  // From kResolve on.
   const RuntimeConfig& config() const { return runtime_; }
-  ModelRunner& runner() { return *runner_; }
+  MemoryPlan plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
+  // Where no sequence can have the context that was asked for, or else the model's.
+  void warn_of_small_cache() const;
 
  private:
+  void resolve(std::size_t kv_cache_memory);
+  std::string common() const;  // of what is known by now
+  void load();
+  void poison_new_blocks(const StepPlan& plan);
+
   const EngineConfig& config_;
   const ModelFiles& model_;
   const BackendOptions device_;
   const Connect connect_;
+  const bool poison_blocks_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> comm_;
   RuntimeConfig runtime_;

@@ -35,53 +35,50 @@ void check_rank_count(const EngineConfig& config) {
     fail("tensor-parallel-size is {}; it must be from 1 to {}", size, kMaxRanks);
 }
 
-RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model,
-                     const std::function<void(int)>& before_step)
-    : size_(config.tensor_parallel_size),
-      watchdog_(config.watchdog),
+RankGroup::RankGroup(const EngineConfig& config, const ModelFiles& model, const EngineHooks& hooks)
+    : config_(config),
+      size_(config.tensor_parallel_size),
       processes_(size_ > 1 ? started_processes() : nullptr) {
   check_rank_count(config);
-  if (processes_ != nullptr) check_processes(config);
-  const BackendOptions device = device_options(config, processes_);
+  BackendOptions device = device_options(config, processes_);
   if (processes_ != nullptr) {
-    start_processes(config, model, device);
+    meet_processes();
   } else if (size_ > 1) {
-    start_threads(config, model, device, before_step);
-  } else {
-    own_ = std::make_unique<Rank>(config, model, device,
-                                  [](Backend& backend) { return std::make_unique<SingleRank>(backend); });
+    if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
+    start_threads(model, device, hooks);
   }
-}
-
-// The cores are shared out, and GPUs taken one after the other.
-void RankGroup::start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                              const std::function<void(int)>& before_step) {
-  if (device.cpu_threads == 0) device.cpu_threads = std::max(1, usable_cores() / size_);
-  meeting_ = std::make_unique<ThreadRanks>(size_);
-  const auto make = [&](int rank) {
-    device.place = rank;
-    return std::make_unique<Rank>(config, model, device,
-                                  [this, rank](Backend&) { return meeting_->connect(rank); });
+  const auto connect = [this](Backend& backend) -> std::unique_ptr<Communicator> {
+    if (channel_) return processes_->connect([this] { channel_->check(); });
+    if (meeting_) return meeting_->connect(0);
+    return std::make_unique<SingleRank>(backend);
   };
-  own_ = make(0);
+  own_ = std::make_unique<Rank>(config, model, device, connect, hooks.poison_blocks);
+}
+
+// GPUs are taken one after the other.
+void RankGroup::start_threads(const ModelFiles& model, BackendOptions device, const EngineHooks& hooks) {
+  meeting_ = std::make_unique<ThreadRanks>(size_);
   for (int rank = 1; rank < size_; ++rank) {
-    auto before = before_step ? std::bind_front(before_step, rank) : std::function<void()>();
-    threads_.push_back(
-        std::make_unique<ThreadLink>(rank, size_, make(rank), std::move(before),
-                                     [this](const std::string& why) { on_thread_failure(why); }));
+    device.place = rank;
+    const auto connect = [this, rank](Backend&) { return meeting_->connect(rank); };
+    std::function<void()> before_step;
+    if (hooks.fault)
+      before_step =
+          std::bind_front(std::cref(hooks.fault), EngineStage::kRank, static_cast<SequenceId>(rank));
+    threads_.push_back(std::make_unique<ThreadLink>(
+        rank, size_, std::make_unique<Rank>(config_, model, device, connect, hooks.poison_blocks),
+        std::move(before_step), [this](const std::string& why) { on_thread_failure(why); }));
   }
 }
 
-void RankGroup::start_processes(const EngineConfig& config, const ModelFiles& model,
-                                const BackendOptions& device) {
+void RankGroup::meet_processes() {
+  check_processes(config_);
   if (processes_->rank() != 0)
     fail("this process is rank {} of {}, which follows rank 0 and has no engine of its own",
          processes_->rank(), processes_->size());
   ControlListener listener;
   processes_->broadcast(listener.invitation(), 0);
-  channel_ = listener.accept(processes_->size(), config.watchdog);
-  own_ = std::make_unique<Rank>(
-      config, model, device, [this](Backend&) { return processes_->connect([this] { channel_->check(); }); });
+  channel_ = listener.accept(processes_->size(), config_.watchdog);
 }
 
 // Nobody waits for that rank. Where steps cannot be computed again, the ranks are lost.
@@ -130,15 +127,11 @@ void RankGroup::tell(const RankOrder& order) {
 }
 
 // Ranks end a step together, since they meet in it, or drop it; what else they do may take any time.
-std::vector<RankAnswer> RankGroup::answers(RankOrder::Kind kind) {
+RankAnswer RankGroup::answer_of(int rank, RankOrder::Kind kind) {
   const bool of_step = kind == RankOrder::Kind::kCollect || kind == RankOrder::Kind::kDrop;
-  const bool waits_long = !of_step || survives_failures_;
-  const double patience = waits_long ? kForever : watchdog_;
-  std::vector<RankAnswer> answers;
-  for (int rank = 1; rank < size_; ++rank)
-    answers.push_back(channel_ ? receive_answer(*channel_, rank, patience)
-                               : threads_[static_cast<std::size_t>(rank - 1)]->answer(patience));
-  return answers;
+  const double patience = of_step && !survives_failures_ ? config_.watchdog : kForever;
+  return channel_ ? receive_answer(*channel_, rank, patience)
+                  : threads_[static_cast<std::size_t>(rank - 1)]->answer(patience);
 }
 
 // Some rank in a thread cannot go on, so none waits for it.
@@ -147,70 +140,64 @@ void RankGroup::fail_threads(const std::string& why) {
   if (!survives_failures_ && broken_.empty()) broken_ = in_its_step(why);
 }
 
-// Has every rank do its part; the first error comes out when all have.
-template <typename Work>
-std::vector<RankAnswer> RankGroup::together(const RankOrder& order, const Work& work) {
+// Has every rank do its part; the first error comes out when all have. The answers are by rank.
+std::vector<RankAnswer> RankGroup::together(const RankOrder& order) {
   tell(order);
+  std::vector<RankAnswer> answers(1);
   std::exception_ptr failure;
   bool lost = false;  // it is another's failure
   try {
-    work();
+    answers[0] = own_->execute(order);
   } catch (const std::exception& e) {
     failure = std::current_exception();
     lost = dynamic_cast<const LostRank*>(&e) != nullptr;
     own_->abandon();
     if (meeting_) fail_threads(e.what());
   }
-  std::vector<RankAnswer> others = answers(order.kind);
+  for (int rank = 1; rank < size_; ++rank) answers.push_back(answer_of(rank, order.kind));
   if (failure && !lost) std::rethrow_exception(failure);
-  for (const RankAnswer& answer : others) {
+  for (const RankAnswer& answer : answers) {
     if (answer.error.empty()) continue;
     if (meeting_) fail_threads(answer.error);
     fail("{}", answer.error);
   }
   if (failure) std::rethrow_exception(failure);
-  return others;
+  return answers;
 }
 
 void RankGroup::open() {
-  check_common(together({.kind = RankOrder::Kind::kOpen}, [this] { own_->open(); }));
-  together({.kind = RankOrder::Kind::kConnect}, [this] { own_->connect(); });
+  check_common(together({.kind = RankOrder::Kind::kOpen}));
+  together({.kind = RankOrder::Kind::kConnect});
 }
 
 const RuntimeConfig& RankGroup::resolve() {
-  const auto resolve_with = [this](std::size_t bytes) {
-    return together({.kind = RankOrder::Kind::kResolve, .kv_cache_memory = bytes},
-                    [this, bytes] { own_->resolve(bytes); });
-  };
-  const std::vector<RankAnswer> others = resolve_with(0);
-  std::vector<std::uint64_t> blocks{static_cast<std::uint64_t>(own_->config().num_blocks)};
-  for (const RankAnswer& answer : others) blocks.push_back(answer.num_blocks);
-  const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
-  check_common(*least == *most ? others : resolve_with(*least * own_->config().block_bytes()));
+  std::vector<RankAnswer> answers = together({.kind = RankOrder::Kind::kResolve});
+  const auto [least, most] = std::minmax_element(
+      answers.begin(), answers.end(), [](auto& a, auto& b) { return a.num_blocks < b.num_blocks; });
+  if (least->num_blocks != most->num_blocks) {
+    const std::size_t bytes = least->num_blocks * own_->config().block_bytes();
+    answers = together({.kind = RankOrder::Kind::kResolve, .kv_cache_memory = bytes});
+  }
+  check_common(answers);
   own_->warn_of_small_cache();
   return own_->config();
 }
 
 // Ranks that were started with different flags, or have different models, would compute something else.
-void RankGroup::check_common(const std::vector<RankAnswer>& others) const {
-  const std::string own = own_->common();
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    std::istringstream here(own), there(others[i].common);
+void RankGroup::check_common(const std::vector<RankAnswer>& answers) const {
+  for (std::size_t i = 1; i < answers.size(); ++i) {
+    std::istringstream here(answers[0].common), there(answers[i].common);
     for (std::string line, other; std::getline(here, line);) {
       std::getline(there, other);
       if (other != line)
-        fail("{}", of_rank(static_cast<int>(i) + 1, size_, format_text("{}; rank 0 has {}", other, line)));
+        fail("{}", of_rank(static_cast<int>(i), size_, format_text("{}; rank 0 has {}", other, line)));
     }
   }
 }
 
 void RankGroup::load() {
-  together({.kind = RankOrder::Kind::kLoad}, [this] { own_->load(); });
+  together({.kind = RankOrder::Kind::kLoad});
   survives_failures_ = size_ == 1 || (meeting_ && own_->backend().device() == DeviceKind::kCpu);
-}
-
-void RankGroup::capture_graphs() {
-  together({.kind = RankOrder::Kind::kCaptureGraphs}, [this] { own_->runner().capture_graphs(); });
 }
 
 // Where this rank cannot go on, the others do not wait for it.
@@ -223,52 +210,34 @@ auto RankGroup::in_step(const Work& work) {
     if (meeting_) fail_threads(e.what());
     if (channel_ && broken_.empty()) {
       const std::optional<Loss> loss = channel_->loss();
-      broken_ = loss ? describe(*loss, *channel_) : in_its_step(e.what());
+      broken_ = loss ? loss->text() : in_its_step(e.what());
     }
     throw;
   }
 }
 
-void RankGroup::submit(StepPlan plan) {
-  if (size_ == 1) return own_->runner().submit(plan);
-  const std::shared_ptr<const StepPlan> shared = tell_step(RankOrder::Kind::kSubmit, std::move(plan));
-  in_step([&] { own_->runner().submit(*shared); });
-}
-
-OpTimes RankGroup::submit_profiled(StepPlan plan) {
-  const std::shared_ptr<const StepPlan> shared = tell_step(RankOrder::Kind::kSubmitProfiled, std::move(plan));
-  return in_step([&] { return own_->runner().submit_profiled(*shared); });
-}
-
-std::shared_ptr<const StepPlan> RankGroup::tell_step(RankOrder::Kind kind, StepPlan plan) {
-  const auto shared = std::make_shared<const StepPlan>(std::move(plan));
-  step_ = shared->id;
-  if (channel_) channel_->set_progress(shared->id);
-  tell({.kind = kind, .plan = shared});
-  return shared;
+std::optional<OpTimes> RankGroup::submit(StepPlan plan, bool profiled) {
+  const RankOrder order{.kind = profiled ? RankOrder::Kind::kSubmitProfiled : RankOrder::Kind::kSubmit,
+                        .plan = std::make_shared<const StepPlan>(std::move(plan))};
+  step_ = order.plan->id;
+  if (channel_) channel_->set_progress(step_);
+  tell(order);
+  return in_step([&] { return own_->execute(order).ops; });
 }
 
 StepResult RankGroup::collect() {
-  if (size_ == 1) return own_->runner().collect();
-  StepResult result;
-  in_step([&] { together({.kind = RankOrder::Kind::kCollect}, [&] { result = own_->runner().collect(); }); });
-  return result;
+  return in_step([&] { return std::move(together({.kind = RankOrder::Kind::kCollect})[0].result); });
 }
 
 void RankGroup::drop_in_flight() {
   if (!broken_.empty()) fail("{}", broken_);
-  together({.kind = RankOrder::Kind::kDrop}, [this] { own_->runner().drop_in_flight(); });
+  together({.kind = RankOrder::Kind::kDrop});
   if (meeting_) meeting_->reset();
-}
-
-void RankGroup::poison(std::vector<BlockId> blocks) {
-  tell({.kind = RankOrder::Kind::kPoison, .blocks = blocks});
-  own_->runner().poison(std::move(blocks));
 }
 
 void RankGroup::on_lost(std::function<void(const std::string&)> callback) {
   on_lost_ = std::move(callback);
-  if (channel_) channel_->on_loss([this](const Loss& loss) { on_lost_(describe(loss, *channel_)); });
+  if (channel_) channel_->on_loss([this](const Loss& loss) { on_lost_(loss.text()); });
 }
 
 int num_processes() {

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/hooks.h"
 #include "engine/rank_link.h"
 #include "parallel/processes.h"
 #include "parallel/thread_ranks.h"
@@ -21,11 +23,9 @@ void check_rank_count(const EngineConfig& config);
 // but as is said.
 class RankGroup {
  public:
-  // `config` and `model` must outlive it. Error where the ranks asked for cannot be had.
-  // before_step, for tests: called by each rank in a thread but rank 0, with its number, before each step;
-  // what it throws is that rank's failure.
-  RankGroup(const EngineConfig& config, const ModelFiles& model,
-            const std::function<void(int)>& before_step = {});
+  // All must outlive it. Error where the ranks asked for cannot be had.
+  // Of the hooks, for ranks in threads: poison_blocks, and fault at kRank, which is no stage of rank 0.
+  RankGroup(const EngineConfig& config, const ModelFiles& model, const EngineHooks& hooks);
   ~RankGroup();  // the other ranks end
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -35,16 +35,14 @@ class RankGroup {
   const RuntimeConfig& resolve();  // with the cache that every rank has room for
   MemoryPlan plan_memory() { return own_->plan_memory(); }
   void load();
-  void capture_graphs();
+  void capture_graphs() { together({.kind = RankOrder::Kind::kCaptureGraphs}); }
 
   // As ModelRunner's. Where a rank fails, all do.
-  void submit(StepPlan plan);
-  OpTimes submit_profiled(StepPlan plan);
+  std::optional<OpTimes> submit(StepPlan plan, bool profiled = false);
   StepResult collect();
   // Error where there is no way back: a rank is lost, or one on a GPU or of several processes failed in a
   // step.
   void drop_in_flight();
-  void poison(std::vector<BlockId> blocks);
 
   int size() const { return size_; }
   Backend& backend() { return own_->backend(); }
@@ -53,24 +51,21 @@ class RankGroup {
   void on_lost(std::function<void(const std::string&)> callback);
 
  private:
-  void start_threads(const EngineConfig& config, const ModelFiles& model, BackendOptions device,
-                     const std::function<void(int)>& before_step);
-  void start_processes(const EngineConfig& config, const ModelFiles& model, const BackendOptions& device);
+  void start_threads(const ModelFiles& model, BackendOptions device, const EngineHooks& hooks);
+  void meet_processes();
   void tell(const RankOrder& order);
-  std::shared_ptr<const StepPlan> tell_step(RankOrder::Kind kind, StepPlan plan);
-  std::vector<RankAnswer> answers(RankOrder::Kind kind);
-  template <typename Work>
-  std::vector<RankAnswer> together(const RankOrder& order, const Work& work);
+  RankAnswer answer_of(int rank, RankOrder::Kind kind);
+  std::vector<RankAnswer> together(const RankOrder& order);
   template <typename Work>
   auto in_step(const Work& work);
-  void check_common(const std::vector<RankAnswer>& others) const;
+  void check_common(const std::vector<RankAnswer>& answers) const;
   void on_thread_failure(const std::string& why);  // on that rank's thread
   void fail_threads(const std::string& why);
   std::string in_its_step(const std::string& why) const;
   void leave_threads();
 
+  const EngineConfig& config_;
   const int size_;
-  const double watchdog_;
   Processes* const processes_;               // null: ranks are threads
   std::unique_ptr<ThreadRanks> meeting_;     // of ranks in threads
   std::unique_ptr<ControlChannel> channel_;  // to ranks in processes

@@ -11,70 +11,46 @@ namespace quire {
 namespace {
 
 // What ranks send to rank 0; orders' kinds come before.
-constexpr std::uint16_t kAnswer = 100;
-constexpr std::uint16_t kStepFailed = 101;
+enum AnswerKind : std::uint16_t { kAnswer = 100, kFailed };
 
-template <typename T>
-std::vector<std::byte> to_bytes(const T* values, std::size_t count) {
-  const auto bytes = std::as_bytes(std::span(values, count));
-  return {bytes.begin(), bytes.end()};
-}
-
-std::uint64_t read_number(std::span<const std::byte> body) {
+// What orders and answers consist of: a number, and a step plan's bytes or a text.
+struct Body {
   std::uint64_t number = 0;
-  if (body.size() != sizeof number)
-    fail("an order of {} bytes has no number of {}", body.size(), sizeof number);
-  std::memcpy(&number, body.data(), sizeof number);
-  return number;
+  std::span<const std::byte> rest;
+};
+
+std::vector<std::byte> encode_body(const Body& body) {
+  const auto number = std::as_bytes(std::span(&body.number, 1));
+  std::vector<std::byte> bytes(number.begin(), number.end());
+  bytes.insert(bytes.end(), body.rest.begin(), body.rest.end());
+  return bytes;
 }
 
-std::vector<BlockId> read_blocks(std::span<const std::byte> body) {
-  if (body.size() % sizeof(BlockId) != 0) fail("an order of {} bytes has no list of blocks", body.size());
-  std::vector<BlockId> blocks(body.size() / sizeof(BlockId));
-  if (!blocks.empty()) std::memcpy(blocks.data(), body.data(), body.size());
-  return blocks;
-}
-
-std::vector<std::byte> encode_body(const RankOrder& order) {
-  const std::uint64_t memory = order.kv_cache_memory;
-  switch (order.kind) {
-    case RankOrder::Kind::kResolve:
-      return to_bytes(&memory, 1);
-    case RankOrder::Kind::kSubmit:
-    case RankOrder::Kind::kSubmitProfiled:
-      return encode(*order.plan);
-    case RankOrder::Kind::kPoison:
-      return to_bytes(order.blocks.data(), order.blocks.size());
-    default:
-      return {};
-  }
+Body decode_body(const ControlMessage& message) {
+  Body body;
+  if (message.body.size() < sizeof body.number)
+    fail("a message of {} bytes is cut short; do all ranks run the same version?", message.body.size());
+  std::memcpy(&body.number, message.body.data(), sizeof body.number);
+  body.rest = std::span(message.body).subspan(sizeof body.number);
+  return body;
 }
 
 RankOrder decode_order(const ControlMessage& message) {
   if (message.kind > static_cast<std::uint16_t>(RankOrder::Kind::kStop))
     fail("an order of kind {} is not known; do all ranks run the same version?", message.kind);
-  RankOrder order;
-  order.kind = static_cast<RankOrder::Kind>(message.kind);
-  if (order.kind == RankOrder::Kind::kResolve) order.kv_cache_memory = read_number(message.body);
-  if (order.kind == RankOrder::Kind::kPoison) order.blocks = read_blocks(message.body);
-  if (order.kind == RankOrder::Kind::kSubmit || order.kind == RankOrder::Kind::kSubmitProfiled)
-    order.plan = std::make_shared<const StepPlan>(decode_plan(message.body));
+  const Body body = decode_body(message);
+  RankOrder order{.kind = static_cast<RankOrder::Kind>(message.kind), .kv_cache_memory = body.number};
+  if (order.has_plan()) order.plan = std::make_shared<const StepPlan>(decode_plan(body.rest));
   return order;
 }
 
-// A number; then whether it failed, and the error's text or what is common.
-void send_answer(ControlChannel& channel, const RankAnswer& answer) {
-  std::vector<std::byte> body = to_bytes(&answer.num_blocks, 1);
-  const bool failed = !answer.error.empty();
-  body.push_back(std::byte{failed});
-  const std::string& said = failed ? answer.error : answer.common;
-  const auto text = to_bytes(said.data(), said.size());
-  body.insert(body.end(), text.begin(), text.end());
-  channel.send(0, kAnswer, body);
+void send_answer(ControlChannel& channel, AnswerKind kind, std::uint64_t number, std::string_view text) {
+  channel.send(0, kind, encode_body({number, std::as_bytes(std::span(text))}));
 }
 
-std::string read_text(std::span<const std::byte> body) {
-  return {reinterpret_cast<const char*>(body.data()), body.size()};
+std::string text_of(const ControlMessage& message) {
+  const std::span<const std::byte> text = decode_body(message).rest;
+  return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
 
 }  // namespace
@@ -127,28 +103,22 @@ RankAnswer ThreadLink::answer(double patience) {
   return answer;
 }
 
-RankOrder ThreadLink::next_order() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !orders_.empty(); });
-  RankOrder order = std::move(orders_.front());
-  orders_.pop_front();
-  return order;
-}
-
 void ThreadLink::run() {
   name_thread("quire-rank");
-  for (;;) {
-    const RankOrder order = next_order();
-    const bool ends = order.kind == RankOrder::Kind::kStop;
-    RankAnswer answer = ends ? RankAnswer{} : execute(order);
-    {
-      const std::lock_guard lock(mutex_);
-      if (order.is_answered()) answers_.push_back(std::move(answer));
-      ended_ = ends;
-    }
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return !orders_.empty(); });
+    const RankOrder order = std::move(orders_.front());
+    orders_.pop_front();
+    if (order.kind == RankOrder::Kind::kStop) break;
+    lock.unlock();
+    RankAnswer answer = execute(order);
+    lock.lock();
+    if (order.is_answered()) answers_.push_back(std::move(answer));
     changed_.notify_all();
-    if (ends) return;
   }
+  ended_ = true;
+  changed_.notify_all();
 }
 
 // A step that failed stays so until it is dropped.
@@ -169,61 +139,42 @@ RankAnswer ThreadLink::execute(const RankOrder& order) {
 }
 
 void send_order(ControlChannel& channel, const RankOrder& order) {
-  const std::vector<std::byte> body = encode_body(order);
+  const std::vector<std::byte> plan = order.plan ? encode(*order.plan) : std::vector<std::byte>();
+  const std::vector<std::byte> body = encode_body({order.kv_cache_memory, plan});
   if (body.size() > ControlChannel::kMaxBody)
     fail("a step plan of {} bytes; other processes take {}", body.size(), ControlChannel::kMaxBody);
   channel.broadcast(static_cast<std::uint16_t>(order.kind), body);
 }
 
 RankAnswer receive_answer(ControlChannel& channel, int rank, double patience) {
+  const auto named = [&](const std::string& why) { return of_rank(rank, channel.size(), why); };
   const std::optional<ControlMessage> message = channel.receive(rank, patience);
-  if (!message) fail("{}", of_rank(rank, channel.size(), "it has ended"));
-  if (message->kind == kStepFailed) fail("{}", of_rank(rank, channel.size(), read_text(message->body)));
-  constexpr std::size_t kHead = sizeof(std::uint64_t) + 1;
-  const std::span<const std::byte> body = message->body;
-  if (message->kind != kAnswer || body.size() < kHead)
-    fail("{}", of_rank(rank, channel.size(), "its answer is not known; do all ranks run the same version?"));
-  RankAnswer answer{.num_blocks = read_number(body.first(sizeof(std::uint64_t)))};
-  const bool failed = body[kHead - 1] != std::byte{0};
-  const std::string said = read_text(body.subspan(kHead));
-  if (failed)
-    answer.error = of_rank(rank, channel.size(), said);
-  else
-    answer.common = said;
-  return answer;
-}
-
-std::string describe(const Loss& loss, ControlChannel& channel) {
-  try {
-    while (const auto message = channel.try_receive(loss.rank))
-      if (message->kind == kStepFailed) return of_rank(loss.rank, loss.size, read_text(message->body));
-  } catch (const Error&) {  // the loss itself: there is no message
-  }
-  return loss.text();
+  if (!message) fail("{}", named("it has ended"));
+  if (message->kind == kFailed) return {.error = named(text_of(*message))};
+  if (message->kind != kAnswer)
+    fail("{}", named("its answer is not known; do all ranks run the same version?"));
+  return {.num_blocks = decode_body(*message).number, .common = text_of(*message)};
 }
 
 void follow_orders(ControlChannel& channel, const std::function<std::unique_ptr<Rank>()>& make) {
   std::unique_ptr<Rank> rank;
-  std::uint64_t step = 0;
   while (const std::optional<ControlMessage> message = channel.receive(0)) {
-    if (message->kind == static_cast<std::uint16_t>(RankOrder::Kind::kStop)) return;
-    RankAnswer answer;
     bool answered = false;
     try {
       const RankOrder order = decode_order(*message);
+      if (order.kind == RankOrder::Kind::kStop) return;
       answered = order.is_answered();
-      if (order.plan) channel.set_progress(step = order.plan->id);
+      if (order.plan) channel.set_progress(order.plan->id);
       if (rank == nullptr) rank = make();
-      answer = rank->execute(order);
+      const RankAnswer answer = rank->execute(order);
+      if (answered) send_answer(channel, kAnswer, answer.num_blocks, answer.common);
     } catch (const std::exception& e) {
-      answer.error = e.what();
       if (!answered) {
-        answer.error = format_text("step {}: {}", step, answer.error);
-        channel.send(0, kStepFailed, to_bytes(answer.error.data(), answer.error.size()));
+        channel.give_up(e.what());
         throw;
       }
+      send_answer(channel, kFailed, 0, e.what());
     }
-    if (answered) send_answer(channel, answer);
   }
 }
 

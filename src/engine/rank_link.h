@@ -40,7 +40,6 @@ class ThreadLink {
 
  private:
   void run();
-  RankOrder next_order();
   RankAnswer execute(const RankOrder& order);
 
   const int rank_;
@@ -64,8 +63,6 @@ class ThreadLink {
 void send_order(ControlChannel& channel, const RankOrder& order);
 // As ThreadLink's.
 RankAnswer receive_answer(ControlChannel& channel, int rank, double patience);
-// Why a rank was lost: what it said itself, if it could.
-std::string describe(const Loss& loss, ControlChannel& channel);
 // The other end: does what rank 0 says until it says stop. `make` is called with the first order. Error where
 // a step fails or a rank is lost; an order that is answered may fail, and the answer says so.
 void follow_orders(ControlChannel& channel, const std::function<std::unique_ptr<Rank>()>& make);

@@ -15,49 +15,47 @@ namespace {
 
 constexpr long kConnectTimeoutMs = 10'000;
 constexpr long kMaxIdleConnections = 4096;
+constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop is noticed
 
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-struct MultiDeleter {
-  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
-};
-struct ListDeleter {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
+// Owns what libcurl made; `free` gives it back.
+template <typename T, auto free>
+using Owned = std::unique_ptr<T, decltype([](T* it) { free(it); })>;
 
-int status_of(CURL* easy) {
-  long status = 0;
-  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-  return static_cast<int>(status);
+// What libcurl knows of a transfer.
+template <typename T>
+T info(CURL* easy, CURLINFO what) {
+  T value{};
+  curl_easy_getinfo(easy, what, &value);
+  return value;
 }
 
-std::chrono::seconds retry_after_of(CURL* easy) {
-  curl_off_t seconds = 0;
-  curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
-  return std::chrono::seconds(seconds);
+int status_of(CURL* easy) { return static_cast<int>(info<long>(easy, CURLINFO_RESPONSE_CODE)); }
+
+// Those of the answer itself, not of interim ones before it.
+std::map<std::string, std::string> headers_of(CURL* easy) {
+  std::map<std::string, std::string> headers;
+  curl_header* next = nullptr;
+  while ((next = curl_easy_nextheader(easy, CURLH_HEADER, -1, next)) != nullptr) {
+    std::string name = next->name;
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    headers[name] = next->value;
+  }
+  return headers;
 }
 
 // A request under way. libcurl has its address.
 struct Transfer {
   HttpCall call;
-  std::unique_ptr<CURL, EasyDeleter> easy;
-  std::unique_ptr<curl_slist, ListDeleter> headers;
+  Owned<CURL, curl_easy_cleanup> easy;
+  Owned<curl_slist, curl_slist_free_all> headers;
   std::array<char, CURL_ERROR_SIZE> error{};
-  std::map<std::string, std::string> answer_headers;
 
   explicit Transfer(HttpCall the_call);
-  void read_header(std::string_view line);
 
   static std::size_t take(const char* bytes, std::size_t size, std::size_t count, void* self) noexcept {
     const Transfer& transfer = *static_cast<const Transfer*>(self);
     const bool go_on = transfer.call.on_bytes(status_of(transfer.easy.get()), {bytes, size * count});
     return go_on ? size * count : CURL_WRITEFUNC_ERROR;
-  }
-  static std::size_t take_header(const char* bytes, std::size_t size, std::size_t count,
-                                 void* self) noexcept {
-    static_cast<Transfer*>(self)->read_header({bytes, size * count});
-    return size * count;
   }
 };
 
@@ -72,8 +70,6 @@ Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_eas
   curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, error.data());
   curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, this);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
-  curl_easy_setopt(easy.get(), CURLOPT_HEADERDATA, this);
-  curl_easy_setopt(easy.get(), CURLOPT_HEADERFUNCTION, &Transfer::take_header);
   if (call.body) {
     curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
     curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
@@ -89,21 +85,10 @@ Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_eas
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
 }
 
-void Transfer::read_header(std::string_view line) {
-  if (line.starts_with("HTTP/")) return answer_headers.clear();  // an interim answer came before this one
-  const std::size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return;
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  const std::size_t begin = std::min(line.find_first_not_of(" \t", colon + 1), line.size());
-  const std::size_t end = line.find_last_not_of(" \t\r\n") + 1;
-  answer_headers[name] = begin < end ? line.substr(begin, end - begin) : "";
-}
-
 }  // namespace
 
 struct HttpClient::Impl {
-  std::unique_ptr<CURLM, MultiDeleter> multi;
+  Owned<CURLM, curl_multi_cleanup> multi;
   std::unordered_map<CURL*, std::unique_ptr<Transfer>> transfers;
 
   void finish(CURL* easy, CURLcode code);
@@ -113,7 +98,10 @@ void HttpClient::Impl::finish(CURL* easy, CURLcode code) {
   const auto node = transfers.extract(easy);
   Transfer& transfer = *node.mapped();
   curl_multi_remove_handle(multi.get(), easy);
-  HttpOutcome outcome{status_of(easy), {}, std::move(transfer.answer_headers), retry_after_of(easy)};
+  HttpOutcome outcome{status_of(easy),
+                      {},
+                      headers_of(easy),
+                      std::chrono::seconds(info<curl_off_t>(easy, CURLINFO_RETRY_AFTER))};
   if (code != CURLE_OK) outcome.error = transfer.error[0] ? transfer.error.data() : curl_easy_strerror(code);
   transfer.call.on_done(outcome);
 }
@@ -135,8 +123,6 @@ void HttpClient::start(HttpCall call) {
   const CURLMcode code = curl_multi_add_handle(impl_->multi.get(), easy);
   QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
 }
-
-std::size_t HttpClient::num_under_way() const { return impl_->transfers.size(); }
 
 void HttpClient::poll(std::chrono::milliseconds timeout) {
   CURLM* const multi = impl_->multi.get();
@@ -160,18 +146,28 @@ void HttpClient::cancel_all() {
   impl_->transfers.clear();
 }
 
+std::optional<HttpOutcome> HttpClient::run(HttpCall call, const std::function<bool()>& stopped) {
+  std::optional<HttpOutcome> outcome;
+  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
+  start(std::move(call));
+  while (!outcome) {
+    if (stopped && stopped()) {
+      cancel_all();
+      break;
+    }
+    poll(kLongestWait);
+  }
+  return outcome;
+}
+
 std::string fetch(HttpCall call) {
   std::string body;
-  HttpOutcome outcome;
   const std::string url = call.url;
   call.on_bytes = [&](int, std::string_view bytes) {
     body += bytes;
     return true;
   };
-  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
-  HttpClient client;
-  client.start(std::move(call));
-  while (client.num_under_way() > 0) client.poll(std::chrono::milliseconds(100));
+  const HttpOutcome outcome = *HttpClient().run(std::move(call));
   if (!outcome.error.empty()) fail("{}: {}", url, outcome.error);
   if (outcome.status != 200) fail("{}: HTTP {}: {}", url, outcome.status, error_text(body));
   return body;

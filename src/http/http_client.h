@@ -14,7 +14,7 @@ namespace quire {
 
 struct HttpOutcome {
   int status = 0;                                   // 0: there was no answer
-  std::string error;                                // why the answer is not whole; empty: it is
+  std::string error = {};                           // why the answer is not whole; empty: it is
   std::map<std::string, std::string> headers = {};  // names in lower case; of several of a name the last
   std::chrono::seconds retry_after{};               // what the answer asks for; 0: it does not
 };
@@ -41,10 +41,11 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   void start(HttpCall call);
-  std::size_t num_under_way() const;
   // Until something came or the time is over.
   void poll(std::chrono::milliseconds timeout);
   void cancel_all();  // none of their callbacks is called again
+  // A request alone, in place of its on_done; none where `stopped`, asked some times a second, ends it.
+  std::optional<HttpOutcome> run(HttpCall call, const std::function<bool()>& stopped = {});
 
  private:
   struct Impl;

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
+#include <future>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -43,8 +41,9 @@ class Download {
   [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const;
   HubRevision ask_revision(int max_attempts) const;
   void complete(const HubRevision& revision);
-  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& fetched) const;
+  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const;
   std::vector<Item> fetch(const std::string& commit, const std::vector<std::string>& names);
+  void link(const std::string& commit, const std::vector<Item>& items) const;
   void fetch_blob(HubClient& client, const std::string& commit, const Item& item);
   void check_space(const std::vector<Item>& items);
   void in_parallel(std::size_t count, const Task& task);
@@ -128,35 +127,29 @@ void Download::complete(const HubRevision& revision) {
   const bool has_index = !has_weights && contains(revision.files, kIndexFile);
   const bool all = model_.parts == ModelParts::kAll;
   if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
-  if (all && has_index) names.push_back(kIndexFile);
-  std::vector<Item> items = fetch(commit, names);
-  const auto link = [&](const auto& wanted) {
-    for (const Item& item : items) {
-      if (wanted(item.name)) cache_.link(commit, item.name, item.file.etag);
-    }
-  };
-  const auto is_last = [](const std::string& name) { return name == kConfigFile || name == kIndexFile; };
-  link([&](const std::string& name) { return !is_last(name); });
-  link([](const std::string& name) { return name == kConfigFile; });
+  std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
+  link(commit, fetch(commit, names));
   if (!all) return;
-  for (const Item& item : fetch(commit, weight_files(revision, items)))
-    cache_.link(commit, item.name, item.file.etag);
-  link([](const std::string& name) { return name == kIndexFile; });
+  const std::vector<Item> index = fetch(commit, std::vector<std::string>(has_index ? 1 : 0, kIndexFile));
+  link(commit, fetch(commit, weight_files(revision, index)));
+  link(commit, index);
+}
+
+void Download::link(const std::string& commit, const std::vector<Item>& items) const {
+  for (const Item& item : items) cache_.link(commit, item.name, item.file.etag);
 }
 
 std::vector<std::string> Download::weight_files(const HubRevision& revision,
-                                                const std::vector<Item>& fetched) const {
+                                                const std::vector<Item>& index) const {
   std::vector<std::string> names;
   if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
   if (contains(revision.files, kWeightFile)) {
     names.push_back(kWeightFile);
     return names;
   }
-  fs::path index = cache_.snapshot(revision.commit) / kIndexFile;
-  for (const Item& item : fetched) {
-    if (item.name == kIndexFile) index = cache_.blob(item.file.etag);
-  }
-  for (const std::string& shard : shards_of(index)) {
+  const bool was_there = index.empty();
+  for (const std::string& shard : shards_of(was_there ? cache_.snapshot(revision.commit) / kIndexFile
+                                                      : cache_.blob(index[0].file.etag))) {
     if (!contains(revision.files, shard))
       fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
     names.push_back(shard);
@@ -220,41 +213,25 @@ void Download::fetch_blob(HubClient& client, const std::string& commit, const It
 }
 
 void Download::in_parallel(std::size_t count, const Task& task) {
-  std::mutex mutex;
-  std::condition_variable ended;
-  std::size_t next = 0, running = std::min(count, kWorkers);  // under mutex
-  std::exception_ptr first;                                   // under mutex
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr first;
   const auto work = [&] {
-    HubClient client(settings_, model_.id, [this] { return stop_.load(); });
-    std::unique_lock held(mutex);
-    while (next < count && !stop_) {
-      const std::size_t index = next++;
-      held.unlock();
-      try {
-        task(client, index);
-        held.lock();
-      } catch (...) {
-        held.lock();
-        if (!first) first = std::current_exception();
-        stop_ = true;  // after `first` is set: what others throw because of it comes later
-      }
+    try {
+      HubClient client(settings_, model_.id, [this] { return stop_.load(); });
+      for (std::size_t index; !stop_ && (index = next++) < count;) task(client, index);
+    } catch (...) {
+      if (!stop_.exchange(true)) first = std::current_exception();  // what others throw comes of it
     }
-    --running;
-    ended.notify_one();
   };
-  std::vector<std::jthread> workers;
-  for (std::size_t i = 0; i < std::min(count, kWorkers); ++i) workers.emplace_back(work);
-  std::unique_lock held(mutex);
-  while (!ended.wait_for(held, kTick, [&] { return running == 0; })) {
-    held.unlock();
-    tick();
-    held.lock();
+  std::vector<std::future<void>> workers;
+  for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
+    workers.push_back(std::async(std::launch::async, work));
+  for (const std::future<void>& worker : workers) {
+    while (worker.wait_for(kTick) != std::future_status::ready) tick();
   }
-  held.unlock();
-  workers.clear();
   tick();
   if (first) std::rethrow_exception(first);
-  if (stop_) throw Stopped();  // between two tasks
+  if (stop_) throw Stopped();
 }
 
 void Download::tick() {

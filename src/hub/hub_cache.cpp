@@ -87,9 +87,9 @@ bool is_safe_path(std::string_view path) {
   return true;
 }
 
-bool is_commit(std::string_view revision) {
+bool is_hash(std::string_view text, std::size_t digits) {
   const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return revision.size() == 40 && std::all_of(revision.begin(), revision.end(), is_digit);
+  return text.size() == digits && std::all_of(text.begin(), text.end(), is_digit);
 }
 
 HubCache::HubCache(const fs::path& cache, std::string_view id) {

@@ -14,7 +14,8 @@ bool is_hub_id(std::string_view text);
 // A path that stays below the folder it is relative to.
 bool is_safe_path(std::string_view path);
 
-bool is_commit(std::string_view revision);  // 40 hexadecimal digits
+bool is_hash(std::string_view text, std::size_t digits);  // hexadecimal ones
+inline bool is_commit(std::string_view revision) { return is_hash(revision, 40); }
 
 // What of a model is wanted.
 enum class ModelParts {

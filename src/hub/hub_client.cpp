@@ -11,11 +11,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "http/url.h"
+#include "hub/hub_cache.h"
 
 namespace quire {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop is noticed
+constexpr std::chrono::milliseconds kLongestPause{100};  // until a wish to stop is noticed
 constexpr std::chrono::seconds kLongestBackoff{60};
 constexpr std::chrono::seconds kLongestRetryAfter{600};
 constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
@@ -46,11 +47,6 @@ std::string without_quotes(std::string etag) {
   return etag;
 }
 
-bool is_hash(const std::string& text) {
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return (text.size() == 40 || text.size() == 64) && std::all_of(text.begin(), text.end(), is_digit);
-}
-
 std::optional<std::uint64_t> to_size(const std::string& text) {
   std::uint64_t size = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
@@ -61,39 +57,6 @@ std::optional<std::uint64_t> to_size(const std::string& text) {
 
 }  // namespace
 
-// How often a request that fails is made again, and when.
-class HubClient::Patience {
- public:
-  Patience(const HubClient& client, const std::string& url)
-      : client_(client), url_(url), backoff_(client.settings_.first_backoff) {}
-
-  void renew() {
-    attempts_ = 0;
-    backoff_ = client_.settings_.first_backoff;
-  }
-
-  // Waits for the next attempt; Error when there is none.
-  void lose(const HttpOutcome& outcome) {
-    if (++attempts_ >= client_.settings_.max_attempts) fail("{}: {}", url_, reason(outcome));
-    if (outcome.retry_after > kLongestRetryAfter)
-      fail("{}: {}; it asks to come back in {} s", url_, reason(outcome), outcome.retry_after.count());
-    const auto wait = std::max<std::chrono::milliseconds>(backoff_, outcome.retry_after);
-    log_warning("{}: {}; again in {:.1f} s", url_, reason(outcome), static_cast<double>(wait.count()) / 1e3);
-    backoff_ = std::min<std::chrono::milliseconds>(2 * backoff_, kLongestBackoff);
-    const auto end = std::chrono::steady_clock::now() + wait;
-    for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
-      if (client_.stopped_()) throw Stopped();
-      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kLongestWait, end - now));
-    }
-  }
-
- private:
-  const HubClient& client_;
-  const std::string& url_;
-  std::chrono::milliseconds backoff_;
-  int attempts_ = 0;
-};
-
 HubClient::HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped)
     : settings_(settings), id_(id), stopped_(std::move(stopped)) {}
 
@@ -102,21 +65,6 @@ std::string HubClient::file_url(const std::string& commit, const std::string& fi
   std::istringstream segments(file);
   for (std::string segment; std::getline(segments, segment, '/');) url += "/" + escape_segment(segment);
   return url;
-}
-
-HttpOutcome HubClient::ask(HttpCall call) {
-  HttpOutcome outcome;
-  call.stall_timeout = settings_.stall_timeout;
-  call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
-  client_.start(std::move(call));
-  while (client_.num_under_way() > 0) {
-    if (stopped_()) {
-      client_.cancel_all();
-      throw Stopped();
-    }
-    client_.poll(kLongestWait);
-  }
-  return outcome;
 }
 
 HttpOutcome HubClient::request(HttpCall call, bool home_only) {
@@ -130,7 +78,10 @@ HttpOutcome HubClient::request(HttpCall call, bool home_only) {
     at_home = at_home && same_origin(next.url, settings_.endpoint);
     if (at_home && !settings_.token.empty())
       next.headers.push_back("Authorization: Bearer " + settings_.token);
-    HttpOutcome outcome = ask(std::move(next));
+    next.stall_timeout = settings_.stall_timeout;
+    std::optional<HttpOutcome> answer = client_.run(std::move(next), stopped_);
+    if (!answer) throw Stopped();
+    HttpOutcome& outcome = *answer;
     if (at_home) {
       for (const char* name : {"x-linked-etag", "x-linked-size", "x-repo-commit"}) {
         if (const std::string value = header(outcome, name); !value.empty()) linked[name] = value;
@@ -152,15 +103,32 @@ HttpOutcome HubClient::request(HttpCall call, bool home_only) {
   }
 }
 
-HttpOutcome HubClient::insist(const std::string& url, const std::function<HttpOutcome()>& attempt) {
-  Patience patience(*this, url);
-  while (true) {
-    HttpOutcome outcome = attempt();
+HttpOutcome HubClient::insist(const std::string& url, const std::function<HttpOutcome()>& attempt,
+                              const std::function<std::uint64_t()>& progress) {
+  std::uint64_t most = progress();
+  std::chrono::milliseconds backoff = settings_.first_backoff;
+  for (int attempts = 1;; ++attempts) {
+    const HttpOutcome outcome = attempt();
     if (!may_pass(outcome)) {
       if (outcome.status >= 400) refuse(url, outcome);
       return outcome;
     }
-    patience.lose(outcome);
+    if (progress() > most) {
+      most = progress();
+      attempts = 1;
+      backoff = settings_.first_backoff;
+    }
+    if (attempts >= settings_.max_attempts) fail("{}: {}", url, reason(outcome));
+    if (outcome.retry_after > kLongestRetryAfter)
+      fail("{}: {}; it asks to come back in {} s", url, reason(outcome), outcome.retry_after.count());
+    const auto wait = std::max<std::chrono::milliseconds>(backoff, outcome.retry_after);
+    log_warning("{}: {}; again in {:.1f} s", url, reason(outcome), static_cast<double>(wait.count()) / 1e3);
+    backoff = std::min<std::chrono::milliseconds>(2 * backoff, kLongestBackoff);
+    const auto end = std::chrono::steady_clock::now() + wait;
+    for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
+      if (stopped_()) throw Stopped();
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kLongestPause, end - now));
+    }
   }
 }
 
@@ -208,16 +176,13 @@ HubRevision HubClient::revision(const std::string& revision) {
     return outcome;
   });
   const Json object = parse_json(body, url, {.max_values = 1'000'000});
-  const Json* const commit = object.contains("sha") ? &object.at("sha") : nullptr;
-  const Json* const files = object.contains("siblings") ? &object.at("siblings") : nullptr;
-  if (commit == nullptr || !commit->is_string() || files == nullptr || !files->is_array())
-    fail("{}: the answer has no \"sha\" and \"siblings\": is this a hub of models?", url);
-  HubRevision result{commit->get<std::string>(), {}};
-  for (const Json& file : *files) {
-    const auto name = file.find("rfilename");
-    if (!file.is_object() || name == file.end() || !name->is_string())
-      fail("{}: \"siblings\" has {} without \"rfilename\"", url, describe(file));
-    result.files.push_back(name->get<std::string>());
+  HubRevision result;
+  try {
+    object.at("sha").get_to(result.commit);
+    for (const Json& file : object.at("siblings").get_ref<const Json::array_t&>())
+      result.files.push_back(file.at("rfilename").get<std::string>());
+  } catch (const Json::exception&) {
+    fail("{}: the answer has no \"sha\" and \"siblings\" with \"rfilename\": is this a hub of models?", url);
   }
   return result;
 }
@@ -240,7 +205,7 @@ HubFile HubClient::look_up(const std::string& commit, const std::string& file) {
   const std::string answered = header(outcome, "x-repo-commit");
   if (!answered.empty() && answered != commit)
     fail("{}: the answer is for commit {}", url, in_quotes(answered));
-  if (!is_hash(etag) || !size)
+  if (!(is_hash(etag, 40) || is_hash(etag, 64)) || !size)
     fail("{}: the answer has no hash and size, by which the file could be checked (ETag {})", url,
          in_quotes(etag));
   return {etag, *size};
@@ -248,14 +213,11 @@ HubFile HubClient::look_up(const std::string& commit, const std::string& file) {
 
 void HubClient::fetch(const std::string& commit, const std::string& file, PartialFile& partial) {
   const std::string url = file_url(commit, file);
-  Patience patience(*this, url);
-  std::uint64_t most = partial.size();
-  while (!partial.full()) {
+  const auto go_on = [&] {
     const std::uint64_t begin = partial.size();
     bool first = true;
     std::exception_ptr trouble;
-    HttpCall call;
-    call.url = url;
+    HttpCall call{.url = url};
     if (begin > 0) call.headers.push_back(format_text("Range: bytes={}-", begin));
     call.on_bytes = [&](int status, std::string_view bytes) {
       if (status != 200 && status != 206) return true;
@@ -270,18 +232,15 @@ void HubClient::fetch(const std::string& commit, const std::string& file, Partia
     };
     HttpOutcome outcome = request(std::move(call));
     if (trouble) std::rethrow_exception(trouble);
-    if (partial.full()) return;
+    if (partial.full()) return HttpOutcome{.status = 200};
+    if (outcome.status == 416) partial.restart();  // what is there was nothing of this file
     if (outcome.error.empty() && outcome.status < 300)
       outcome.error = format_text("the answer ended after {} bytes", partial.size());
-    if (outcome.status == 416) {  // what is there was nothing of this file
-      partial.restart();
-    } else if (outcome.status >= 400 && !may_pass(outcome)) {
-      refuse(url, outcome);
-    }
-    if (partial.size() > most) patience.renew();
-    most = std::max(most, partial.size());
-    patience.lose(outcome);
-  }
+    else if (outcome.status < 400 || outcome.status == 416)
+      outcome.error = reason(outcome);
+    return outcome;
+  };
+  if (!partial.full()) insist(url, go_on, [&] { return partial.size(); });
 }
 
 }  // namespace quire

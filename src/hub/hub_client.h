@@ -35,13 +35,13 @@ class HubClient {
   void fetch(const std::string& commit, const std::string& file, PartialFile& partial);
 
  private:
-  class Patience;
   std::string file_url(const std::string& commit, const std::string& file) const;
   // One request and what it is redirected to; with home_only as far as that is on the hub's own host.
   HttpOutcome request(HttpCall call, bool home_only = false);
-  HttpOutcome ask(HttpCall call);  // one request
-  // As often as it takes: `attempt` makes a request.
-  HttpOutcome insist(const std::string& url, const std::function<HttpOutcome()>& attempt);
+  // As often as it takes: `attempt` makes a request. What makes `progress` grow is no attempt in vain.
+  HttpOutcome insist(
+      const std::string& url, const std::function<HttpOutcome()>& attempt,
+      const std::function<std::uint64_t()>& progress = [] { return 0; });
   [[noreturn]] void refuse(const std::string& url, const HttpOutcome& outcome) const;
 
   const HubSettings& settings_;

@@ -66,10 +66,8 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
 }
 
 struct PartialFile::Hash {
-  struct Deleter {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  };
-  std::unique_ptr<EVP_MD_CTX, Deleter> context{EVP_MD_CTX_new()};
+  std::unique_ptr<EVP_MD_CTX, decltype([](EVP_MD_CTX* it) { EVP_MD_CTX_free(it); })> context{
+      EVP_MD_CTX_new()};
 
   void start(bool is_sha256, std::uint64_t full_size) {
     QUIRE_CHECK(EVP_DigestInit_ex(context.get(), is_sha256 ? EVP_sha256() : EVP_sha1(), nullptr) == 1);

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,8 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "parallel/control_frame.h"
-#include "parallel/control_socket.h"
 #include "parallel/patience.h"
 #include "parallel/silence.h"
 
@@ -29,7 +28,7 @@ struct ControlMessage {
   std::vector<std::byte> body;
 };
 
-// A process that is gone without having said so.
+// A process that is gone without having said so, or has given up.
 struct Loss {
   int rank = 0;
   int size = 0;
@@ -51,7 +50,7 @@ struct Loss {
 // and receive takes each message once. end() and the destructor come after all other calls.
 class ControlChannel {
  public:
-  static constexpr std::size_t kMaxBody = FrameReader::kMaxBody;  // bytes of a message
+  static constexpr std::size_t kMaxBody = FrameHeader::kMaxBody;  // bytes of a message
 
   // connections[rank]: to that peer; none where this process has no connection to it.
   ControlChannel(int rank, std::vector<Descriptor> connections, std::chrono::milliseconds watchdog);
@@ -74,8 +73,9 @@ class ControlChannel {
   // Error with the loss's text where anybody is lost; what that peer had sent before comes first.
   // Error where none comes for `patience` seconds, not counting those in which this process did not run.
   std::optional<ControlMessage> receive(int from, double patience = kForever);
-  // The same without waiting: none also where there is no message now.
-  std::optional<ControlMessage> try_receive(int from);
+
+  // Of a follower, which cannot go on: to rank 0 it is lost from now on, for that reason.
+  void give_up(const std::string& why);
 
   // The step this process is in. All that is sent from then on carries it, beats included.
   void set_progress(std::uint64_t step) { step_ = step; }
@@ -94,55 +94,39 @@ class ControlChannel {
   bool end();
 
  private:
-  struct Peer {
-    int rank = 0;
-    Descriptor socket;
-    // Held while writing.
-    std::mutex sending;
-    std::vector<std::byte> unsent;  // the rest of what the watchdog began to write
-    bool said_end = false;
-    // The watchdog's alone.
-    FrameReader reader;
-    bool notice_due = false;  // it has not been told of the loss yet
-    // Under mutex_.
-    std::deque<ControlMessage> messages;
-    std::uint64_t last_step = 0;
-    bool ended = false;   // has said so
-    bool closed = false;  // nothing more comes
-  };
+  struct Loop;
+  struct Peer;
 
-  static std::vector<std::unique_ptr<Peer>> make_peers(std::vector<Descriptor> connections);
   Peer& peer(int rank) const;
-  bool takes_messages(const Peer& to) const;
-  std::optional<ControlMessage> pop(Peer& from);  // under mutex_
-  FrameHeader header(FrameType type, std::size_t length) const;
 
-  // All on the watchdog's thread.
+  // Under mutex_.
+  bool takes_messages(const Peer& to) const;
+  void wait_until_sent(const Peer& to, std::unique_lock<std::mutex>& lock);
+  void write(Peer& to, FrameHeader header, std::span<const std::byte> body);
+  void write_rest(Peer& to);  // on the watchdog's thread
+  void say_end(Peer& to);
+
+  // On the watchdog's thread.
   void watch();
-  bool wait_for_input(ControlClock::time_point next_beat, std::vector<Peer*>& ready);
-  void read(Peer& from, ControlClock::time_point now);
+  void read(Peer& from);
   void take(Peer& from, const FrameHeader& header, std::vector<std::byte> body);
-  void take_notice(std::span<const std::byte> body);
   void close(Peer& from, const std::string& why);
-  bool record(Loss loss);  // under mutex_; whether it is the first
-  void call_back();
-  void send_notices();
-  bool send_without_waiting(Peer& to, FrameType type, std::span<const std::byte> body);
+  void lose(const Loss& loss);
 
   const int rank_;
   const std::chrono::milliseconds watchdog_;
-  const std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null where there is no connection
-  const Descriptor wake_;                           // readable: the watchdog is to stop
+  const std::unique_ptr<Loop> loop_;          // the watchdog's
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null where there is no connection
+  Silence silence_;                           // the watchdog's
+  Silence::Clock::time_point next_beat_;      // the watchdog's
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> lost_{false};  // loss_ is set
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // messages, losses, ends
+  std::condition_variable changed_;  // messages, losses, ends, what was written
   std::optional<Loss> loss_;
   std::function<void(const Loss&)> on_loss_;
 
-  std::vector<std::byte> buffer_;  // the watchdog's: what a read brings
-  Silence silence_;                // the watchdog's
   std::thread thread_;
 };
 

@@ -4,9 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
-#include <vector>
 
 namespace quire {
 
@@ -16,41 +13,37 @@ static_assert(std::endian::native == std::endian::little);
 
 enum class FrameType : std::uint16_t {
   kHello,    // a follower's first: Hello
-  kWelcome,  // rank 0's answer to it: Welcome
+  kWelcome,  // rank 0's answer to it: a Hello of its own
   kStart,    // to all, once all ranks are there: Start
   kMessage,  // an order or an answer
   kBeat,     // a sign of life, without a body
   kEnd,      // the sender ends in order and sends nothing more; without a body
-  kLost,     // rank 0 tells who is lost: LostNotice, then the reason's text
+  kLost,     // rank 0 tells who is lost, or a follower that it gives up; the body is the reason's text
 };
 
 struct FrameHeader {
-  static constexpr std::uint32_t kMagic = 0x31435251;  // "QRC1"
+  static constexpr std::uint32_t kMagic = 0x32435251;  // "QRC2"
+  static constexpr std::uint64_t kMaxBody = std::uint64_t{64} << 20;
 
   std::uint32_t magic = kMagic;
   FrameType type = FrameType::kBeat;
-  std::uint16_t kind = 0;    // of a message: the engine's to choose
+  std::uint16_t kind = 0;    // of a message: the engine's to choose; of rank 0's kLost: the rank
   std::uint64_t length = 0;  // bytes of the body
-  std::uint64_t step = 0;    // the last step of the sender
+  std::uint64_t step = 0;    // the last step of the sender; of kLost: of who is lost
+
+  bool valid() const { return magic == kMagic && type <= FrameType::kLost && length <= kMaxBody; }
 };
 
-// 32 random bytes that only the processes of one engine know.
-using ControlSecret = std::array<std::byte, 32>;
+// 32 random bytes, as hexadecimal digits, that only the processes of one engine know.
+using ControlSecret = std::array<char, 64>;
 
 struct Hello {
   ControlSecret secret{};
   std::uint64_t rank = 0;
 };
-struct Welcome {
-  ControlSecret secret{};
-};
 struct Start {
   std::uint32_t size = 0;
   std::uint32_t watchdog_ms = 0;
-};
-struct LostNotice {
-  std::uint64_t rank = 0;
-  std::uint64_t last_step = 0;
 };
 
 // A header and its body in a row, for the bodies above.
@@ -65,30 +58,10 @@ struct Frame {
   }
   // Whether what was received is a frame of that type.
   bool is(FrameType type) const {
-    return header.magic == FrameHeader::kMagic && header.type == type && header.length == sizeof(Body);
+    return header.valid() && header.type == type && header.length == sizeof(Body);
   }
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
-  std::span<std::byte> writable_bytes() { return std::as_writable_bytes(std::span(this, 1)); }
 };
 static_assert(sizeof(Frame<Hello>) == sizeof(FrameHeader) + sizeof(Hello));  // no padding
-static_assert(sizeof(Frame<Welcome>) == sizeof(FrameHeader) + sizeof(Welcome));
 static_assert(sizeof(Frame<Start>) == sizeof(FrameHeader) + sizeof(Start));
-
-// Cuts what comes from a connection into frames.
-class FrameReader {
- public:
-  static constexpr std::uint64_t kMaxBody = std::uint64_t{64} << 20;
-
-  using OnFrame = std::function<void(const FrameHeader& header, std::vector<std::byte> body)>;
-
-  // Calls on_frame for each frame that is whole with these bytes. False, for good, where they are no frames
-  // or promise a body above kMaxBody; nothing is allocated for that.
-  bool take(std::span<const std::byte> bytes, const OnFrame& on_frame);
-
- private:
-  FrameHeader header_;
-  std::size_t header_bytes_ = 0;  // of header_, that have come
-  std::vector<std::byte> body_;
-};
 
 }  // namespace quire

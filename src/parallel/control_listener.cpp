@@ -1,63 +1,61 @@
 #include "parallel/control_listener.h"
 
-#include <poll.h>
-#include <sys/random.h>
-#include <sys/socket.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/use_future.hpp>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
 #include <deque>
-#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
+#include "parallel/control_socket.h"
 
 namespace quire {
 namespace {
 
 using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
 
 constexpr auto kHelloTimeout = 5s;       // for a connection to prove itself
 constexpr auto kConnectTimeout = 2s;     // for one address
 constexpr auto kWelcomeTimeout = 5s;     // for rank 0's proof, once connected
 constexpr auto kRetryPause = 100ms;      // before the addresses are tried again
 constexpr std::size_t kMaxGuests = 256;  // connections that have not proved themselves
-constexpr char kMark[] = "quire-control-1";
+constexpr char kMark[] = "quire-control-2";
 constexpr double kMinWatchdog = 0.5;
 constexpr double kMaxWatchdog = 3600;
 
+ErrorCode last_error() { return {errno, boost::system::system_category()}; }
+
 ControlSecret random_secret() {
   ControlSecret secret{};
-  if (getentropy(secret.data(), secret.size()) != 0)
-    fail("there are no random numbers: {}", system_error_text(errno));
+  std::array<unsigned char, secret.size() / 2> bytes{};
+  if (getentropy(bytes.data(), bytes.size()) != 0)
+    fail("there are no random numbers: {}", error_text(last_error()));
+  for (std::size_t i = 0; i < secret.size(); ++i)
+    secret[i] = "0123456789abcdef"[(bytes[i / 2] >> (i % 2 * 4)) & 15];
   return secret;
 }
 
 // Takes as long whatever differs: the time tells nothing about the secret.
 bool same_secret(const ControlSecret& a, const ControlSecret& b) {
-  unsigned difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= std::to_integer<unsigned>(a[i] ^ b[i]);
+  int difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
   return difference == 0;
 }
 
-std::string to_hex(const ControlSecret& secret) {
+bool read_secret(std::istream& in, ControlSecret& secret) {
   std::string text;
-  for (const std::byte b : secret) text += format_text("{:02x}", std::to_integer<unsigned>(b));
-  return text;
-}
-
-bool parse_hex(const std::string& text, ControlSecret& secret) {
-  if (text.size() != 2 * secret.size()) return false;
-  for (std::size_t i = 0; i < secret.size(); ++i) {
-    unsigned value = 0;
-    const char* begin = text.data() + 2 * i;
-    const auto parsed = std::from_chars(begin, begin + 2, value, 16);
-    if (parsed.ec != std::errc() || parsed.ptr != begin + 2) return false;
-    secret[i] = static_cast<std::byte>(value);
-  }
+  if (!(in >> text) || text.size() != secret.size()) return false;
+  std::copy(text.begin(), text.end(), secret.begin());
   return true;
 }
 
@@ -68,90 +66,151 @@ std::chrono::milliseconds checked_watchdog(double seconds) {
   return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-// All at once: what a fresh connection's buffer surely takes.
-bool write_now(const Descriptor& socket, std::span<const std::byte> bytes) {
-  return write_some(socket.get(), bytes) == bytes.size();
+// The addresses of this machine's interfaces that are up. Those that mean this machine alone come last; those
+// that need an interface's name beside them (fe80::) are left out, for that name is another elsewhere.
+std::vector<std::string> own_addresses(bool with_ipv6) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) fail("this machine's addresses cannot be read: {}", error_text(last_error()));
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
+  std::vector<std::string> groups[4];  // IPv4, IPv6, then those of the loopback
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const bool ipv6 = entry->ifa_addr->sa_family == AF_INET6;
+    if (ipv6 ? !with_ipv6 : entry->ifa_addr->sa_family != AF_INET) continue;
+    char text[NI_MAXHOST] = "";  // fe80::1%eth0, where it needs the name
+    getnameinfo(entry->ifa_addr, ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), text, sizeof(text),
+                nullptr, 0, NI_NUMERICHOST);
+    if (std::string_view(text).find('%') != std::string_view::npos) continue;
+    const bool loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    groups[(loopback ? 2 : 0) + (ipv6 ? 1 : 0)].emplace_back(text);
+  }
+  std::vector<std::string> addresses;
+  for (const auto& group : groups) addresses.insert(addresses.end(), group.begin(), group.end());
+  return addresses;
+}
+
+// Programs that this process starts do not get a socket.
+template <typename Socket>
+void keep_to_this_process(Socket& socket) {
+  ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+}
+
+void prepare(tcp::socket& socket) {
+  keep_to_this_process(socket);
+  ErrorCode ignored;                                // of a connection that has already gone
+  socket.set_option(tcp::no_delay(true), ignored);  // orders are small and each is waited for
+}
+
+// On a free port of all interfaces.
+ErrorCode listen_everywhere(tcp::acceptor& acceptor, const tcp& protocol) {
+  try {
+    acceptor.open(protocol);
+    keep_to_this_process(acceptor);
+    if (protocol == tcp::v6()) acceptor.set_option(asio::ip::v6_only(false));
+    acceptor.bind({protocol, 0});
+    acceptor.listen();
+    return {};
+  } catch (const boost::system::system_error& error) {
+    acceptor.close();
+    return error.code();
+  }
+}
+
+// The error of an operation, which is given up at the deadline.
+template <typename T>
+asio::awaitable<void> in_time(asio::awaitable<T> operation, ErrorCode& error, Clock::time_point deadline) {
+  using namespace asio::experimental::awaitable_operators;
+  asio::steady_timer timer(co_await asio::this_coro::executor, deadline);
+  const auto first = co_await (std::move(operation) || timer.async_wait(asio::use_awaitable));
+  if (first.index() != 0) error = asio::error::timed_out;
+}
+
+template <typename Body>
+asio::awaitable<ErrorCode> read(tcp::socket& socket, Frame<Body>& frame, Clock::time_point deadline) {
+  ErrorCode error;
+  auto done = asio::redirect_error(asio::use_awaitable, error);
+  co_await in_time(asio::async_read(socket, asio::buffer(&frame, sizeof(frame)), done), error, deadline);
+  co_return error;
+}
+
+template <typename Body>
+ErrorCode write(tcp::socket& socket, const Frame<Body>& frame) {
+  ErrorCode error;
+  asio::write(socket, asio::buffer(&frame, sizeof(frame)), error);
+  return error;
 }
 
 // The room before the engine's door: connections prove there that they may come in.
 class Reception {
  public:
-  Reception(const Descriptor& listener, const ControlInvitation& invitation, int size)
-      : listener_(listener), invitation_(invitation), joined_(static_cast<std::size_t>(size)) {}
+  Reception(Descriptor listener, const ControlInvitation& invitation, int size)
+      : acceptor_(io_, tcp::v6(), listener.release()),
+        invitation_(invitation),
+        joined_(static_cast<std::size_t>(size)) {}
 
-  bool complete() const { return std::all_of(joined_.begin() + 1, joined_.end(), is_there); }
-  std::vector<Descriptor>& joined() { return joined_; }
-
-  // Waits for connections and what they say, until the deadline at most.
-  void turn(ControlClock::time_point deadline);
+  // Whether all have joined by the deadline.
+  bool wait(Clock::time_point deadline);
   std::string absent_ranks() const;  // "ranks 1, 3 of 4 have"
+  // Tells all that they are complete. Where one is gone by now, the channel finds it out.
+  std::vector<Descriptor> start(std::chrono::milliseconds watchdog);
 
  private:
-  struct Guest {
-    Descriptor socket;
-    ControlClock::time_point deadline;
-    Frame<Hello> hello{FrameType::kHello};
-    std::size_t bytes = 0;  // of hello, that have come
-  };
+  using Guest = std::shared_ptr<tcp::socket>;
 
-  static bool is_there(const Descriptor& socket) { return static_cast<bool>(socket); }
-  void welcome_guests();
-  bool keep(Guest& guest);
-  void admit(Guest& guest);
+  bool complete() const { return std::count(joined_.begin(), joined_.end(), nullptr) == 1; }
+  asio::awaitable<void> welcome_guests();
+  asio::awaitable<void> greet(Guest guest);
 
-  const Descriptor& listener_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
   const ControlInvitation& invitation_;
-  std::deque<Guest> guests_;        // the oldest first
-  std::vector<Descriptor> joined_;  // by rank
+  std::deque<Guest> guests_;   // who have not proved themselves, the oldest first
+  std::vector<Guest> joined_;  // by rank; rank 0 itself has none
 };
 
-void Reception::turn(ControlClock::time_point deadline) {
-  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
-  for (const Guest& guest : guests_) entries.push_back({guest.socket.get(), POLLIN, 0});
-  for (const Descriptor& socket : joined_) entries.push_back({socket.get(), POLLIN, 0});  // -1 is passed over
-  if (!guests_.empty()) deadline = std::min(deadline, guests_.front().deadline);
-  const int count = ::poll(entries.data(), entries.size(), poll_timeout(deadline));
-  QUIRE_CHECK(count >= 0 || errno == EINTR, "poll: {}", system_error_text(errno));
-  if (count < 0) return;
+bool Reception::wait(Clock::time_point deadline) {
+  asio::co_spawn(io_, welcome_guests(), rethrow);
+  if (!complete()) io_.run_until(deadline);
+  return complete();
+}
 
+asio::awaitable<void> Reception::welcome_guests() {
+  namespace errc = boost::system::errc;
+  while (true) {
+    const auto guest = std::make_shared<tcp::socket>(io_);
+    ErrorCode error;
+    co_await acceptor_.async_accept(*guest, asio::redirect_error(asio::use_awaitable, error));
+    // Network errors of a connection that has already gone come out of accept, too.
+    if (error == errc::too_many_files_open || error == errc::too_many_files_open_in_system ||
+        error == errc::no_buffer_space || error == errc::not_enough_memory)
+      fail("this process cannot accept its peers: {}", error_text(error));
+    if (error) continue;
+    prepare(*guest);
+    if (guests_.size() == kMaxGuests) {
+      guests_.front()->close();
+      guests_.pop_front();
+    }
+    guests_.push_back(guest);
+    asio::co_spawn(io_, greet(guest), rethrow);
+  }
+}
+
+asio::awaitable<void> Reception::greet(Guest guest) {
+  Frame<Hello> hello(FrameType::kBeat);
+  const ErrorCode error = co_await read(*guest, hello, Clock::now() + kHelloTimeout);
+  std::erase(guests_, guest);
+  if (error || !hello.is(FrameType::kHello)) co_return;
+  if (!same_secret(hello.body.secret, invitation_.follower_secret)) co_return;
+  if (hello.body.rank == 0 || hello.body.rank >= joined_.size()) co_return;
+  if (write(*guest, Frame(FrameType::kWelcome, Hello{invitation_.leader_secret, 0}))) co_return;
+  Guest& place = joined_[hello.body.rank];
+  if (place) place->close();
+  place = guest;
+  if (complete()) io_.stop();
   // A follower says nothing between its hello and the start: it has gone, and may come again.
-  for (std::size_t i = 0; i < joined_.size(); ++i) {
-    if (entries[1 + guests_.size() + i].revents != 0) joined_[i] = Descriptor();
-  }
-  std::deque<Guest> stay;
-  for (Guest& guest : guests_) {
-    if (keep(guest)) stay.push_back(std::move(guest));
-  }
-  guests_ = std::move(stay);
-  if (entries[0].revents != 0) welcome_guests();
-}
-
-void Reception::welcome_guests() {
-  while (Descriptor socket = accept_connection(listener_)) {
-    if (guests_.size() == kMaxGuests) guests_.pop_front();
-    guests_.push_back({std::move(socket), ControlClock::now() + kHelloTimeout});
-  }
-}
-
-// Reads what the guest says. False once it is to be forgotten: it has been admitted, or never will be.
-bool Reception::keep(Guest& guest) {
-  const std::span<std::byte> rest = guest.hello.writable_bytes().subspan(guest.bytes);
-  const ssize_t n = ::recv(guest.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT);
-  if (n < 0) return (errno == EAGAIN || errno == EINTR) && ControlClock::now() < guest.deadline;
-  if (n == 0) return false;
-  guest.bytes += static_cast<std::size_t>(n);
-  if (guest.bytes < sizeof(guest.hello)) return ControlClock::now() < guest.deadline;
-  admit(guest);
-  return false;
-}
-
-void Reception::admit(Guest& guest) {
-  const Hello& hello = guest.hello.body;
-  if (!guest.hello.is(FrameType::kHello) || !same_secret(hello.secret, invitation_.follower_secret)) return;
-  if (hello.rank == 0 || hello.rank >= joined_.size()) return;
-  if (!write_now(guest.socket, Frame(FrameType::kWelcome, Welcome{invitation_.leader_secret}).bytes()))
-    return;
-  joined_[hello.rank] = std::move(guest.socket);
+  ErrorCode ignored;
+  co_await guest->async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ignored));
+  if (place == guest) place.reset();
 }
 
 std::string Reception::absent_ranks() const {
@@ -164,112 +223,141 @@ std::string Reception::absent_ranks() const {
                      one ? "has" : "have");
 }
 
-// One attempt of a follower at one address of rank 0.
-struct Visit {
-  Descriptor socket;      // where rank 0 has proved itself
-  std::string problem;    // else what happened
-  bool hopeless = false;  // another attempt would end the same
-};
+std::vector<Descriptor> Reception::start(std::chrono::milliseconds watchdog) {
+  const Frame start(FrameType::kStart, Start{static_cast<std::uint32_t>(joined_.size()),
+                                             static_cast<std::uint32_t>(watchdog.count())});
+  std::vector<Descriptor> connections(joined_.size());
+  for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
+    write(*joined_[rank], start);
+    connections[rank] = Descriptor(joined_[rank]->release());
+  }
+  return connections;
+}
 
-Visit visit(const ControlInvitation& invitation, const std::string& host, int rank,
-            ControlClock::time_point deadline) {
-  ConnectAttempt attempt =
-      connect_to(host, invitation.port, std::min(deadline, ControlClock::now() + kConnectTimeout));
-  if (!attempt.socket) return {{}, system_error_text(attempt.error), attempt.error != ETIMEDOUT};
-  const Hello hello{invitation.follower_secret, static_cast<std::uint64_t>(rank)};
-  if (!write_now(attempt.socket, Frame(FrameType::kHello, hello).bytes()))
-    return {{}, "it closed the connection", false};
-  Frame<Welcome> welcome(FrameType::kBeat);
-  const auto until = std::min(deadline, ControlClock::now() + kWelcomeTimeout);
-  std::string problem = read_exactly(attempt.socket.get(), welcome.writable_bytes(), until);
-  if (!problem.empty()) return {{}, std::move(problem), false};
-  if (!welcome.is(FrameType::kWelcome) || !same_secret(welcome.body.secret, invitation.leader_secret))
-    return {{}, "it is not rank 0 of this engine", true};
-  return {std::move(attempt.socket), {}, false};
+const ErrorCode kImpostor = make_error_code(boost::system::errc::protocol_error);
+
+// What a follower finds wrong with rank 0.
+std::string problem_text(const ErrorCode& error) {
+  if (error == asio::error::eof) return "it closed the connection";
+  if (error == asio::error::timed_out) return "it does not answer";
+  return error == kImpostor ? "it is not rank 0 of this engine" : error_text(error);
+}
+
+bool may_pass(const ErrorCode& error) {
+  return error == asio::error::eof || error == asio::error::timed_out ||
+         error == asio::error::connection_reset || error == asio::error::broken_pipe;
+}
+
+// One attempt of a follower at one address of rank 0; without an error each has proved itself to the other.
+asio::awaitable<ErrorCode> visit(tcp::socket& socket, const ControlInvitation& invitation,
+                                 const std::string& host, int rank, Clock::time_point deadline) {
+  ErrorCode error;
+  const tcp::endpoint leader(asio::ip::make_address(host, error), invitation.port);
+  if (error) co_return error;
+  auto connected = socket.async_connect(leader, asio::redirect_error(asio::use_awaitable, error));
+  co_await in_time(std::move(connected), error, std::min(deadline, Clock::now() + kConnectTimeout));
+  if (error) co_return error;
+  prepare(socket);
+  error = write(
+      socket, Frame(FrameType::kHello, Hello{invitation.follower_secret, static_cast<std::uint64_t>(rank)}));
+  if (error) co_return error;
+  Frame<Hello> welcome(FrameType::kBeat);
+  error = co_await read(socket, welcome, std::min(deadline, Clock::now() + kWelcomeTimeout));
+  if (error) co_return error;
+  const bool proved =
+      welcome.is(FrameType::kWelcome) && same_secret(welcome.body.secret, invitation.leader_secret);
+  co_return proved ? ErrorCode() : kImpostor;
 }
 
 // Tries the addresses in turn, again and again as long as that may help.
-Descriptor reach_leader(const ControlInvitation& invitation, int rank, ControlClock::time_point deadline) {
+asio::awaitable<tcp::socket> reach_leader(const ControlInvitation& invitation, int rank,
+                                          Clock::time_point deadline) {
   while (true) {
-    std::string problems;
-    bool hopeless = true;
+    std::vector<std::string> problems;
+    bool hopeless = true;  // another attempt would end the same
     for (const std::string& host : invitation.hosts) {
-      Visit result = visit(invitation, host, rank, deadline);
-      if (result.socket) return std::move(result.socket);
-      hopeless = hopeless && result.hopeless;
-      problems += format_text("{}at {}: {}", problems.empty() ? "" : "; ",
-                              endpoint_text(host, invitation.port), result.problem);
+      tcp::socket socket(co_await asio::this_coro::executor);
+      const ErrorCode error = co_await visit(socket, invitation, host, rank, deadline);
+      if (!error) co_return socket;
+      hopeless = hopeless && !may_pass(error);
+      const bool ipv6 = host.find(':') != std::string::npos;
+      problems.push_back(
+          format_text("at {}:{}: {}", ipv6 ? "[" + host + "]" : host, invitation.port, problem_text(error)));
     }
-    if (hopeless || ControlClock::now() + kRetryPause >= deadline)
-      fail("rank {} cannot reach rank 0 {}", rank, problems);
+    if (hopeless || Clock::now() + kRetryPause >= deadline)
+      fail("rank {} cannot reach rank 0 {}", rank, join_text(problems, "; "));
     std::this_thread::sleep_for(kRetryPause);
   }
+}
+
+asio::awaitable<std::unique_ptr<ControlChannel>> join(const ControlInvitation& invitation, int rank,
+                                                      Clock::time_point deadline) {
+  tcp::socket socket = co_await reach_leader(invitation, rank, deadline);
+  Frame<Start> start(FrameType::kBeat);
+  if (const ErrorCode error = co_await read(socket, start, deadline)) {
+    fail("rank {} has reached rank 0, which waits for the other ranks: {}", rank, problem_text(error));
+  }
+  QUIRE_CHECK(start.is(FrameType::kStart) && static_cast<std::uint32_t>(rank) < start.body.size);
+  std::vector<Descriptor> connections(start.body.size);
+  connections[0] = Descriptor(socket.release());
+  co_return std::make_unique<ControlChannel>(rank, std::move(connections),
+                                             std::chrono::milliseconds(start.body.watchdog_ms));
 }
 
 }  // namespace
 
 std::string ControlInvitation::text() const {
-  std::string text = format_text("{} {} {} {}", kMark, to_hex(follower_secret), to_hex(leader_secret), port);
-  for (const std::string& host : hosts) text += " " + host;
-  return text;
+  const auto word = [](const ControlSecret& secret) {
+    return std::string_view(secret.data(), secret.size());
+  };
+  return format_text("{} {} {} {} {}", kMark, word(follower_secret), word(leader_secret), port,
+                     join_text(hosts, " "));
 }
 
 ControlInvitation ControlInvitation::parse(const std::string& text) {
   std::istringstream words(text);
-  std::string mark, follower, leader, host;
+  std::string mark;
   ControlInvitation invitation;
-  words >> mark >> follower >> leader >> invitation.port;
-  if (!words || mark != kMark || !parse_hex(follower, invitation.follower_secret) ||
-      !parse_hex(leader, invitation.leader_secret)) {
+  words >> mark;
+  if (mark != kMark || !read_secret(words, invitation.follower_secret) ||
+      !read_secret(words, invitation.leader_secret) || !(words >> invitation.port)) {
     fail("what rank 0 sent is no invitation; all processes must be of one program");
   }
-  while (words >> host) invitation.hosts.push_back(host);
+  for (std::string host; words >> host;) invitation.hosts.push_back(host);
   return invitation;
 }
 
 ControlListener::ControlListener() {
-  ListeningSocket listening = listen_on_all_interfaces();
-  invitation_ = {random_secret(), random_secret(), listening.port, own_addresses(listening.ipv6)};
+  asio::io_context io;
+  tcp::acceptor acceptor(io);
+  ErrorCode error = listen_everywhere(acceptor, tcp::v6());
+  const bool ipv6 = !error;
+  if (!ipv6) error = listen_everywhere(acceptor, tcp::v4());
+  if (error) fail("this process cannot listen for its peers: {}", error_text(error));
+  invitation_ = {random_secret(), random_secret(), acceptor.local_endpoint().port(), own_addresses(ipv6)};
   if (invitation_.hosts.empty()) fail("no network interface of this machine is up");
-  socket_ = std::move(listening.socket);
+  socket_ = Descriptor(acceptor.release());
 }
 
 std::unique_ptr<ControlChannel> ControlListener::accept(int size, double watchdog,
                                                         std::chrono::milliseconds timeout) {
   QUIRE_CHECK(size >= 1 && socket_);
   const std::chrono::milliseconds checked = checked_watchdog(watchdog);
-  const ControlClock::time_point deadline = ControlClock::now() + timeout;
-  Reception reception(socket_, invitation_, size);
-  while (!reception.complete()) {
-    if (ControlClock::now() >= deadline) {
-      fail("{} not joined rank 0 within {:g} s", reception.absent_ranks(),
-           std::chrono::duration<double>(timeout).count());
-    }
-    reception.turn(deadline);
+  Reception reception(std::move(socket_), invitation_, size);
+  if (!reception.wait(Clock::now() + timeout)) {
+    fail("{} not joined rank 0 within {:g} s", reception.absent_ranks(),
+         std::chrono::duration<double>(timeout).count());
   }
-  socket_ = Descriptor();
-  const Start start{static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(checked.count())};
-  for (std::size_t rank = 1; rank < reception.joined().size(); ++rank) {
-    // Where one is gone by now, the channel finds it out.
-    write_now(reception.joined()[rank], Frame(FrameType::kStart, start).bytes());
-  }
-  return std::make_unique<ControlChannel>(0, std::move(reception.joined()), checked);
+  return std::make_unique<ControlChannel>(0, reception.start(checked), checked);
 }
 
 std::unique_ptr<ControlChannel> join_control(const std::string& invitation, int rank,
                                              std::chrono::milliseconds timeout) {
-  const ControlClock::time_point deadline = ControlClock::now() + timeout;
-  Descriptor socket = reach_leader(ControlInvitation::parse(invitation), rank, deadline);
-  Frame<Start> start(FrameType::kBeat);
-  const std::string problem = read_exactly(socket.get(), start.writable_bytes(), deadline);
-  if (!problem.empty()) {
-    fail("rank {} has reached rank 0, which waits for the other ranks: {}", rank, problem);
-  }
-  QUIRE_CHECK(start.is(FrameType::kStart) && static_cast<std::uint32_t>(rank) < start.body.size);
-  std::vector<Descriptor> connections(start.body.size);
-  connections[0] = std::move(socket);
-  return std::make_unique<ControlChannel>(rank, std::move(connections),
-                                          std::chrono::milliseconds(start.body.watchdog_ms));
+  const ControlInvitation checked = ControlInvitation::parse(invitation);
+  asio::io_context io;
+  auto channel = asio::co_spawn(io, join(checked, rank, Clock::now() + timeout), asio::use_future);
+  io.run();
+  return channel.get();
 }
 
 }  // namespace quire

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "parallel/control_channel.h"
 #include "parallel/control_frame.h"
-#include "parallel/control_socket.h"
 
 namespace quire {
 

@@ -148,12 +148,12 @@ TEST(ControlChannelTest, CarriesOrdersAndAnswersInOrder) {
     }
   }
   EXPECT_EQ(channels[0]->receive(2)->kind, 60'002);
-  EXPECT_EQ(channels[0]->try_receive(1), std::nullopt);  // not for it
   std::thread leader([&] { EXPECT_TRUE(channels[0]->end()); });
   for (std::thread& follower : followers) follower.join();
   EXPECT_TRUE(channels[1]->end());
   EXPECT_TRUE(channels[2]->end());
   leader.join();
+  for (int rank = 1; rank < 3; ++rank) EXPECT_EQ(channels[0]->receive(rank), std::nullopt);  // no more came
 }
 
 TEST(ControlChannelTest, KeepsMessagesOfSeveralThreadsWhole) {
@@ -269,7 +269,20 @@ TEST(LossTest, WhatAPeerSaidBeforeItDiedComesFirst) {
   while (!channels[0]->loss()) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(receive_text(*channels[0], 1), "out of memory");
   expect_error([&] { channels[0]->receive(1); }, {"rank 1 of 2 is lost before its first step"});
-  expect_error([&] { channels[0]->try_receive(1); }, {"rank 1 of 2 is lost"});
+  expect_error([&] { channels[0]->receive(1); }, {"rank 1 of 2 is lost"});
+}
+
+TEST(LossTest, AFollowerThatGivesUpSaysWhyToAll) {
+  auto channels = connect_all(3);
+  channels[1]->set_progress(6);
+  channels[1]->send(0, 5, bytes_of("done"));
+  channels[1]->give_up("out of memory");
+  channels[1].reset();
+  const std::string text = "rank 1 of 3 is lost in step 6: out of memory";
+  while (!channels[0]->loss()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(receive_text(*channels[0], 1), "done");
+  expect_error([&] { channels[0]->receive(1); }, {text});
+  expect_error([&] { channels[2]->receive(0); }, {text});
 }
 
 TEST(LossTest, FollowersNoticeTheDeathOfRank0) {

@@ -1,6 +1,7 @@
 #include "parallel/control_listener.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <cmath>
 #include <future>
@@ -8,46 +9,97 @@
 
 #include "expect_error.h"
 #include "parallel/control_helpers.h"
+#include "parallel/control_socket.h"
 
 namespace quire {
 namespace {
 
 using namespace std::chrono_literals;
-using std::chrono::steady_clock;
 using testing::bytes_of;
 using testing::kPatient;
 using testing::receive_text;
 
+asio::io_context& io() {
+  static asio::io_context context;
+  return context;
+}
+
 // A connection to a listener that has said nothing yet.
-Descriptor knock(const ControlListener& listener) {
+tcp::socket knock(const ControlListener& listener) {
   const auto invitation = ControlInvitation::parse(listener.invitation());
-  auto attempt = connect_to(invitation.hosts.back(), invitation.port, steady_clock::now() + 30s);
-  EXPECT_TRUE(static_cast<bool>(attempt.socket)) << system_error_text(attempt.error);
-  return std::move(attempt.socket);
+  tcp::socket socket(io());
+  socket.connect({asio::ip::make_address(invitation.hosts.back()), invitation.port});
+  socket.set_option(tcp::no_delay(true));
+  return socket;
+}
+
+void say(tcp::socket& socket, std::span<const std::byte> bytes) {
+  EXPECT_EQ(asio::write(socket, asio::buffer(bytes.data(), bytes.size())), bytes.size());
+}
+
+template <typename T>
+std::span<const std::byte> raw(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
 }
 
 // Joins rank 0 as that rank by hand, so that it can go on to break the rules. It says no more than `frames`.
-Descriptor join_by_hand(ControlListener& listener, std::uint64_t rank) {
+tcp::socket join_by_hand(ControlListener& listener, std::uint64_t rank) {
   const auto invitation = ControlInvitation::parse(listener.invitation());
-  Descriptor socket = knock(listener);
-  const Frame hello(FrameType::kHello, Hello{invitation.follower_secret, rank});
-  EXPECT_EQ(write_some(socket.get(), hello.bytes()), sizeof(hello));
+  tcp::socket socket = knock(listener);
+  say(socket, raw(Frame(FrameType::kHello, Hello{invitation.follower_secret, rank})));
   return socket;
+}
+
+// What ends a connection that nothing more is to come from, within 30 s.
+std::string end_of(tcp::socket& socket) {
+  const timeval limit{30, 0};
+  setsockopt(socket.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  char byte = 0;
+  const ssize_t n = ::recv(socket.native_handle(), &byte, 1, 0);
+  if (n == 0) return "it closed the connection";
+  return n > 0 ? "it answers" : error_text({errno, boost::system::system_category()});
 }
 
 TEST(ControlListenerTest, APeerThatBreaksTheRulesIsLost) {
   FrameHeader huge;
   huge.type = FrameType::kMessage;
-  huge.length = FrameReader::kMaxBody + 1;
-  const auto header = std::as_bytes(std::span(&huge, 1));
+  huge.length = FrameHeader::kMaxBody + 1;
   const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  for (const auto& nonsense : {header, bytes_of(request)}) {
+  for (const auto& nonsense : {raw(huge), bytes_of(request)}) {
     ControlListener listener;
-    const Descriptor socket = join_by_hand(listener, 1);
+    tcp::socket socket = join_by_hand(listener, 1);
     const auto channel = listener.accept(2, kPatient, 60s);
-    EXPECT_EQ(write_some(socket.get(), nonsense), nonsense.size());
+    say(socket, nonsense);
     expect_error([&] { channel->receive(1); }, {"rank 1 of 2 is lost", "it sent what is no message"});
   }
+}
+
+TEST(ControlListenerTest, MessagesMayBeCutAnywhere) {
+  std::vector<std::byte> bytes;
+  for (std::uint8_t i = 0; i < 5; ++i) {
+    FrameHeader header;
+    header.type = FrameType::kMessage;
+    header.kind = i;
+    header.length = 7 * i;
+    const auto head = raw(header);
+    bytes.insert(bytes.end(), head.begin(), head.end());
+    bytes.insert(bytes.end(), header.length, std::byte{i});
+  }
+  ControlListener listener;
+  tcp::socket socket = join_by_hand(listener, 1);
+  const auto channel = listener.accept(2, kPatient, 60s);
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    for (std::size_t at = 0; at < bytes.size(); at += piece)
+      say(socket, std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
+    for (std::uint8_t i = 0; i < 5; ++i) {
+      const auto message = channel->receive(1);
+      ASSERT_TRUE(message.has_value());
+      EXPECT_EQ(message->kind, i);
+      EXPECT_EQ(message->body, std::vector<std::byte>(7U * i, std::byte{i}));
+    }
+  }
+  socket.close();
+  expect_error([&] { channel->receive(1); }, {"its process has ended"});  // no more came
 }
 
 TEST(ControlListenerTest, StrangersAreDroppedAndDisturbNobody) {
@@ -59,13 +111,13 @@ TEST(ControlListenerTest, StrangersAreDroppedAndDisturbNobody) {
   huge.header.length = ~std::uint64_t{0};
   const std::string garbage(1'000, '\xff');
 
-  const Descriptor silent = knock(listener);
-  const Descriptor noisy = knock(listener);
-  EXPECT_EQ(write_some(noisy.get(), bytes_of(garbage)), garbage.size());
-  const Descriptor greedy = knock(listener);
-  EXPECT_EQ(write_some(greedy.get(), huge.bytes()), sizeof(huge));
-  const Descriptor outside = join_by_hand(listener, 9);  // a rank that is none
-  const Descriptor leader = join_by_hand(listener, 0);
+  tcp::socket silent = knock(listener);
+  tcp::socket noisy = knock(listener);
+  say(noisy, bytes_of(garbage));
+  tcp::socket greedy = knock(listener);
+  say(greedy, raw(huge));
+  tcp::socket outside = join_by_hand(listener, 9);  // a rank that is none
+  tcp::socket leader = join_by_hand(listener, 0);
   knock(listener);  // and leaves
   auto impostor =
       std::async(std::launch::async, [&] { expect_error([&] { join_control(wrong, 1, 1s); }, {"rank 1"}); });
@@ -74,9 +126,8 @@ TEST(ControlListenerTest, StrangersAreDroppedAndDisturbNobody) {
     return join_control(text, 1, 60s);
   });
   auto accepting = std::async(std::launch::async, [&] { return listener.accept(2, kPatient, 60s); });
-  std::byte byte{};
-  for (const Descriptor* stranger : {&noisy, &greedy, &outside, &leader, &silent}) {
-    const std::string problem = read_exactly(stranger->get(), {&byte, 1}, steady_clock::now() + 30s);
+  for (tcp::socket* stranger : {&noisy, &greedy, &outside, &leader, &silent}) {
+    const std::string problem = end_of(*stranger);
     EXPECT_TRUE(problem == "it closed the connection" || problem == "connection reset by peer") << problem;
     EXPECT_EQ(accepting.wait_for(0s), std::future_status::timeout);  // before the follower comes
   }
@@ -89,7 +140,7 @@ TEST(ControlListenerTest, StrangersAreDroppedAndDisturbNobody) {
 
 TEST(ControlListenerTest, AFollowerThatComesASecondTimeReplacesTheFirst) {
   ControlListener listener;
-  { const Descriptor gone = join_by_hand(listener, 1); }
+  { const tcp::socket gone = join_by_hand(listener, 1); }
   auto follower =
       std::async(std::launch::async, [text = listener.invitation()] { return join_control(text, 1, 60s); });
   auto second = std::async(std::launch::async, [text = listener.invitation()] {
@@ -133,16 +184,17 @@ TEST(JoinControlTest, ARefusedConnectionNamesRankAndAddress) {
 }
 
 TEST(JoinControlTest, TellsWhoDoesNotAnswer) {
-  const ListeningSocket mute = listen_on_all_interfaces();
-  const ControlInvitation invitation{{}, {}, mute.port, {"127.0.0.1"}};
+  const tcp::acceptor mute(io(), {tcp::v4(), 0});
+  const std::uint16_t port = mute.local_endpoint().port();
+  const ControlInvitation invitation{{}, {}, port, {"127.0.0.1"}};
   expect_error([&] { join_control(invitation.text(), 3, 500ms); },
-               {"rank 3 cannot reach rank 0", format_text("127.0.0.1:{}: it does not answer", mute.port)});
+               {"rank 3 cannot reach rank 0", format_text("127.0.0.1:{}: it does not answer", port)});
 }
 
 TEST(JoinControlTest, TakesNoOrdersFromWhoDoesNotKnowTheInvitation) {
   ControlListener listener;
   auto invitation = ControlInvitation::parse(listener.invitation());
-  invitation.leader_secret[31] ^= std::byte{1};
+  invitation.leader_secret[63] ^= 1;
   auto follower = std::async(std::launch::async, [&] {
     expect_error([&] { join_control(invitation.text(), 1, 60s); }, {"it is not rank 0 of this engine"});
   });
