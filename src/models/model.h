@@ -58,9 +58,7 @@ class ModelRegistration {
   explicit ModelRegistration(ModelFamily family);
 };
 
-// As in config.json's "architectures", sorted.
-std::vector<std::string> model_architectures();
-// Error that lists them.
+// Error that lists the architectures known.
 const ModelFamily& find_model_family(const std::string& architecture);
 
 }  // namespace quire

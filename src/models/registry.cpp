@@ -20,17 +20,11 @@ ModelRegistration::ModelRegistration(ModelFamily family) {
               architecture);
 }
 
-std::vector<std::string> model_architectures() {
-  std::vector<std::string> names;
-  for (const auto& [name, family] : families()) names.push_back(name);
-  return names;
-}
-
 const ModelFamily& find_model_family(const std::string& architecture) {
   const auto found = families().find(architecture);
   if (found != families().end()) return found->second;
   std::string known;
-  for (const std::string& name : model_architectures()) known += (known.empty() ? "" : ", ") + name;
+  for (const auto& [name, family] : families()) known += (known.empty() ? "" : ", ") + name;
   fail("config.json: the architecture {} is not known; known are: {}", in_quotes(architecture), known);
 }
 

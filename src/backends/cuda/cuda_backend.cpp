@@ -237,8 +237,8 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
-  const bool fused =
-      !deterministic_ && fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
+  const bool fused = !deterministic_ && activation != Activation::kRelu2 &&
+                     fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
   if (!fused) Ops::gated_linear(out, x, weights, gate_up, activation);
 }
 

@@ -9,19 +9,17 @@ namespace quire::cuda {
 struct ActivationTerms {
   float linear = 1;  // SiLU's
   float cubic = 0;
-  bool is_relu2 = false;  // max(x, 0)² instead
 };
 
 inline ActivationTerms terms_of(Activation activation) {
   constexpr float kTwiceSqrtTwoOverPi = 1.5957691216F;
   if (activation == Activation::kGelu) return {kTwiceSqrtTwoOverPi, kTwiceSqrtTwoOverPi * 0.044715F};
-  return {.is_relu2 = activation == Activation::kRelu2};
+  return {};
 }
 
 __device__ inline float silu(float x) { return __fdividef(x, 1.0F + expf(-x)); }
 
 __device__ inline float activated(float x, const ActivationTerms& terms) {
-  if (terms.is_relu2) return x > 0 ? x * x : 0.0F;
   return __fdividef(x, 1.0F + expf(-x * (terms.linear + terms.cubic * x * x)));
 }
 

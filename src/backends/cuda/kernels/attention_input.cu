@@ -95,8 +95,9 @@ __device__ void load_piece(const PrepareArgs<T>& args, Piece<kWidth, U>& piece, 
   piece.b = kWidth > 1 || b < args.head_dim ? load_vec<kWidth>(head + b) : Vec<U, kWidth>{};
 }
 
-// Norm and rotation of the head that some lanes hold, times scale.
-template <int kWidth, typename T>
+// Norm and rotation of the head that some lanes hold, times scale. Unless kPlain: or the norm behind the
+// rotation.
+template <int kWidth, bool kPlain, typename T>
 __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
                           const Piece<kWidth, float> (&weight)[kPieces<kWidth>],
                           const Piece<kWidth, float> (&cos_sin)[kPieces<kWidth>],
@@ -109,6 +110,7 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
     b = b * cosine + a * sine;
     a = rotated;
   };
+  const bool rotate_first = !kPlain && args.norm_after_rotary;
   float inverse = 1;
   if (norm) {
     float squares = 0;
@@ -117,7 +119,7 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
       for (int i = 0; i < kWidth; ++i) {
         float a = widen(head[p].a.values[i]);
         float b = widen(head[p].b.values[i]);
-        if (args.norm_after_rotary) rotate(p, i, column, a, b);
+        if (rotate_first) rotate(p, i, column, a, b);
         squares += a * a + b * b;
       }
     });
@@ -130,19 +132,20 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
     for (int i = 0; i < kWidth; ++i) {
       float a = widen(head[p].a.values[i]);
       float b = widen(head[p].b.values[i]);
-      if (args.norm_after_rotary) rotate(p, i, column, a, b);
+      if (rotate_first) rotate(p, i, column, a, b);
       if (norm) {
         a = a * inverse * weight[p].a.values[i];
         b = b * inverse * weight[p].b.values[i];
       }
-      if (!args.norm_after_rotary) rotate(p, i, column, a, b);
-      head[p].a.values[i] = narrow<T>(scale * a);
-      head[p].b.values[i] = narrow<T>(scale * b);
+      if (!rotate_first) rotate(p, i, column, a, b);
+      head[p].a.values[i] = narrow<T>(kPlain ? a : scale * a);
+      head[p].b.values[i] = narrow<T>(kPlain ? b : scale * b);
     }
   });
 }
 
-template <int kWidth, typename T>
+// kPlain: queries are not scaled, and norms come before the rotation.
+template <int kWidth, bool kPlain, typename T>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     prepare_kernel(const __grid_constant__ PrepareArgs<T> args) {
   admit_next_kernel();
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   // Positions, slots and the table were uploaded before the step's first kernel.
   const int position = args.positions[token];
   const int slot = args.slots[token];
-  const bool scaled = heads.kind == Kind::kQuery && args.q_scale != nullptr;
+  const bool scaled = !kPlain && heads.kind == Kind::kQuery && args.q_scale != nullptr;
   const float scale = scaled ? args.q_scale[position] : 1;
   T* from = args.qkv + token * args.qkv_stride + std::int64_t{heads.column + heads.first} * args.head_dim;
   Piece<kWidth, T> next[kPieces<kWidth>];
@@ -200,7 +203,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     Piece<kWidth, T> head[kPieces<kWidth>];
     for_pieces<kWidth>(args, [&](int p, int, int) { head[p] = next[p]; });
     load_next(first + heads_at_once + member);
-    if (heads.kind != Kind::kValue) transform<kWidth>(args, norm != nullptr, scale, weight, cos_sin, head);
+    if (heads.kind != Kind::kValue)
+      transform<kWidth, kPlain>(args, norm != nullptr, scale, weight, cos_sin, head);
     if (first + member >= heads.count) continue;
     T* head_to = to + (first + member) * to_stride;
     for_pieces<kWidth>(args, [&](int p, int a, int b) {
@@ -228,7 +232,9 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
   if (std::int64_t{num_tokens} * groups > std::int64_t{context.num_sms} * kWarpsPerSm)
     groups = set_heads_per_warp(4 * at_once);
   const unsigned warps = std::min<unsigned>(groups, kMaxWarps);
-  launch(context, "prepare_attention", prepare_kernel<kWidth, T>,
+  const bool plain = args.q_scale == nullptr && !args.norm_after_rotary;
+  launch(context, "prepare_attention",
+         plain ? prepare_kernel<kWidth, true, T> : prepare_kernel<kWidth, false, T>,
          dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
 }
 

@@ -1,6 +1,6 @@
-// RMS norm or LayerNorm of rows, alone or after adding the update to the residual stream, which is float32:
-// one block of threads a row, the row in registers, read once. Rows are dense, strides between them free.
-// Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
+// RMS norm, LayerNorm or a copy of rows, alone or after adding the update to the residual stream, which is
+// float32: one block of threads a row, the row in registers, read once. Rows are dense, strides between them
+// free. Bytes a row of n: 4n read and n elements written; with the addition also n elements read and 4n bytes
 // written (Qwen3-8B, bf16: 48 KiB). The order of the sum depends on n alone, not on the other rows. Measured
 // on an H200, bench/cuda/elementwise_bench, with the addition, n = 1024 / 4096: 1.0 / 1.5 us for one row, 1.9
 // / 3.5 us for 256, 49 / 194 us for 16384 (4.1 TB/s, 96 % of what a copy reaches).
@@ -38,8 +38,8 @@ __device__ Vec<float, kWidth> updated(Row* residual, const In* x, float scale, i
 }
 
 // A thread keeps kHeld vectors in registers; what a row has beyond that is read again (over 16384 columns, or
-// 4096 where rows are not aligned). kCentered: LayerNorm.
-template <int kWidth, int kHeld, bool kCentered, typename In, typename Out, typename Row>
+// 4096 where rows are not aligned).
+template <int kWidth, int kHeld, NormForm kForm, typename In, typename Out, typename Row>
 __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out, Row> args) {
   admit_next_kernel();
   const std::int64_t row = blockIdx.x;
@@ -59,13 +59,13 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
       if (first + v * step < args.columns) f(v, first + v * step);
     }
   };
-  for_held(
-      [&](int v, int c) { weight[v] = load_weight<kWidth>(args.weight, c); });  // there before any kernel
+  if constexpr (kForm != NormForm::kCopy)  // weights are there before any kernel
+    for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });
   wait_for_kernels();
   for_held([&](int v, int c) { held[v] = updated<kWidth>(residual, x, args.scale, c); });
-  Normed<kCentered> normed{};
+  Normed<kForm> normed{};
   float sum = 0;
-  if constexpr (kCentered) {
+  if constexpr (kForm == NormForm::kLayer) {
     for_held([&](int v, int) { sum += sum_of(held[v]); });
     for (int c = rest; c < args.columns; c += step)
       sum += sum_of(updated<kWidth>(residual, x, args.scale, c));
@@ -75,37 +75,40 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
     for_held([&](int v, int) { sum += squares(held[v], normed.center); });
     for (int c = rest; c < args.columns; c += step)
       sum += squares(load_wide<kWidth>(residual + c), normed.center);
-  } else {
+  } else if constexpr (kForm == NormForm::kRms) {
     for_held([&](int v, int) { sum += squares(held[v], 0); });
     for (int c = rest; c < args.columns; c += step)
       sum += squares(updated<kWidth>(residual, x, args.scale, c), 0);
+  } else {
+    for (int c = rest; c < args.columns; c += step) updated<kWidth>(residual, x, args.scale, c);
   }
-  normed.inverse = inverse_deviation(args.weight, block_sum(sum) / columns, args.eps);
+  if constexpr (kForm != NormForm::kCopy) normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
   for_held(
       [&](int v, int c) { store_vec(out + c, normed.template of<Out>(held[v], weight[v], args.bias + c)); });
   for (int c = rest; c < args.columns; c += step) {
-    store_vec(out + c, normed.template of<Out>(load_wide<kWidth>(residual + c),
-                                               load_weight<kWidth>(args.weight, c), args.bias + c));
+    Vec<float, kWidth> far;
+    if constexpr (kForm != NormForm::kCopy) far = load_vec<kWidth>(args.weight + c);
+    store_vec(out + c, normed.template of<Out>(load_wide<kWidth>(residual + c), far, args.bias + c));
   }
 }
 
-template <int kWidth, int kHeld, bool kCentered, typename In, typename Out, typename Row>
+template <int kWidth, int kHeld, NormForm kForm, typename In, typename Out, typename Row>
 void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
   const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
   const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
-  launch(context, "norm", norm_kernel<kWidth, kHeld, kCentered, In, Out, Row>,
-         dim3(static_cast<unsigned>(rows)), dim3(threads), 0, args);
+  launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>, dim3(static_cast<unsigned>(rows)),
+         dim3(threads), 0, args);
 }
 
 // Few vectors a thread where the row is short: more rows share a multiprocessor.
-template <int kWidth, bool kCentered, typename In, typename Out, typename Row>
+template <int kWidth, NormForm kForm, typename In, typename Out, typename Row>
 void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
   if (kWidth > 1 && args.columns <= 1024) {
-    launch_norm<kWidth, 1, kCentered>(context, rows, args);
+    launch_norm<kWidth, 1, kForm>(context, rows, args);
   } else if (kWidth > 1 && args.columns <= 8192) {
-    launch_norm<kWidth, 2, kCentered>(context, rows, args);
+    launch_norm<kWidth, 2, kForm>(context, rows, args);
   } else {
-    launch_norm<kWidth, 4, kCentered>(context, rows, args);
+    launch_norm<kWidth, 4, kForm>(context, rows, args);
   }
 }
 
@@ -126,8 +129,14 @@ void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
                                       .columns = static_cast<int>(out.dim(1)),
                                       .scale = scale,
                                       .eps = params.eps};
-    params.bias.defined() ? launch_held<kWidth, true>(context, out.dim(0), args)
-                          : launch_held<kWidth, false>(context, out.dim(0), args);
+    switch (form_of(params)) {
+      case NormForm::kCopy:
+        return launch_held<kWidth, NormForm::kCopy>(context, out.dim(0), args);
+      case NormForm::kRms:
+        return launch_held<kWidth, NormForm::kRms>(context, out.dim(0), args);
+      case NormForm::kLayer:
+        return launch_held<kWidth, NormForm::kLayer>(context, out.dim(0), args);
+    }
   });
 }
 

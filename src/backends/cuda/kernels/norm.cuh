@@ -9,13 +9,20 @@ namespace quire::cuda {
 
 constexpr unsigned kMaxNormThreads = 1024;
 
+enum class NormForm { kCopy, kRms, kLayer };
+
+inline NormForm form_of(const NormParams& params) {
+  if (!params.weight.defined()) return NormForm::kCopy;
+  return params.bias.defined() ? NormForm::kLayer : NormForm::kRms;
+}
+
 // Row: of the residual stream, or of what is normed as it is.
 template <typename In, typename Out, typename Row = float>
 struct NormArgs {
   Out* out;
   Row* residual;
   const In* x;          // added to the residual first; null: nothing is
-  const float* weight;  // null: rows are copied as they are
+  const float* weight;  // of RMSNorm and LayerNorm
   const float* bias;    // of LayerNorm
   std::int64_t out_stride, residual_stride, x_stride;
   int columns;
@@ -50,23 +57,8 @@ __device__ float squares(const Vec<float, kWidth>& values, float center) {
   return sum;
 }
 
-// The weights at `column`; ones where there are none.
-template <int kWidth>
-__device__ Vec<float, kWidth> load_weight(const float* weight, int column) {
-  if (weight != nullptr) return load_vec<kWidth>(weight + column);
-  Vec<float, kWidth> ones;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) ones.values[i] = 1;
-  return ones;
-}
-
-// By what RMSNorm and LayerNorm multiply a row of this mean square, or variance.
-__device__ inline float inverse_deviation(const float* weight, float mean_square, float eps) {
-  return weight == nullptr ? 1 : rsqrtf(mean_square + eps);
-}
-
 // What a row's values become once its sums are known.
-template <bool kCentered>
+template <NormForm kForm>
 struct Normed {
   float center;
   float inverse;
@@ -75,7 +67,10 @@ struct Normed {
   __device__ Vec<Out, kWidth> of(const Vec<float, kWidth>& values, const Vec<float, kWidth>& weight,
                                  const float* bias) const {
     Vec<Out, kWidth> normed;
-    if constexpr (kCentered) {
+    if constexpr (kForm == NormForm::kCopy) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) normed.values[i] = narrow<Out>(values.values[i]);
+    } else if constexpr (kForm == NormForm::kLayer) {
       const auto shift = load_vec<kWidth>(bias);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {

@@ -15,15 +15,16 @@
 namespace quire::cuda {
 namespace {
 
-// A row that a block of threads adds up and norms; a thread holds kHeld vectors of it. kCentered: LayerNorm.
-template <typename T, int kRanks, int kHeld, bool kCentered>
+// A row that a block of threads adds up and norms; a thread holds kHeld vectors of it.
+template <typename T, int kRanks, int kHeld, NormForm kForm>
 class SummedRow {
  public:
   static constexpr int kWidth = 16 / sizeof(T);
 
   // Before wait_for_kernels(): the weights are there before any kernel.
   __device__ explicit SummedRow(const NormArgs<T, T>& args) : args_(args) {
-    for_held([&](int v, int c) { weight_[v] = load_weight<kWidth>(args_.weight, c); });
+    if constexpr (kForm != NormForm::kCopy)
+      for_held([&](int v, int c) { weight_[v] = load_vec<kWidth>(args_.weight + c); });
   }
 
   // f(held vector, column) for this thread's.
@@ -61,16 +62,18 @@ class SummedRow {
       store_vec(residual + c, held[v]);
     });
     const auto columns = static_cast<float>(args_.columns);
-    Normed<kCentered> normed{};
+    Normed<kForm> normed{};
     float sum = 0;
-    if constexpr (kCentered) {
+    if constexpr (kForm == NormForm::kLayer) {
       for_held([&](int v, int) { sum += sum_of(held[v]); });
       normed.center = block_sum(sum) / columns;
       __syncthreads();
       sum = 0;
     }
-    for_held([&](int v, int) { sum += squares(held[v], kCentered ? normed.center : 0); });
-    normed.inverse = inverse_deviation(args_.weight, block_sum(sum) / columns, args_.eps);
+    if constexpr (kForm != NormForm::kCopy) {
+      for_held([&](int v, int) { sum += squares(held[v], kForm == NormForm::kLayer ? normed.center : 0); });
+      normed.inverse = rsqrtf(block_sum(sum) / columns + args_.eps);
+    }
     T* out = args_.out + row * args_.out_stride;
     for_held([&](int v, int c) {
       const auto values = normed.template of<T>(held[v], weight_[v], args_.bias + c);
@@ -85,8 +88,8 @@ class SummedRow {
   Vec<float, kWidth> weight_[kHeld];
 };
 
-template <typename T, int kRanks, int kHeld, bool kCentered>
-__device__ void one_trip(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld, kCentered>& summed,
+template <typename T, int kRanks, int kHeld, NormForm kForm>
+__device__ void one_trip(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld, kForm>& summed,
                          const Peers& peers, unsigned rows) {
   const auto send = [&](unsigned row) {
     summed.for_held([&](int, int c) { exchange.send(summed.vector_of(row, c), summed.words_of(row, c)); });
@@ -96,8 +99,8 @@ __device__ void one_trip(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld,
 }
 
 // The second trip goes through the upper half of the slots.
-template <typename T, int kRanks, int kHeld, bool kCentered>
-__device__ void two_trips(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld, kCentered>& summed,
+template <typename T, int kRanks, int kHeld, NormForm kForm>
+__device__ void two_trips(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld, kForm>& summed,
                           const Peers& peers, const NormArgs<T, T>& args, unsigned rows) {
   const unsigned size = peers.size;
   const std::int64_t upper = static_cast<std::int64_t>(peers.slot_bytes / 2 / 16);
@@ -132,12 +135,12 @@ __device__ void two_trips(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld
   exchange.end();
 }
 
-template <typename T, int kRanks, int kHeld, bool kCentered, int kTrips>
+template <typename T, int kRanks, int kHeld, NormForm kForm, int kTrips>
 __global__ void __launch_bounds__(kPeerThreads)
     norm_kernel(const __grid_constant__ Peers peers, const __grid_constant__ NormArgs<T, T> args,
                 unsigned rows) {
   admit_next_kernel();
-  SummedRow<T, kRanks, kHeld, kCentered> summed(args);
+  SummedRow<T, kRanks, kHeld, kForm> summed(args);
   wait_for_kernels();
   Exchange<kRanks> exchange(peers);
   if constexpr (kTrips == 1) {
@@ -157,11 +160,22 @@ std::int64_t rows_of_slot(const Peers& peers, const Tensor& x) {
   return static_cast<std::int64_t>(peers.slot_bytes / size_of(x.dtype())) / x.dim(1);
 }
 
+template <typename T, int kRanks, int kTrips, NormForm kForm>
+auto norm_kernel_of(int held) {
+  return held == 1 ? norm_kernel<T, kRanks, 1, kForm, kTrips> : norm_kernel<T, kRanks, 2, kForm, kTrips>;
+}
+
 template <typename T, int kRanks, int kTrips>
-auto norm_kernel_of(int held, bool centered) {
-  if (held == 1)
-    return centered ? norm_kernel<T, kRanks, 1, true, kTrips> : norm_kernel<T, kRanks, 1, false, kTrips>;
-  return centered ? norm_kernel<T, kRanks, 2, true, kTrips> : norm_kernel<T, kRanks, 2, false, kTrips>;
+auto norm_kernel_of(int held, NormForm form) {
+  switch (form) {
+    case NormForm::kCopy:
+      return norm_kernel_of<T, kRanks, kTrips, NormForm::kCopy>(held);
+    case NormForm::kRms:
+      break;
+    case NormForm::kLayer:
+      return norm_kernel_of<T, kRanks, kTrips, NormForm::kLayer>(held);
+  }
+  return norm_kernel_of<T, kRanks, kTrips, NormForm::kRms>(held);
 }
 
 }  // namespace
@@ -198,14 +212,14 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                         .eps = params.eps};
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
-    const bool centered = params.bias.defined();
+    const NormForm form = form_of(params);
     const std::int64_t of_slot = rows_of_slot(peers, x);
     const int trips = peer_norm_trips(peers, x);
     const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
     require(at_once > 0, "a row to add up is too long");
     dispatch_ranks(peers, [&]<int kRanks>() {
-      const auto kernel = trips == 1 ? norm_kernel_of<T, kRanks, 1>(held, centered)
-                                     : norm_kernel_of<T, kRanks, 2>(held, centered);
+      const auto kernel =
+          trips == 1 ? norm_kernel_of<T, kRanks, 1>(held, form) : norm_kernel_of<T, kRanks, 2>(held, form);
       for (std::int64_t begin = 0; begin < x.dim(0);) {
         std::int64_t rows = std::min(at_once, x.dim(0) - begin);
         const std::int64_t rest = x.dim(0) - begin - rows;

@@ -28,9 +28,20 @@ struct RowGrid {
 
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
 
-template <int kWidth, typename T>
+// The activation that is not x * sigmoid(...), nor in the kernels of products.
+struct Relu2 {};
+
+__device__ float activated(float x, Relu2) { return x > 0 ? x * x : 0.0F; }
+
+// Calls f with what activated() takes.
+template <typename F>
+void dispatch_activation(Activation activation, F&& f) {
+  activation == Activation::kRelu2 ? f(Relu2()) : f(terms_of(activation));
+}
+
+template <int kWidth, typename T, typename Terms>
 __global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_stride,
-                                     std::int64_t in_stride, std::int64_t columns, ActivationTerms terms) {
+                                     std::int64_t in_stride, std::int64_t columns, Terms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -46,9 +57,9 @@ __global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_
   store_vec(out + blockIdx.x * out_stride + column, result);
 }
 
-template <int kWidth, typename T>
+template <int kWidth, typename T, typename Terms>
 __global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
-                                std::int64_t columns, ActivationTerms terms) {
+                                std::int64_t columns, Terms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -148,9 +159,11 @@ void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, gate}, [&]<int kWidth>() {
       const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "activate_gate", activate_gate_kernel<kWidth, T>, shape.grid, shape.block, 0,
-             out.data_as<T>(), gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0), out.dim(1),
-             terms_of(activation));
+      dispatch_activation(activation, [&](auto terms) {
+        launch(context, "activate_gate", activate_gate_kernel<kWidth, T, decltype(terms)>, shape.grid,
+               shape.block, 0, out.data_as<T>(), gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0),
+               out.dim(1), terms);
+      });
     });
   });
 }
@@ -160,8 +173,10 @@ void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, 
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, x}, [&]<int kWidth>() {
       const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "activate", activate_kernel<kWidth, T>, shape.grid, shape.block, 0, out.data_as<T>(),
-             x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1), terms_of(activation));
+      dispatch_activation(activation, [&](auto terms) {
+        launch(context, "activate", activate_kernel<kWidth, T, decltype(terms)>, shape.grid, shape.block, 0,
+               out.data_as<T>(), x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1), terms);
+      });
     });
   });
 }
