@@ -235,7 +235,14 @@ TEST(CapacityTest, PublishedShapesHaveTheirSizes) {
       {"bloom-7b1", 7.07e9},       {"bloom-176b", 176e9},        {"gemma-2-2b", 2.61e9},
       {"gemma-2-9b", 9.24e9},      {"gemma-2-27b", 27.2e9},      {"gemma-3-270m", 0.268e9},
       {"gemma-3-1b", 1.00e9},      {"gemma-3-4b", 3.88e9},       {"gemma-3-12b", 11.8e9},
-      {"gemma-3-27b", 27.0e9}};
+      {"gemma-3-27b", 27.0e9},     {"olmo-2-1b", 1.48e9},        {"olmo-2-7b", 7.30e9},
+      {"olmo-2-13b", 13.7e9},      {"olmo-2-32b", 32.2e9},       {"olmo-3-7b", 7.30e9},
+      {"olmo-3-32b", 32.2e9},      {"phi-3-mini-4k", 3.82e9},    {"phi-4", 14.7e9},
+      {"smollm3-3b", 3.08e9},      {"seed-oss-36b", 36.15e9},    {"hunyuan-7b", 7.50e9},
+      {"ernie-4.5-0.3b", 0.36e9},  {"exaone-4.0-32b", 32.0e9},   {"ministral-3-3b", 3.43e9},
+      {"ministral-3-8b", 8.49e9},  {"glm-4-9b", 9.40e9},         {"glm-4-32b", 32.6e9},
+      {"command-r7b", 8.03e9},     {"command-a", 111e9},         {"stablelm-2-1.6b", 1.64e9},
+      {"starcoder2-3b", 3.03e9},   {"starcoder2-7b", 7.17e9},    {"starcoder2-15b", 15.96e9}};
   ASSERT_EQ(expected.size(), published_shapes().size());
   EngineConfig config;
   config.device = "cpu";  // a GPU has no room for some
