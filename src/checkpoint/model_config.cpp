@@ -105,6 +105,9 @@ ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* 
   } else if (rotary.type == "yarn" || rotary.type == "llama3" || rotary.type == "longrope") {
     read_extension(*rope, rotary);
   }
+  if (rope) rotary.query_scaling_beta = rope->find_double("llama_4_scaling_beta", kNonNegative).value_or(0);
+  if (rotary.query_scaling_beta > 0 && rotary.original_max_position_embeddings == 0)
+    rotary.original_max_position_embeddings = rope->require_int("original_max_position_embeddings");
   return rotary;
 }
 
@@ -122,7 +125,6 @@ void ModelConfig::read_extension(const ConfigObject& rope, RotaryConfig& rotary)
   } else {
     rotary.factor = rope.require_double("factor", kPositive);
   }
-  rotary.query_scaling_beta = rope.find_double("llama_4_scaling_beta", kNonNegative).value_or(0);
   if (rotary.type == "yarn") read_yarn(rope, rotary);
   if (rotary.type == "llama3") read_llama3(rope, rotary);
   if (rotary.type == "longrope") read_longrope(rope, rotary);

@@ -14,8 +14,7 @@ std::vector<ColumnShard> qkv_shards(const Communicator& comm, const std::string&
   const std::int64_t dim = options.head_dim;
   const std::int64_t kv_features = options.num_kv_heads * dim;
   const std::int64_t kv_count = local_kv_heads(options.num_kv_heads, comm) * dim;
-  // With more ranks than KV heads, neighbouring ranks hold the same one.
-  const std::int64_t kv_begin = std::int64_t{comm.rank()} * options.num_kv_heads / comm.size() * dim;
+  const std::int64_t kv_begin = shard_begin(kv_features, kv_count, comm.rank(), comm.size());
   return {even_shard(prefix + ".q_proj", options.num_heads * dim, comm),
           {prefix + ".k_proj", kv_features, kv_begin, kv_count},
           {prefix + ".v_proj", kv_features, kv_begin, kv_count}};

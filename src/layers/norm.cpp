@@ -1,6 +1,7 @@
 #include "layers/norm.h"
 
 #include "ops/ops.h"
+#include "ops/sharding.h"
 
 namespace quire {
 
@@ -54,31 +55,35 @@ void Norm::forward_sum(const Tensor& update) const {
   ops::norm(backend_, update, update, params_);
 }
 
-// Every column is there as often as any other, so the mean over the ranks is the mean over all.
+// Where neighbours share KV heads, each is shared by as many, so the mean over the ranks is that over all
+// heads.
 HeadsNorm::HeadsNorm(const LoadContext& context, const std::string& prefix, std::int64_t size,
                      std::int64_t columns, const NormOptions& options)
     : backend_(context.backend), comm_(context.comm) {
   const std::vector<float> all = read_vector(context, prefix + ".weight", size, 1, options.weight_offset);
   std::vector<float> weight;
   for (int rank = 0; rank < comm_.size(); ++rank) {
-    const auto first = all.begin() + rank * (size / columns) / comm_.size() * columns;
+    const auto first = all.begin() + shard_begin(size, columns, rank, comm_.size());
     weight.insert(weight.end(), first, first + columns);
   }
   params_ = {context.workspace.upload(weight), {}, options.eps};
   if (comm_.size() == 1) return;
-  const std::string name = "normed heads of " + std::to_string(columns);
-  part_ = context.workspace.activation(name, context.dtype, columns);
-  whole_ = context.workspace.activation(name + ", all ranks", context.dtype, comm_.size() * columns);
+  const std::string name = "heads of all ranks, " + std::to_string(columns) + " columns each";
+  whole_ = context.workspace.activation(name, context.dtype, comm_.size() * columns);
+  zeros_ = context.workspace.allocate(context.dtype, 1, comm_.size() * columns);
 }
 
+// A sum brings the ranks' columns together, each among zeros: that is one collective for all rows.
 void HeadsNorm::forward(const Tensor& x) const {
   if (comm_.size() == 1) return ops::norm(backend_, x, x, params_);
-  const Tensor part = part_.rows(0, x.dim(0));
   const Tensor whole = whole_.rows(0, x.dim(0));
-  ops::norm(backend_, part, x, {});
-  comm_.all_gather(whole, part);
+  const Tensor zeros(zeros_.data(), whole.dtype(), {whole.dim(0), whole.dim(1)}, whole.device());
+  const Tensor own = whole.columns(comm_.rank() * x.dim(1), x.dim(1));
+  ops::norm(backend_, whole, zeros.with_strides({0, 1}), {});
+  ops::norm(backend_, own, x, {});
+  comm_.all_reduce(whole);
   ops::norm(backend_, whole, whole, params_);
-  ops::norm(backend_, x, whole.columns(comm_.rank() * x.dim(1), x.dim(1)), {});
+  ops::norm(backend_, x, own, {});
 }
 
 }  // namespace quire

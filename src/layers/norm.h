@@ -62,7 +62,8 @@ class HeadsNorm {
   Backend& backend_;
   Communicator& comm_;
   NormParams params_;
-  Tensor part_, whole_;  // activations, among several ranks: the own columns, those of all
+  Tensor whole_;  // activation, among several ranks: the columns of all
+  Tensor zeros_;  // a row
 };
 
 }  // namespace quire

@@ -22,9 +22,10 @@ DecoderConfig read_config(const ModelConfig& config) {
   decoder.neighbour_rotary = true;
   decoder.logits_scale = config.get_float("logit_scale", 0.0625F, kPositive);
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
-  const int window = config.get_int("sliding_window", 4096, kPositions);
+  const int window = read_window(config, 4096);
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 4, kLayerCount);
   const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  if (window == 0) decoder.rotary.reset();
   LayerAttention global = with_window(decoder, 0);
   global.rotary.reset();
   set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),

@@ -206,7 +206,7 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
              std::unique_ptr<WeightSource> renamed, ordered;
              if (rename) renamed = rename(config, context.weights);
              WeightSource& weights = renamed ? *renamed : context.weights;
-             if (config.neighbour_rotary)
+             if (config.neighbour_rotary && config.rotary)
                ordered = std::make_unique<NeighbourRotary>(
                    weights, config.attention.head_dim, rotary_dim(*config.rotary, config.attention.head_dim));
              return std::make_unique<DecoderModel>(config,
@@ -240,20 +240,20 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
 
   AttentionOptions& attention = decoder.attention;
   attention.num_heads = config.get_int("num_attention_heads", defaults.num_heads, kHeadCount);
-  attention.num_kv_heads =
-      config.get_int("num_key_value_heads",
-                     defaults.num_kv_heads > 0 ? defaults.num_kv_heads : attention.num_heads, kHeadCount);
+  const bool has_default = defaults.num_kv_heads > 0 && !config.is_null("num_key_value_heads");
+  attention.num_kv_heads = config.get_int(
+      "num_key_value_heads", has_default ? defaults.num_kv_heads : attention.num_heads, kHeadCount);
   if (attention.num_heads % attention.num_kv_heads != 0) {
     config.fail_at("num_attention_heads", format_text("is {}, no multiple of num_key_value_heads {}",
                                                       attention.num_heads, attention.num_kv_heads));
   }
-  attention.head_dim = config.get_int(
-      "head_dim",
-      defaults.head_dim > 0 ? defaults.head_dim : std::max(1, decoder.hidden_size / attention.num_heads),
-      kHeadSize);
+  const int even_share = std::max(1, decoder.hidden_size / attention.num_heads);
+  const bool has_size = defaults.head_dim > 0 && !config.is_null("head_dim");
+  attention.head_dim = config.get_int("head_dim", has_size ? defaults.head_dim : even_share, kHeadSize);
   attention.scale = 1.0F / std::sqrt(static_cast<float>(attention.head_dim));
 
   decoder.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of, defaults.partial_rotary_factor);
+  if (!defaults.scales_queries) decoder.rotary->query_scaling_beta = 0;
   decoder.max_positions = scaled_max_positions(
       *decoder.rotary, config.get_int("max_position_embeddings", defaults.max_positions, kPositions));
   decoder.mlp.activation = read_activation(config, defaults.activation);
@@ -294,6 +294,15 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
     local.push_back(type == "sliding_attention");
   }
   return local;
+}
+
+int read_window(const ModelConfig& config, int fallback) {
+  return config.is_null("sliding_window") ? 0 : config.get_int("sliding_window", fallback, kPositions);
+}
+
+ModelConfig::RotaryConfig read_local_rotary(const ModelConfig& config, double theta) {
+  return config.has_rotary_of("sliding_attention") ? config.rotary(theta, "sliding_attention")
+                                                   : ModelConfig::RotaryConfig::plain(theta);
 }
 
 LayerAttention with_window(const DecoderConfig& decoder, int window) {

@@ -127,6 +127,7 @@ struct DecoderDefaults {
   bool tie_word_embeddings = false;
   const char* activation = "silu";
   double partial_rotary_factor = 1;
+  bool scales_queries = false;      // where the rotary parameters say so
   const char* rotary_of = nullptr;  // the type of layers whose parameters are read where each has its own
 };
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
@@ -136,6 +137,10 @@ DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& 
 // Which layers are local by layer_types, or where that is absent by is_local(layer). Error of other types.
 std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
                                     const std::function<bool(int layer)>& is_local);
+// sliding_window, or where that key is absent `fallback`; null, like 0, means none.
+int read_window(const ModelConfig& config, int fallback);
+// Of local layers where each type has rotary parameters of its own; else plain ones of `theta`.
+ModelConfig::RotaryConfig read_local_rotary(const ModelConfig& config, double theta);
 // What every layer has so far, with a window.
 LayerAttention with_window(const DecoderConfig& decoder, int window);
 // Local layers have the one attention, the others the other.

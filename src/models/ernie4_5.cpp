@@ -24,6 +24,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 }
 
 const DecoderRegistration registration("Ernie4_5ForCausalLM", read_config, {});
+const DecoderRegistration of_older_files("Ernie4_5_ForCausalLM", read_config, {});
 
 }  // namespace
 }  // namespace quire

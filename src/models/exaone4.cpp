@@ -17,8 +17,8 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps = 1e-5F});
   decoder.norms = BlockNorms::kAfter;
   decoder.attention.qk_norm = QkNorm::kHead;
-  if (config.is_null("sliding_window")) return decoder;
-  const int window = config.get_int("sliding_window", 4096, kPositions);
+  const int window = read_window(config, 4096);
+  if (window == 0) return decoder;
   // Published files with a pattern of letters name each layer's type, too.
   const auto is_local = [&](int layer) {
     return (layer + 1) % config.get_int("sliding_window_pattern", 4, kLayerCount) != 0;

@@ -13,7 +13,7 @@ struct DecoderConfig;
 
 // How the files of some families lie: sources that give what layers ask for.
 
-// Of the names that layers ask for: 0, 1 or 2 for what belongs to the projection of q, k or v; -1: none of
+// Of the names that layers ask for: 0, 1 or 2 for what belongs to q, k or v, their norms too; -1: none of
 // them.
 int qkv_part(std::string_view name);
 

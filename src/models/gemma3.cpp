@@ -6,12 +6,6 @@
 namespace quire {
 namespace {
 
-ModelConfig::RotaryConfig local_rotary(const ModelConfig& config) {
-  const double theta = config.get_double("rope_local_base_freq", 10000, kPositive);
-  return config.has_rotary_of("sliding_attention") ? config.rotary(theta, "sliding_attention")
-                                                   : ModelConfig::RotaryConfig::plain(theta);
-}
-
 DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_gemma_like(config, {.vocab_size = 262208,
                                                    .hidden_size = 2304,
@@ -31,7 +25,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 6, kLayerCount);
   const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
   LayerAttention local = with_window(decoder, config.get_int("sliding_window", 4096, kPositions));
-  local.rotary = local_rotary(config);
+  local.rotary = read_local_rotary(config, config.get_double("rope_local_base_freq", 10000, kPositive));
   set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), local,
              with_window(decoder, 0));
   return decoder;

@@ -7,6 +7,9 @@ namespace quire {
 namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
+  if (config.get_bool("use_cla", false)) config.fail_at("use_cla", "is true, which is not supported");
+  if (!config.get_bool("use_qk_norm", true))
+    config.fail_at("use_qk_norm", "is false, which is not supported");
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 290943,
                                                    .hidden_size = 4096,
                                                    .intermediate_size = 11008,

@@ -1,11 +1,13 @@
-// Mistral: as Llama, with a sliding window in older versions. Architecture and defaults: transformers,
-// configuration_mistral.py and modeling_mistral.py; Jiang et al., "Mistral 7B", 2023.
+// Mistral: as Llama, with a sliding window in older versions; Ministral 3 scales queries by their position
+// beyond the original length. The text part of Mistral 3 is one of both. Architecture and defaults:
+// transformers, configuration_mistral.py, configuration_ministral3.py and their models; Jiang et al.,
+// "Mistral 7B", 2023.
 #include "models/decoder.h"
 
 namespace quire {
 namespace {
 
-DecoderConfig read_config(const ModelConfig& config) {
+DecoderConfig read_mistral(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
                                                    .hidden_size = 4096,
                                                    .intermediate_size = 14336,
@@ -13,14 +15,36 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .num_heads = 32,
                                                    .num_kv_heads = 8,
                                                    .max_positions = 4096 * 32});
-  // A null means none, a key that is absent the default.
-  if (!config.is_null("sliding_window"))
-    decoder.attention.window = config.get_int("sliding_window", 4096, kPositions);
+  decoder.attention.window = read_window(config, 4096);
   return decoder;
 }
 
-const DecoderRegistration registration("MistralForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}});
+DecoderConfig read_ministral3(const ModelConfig& config) {
+  if (!config.contains("rope_parameters") && !config.contains("rope_scaling"))
+    config.fail_at("rope_parameters", "is missing");
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 131072,
+                                                   .hidden_size = 4096,
+                                                   .intermediate_size = 14336,
+                                                   .num_layers = 34,
+                                                   .num_heads = 32,
+                                                   .num_kv_heads = 8,
+                                                   .max_positions = 262144,
+                                                   .head_dim = 128,
+                                                   .norm_eps = 1e-5F,
+                                                   .scales_queries = true});
+  decoder.attention.window = read_window(config, 0);
+  return decoder;
+}
+
+DecoderConfig read_text_part(const ModelConfig& config) {
+  return config.get_string("model_type", "mistral") == "ministral3" ? read_ministral3(config)
+                                                                    : read_mistral(config);
+}
+
+const DecoderRegistration mistral("MistralForCausalLM", read_mistral, {.endings = {".rotary_emb.inv_freq"}});
+const DecoderRegistration ministral3("Ministral3ForCausalLM", read_ministral3, {});
+const DecoderRegistration multimodal("Mistral3ForConditionalGeneration", read_text_part, kOtherModalities,
+                                     text_part);
 
 }  // namespace
 }  // namespace quire

@@ -11,7 +11,7 @@ namespace {
 std::vector<bool> read_rotary_layers(const ModelConfig& config, int num_layers) {
   const int interval = config.get_int("no_rope_layer_interval", 4, kLayerCount);
   const std::vector<int> flags = config.get_ints("no_rope_layers", {.min = 0, .max = 1});
-  if (!flags.empty() && std::ssize(flags) != num_layers)
+  if (!flags.empty() && std::ssize(flags) < num_layers)
     config.fail_at("no_rope_layers", format_text("names {} layers; there are {}", flags.size(), num_layers));
   std::vector<bool> rotary;
   for (int i = 0; i < num_layers; ++i)

@@ -17,4 +17,9 @@ int local_kv_heads(int num_kv_heads, const Communicator& comm) {
   return 1;
 }
 
+std::int64_t shard_begin(std::int64_t size, std::int64_t count, int rank, int num_ranks) {
+  const std::int64_t num_shards = size / count;
+  return rank * num_shards / num_ranks * count;
+}
+
 }  // namespace quire

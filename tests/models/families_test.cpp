@@ -130,7 +130,48 @@ TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
             std::vector({32, 32, 32, 0}));
   EXPECT_EQ(of_layers("Phi3ForCausalLM", 2), std::vector({0, 0}));
   EXPECT_EQ(of_layers("Phi3ForCausalLM", 2, window), std::vector({32, 32}));
-  EXPECT_EQ(of_layers("Ministral3ForCausalLM", 1, R"(, "sliding_window": null)"), std::vector({0}));
+  EXPECT_EQ(of_layers("Ministral3ForCausalLM", 1, R"(, "rope_parameters": {"rope_theta": 10000})"),
+            std::vector({0}));
+}
+
+TEST(FamiliesTest, ANullWindowIsNone) {
+  const std::string none = R"("num_hidden_layers": 2, "num_attention_heads": 4, "sliding_window": null)";
+  for (const char* architecture : {"Olmo3ForCausalLM", "Cohere2ForCausalLM", "Exaone4ForCausalLM"})
+    EXPECT_EQ(windows_of(architecture, none), std::vector({0, 0})) << architecture;
+}
+
+TEST(FamiliesTest, NullHeadsAreAsManyAsHeadsAndOfEvenShares) {
+  const ModelSpec ernie = spec_of("Ernie4_5ForCausalLM", R"("hidden_size": 64, "num_attention_heads": 4,
+      "num_key_value_heads": null, "head_dim": null)");
+  EXPECT_EQ(ernie.num_kv_heads, 4);
+  EXPECT_EQ(ernie.head_dim, 16);
+}
+
+TEST(FamiliesTest, Olmo3MayHaveRotaryParametersOfEachTypeOfLayers) {
+  const std::string both = R"("rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 8,
+      "original_max_position_embeddings": 8192}, "sliding_attention": {"rope_type": "default"}})";
+  EXPECT_EQ(spec_of("Olmo3ForCausalLM", both).max_model_len, 65536);
+}
+
+TEST(FamiliesTest, WhatHunyuanAndMinistralCannotDoWithIsRefusedByName) {
+  EXPECT_NE(refusal_of("HunYuanDenseV1ForCausalLM", R"("use_cla": true)").find("\"use_cla\""),
+            std::string::npos);
+  EXPECT_NE(refusal_of("HunYuanDenseV1ForCausalLM", R"("use_qk_norm": false)").find("\"use_qk_norm\""),
+            std::string::npos);
+  EXPECT_NE(
+      refusal_of("Ministral3ForCausalLM", R"("hidden_size": 64)").find("\"rope_parameters\" is missing"),
+      std::string::npos);
+  const std::string scaled = R"("rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1})";
+  EXPECT_NE(refusal_of("Ministral3ForCausalLM", scaled).find("original_max_position_embeddings"),
+            std::string::npos);
+}
+
+TEST(FamiliesTest, TheTextPartOfMistral3IsOfTheFamilyThatItNames) {
+  const std::string older = R"("text_config": {"num_hidden_layers": 1, "hidden_size": 64})";
+  const std::string newer = R"("text_config": {"num_hidden_layers": 1, "hidden_size": 64,
+      "model_type": "ministral3", "rope_parameters": {"rope_theta": 10000}})";
+  EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", older), std::vector({4096}));
+  EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", newer), std::vector({0}));
 }
 
 TEST(FamiliesTest, SmolLm3HasAWindowWhereItHasNoPositionsAndOnlyIfToldTo) {
