@@ -70,13 +70,13 @@ class RankGroup {
   std::unique_ptr<ThreadRanks> meeting_;     // of ranks in threads
   std::unique_ptr<ControlChannel> channel_;  // to ranks in processes
   std::unique_ptr<Rank> own_;
-  std::vector<std::unique_ptr<ThreadLink>> threads_;  // ranks 1, 2, …
   std::function<void(const std::string&)> on_lost_;
   std::atomic<std::uint64_t> step_ = 0;  // that was told last
   // Ranks on CPUs in one process compute a step again. What waits for another rank on a GPU, or in MPI,
   // cannot be taken back. Set by load().
   bool survives_failures_ = true;
-  std::string broken_;  // why a step cannot be computed again; empty: all can
+  std::string broken_;                                // why a step cannot be computed again; empty: all can
+  std::vector<std::unique_ptr<ThreadLink>> threads_;  // ranks 1, 2, …; last, for they report to what is above
 };
 
 int num_processes();  // that mpirun started together; 1: this one alone

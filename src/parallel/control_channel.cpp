@@ -249,19 +249,26 @@ void ControlChannel::read(Peer& from) {
                        error == asio::error::broken_pipe;
     close(from, ended ? "its process has ended" : "its connection failed: " + error_text(error));
   };
-  asio::co_spawn(loop_->io, read_frames, rethrow);
+  asio::co_spawn(loop_->io, read_frames, [this, &from](const std::exception_ptr& error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const std::exception& e) {  // no memory for a message
+      close(from, e.what());
+    }
+  });
 }
 
 void ControlChannel::take(Peer& from, const FrameHeader& header, std::vector<std::byte> body) {
   if (header.type == FrameType::kLost) {
     const int lost = rank_ == 0 ? from.rank : header.kind;
-    return lose({lost, size(), header.step, {reinterpret_cast<const char*>(body.data()), body.size()}});
+    return lose(std::unique_lock(mutex_),
+                {lost, size(), header.step, {reinterpret_cast<const char*>(body.data()), body.size()}});
   }
   const std::lock_guard lock(mutex_);
   from.last_step = header.step;
   if (header.type == FrameType::kMessage) from.messages.push_back({header.kind, std::move(body)});
   if (header.type == FrameType::kEnd) from.ended = true;
-  changed_.notify_all();
+  if (header.type != FrameType::kBeat) changed_.notify_all();
 }
 
 // Nothing more is read of that peer, which is lost unless it has ended in order.
@@ -272,14 +279,12 @@ void ControlChannel::close(Peer& from, const std::string& why) {
     if (rank_ == 0) say_end(from);  // a follower that ends before rank 0 waits for this
     return changed_.notify_all();
   }
-  lock.unlock();
-  lose({from.rank, size(), from.last_step, why});
+  lose(std::move(lock), {from.rank, size(), from.last_step, why});
   from.shut_down(SHUT_RDWR);
 }
 
 // The first loss is everybody's. The lost one is told, too: it may only have been stopped, and go on later.
-void ControlChannel::lose(const Loss& loss) {
-  std::unique_lock lock(mutex_);
+void ControlChannel::lose(std::unique_lock<std::mutex> lock, const Loss& loss) {
   if (loss_) return;
   loss_ = loss;
   lost_ = true;

@@ -111,7 +111,7 @@ class ControlChannel {
   void read(Peer& from);
   void take(Peer& from, const FrameHeader& header, std::vector<std::byte> body);
   void close(Peer& from, const std::string& why);
-  void lose(const Loss& loss);
+  void lose(std::unique_lock<std::mutex> lock, const Loss& loss);  // lock: of mutex_
 
   const int rank_;
   const std::chrono::milliseconds watchdog_;

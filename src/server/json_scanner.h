@@ -44,8 +44,8 @@ struct JsonHandler {
   bool on_comment(Text, ErrorCode&) { return true; }
 };
 
-// Checks one JSON value byte by byte, in constant time and space, and tells the handler of its parts. That
-// the text is UTF-8 is not checked. After anything but kMore it takes no more.
+// Checks one JSON value byte by byte, in space that its depth bounds, and tells the handler of its parts.
+// That the text is UTF-8 is not checked. After anything but kMore it takes no more.
 template <typename Handler = JsonHandler>
 class JsonScanner {
  public:

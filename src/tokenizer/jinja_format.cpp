@@ -200,11 +200,13 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
   for (std::size_t at; (at = bytes.find('%', copied)) != std::string_view::npos;) {
     result.append(format, copied, at);
     std::size_t end = at + 1;
-    int precision = 6;
+    unsigned precision = 6;
     if (bytes.substr(end).starts_with('.')) {
+      precision = 0;  // also without digits
       const auto parsed = std::from_chars(bytes.data() + end + 1, bytes.data() + bytes.size(), precision);
       end = static_cast<std::size_t>(parsed.ptr - bytes.data());
-      if (precision > 99) fail("a format asks for more than 99 digits");
+      if (precision > 99 || parsed.ec == std::errc::result_out_of_range)
+        fail("a format asks for more than 99 digits");
     }
     const char kind = end < bytes.size() ? bytes[end] : '\0';
     const bool known = kind == 'f' || (end == at + 1 && std::string_view("%srdi").find(kind) != bytes.npos);
@@ -224,13 +226,12 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
     }
     const std::optional<double> number = as_number(next);
     if (!number) fail("%{} format: a number is required, not {}", kind, type_name(next));
-    if (kind == 'f') {
-      result.append(format_text("{:.{}f}", *number, precision), next.trusted);
-    } else {
-      if (!(std::abs(*number) < 0x1p63)) fail("an integer leaves the range of 64 bits");
-      result.append(format_text("{}", as_integer(next).value_or(static_cast<std::int64_t>(*number))),
-                    next.trusted);
-    }
+    if (kind != 'f' && !(std::abs(*number) < 0x1p63)) fail("an integer leaves the range of 64 bits");
+    const std::string digits =
+        kind == 'f' ? format_text("{:.{}f}", *number, precision)
+                    : format_text("{}", as_integer(next).value_or(static_cast<std::int64_t>(*number)));
+    runtime.charge(digits.size());
+    result.append(digits, next.trusted);
   }
   result.append(format, copied, bytes.size());
   if (used < values.size() && (is_tuple || value.dict() == nullptr)) {

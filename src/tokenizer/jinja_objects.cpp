@@ -26,6 +26,7 @@ Value strftime_now(const Invocation& call) {
   call.runtime.charge(format.size());
   std::array<char, 4096> buffer;
   const std::string terminated(format.bytes());
+  if (terminated.find('\0') != terminated.npos) fail("strftime_now: the format holds a NUL");
   // A trailing space tells an empty result from one that does not fit.
   const std::size_t size =
       strftime_l(buffer.data(), buffer.size(), (terminated + " ").c_str(), &now, kEnglish);

@@ -75,7 +75,6 @@ class PrecompiledCharsmap {
                                             static_cast<utf8proc_int32_t>(step.code_point), &state);
       if (ends) {
         append_grapheme(text.substr(begin, position - begin), out);
-        check_growth(out.size());
         begin = position;
       }
       last = step.code_point;
@@ -110,12 +109,13 @@ class PrecompiledCharsmap {
     if (grapheme.size() <= kMaxGraphemeBytes) {
       if (const auto replacement = replacement_of(grapheme)) {
         out += *replacement;
-        return;
+        return check_growth(out.size());
       }
     }
     for (std::size_t begin = 0; begin < grapheme.size();) {
       const std::string_view character = grapheme.substr(begin, read_utf8(grapheme, begin).length);
       out += replacement_of(character).value_or(character);
+      check_growth(out.size());
       begin += character.size();
     }
   }

@@ -135,7 +135,8 @@ TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
 }
 
 TEST(FamiliesTest, ANullWindowIsNone) {
-  const std::string none = R"("num_hidden_layers": 2, "num_attention_heads": 4, "sliding_window": null)";
+  const std::string none =
+      R"("num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "sliding_window": null)";
   for (const char* architecture : {"Olmo3ForCausalLM", "Cohere2ForCausalLM", "Exaone4ForCausalLM"})
     EXPECT_EQ(windows_of(architecture, none), std::vector({0, 0})) << architecture;
 }

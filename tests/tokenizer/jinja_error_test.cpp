@@ -72,6 +72,10 @@ TEST(JinjaLimitsTest, RunawayTemplatesEndWithAnError) {
       "{% set t = ('a' * 100000,) * 1000 %}{% for i in range(9999) %}{{ t[0].startswith(t) }}{% endfor %}",
       "{{ strftime_now('%99999999d') }}",
       "{{ '%.9999999f' % 1 }}",
+      "{{ '%.99999999999f' % 1 }}",
+      "{{ '%.-5f' % 1 }}",
+      "{{ ('%.99f' * 1000000) % ((1.5,) * 1000000) }}",
+      "{{ strftime_now('a\\u0000') }}",
   };
   for (const char* source : sources) EXPECT_NE(error_of(source), "") << source;
 }
