@@ -71,15 +71,8 @@ run_timings() {
   "$quire" doctor
   title "kernels"
   for bench in "$build"/bin/*_bench; do "$bench"; done
-  title "standard workload, Qwen3-0.6B (must 27,000 output tokens/s, goal 32,000)"
-  "$quire" bench throughput --shape qwen3-0.6b --workload standard
-  title "one stream, Qwen3-0.6B (must 1,500, goal 2,800 tokens/s)"
-  "$quire" bench latency --shape qwen3-0.6b --input-len 128 --output-len 512
-  title "the modes: op by op, and deterministic"
-  "$quire" bench throughput --shape qwen3-0.6b --enforce-eager
-  "$quire" bench throughput --shape qwen3-0.6b --deterministic
-  title "one stream, Qwen3-8B (must 235, goal 255 tokens/s; first token must 10 ms, goal 6)"
-  "$quire" bench latency --shape qwen3-8b --input-len 128 --output-len 128
+  title "figures that docs/performance.md claims"
+  python3 tools/check_figures.py --device cuda "$quire"
 }
 
 run_ranks() {
