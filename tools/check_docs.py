@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the pages: one line a fault, exit code 1 if there is any.
 
-Holds that the table of sizes in docs/architecture.md is what tools/count_lines.sh prints, that links and names of pages
+Holds that the table of sizes in docs/architecture.md is what tools/count_lines.sh prints, that links and names of files
 lead to files that are there, that anchors lead to headings, and that lines have at most 120 columns (tables and code
 blocks excepted). With --write it puts the table of sizes in first. Run in the project's root.
 """
@@ -16,7 +16,8 @@ WIDTH = 120
 
 TABLE = re.compile(r"^\| folder \| files \| lines \|\n(?:\|.*\n)+", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-NAME = re.compile(r"`((?:docs/|deploy/)?\w+\.md)`")
+NAME = re.compile(r"`((?:[\w.]+/)+\w+\.(?:cpp|h|cu|cuh|py|sh|md|yaml|txt)|\w+\.md)`")
+FOLDERS = ["", "docs/", "src/", "src/backends/cuda/"]  # that the name of a file may begin in
 
 
 def check_sizes(write):
@@ -65,8 +66,8 @@ def check_page(page):
         for target in LINK.findall(line):
             faults += check_target(page, number, target)
         for name in NAME.findall(line):
-            if not Path(name).exists() and not (page.parent / name).exists():
-                faults.append(f"{page}:{number}: there is no page {name}")
+            if not any(Path(folder + name).exists() for folder in FOLDERS):
+                faults.append(f"{page}:{number}: there is no file {name}")
     return faults
 
 
