@@ -12,11 +12,12 @@ namespace {
 void check(const Backend& backend, const Tensor& tensor, DType dtype,
            std::initializer_list<std::int64_t> shape, const char* what) {
   bool fits = tensor.defined() && tensor.dtype() == dtype && tensor.device() == backend.device() &&
-              tensor.rank() == static_cast<int>(shape.size());
+              tensor.num_dims() == static_cast<int>(shape.size());
   int i = 0;
   for (const std::int64_t n : shape) fits = fits && tensor.dim(i++) == n;
   QUIRE_CHECK(fits, "{} is {}", what, tensor.describe());
-  QUIRE_CHECK(tensor.rank() == 0 || tensor.stride(tensor.rank() - 1) == 1, "{} has no dense rows", what);
+  QUIRE_CHECK(tensor.num_dims() == 0 || tensor.stride(tensor.num_dims() - 1) == 1, "{} has no dense rows",
+              what);
 }
 
 void check_cache(const Backend& backend, const KvCacheLayer& cache, DType dtype) {

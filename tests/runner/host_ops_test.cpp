@@ -71,7 +71,7 @@ class FarBackend final : public Backend {
   static Tensor near(const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     const Tensor& t = tensor;
-    if (t.rank() == 1) return Tensor(place(t), t.dtype(), {t.dim(0)});
+    if (t.num_dims() == 1) return Tensor(place(t), t.dtype(), {t.dim(0)});
     return Tensor(place(t), t.dtype(), {t.dim(0), t.dim(1)}).with_strides({t.stride(0), 1});
   }
 
