@@ -143,7 +143,7 @@ std::optional<StepPlan> Scheduler::schedule() {
   draft.plan.sequences.reserve(most);
   QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
   drafted_.sequences.reserve(most);
-  if (!plan_suspect(draft)) plan_by_rank(draft);
+  if (!plan_suspect(draft)) plan_by_precedence(draft);
   if (draft.plan.sequences.empty()) plan_suspect(draft);  // one may just have been admitted
   if (draft.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
@@ -166,9 +166,9 @@ bool Scheduler::plan_suspect(Draft& draft) {
   return !draft.plan.sequences.empty();
 }
 
-// Running sequences and those waiting take their turn by rank. First come, first served, all running ones
-// rank before all waiting ones; under priorities one that waits may rank before one that runs.
-void Scheduler::plan_by_rank(Draft& draft) {
+// Running sequences and those waiting take their turn by precedence. First come, first served, all running
+// ones precede all waiting ones; under priorities one that waits may precede one that runs.
+void Scheduler::plan_by_precedence(Draft& draft) {
   const auto is_decode = [this](const Sequence* sequence) {
     return !sequence->suspect && span_limit(*sequence) == 1;
   };
@@ -185,7 +185,7 @@ bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
   const int wanted = span_limit(sequence);
   if (wanted == 0) return true;
   if (wanted == 1) --draft.decodes_left;
-  // Every decode behind gets its token; yet whoever ranks first always gets on.
+  // Every decode behind gets its token; yet whoever comes first always gets on.
   const int affordable = std::max(1, draft.budget - draft.decodes_left);
   const int num_tokens = make_room(sequence, std::min(wanted, affordable));
   if (num_tokens == 0) return true;

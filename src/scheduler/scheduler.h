@@ -101,8 +101,8 @@ struct SchedulerStats {
   std::uint64_t num_invalid_logits = 0;    // sequences that ended because theirs were not finite
 };
 
-// Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
-// priorities, that among equals. Who ranks first is admitted first and gets blocks first, and when blocks run
+// Decides which tokens each step computes. Sequences have a precedence: their order of arrival or, under
+// priorities, that among equals. Who comes first is admitted first and gets blocks first, and when blocks run
 // out the last running one gives its blocks back: they are saved in host memory where there is room and that
 // costs less than computing them again. Under priorities it does so for a waiting one of lower number too.
 // Any number of steps may be in flight; they are executed and applied in the order they were planned.
@@ -196,7 +196,7 @@ class Scheduler {
   };
 
   bool plan_suspect(Draft& draft);
-  void plan_by_rank(Draft& draft);
+  void plan_by_precedence(Draft& draft);
   bool plan_next(Sequence& sequence, Draft& draft);
   void check_fits(const SequenceRequest& request) const;
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
@@ -246,8 +246,8 @@ class Scheduler {
   BlockPool host_pool_;
   PrefixCache prefix_cache_;
   std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
-  std::vector<Sequence*> running_;            // by rank; of one priority, all before those waiting
-  std::set<Sequence*, RanksBefore> waiting_;
+  std::vector<Sequence*> running_;            // by precedence; of one priority, all before those waiting
+  std::set<Sequence*, Precedes> waiting_;
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_slots_;
   std::deque<PlannedStep> in_flight_;

@@ -27,16 +27,16 @@ void Scheduler::count_queued(const Sequence& sequence, int sign) {
   num_queued_tokens_ += sign * request.num_queued_tokens();
 }
 
-// Whether the first waiting sequence ranks before running_[place] and may try to be admitted. Newcomers wait
+// Whether the first waiting sequence precedes running_[place] and may try to be admitted. Newcomers wait
 // while a running sequence drains to give its blocks back: it is the next to be preempted.
 bool Scheduler::waiting_is_next(std::size_t place) const {
   if (waiting_.empty() || admission_blocked_) return false;
   if (!running_.empty() && running_.back()->yielding) return false;
-  return place == running_.size() || (*waiting_.begin())->rank() < running_[place]->rank();
+  return place == running_.size() || (*waiting_.begin())->precedence() < running_[place]->precedence();
 }
 
 // Makes the first waiting sequence running_[place], if blocks are free for all its tokens and for what those
-// running will take next. Where it would fit without those that rank behind, they make way, the last one
+// running will take next. Where it would fit without those that come behind, they make way, the last one
 // first.
 bool Scheduler::admit_next(std::size_t place) {
   Sequence& sequence = **waiting_.begin();

@@ -73,7 +73,7 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   beam.prompt_step = parent.prompt_step;
   beam.num_indexed = parent.num_indexed;
   beam.last_index = parent.last_index;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, RanksBefore{}), &beam);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, Precedes{}), &beam);
 }
 
 }  // namespace quire

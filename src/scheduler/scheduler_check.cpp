@@ -65,9 +65,9 @@ void Scheduler::check_order() const {
   };
   check_list(running_, SequenceState::kRunning);
   check_list(waiting_, SequenceState::kWaiting);
-  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), RanksBefore{}) &&
-                  std::is_sorted(waiting_.begin(), waiting_.end(), RanksBefore{}),
-              "11: not in order of rank");
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), Precedes{}) &&
+                  std::is_sorted(waiting_.begin(), waiting_.end(), Precedes{}),
+              "11: not in order of precedence");
   for (const PlannedStep& step : in_flight_) {
     int num_tokens = 0;
     for (const PlannedSequence& planned : step.sequences) num_tokens += planned.num_tokens;

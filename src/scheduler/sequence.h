@@ -107,7 +107,7 @@ struct Sequence {
     own_tokens.push_back(token);
   }
 
-  std::pair<int, std::uint64_t> rank() const { return {priority, arrival}; }  // lower first
+  std::pair<int, std::uint64_t> precedence() const { return {priority, arrival}; }  // lower first
   int length() const { return static_cast<int>(tokens().size()) + num_pending; }
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
@@ -120,8 +120,8 @@ struct Sequence {
   bool is_pooled() const { return quire::is_pooled(prompt_output()); }
 };
 
-struct RanksBefore {
-  bool operator()(const Sequence* a, const Sequence* b) const { return a->rank() < b->rank(); }
+struct Precedes {
+  bool operator()(const Sequence* a, const Sequence* b) const { return a->precedence() < b->precedence(); }
 };
 
 }  // namespace quire

@@ -330,7 +330,7 @@ class Harness {
   }
 
   // By which sequences are served.
-  std::pair<int, SequenceId> rank(SequenceId id) const {
+  std::pair<int, SequenceId> precedence(SequenceId id) const {
     const bool priorities = config_.policy == SchedulingPolicy::kPriority;
     return {priorities ? requests_.at(id).asked.priority : 0, id};
   }
@@ -345,10 +345,11 @@ class Harness {
       for (const auto& [id, samples] : step.sequences) require(!is_suspect(id), "a suspect is not alone", id);
   }
 
-  // 11: the first by rank is in every step that follows an idle moment, and never left out for long.
+  // 11: the first by precedence is in every step that follows an idle moment, and never left out for long.
   void check_progress(const std::set<SequenceId>& planned, bool idle) {
-    const SequenceId first = *std::min_element(
-        alive_.begin(), alive_.end(), [this](SequenceId a, SequenceId b) { return rank(a) < rank(b); });
+    const SequenceId first =
+        *std::min_element(alive_.begin(), alive_.end(),
+                          [this](SequenceId a, SequenceId b) { return precedence(a) < precedence(b); });
     if (planned.contains(first) || first != stalled_) stall_ = 0;
     stalled_ = first;
     if (!suspects_.empty()) stall_ = 0;  // they come before it, one by one
