@@ -213,10 +213,10 @@ void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, cons
   backend.fill_tokens(ids, places, tokens);
 }
 
-void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries) {
-  check(backend, slot_states, DType::kI16, {slot_states.dim(0)}, "slot_states");
+void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries) {
+  check(backend, seat_states, DType::kI16, {seat_states.dim(0)}, "seat_states");
   check(backend, entries, DType::kI32, {entries.dim(0), 2}, "entries");
-  backend.set_token_states(slot_states, entries);
+  backend.set_token_states(seat_states, entries);
 }
 
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
@@ -226,7 +226,7 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
   check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
   check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
   check(backend, a.rows, DType::kI32, {rows}, "rows");
-  check(backend, a.slots, DType::kI32, {rows}, "slots");
+  check(backend, a.seats, DType::kI32, {rows}, "seats");
   check(backend, a.state_uses, DType::kI32, {rows}, "state_uses");
   check(backend, a.repetition, DType::kF32, {rows}, "repetition");
   check(backend, a.frequency, DType::kF32, {rows}, "frequency");
@@ -253,7 +253,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.min_p, DType::kF32, {rows}, "min_p");
   check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
-  check(backend, batch.slots, DType::kI32, {rows}, "slots");
+  check(backend, batch.seats, DType::kI32, {rows}, "seats");
   backend.sample(tokens, last_tokens, logits, batch);
 }
 

@@ -192,18 +192,18 @@ class Ops {
   virtual std::size_t sampling_workspace_bytes(int /*max_rows*/, std::int64_t /*vocab_size*/) const {
     return 0;
   }
-  // For each (token, state) of entries i32 [n, 2], one state of a slot is set: slot_states i16 [vocab or
+  // For each (token, state) of entries i32 [n, 2], one state of a seat is set: seat_states i16 [vocab or
   // more].
-  virtual void set_token_states(const Tensor& slot_states, const Tensor& entries);
+  virtual void set_token_states(const Tensor& seat_states, const Tensor& entries);
   // Changes rows of logits f32 [rows, vocab] in place, as `adjustment` says. Order: biases are added; masked
   // and forbidden tokens become -infinity; tokens of the prompt or the output are divided by the repetition
   // penalty where above 0, else multiplied with it; from those of the output, frequency penalty times their
-  // number is subtracted, then the presence penalty. Where the row says so, the slot's last token is counted
+  // number is subtracted, then the presence penalty. Where the row says so, the seat's last token is counted
   // in its token state first.
   virtual void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                              const LogitsAdjustment& adjustment);
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
-  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
+  // last_tokens i32 [seats]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
   // Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position, 0, 0).
   virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                       const SamplingBatch& batch);
@@ -259,7 +259,7 @@ void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertW
              const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
 void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens);
-void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries);
+void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries);
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
                    const LogitsAdjustment& adjustment);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,

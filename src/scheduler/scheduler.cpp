@@ -49,8 +49,8 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       pool_(config_.num_blocks),
       host_pool_(config_.num_host_blocks),
       prefix_cache_(pool_, config_.layout, *config_.hash_seed, config_.hash_bits),
-      free_slots_(static_cast<std::size_t>(config_.max_num_seqs)) {
-  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
+      free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
+  std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
 }
 
 int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
@@ -139,7 +139,7 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 std::optional<StepPlan> Scheduler::schedule() {
   Draft draft;
   draft.budget = config_.max_num_batched_tokens;
-  const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
+  const std::size_t most = std::min(running_.size() + waiting_.size(), free_seats_.size() + running_.size());
   draft.plan.sequences.reserve(most);
   QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
   drafted_.sequences.reserve(most);
@@ -232,7 +232,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   if (config_.on_plan) config_.on_plan(sequence.id);
   SequencePlan plan;
   plan.sequence = sequence.id;
-  plan.slot = sequence.slot;
+  plan.seat = sequence.seat;
   if (!sequence.started) {
     plan.start = sequence.request->sampling;
     plan.start->seed += static_cast<std::uint64_t>(sequence.index);
@@ -436,7 +436,7 @@ FinishReason Scheduler::finish_reason(const Sequence& sequence) const {
   return length == sequence.max_length ? FinishReason::kLength : FinishReason::kNone;
 }
 
-// Ends a sequence that holds a slot, at once or when the last step that uses it has been applied.
+// Ends a sequence that holds a seat, at once or when the last step that uses it has been applied.
 void Scheduler::end(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning)
     running_.erase(std::find(running_.begin(), running_.end(), &sequence));
@@ -448,7 +448,7 @@ void Scheduler::end(Sequence& sequence) {
 
 void Scheduler::give_back(Sequence& sequence) {
   sequence.table.clear();
-  free_slots_.push_back(std::exchange(sequence.slot, -1));
+  free_seats_.push_back(std::exchange(sequence.seat, -1));
   admission_blocked_ = false;
 }
 
@@ -459,7 +459,7 @@ void Scheduler::forget(Sequence& sequence) {
 }
 
 SchedulerStats Scheduler::stats() const {
-  return {.num_running = config_.max_num_seqs - static_cast<int>(free_slots_.size()),
+  return {.num_running = config_.max_num_seqs - static_cast<int>(free_seats_.size()),
           .num_waiting = static_cast<int>(waiting_.size()),
           .num_queued_requests = num_queued_requests_,
           .num_queued_tokens = num_queued_tokens_,

@@ -42,7 +42,7 @@ struct PreemptionCosts {
 };
 
 struct SchedulerConfig {
-  int max_num_seqs = 256;             // slots
+  int max_num_seqs = 256;             // seats
   int max_num_batched_tokens = 2048;  // of a step
   int max_span = 0;                   // of it, tokens of one sequence; 0: all
   int max_model_len = 0;              // tokens of a sequence, prompt and output
@@ -249,7 +249,7 @@ class Scheduler {
   std::vector<Sequence*> running_;            // by precedence; of one priority, all before those waiting
   std::set<Sequence*, Precedes> waiting_;
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
-  std::vector<int> free_slots_;
+  std::vector<int> free_seats_;
   std::deque<PlannedStep> in_flight_;
   PlannedStep drafted_;           // the step that is being planned
   std::vector<BlockCopy> saves_;  // for the next step that is planned

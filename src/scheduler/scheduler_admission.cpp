@@ -40,7 +40,7 @@ bool Scheduler::waiting_is_next(std::size_t place) const {
 // first.
 bool Scheduler::admit_next(std::size_t place) {
   Sequence& sequence = **waiting_.begin();
-  while (place < running_.size() || !free_slots_.empty()) {
+  while (place < running_.size() || !free_seats_.empty()) {
     const Sequence* sibling = find_sibling(sequence);
     if (sibling && sibling->num_planned < sibling->num_prompt)
       return false;  // what it computes will be shared
@@ -49,7 +49,7 @@ bool Scheduler::admit_next(std::size_t place) {
     int num_behind = 0;  // blocks that those behind will take
     for (std::size_t i = 0; i < running_.size(); ++i)
       (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
-    if (!free_slots_.empty() && num_needed + num_behind <= pool_.num_free()) {
+    if (!free_seats_.empty() && num_needed + num_behind <= pool_.num_free()) {
       waiting_.erase(waiting_.begin());
       running_.insert(running_.begin() + static_cast<std::ptrdiff_t>(place), &sequence);
       start_running(sequence, head, sibling);
@@ -162,8 +162,8 @@ int Scheduler::blocks_ahead(const Sequence& sequence) const {
 
 void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequence* sibling) {
   sequence.state = SequenceState::kRunning;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
+  sequence.seat = free_seats_.back();
+  free_seats_.pop_back();
   const CacheLayout& layout = config_.layout;
   const int num_shared = num_shared_rows(head);
   // A sibling's blocks may not be those that the cache knows by their contents. Where the last row lies

@@ -41,7 +41,7 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
                 "beam {} has no result", next->first);
     if (beam.state == SequenceState::kRunning) {
       running_.erase(std::find(running_.begin(), running_.end(), &beam));
-      free_slots_.push_back(beam.slot);
+      free_seats_.push_back(beam.seat);
     }
     if (const auto& deadline = beam.request->deadline) deadlines_.erase({*deadline, next->first});
     beams.insert(sequences_.extract(next++));
@@ -49,7 +49,7 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
   return beams;
 }
 
-// It runs at once if its parent's blocks are there and a slot is free; else it waits, as after a preemption.
+// It runs at once if its parent's blocks are there and a seat is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.layout)).first->second;
   beam.id = id;
@@ -64,10 +64,10 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   beam.num_cached_tokens = parent.num_cached_tokens;
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
-  if (parent.table.size() == 0 || free_slots_.empty()) return enqueue(beam);
+  if (parent.table.size() == 0 || free_seats_.empty()) return enqueue(beam);
   beam.state = SequenceState::kRunning;
-  beam.slot = free_slots_.back();
-  free_slots_.pop_back();
+  beam.seat = free_seats_.back();
+  free_seats_.pop_back();
   beam.table = parent.table.fork();
   beam.num_planned = parent.num_planned;
   beam.prompt_step = parent.prompt_step;

@@ -54,10 +54,10 @@ struct SequenceRequest {
 };
 
 enum class SequenceState : std::uint8_t {
-  kWaiting,   // holds no slot and no block of the cache
-  kRunning,   // holds a slot and blocks
+  kWaiting,   // holds no seat and no block of the cache
+  kRunning,   // holds a seat and blocks
   kParked,    // a beam that is held and holds as little: it was preempted
-  kRetiring,  // has ended, but steps in flight still use its slot and blocks
+  kRetiring,  // has ended, but steps in flight still use its seat and blocks
 };
 
 // What a preempted sequence has in host memory: the rows of its table from `first` on, of its first
@@ -86,15 +86,15 @@ struct Sequence {
   int num_pending = 0;
   int num_in_flight = 0;
   SequenceState state = SequenceState::kWaiting;
-  int slot = -1;
-  bool started = false;           // a step was planned since it got its slot
-  bool has_sampled = false;       // since it got its slot
+  int seat = -1;
+  bool started = false;           // a step was planned since it got its seat
+  bool has_sampled = false;       // since it got its seat
   bool yielding = false;          // planned no more until its steps are applied, then preempted
   bool suspect = false;           // a step of it was lost, and it got no token since: planned alone
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
   SavedBlocks saved;              // until a step that restores them is planned
-  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
+  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its seat
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
   int num_indexed = 0;            // rows of the table the prefix cache has seen
   PrefixCache::Link last_index;   // what stands for the last of these

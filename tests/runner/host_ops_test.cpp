@@ -91,7 +91,7 @@ void append_row(std::vector<BlockId>& blocks, int row, int num_lanes) {
 SequencePlan make_prompt(int s, int num_lanes) {
   SequencePlan span;
   span.sequence = static_cast<SequenceId>(s);
-  span.slot = s;
+  span.seat = s;
   span.num_tokens = span.num_prompt = 9 + s;
   for (int i = 0; i < span.num_tokens; ++i) span.tokens.push_back(7 * s + 3 * i + 1);
   for (int b = 0; b < kBlocksEach; ++b) append_row(span.new_blocks, s * kBlocksEach + b, num_lanes);
@@ -148,7 +148,7 @@ std::vector<SequenceResult> run(Backend& backend, const std::string& name) {
     for (int s = 1; s < kSequences; ++s) {
       SequencePlan& span = decode.sequences.emplace_back();
       span.sequence = static_cast<SequenceId>(s);
-      span.slot = s;
+      span.seat = s;
       span.first_position = 9 + s + round;
       span.num_tokens = 1;
       span.first_new_row = kBlocksEach;

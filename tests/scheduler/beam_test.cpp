@@ -205,7 +205,7 @@ TEST(SchedulerBeamTest, ASearchEndsInACacheThatHoldsOneBeamAlone) {
   }
 }
 
-TEST(SchedulerBeamTest, ABeamWidthBeyondTheSlotsIsRefused) {
+TEST(SchedulerBeamTest, ABeamWidthBeyondTheSeatsIsRefused) {
   Searches searches(small_config(), 1, 1);
   EXPECT_EQ(error_of([&] { searches.add(5, 8, 8); }), "beam_width is 5; it must be at most max-num-seqs, 4");
 }

@@ -98,11 +98,11 @@ class Harness {
     Step step{plan->id, plan->num_tokens, {}, {}};
     int num_tokens = 0;
     std::set<SequenceId> planned;
-    std::set<int> slots;
+    std::set<int> seats;
     for (const SequencePlan& sequence : plan->sequences) {
       require(alive_.contains(sequence.sequence), "9: an ended sequence is planned", sequence.sequence);
       require(planned.insert(sequence.sequence).second, "10: planned twice", sequence.sequence);
-      require(slots.insert(sequence.slot).second, "10: a slot is used twice", sequence.sequence);
+      require(seats.insert(sequence.seat).second, "10: a seat is used twice", sequence.sequence);
       require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
               "10: planned past its end", sequence.sequence);
       num_tokens += sequence.num_tokens;
@@ -284,7 +284,7 @@ class Harness {
   }
 
   void record_blocks(const SequencePlan& sequence, Step& step) {
-    std::vector<BlockId>& table = tables_[sequence.slot];
+    std::vector<BlockId>& table = tables_[sequence.seat];
     if (sequence.start) table.clear();
     table.resize(static_cast<std::size_t>(sequence.first_new_row * config_.layout.num_lanes()), kNoBlock);
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
@@ -294,7 +294,7 @@ class Harness {
   }
   // Those that its span writes or attends to.
   std::vector<BlockId> blocks_used(const SequencePlan& sequence) const {
-    const std::vector<BlockId>& table = tables_.at(sequence.slot);
+    const std::vector<BlockId>& table = tables_.at(sequence.seat);
     const std::size_t num_lanes = config_.layout.windows.size();
     std::vector<BlockId> used;
     for (std::size_t i = 0; i < table.size(); ++i) {
@@ -320,7 +320,7 @@ class Harness {
     for (const SequencePlan& sequence : plan.sequences)
       for (const BlockId block : blocks_used(sequence)) ++num_holders[block];
     for (const SequencePlan& sequence : plan.sequences) {
-      const std::vector<BlockId>& table = tables_.at(sequence.slot);
+      const std::vector<BlockId>& table = tables_.at(sequence.seat);
       const CacheLayout& layout = config_.layout;
       for (auto i =
                static_cast<std::size_t>(sequence.first_position / layout.block_size * layout.num_lanes());
@@ -434,7 +434,7 @@ class Harness {
   FakeRunner runner_;
   std::map<SequenceId, Request> requests_;
   std::set<SequenceId> alive_;                  // added, and no end reported
-  std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
+  std::map<int, std::vector<BlockId>> tables_;  // by seat, as planned
   std::deque<Step> in_flight_;
   int fault_in_ = 0;               // planning fails at this many sequences from here; 0: not
   SequenceId faulty_ = 0;          // the one at which it failed

@@ -57,13 +57,13 @@ TEST(SchedulerPriorityTest, PrioritiesMeanNothingWhereTheFirstToComeIsServedFirs
   EXPECT_THAT(step(engine), ElementsAre(second));
 }
 
-TEST(SchedulerPriorityTest, AWaitingSequenceTakesTheSlotOfTheRunningOneWithTheHighestNumber) {
+TEST(SchedulerPriorityTest, AWaitingSequenceTakesTheSeatOfTheRunningOneWithTheHighestNumber) {
   for (const int depth : {1, 2}) {
     Engine engine(priorities(2), depth);
     const SequenceId middle = add(engine, 1, 5, 30);
     const SequenceId low = add(engine, 2, 5, 29);
     for (int i = 0; i < 3; ++i) step(engine);
-    if (depth == 2) engine.submit();  // then it takes the slot when this one is applied
+    if (depth == 2) engine.submit();  // then it takes the seat when this one is applied
     const SequenceId high = add(engine, 0, 5, 4);
     if (depth == 2) {
       EXPECT_THAT(step(engine), ElementsAre(middle));

@@ -273,7 +273,7 @@ TEST(SchedulerWindowTest, AMemberThatComesTooLateComputesThePromptItself) {
   config.max_num_seqs = 2;
   Engine engine(config);
   std::vector<SequenceRequest> family = family_of(3, 100, 60);
-  family[1].max_tokens = 20;  // its slot goes to the last one, when the first has left the prompt behind
+  family[1].max_tokens = 20;  // its seat goes to the last one, when the first has left the prompt behind
   for (const SequenceRequest& request : family) engine.add(request);
   engine.run();
   EXPECT_EQ(engine.outcomes[2].tokens, engine.reference(2, 20));

@@ -92,8 +92,8 @@ class CudaBackend final : public Backend {
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
   }
-  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
-    cuda::set_token_states(context(), slot_states, entries);
+  void set_token_states(const Tensor& seat_states, const Tensor& entries) override {
+    cuda::set_token_states(context(), seat_states, entries);
   }
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                      const LogitsAdjustment& adjustment) override {
