@@ -16,7 +16,7 @@ void BeamSearches::add(const std::shared_ptr<const SequenceRequest>& first, Beam
     begin_round(search);
     searches_.emplace(id, std::move(search));
   } catch (const std::exception& e) {  // too long, say, or no memory
-    scheduler_.abort_family(id);
+    scheduler_.abort_with_siblings(id);
     outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
   }
 }
@@ -71,7 +71,7 @@ bool BeamSearches::end(SequenceId id, FinishReason reason, const std::string& er
 
 SearchResult BeamSearches::close(Searches::iterator found, FinishReason reason, const std::string& error) {
   const auto& [first, search] = *found;
-  scheduler_.abort_family(first);
+  scheduler_.abort_with_siblings(first);
   SearchResult result{.id = first,
                       .best = search.beams.best(),
                       .reason = reason,

@@ -299,7 +299,8 @@ void Engine::expire() {
 
 void Engine::handle(Abort abort) {
   if (searches_->end(abort.id, FinishReason::kAbort, {})) return;
-  for (const SequenceId id : scheduler_->abort_family(abort.id)) outputs_->finish(id, FinishReason::kAbort);
+  for (const SequenceId id : scheduler_->abort_with_siblings(abort.id))
+    outputs_->finish(id, FinishReason::kAbort);
 }
 
 void Engine::handle(Stop stop) { scheduler_->abort(stop.id); }

@@ -115,9 +115,9 @@ bool Scheduler::abort(SequenceId id) {
   return true;
 }
 
-std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
+std::vector<SequenceId> Scheduler::abort_with_siblings(SequenceId first) {
   const auto belongs = [first](const auto& entry) {
-    return entry.first == first || (first != 0 && entry.second.request->family == first);
+    return entry.first == first || (first != 0 && entry.second.request->first_sibling == first);
   };
   std::vector<SequenceId> members;
   for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)

@@ -117,15 +117,14 @@ class Scheduler {
 
   // Adds the sequences of a request. Returns the tokens that each may generate: max_tokens, or what the
   // context and the KV cache leave; 1 for what is pooled. Error when they could never run; then nothing has
-  // changed. After another exception (no memory) abort_family must follow.
+  // changed. After another exception (no memory) abort_with_siblings must follow.
   int add(std::shared_ptr<const SequenceRequest> request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
   bool abort(SequenceId id);
-  // The same for a sequence and, if it is the first of a family, for all of it. Returns those that were
-  // alive.
-  std::vector<SequenceId> abort_family(SequenceId first);
+  // The same for a sequence and, if it is the first, for its siblings. Returns those that were alive.
+  std::vector<SequenceId> abort_with_siblings(SequenceId first);
   // Ends what has a deadline of `now` or before, in whatever state it is. No update follows.
   std::vector<SequenceId> expire(Clock::time_point now);
 
@@ -192,7 +191,7 @@ class Scheduler {
     std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
     int num_tokens = 0;    // in them and the restored ones; a last row that is shared and not full is copied
     int num_restored = 0;  // rows that follow, from host memory
-    bool forked = false;   // the shared ones are those of a sequence of the same family
+    bool forked = false;   // the shared ones are a sibling's
   };
 
   bool plan_suspect(Draft& draft);

@@ -22,7 +22,7 @@ void Scheduler::enqueue(Sequence& sequence) {
 // A request counts as queued until its first sequence is admitted.
 void Scheduler::count_queued(const Sequence& sequence, int sign) {
   const SequenceRequest& request = *sequence.request;
-  if (request.family != 0 && request.family != sequence.id) return;
+  if (request.first_sibling != 0 && request.first_sibling != sequence.id) return;
   num_queued_requests_ += sign;
   num_queued_tokens_ += sign * request.num_queued_tokens();
 }
@@ -80,14 +80,15 @@ int Scheduler::num_held_from(std::size_t place) const {
   return count;
 }
 
-// A running sequence of the same family, if there is one whose blocks are filled by the steps that are
-// planned: where possible, one whose prompt is.
+// A running sibling, if there is one whose blocks are filled by the steps that are planned: where possible,
+// one whose prompt is.
 const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
-  const SequenceId family = sequence.request->family;
-  if (family == 0 || needs_every_position(sequence.prompt_output())) return nullptr;
+  const SequenceId first = sequence.request->first_sibling;
+  if (first == 0 || needs_every_position(sequence.prompt_output())) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request->family != family || is_stripped(*other) || !other->saved.blocks.empty()) continue;
+    if (other->request->first_sibling != first || is_stripped(*other) || !other->saved.blocks.empty())
+      continue;
     found = other;
     if (other->num_planned >= other->num_prompt) break;
   }

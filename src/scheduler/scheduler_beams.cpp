@@ -1,4 +1,4 @@
-// The beams of a search: sequences of one family that advance round by round.
+// The beams of a search: siblings that advance round by round.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +10,8 @@ namespace quire {
 // computed again. So each round comes to an end if a single beam fits in the cache. True: one gave them back.
 bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   const auto can_be_stripped = [&](const Sequence* other) {
-    return other->held && other->request->family == sequence.request->family && other->table.size() > 0;
+    return other->held && other->request->first_sibling == sequence.request->first_sibling &&
+           other->table.size() > 0;
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
   if (found == running_.rend()) return false;
@@ -35,7 +36,7 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
 std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
   std::map<SequenceId, Sequence> beams;
   auto next = sequences_.lower_bound(first);
-  while (next != sequences_.end() && next->second.request->family == first) {
+  while (next != sequences_.end() && next->second.request->first_sibling == first) {
     Sequence& beam = next->second;
     QUIRE_CHECK(beam.held && beam.num_in_flight == 0 && beam.state != SequenceState::kRetiring,
                 "beam {} has no result", next->first);

@@ -113,11 +113,11 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   const int num_full = sequence.num_planned / config_.layout.block_size;
   QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
   for (int i = num_full; i < sequence.table.size(); ++i) {
-    // The row that the prompt of a family ends in, and the last one of a beam, is shared until it is
+    // The row that the prompt of siblings ends in, and the last one of a beam, is shared until it is
     // written, by way of a copy.
     const bool may_be_shared =
         sequence.is_beam() ||
-        (sequence.request->family != 0 && i == (sequence.num_prompt - 1) / config_.layout.block_size);
+        (sequence.request->first_sibling != 0 && i == (sequence.num_prompt - 1) / config_.layout.block_size);
     for (const BlockId block : sequence.table.row(i))
       QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
                   "3: block {} is shared, and sequence {} will write it", block, id);

@@ -24,18 +24,18 @@ struct SequenceRequest {
   // The first id of the sequences that continue the same prompt, whose ids follow each other and which are
   // added one after the other. One that is admitted while another runs shares its blocks. 0: there is no
   // other.
-  SequenceId family = 0;
+  SequenceId first_sibling = 0;
   std::vector<TokenId> prompt;
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   // Over 0: the first beam of a search of that width. Whenever a beam has computed its last token it is held,
-  // until Scheduler::fork_beams says what comes of it. Its family is itself; its beams have the ids from its
-  // own on.
+  // until Scheduler::fork_beams says what comes of it. It is its own first sibling; its beams have the ids
+  // from its own on.
   int beam_width = 0;
   int max_tokens = 16;
   int min_tokens = 0;
   // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
   // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that or kLastHidden the
-  // sequence ends with its prompt, and has no family.
+  // sequence ends with its prompt, and has no sibling.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it

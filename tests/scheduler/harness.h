@@ -52,7 +52,7 @@ class Harness {
 
   // The single things that operations do, each followed by check() where somebody looks at every state.
 
-  // Sequences with ids that follow; all of one family, if there are several. Refused if they can never run.
+  // Sequences with ids that follow; siblings, if there are several. Refused if they can never run.
   void add(SequenceRequest request, int num_outputs) {
     const auto num_prompt = static_cast<int>(request.prompt.size());
     const int longest = config_.max_model_len - (is_pooled(request.prompt_output) ? 0 : 1);
@@ -60,7 +60,7 @@ class Harness {
         num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest && num_prompt <= longest_in_cache();
     request.id = last_id_ + 1;
     request.num_outputs = num_outputs;
-    if (num_outputs > 1) request.family = request.id;
+    if (num_outputs > 1) request.first_sibling = request.id;
     bool refused = false;
     try {
       scheduler_.add(std::make_shared<SequenceRequest>(request));
@@ -258,7 +258,7 @@ class Harness {
 
   void abort(const Operation& operation) {
     const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
-    if (operation.b % 4 == 0) return abort_family(id);
+    if (operation.b % 4 == 0) return abort_with_siblings(id);
     if (operation.b % 4 == 1) return expire();
     abort(id);
   }
@@ -274,12 +274,13 @@ class Harness {
     require(late.empty(), "15: a deadline has passed");
   }
 
-  void abort_family(SequenceId first) {
+  void abort_with_siblings(SequenceId first) {
     std::vector<SequenceId> expected;
     for (const SequenceId id : alive_)
-      if (id == first || (first != 0 && requests_.at(id).asked.family == first)) expected.push_back(id);
-    require(scheduler_.abort_family(first) == expected, "15: abort and the model disagree", first);
-    require(scheduler_.abort_family(first).empty(), "15: abort is not idempotent", first);
+      if (id == first || (first != 0 && requests_.at(id).asked.first_sibling == first))
+        expected.push_back(id);
+    require(scheduler_.abort_with_siblings(first) == expected, "15: abort and the model disagree", first);
+    require(scheduler_.abort_with_siblings(first).empty(), "15: abort is not idempotent", first);
     for (const SequenceId id : expected) alive_.erase(id);
   }
 

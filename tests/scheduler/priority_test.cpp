@@ -150,9 +150,9 @@ TEST(SchedulerQueueTest, ARequestIsQueuedUntilItsFirstSequenceIsAdmitted) {
     const SchedulerStats stats = engine.scheduler.stats();
     return std::pair(stats.num_queued_requests, stats.num_queued_tokens);
   };
-  SequenceRequest family = Engine::request_of(10, 3);
-  family.family = 1;
-  for (int i = 0; i < 3; ++i) engine.add(family);
+  SequenceRequest siblings = Engine::request_of(10, 3);
+  siblings.first_sibling = 1;
+  for (int i = 0; i < 3; ++i) engine.add(siblings);
   const SequenceId other = engine.add(20, 3);
   EXPECT_EQ(queued(), std::pair(2L, 30L));
   step(engine);
