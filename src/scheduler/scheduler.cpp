@@ -137,60 +137,60 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 }
 
 std::optional<StepPlan> Scheduler::schedule() {
-  Draft draft;
-  draft.budget = config_.max_num_batched_tokens;
+  OpenPlan open;
+  open.budget = config_.max_num_batched_tokens;
   const std::size_t most = std::min(running_.size() + waiting_.size(), free_seats_.size() + running_.size());
-  draft.plan.sequences.reserve(most);
-  QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
-  drafted_.sequences.reserve(most);
-  if (!plan_suspect(draft)) plan_by_precedence(draft);
-  if (draft.plan.sequences.empty()) plan_suspect(draft);  // one may just have been admitted
-  if (draft.plan.sequences.empty()) return std::nullopt;
+  open.plan.sequences.reserve(most);
+  QUIRE_CHECK(open_step_.sequences.empty(), "a step that failed was not dropped");
+  open_step_.sequences.reserve(most);
+  if (!plan_suspect(open)) plan_by_precedence(open);
+  if (open.plan.sequences.empty()) plan_suspect(open);  // one may just have been admitted
+  if (open.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
-  for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
-  draft.plan.id = drafted_.id = ++last_plan_;
-  draft.plan.saves = std::exchange(saves_, {});
-  for (const BlockId block : std::exchange(drafted_.restored, {})) host_pool_.release(block);
-  draft.plan.num_tokens = config_.max_num_batched_tokens - draft.budget;
-  in_flight_.push_back(std::exchange(drafted_, {}));
-  return std::move(draft.plan);
+  for (const PlannedSequence& planned : open_step_.sequences) index_full_blocks(*planned.sequence);
+  open.plan.id = open_step_.id = ++last_plan_;
+  open.plan.saves = std::exchange(saves_, {});
+  for (const BlockId block : std::exchange(open_step_.restored, {})) host_pool_.release(block);
+  open.plan.num_tokens = config_.max_num_batched_tokens - open.budget;
+  in_flight_.push_back(std::exchange(open_step_, {}));
+  return std::move(open.plan);
 }
 
 // A suspect is planned for itself, with no other step in flight. True: nothing else is to be planned.
-bool Scheduler::plan_suspect(Draft& draft) {
+bool Scheduler::plan_suspect(OpenPlan& open) {
   const auto is_suspect = [](const Sequence* sequence) { return sequence->suspect; };
   const auto found = std::find_if(running_.begin(), running_.end(), is_suspect);
   if (found == running_.end()) return false;
   if (!in_flight_.empty()) return true;
-  plan_next(**found, draft);
-  return !draft.plan.sequences.empty();
+  plan_next(**found, open);
+  return !open.plan.sequences.empty();
 }
 
 // Running sequences and those waiting take their turn by precedence. First come, first served, all running
 // ones precede all waiting ones; under priorities one that waits may precede one that runs.
-void Scheduler::plan_by_precedence(Draft& draft) {
+void Scheduler::plan_by_precedence(OpenPlan& open) {
   const auto is_decode = [this](const Sequence* sequence) {
     return !sequence->suspect && span_limit(*sequence) == 1;
   };
-  draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  for (std::size_t i = 0; draft.budget > 0;) {  // preemption takes from the end
-    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
+  open.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
+  for (std::size_t i = 0; open.budget > 0;) {  // preemption takes from the end
+    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++open.decodes_left;
     if (i >= running_.size()) break;
-    if (running_[i]->suspect || plan_next(*running_[i], draft)) ++i;
+    if (running_[i]->suspect || plan_next(*running_[i], open)) ++i;
   }
 }
 
 // False: planning it has failed, and it is gone.
-bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
+bool Scheduler::plan_next(Sequence& sequence, OpenPlan& open) {
   const int wanted = span_limit(sequence);
   if (wanted == 0) return true;
-  if (wanted == 1) --draft.decodes_left;
+  if (wanted == 1) --open.decodes_left;
   // Every decode behind gets its token; yet whoever comes first always gets on.
-  const int affordable = std::max(1, draft.budget - draft.decodes_left);
+  const int affordable = std::max(1, open.budget - open.decodes_left);
   const int num_tokens = make_room(sequence, std::min(wanted, affordable));
   if (num_tokens == 0) return true;
   try {
-    plan_span(sequence, num_tokens, draft);
+    plan_span(sequence, num_tokens, open);
     return true;
   } catch (const std::exception& e) {
     planning_failures_.push_back({sequence.id, e.what()});
@@ -228,7 +228,7 @@ OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
 }
 
 // What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
-void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
+void Scheduler::plan_span(Sequence& sequence, int num_tokens, OpenPlan& open) {
   if (config_.on_plan) config_.on_plan(sequence.id);
   SequencePlan plan;
   plan.sequence = sequence.id;
@@ -252,8 +252,8 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   plan.output = output_of(sequence, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens()[static_cast<std::size_t>(last)];
-  prepare_write(sequence, plan, draft);
-  restore_blocks(sequence, draft);
+  prepare_write(sequence, plan, open);
+  restore_blocks(sequence, open);
 
   sequence.started = true;
   if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
@@ -262,13 +262,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   ++sequence.num_in_flight;
   sequence.num_pending += ends_text ? 1 : 0;
   sequence.has_sampled |= plan.sample;
-  draft.budget -= num_tokens;
-  drafted_.sequences.push_back({&sequence, num_tokens, last, plan.output, ends_text});
-  draft.plan.sequences.push_back(std::move(plan));
+  open.budget -= num_tokens;
+  open_step_.sequences.push_back({&sequence, num_tokens, last, plan.output, ends_text});
+  open.plan.sequences.push_back(std::move(plan));
 }
 
 // Gives the sequence the blocks that its span writes, and tells the plan of them.
-void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft) {
+void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, OpenPlan& open) {
   const bool start = plan.start.has_value();
   if (start) forget_block_to_write(sequence);
   std::vector<BlockCopy> copies;  // of one row at most
@@ -283,7 +283,7 @@ void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& dra
     const auto blocks = sequence.table.row(row);
     plan.new_blocks.insert(plan.new_blocks.end(), blocks.begin(), blocks.end());
   }
-  draft.plan.block_copies.insert(draft.plan.block_copies.end(), copies.begin(), copies.end());
+  open.plan.block_copies.insert(open.plan.block_copies.end(), copies.begin(), copies.end());
 }
 
 // Blocks that no step in flight attends to, nor any position from `position` on.

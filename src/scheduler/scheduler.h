@@ -180,23 +180,23 @@ class Scheduler {
     // Of host memory, restored by this step: kept until it is planned, since its saves come first.
     std::vector<BlockId> restored;
   };
-  // A step in the making.
-  struct Draft {
+  // A plan in the making.
+  struct OpenPlan {
     StepPlan plan;
     int budget = 0;        // tokens left
     int decodes_left = 0;  // sequences not yet planned that want one token
   };
   // What is computed of a sequence when it is admitted.
-  struct Head {
+  struct ComputedPrefix {
     std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
     int num_tokens = 0;    // in them and the restored ones; a last row that is shared and not full is copied
     int num_restored = 0;  // rows that follow, from host memory
     bool forked = false;   // the shared ones are a sibling's
   };
 
-  bool plan_suspect(Draft& draft);
-  void plan_by_precedence(Draft& draft);
-  bool plan_next(Sequence& sequence, Draft& draft);
+  bool plan_suspect(OpenPlan& open);
+  void plan_by_precedence(OpenPlan& open);
+  bool plan_next(Sequence& sequence, OpenPlan& open);
   void check_fits(const SequenceRequest& request) const;
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
   void enqueue(Sequence& sequence);
@@ -205,24 +205,24 @@ class Scheduler {
   bool admit_next(std::size_t place);
   int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
-  Head find_shared(const Sequence& sequence, const Sequence* sibling) const;
-  Head find_head(const Sequence& sequence, const Sequence* sibling) const;
-  int num_shared_rows(const Head& head) const {
-    return static_cast<int>(head.blocks.size()) / config_.layout.num_lanes();
+  ComputedPrefix find_shared(const Sequence& sequence, const Sequence* sibling) const;
+  ComputedPrefix find_computed(const Sequence& sequence, const Sequence* sibling) const;
+  int num_shared_rows(const ComputedPrefix& computed) const {
+    return static_cast<int>(computed.blocks.size()) / config_.layout.num_lanes();
   }
-  int blocks_to_admit(const Sequence& sequence, const Head& head) const;
-  void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
+  int blocks_to_admit(const Sequence& sequence, const ComputedPrefix& computed) const;
+  void start_running(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
   static OutputKind output_of(const Sequence& sequence, bool ends_text);
-  void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
-  void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
+  void plan_span(Sequence& sequence, int num_tokens, OpenPlan& open);
+  void prepare_write(Sequence& sequence, SequencePlan& plan, OpenPlan& open);
   void release_replaced(PlannedStep& step);
   void release_outside(Sequence& sequence, int position);
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
   void save_blocks(Sequence& sequence);
-  void restore_blocks(Sequence& sequence, Draft& draft);
+  void restore_blocks(Sequence& sequence, OpenPlan& open);
   void forget_saved(SavedBlocks& saved, int num_kept);
   bool strip_held_sibling(const Sequence& sequence);
   std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
@@ -250,7 +250,7 @@ class Scheduler {
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_seats_;
   std::deque<PlannedStep> in_flight_;
-  PlannedStep drafted_;           // the step that is being planned
+  PlannedStep open_step_;         // the step that is being planned
   std::vector<BlockCopy> saves_;  // for the next step that is planned
   std::vector<PlanningFailure> planning_failures_;
   std::uint64_t last_arrival_ = 0;
