@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/beam_searches.h"
+#include "engine/beam_rounds.h"
 #include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
@@ -164,7 +164,7 @@ class Engine {
   MemoryPlan plan_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
-  std::optional<BeamSearches> searches_;
+  std::optional<BeamRounds> beams_;
   std::deque<StepInFlight> steps_;
   std::chrono::steady_clock::time_point last_collected_;
 

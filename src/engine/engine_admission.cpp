@@ -136,7 +136,7 @@ void Engine::handle(Arrivals arrivals) {
   for (Arrival& arrival : arrivals) {
     const SequenceRequest& request = *arrival.request;
     if (arrival.search) {
-      searches_->add(arrival.request, std::move(*arrival.search));
+      beams_->add(arrival.request, std::move(*arrival.search));
       continue;
     }
     try {
