@@ -103,8 +103,8 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
   return backend.plan_attention(batch, shape);
 }
 
-void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                       const AttentionBatch& batch) {
+void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch) {
   check_batch(backend, batch);
   const std::int64_t width =
       (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
@@ -125,7 +125,7 @@ void prepare_attention(Backend& backend, const AttentionInput& input, const KvCa
     QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
                 scale.dim(0));
   }
-  backend.prepare_attention(input, cache, batch);
+  backend.rotate_and_store(input, cache, batch);
 }
 
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
@@ -206,11 +206,11 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   backend.gather_rows(out, x, rows);
 }
 
-void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
+void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, places, DType::kI32, {ids.dim(0)}, "places");
   check(backend, tokens, DType::kI32, {tokens.dim(0)}, "tokens");
-  backend.fill_tokens(ids, places, tokens);
+  backend.take_sampled_tokens(ids, places, tokens);
 }
 
 void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries) {

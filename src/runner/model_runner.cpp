@@ -198,7 +198,7 @@ void ModelRunner::copy_blocks(const StepTensors& step) {
 }
 
 Tensor ModelRunner::forward(const StepTensors& tensors) {
-  ops::fill_tokens(backend_, tensors.token_ids, tensors.source_seats, last_tokens_);
+  ops::take_sampled_tokens(backend_, tensors.token_ids, tensors.source_seats, last_tokens_);
   std::vector<AttentionBatch> batches = tensors.batches;
   batch_builder_.plan_attention(batches);
   return model_->forward({tensors.token_ids, batches.front().positions, batches, caches_, lane_of_});
@@ -257,7 +257,7 @@ void ModelRunner::sample_share(const SamplingTensors& sampling, const Tensor& pa
   };
   static_assert(SequenceResult::kInvalidLogits != -1, "all_gather may change it");
   comm_.all_gather(as_row(tokens_, share * comm_.size()), as_row(own_tokens_, share));
-  ops::fill_tokens(backend_, last_tokens_, sampling.rows_of_seats, tokens_.rows(0, rows));
+  ops::take_sampled_tokens(backend_, last_tokens_, sampling.rows_of_seats, tokens_.rows(0, rows));
 }
 
 // Queues their computation and their copy to `host`, where they will lie as the result says.
