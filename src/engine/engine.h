@@ -20,7 +20,7 @@
 #include "engine/output_processor.h"
 #include "engine/rank_group.h"
 #include "engine/request.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 #include "quire/engine_config.h"
 #include "scheduler/scheduler.h"
 
