@@ -80,7 +80,7 @@ void run(const LaunchContext& context, const Shape& shape, int tokens) {
                            DeviceKind::kCuda);
   const KvCacheLayer cache{half_at(0), half_at(half)};
   print(shape, tokens, "prepare_attention",
-        graph_time_us(context, calls, [&](int) { prepare_attention(context, input, cache, batch); }),
+        graph_time_us(context, calls, [&](int) { rotate_and_store(context, input, cache, batch); }),
         4.0 * static_cast<double>(n) * width);
 }
 

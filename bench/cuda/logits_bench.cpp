@@ -26,7 +26,7 @@ LogitsAdjustment make_adjustment(int rows) {
   const Tensor indices = vector_of(device_tensor<std::int32_t>(DType::kI32, 1, rows, index));
   return {.num_rows = rows,
           .rows = indices,
-          .slots = indices,
+          .seats = indices,
           .state_uses = filled(DType::kI32, rows, static_cast<std::int32_t>(StateUse::kCountLastAndRead)),
           .repetition = filled(DType::kF32, rows, 1.1F),
           .frequency = filled(DType::kF32, rows, 0.0F),

@@ -39,7 +39,7 @@ SamplingBatch make_batch(const Case& c, int rows) {
           .min_p = filled(DType::kF32, rows, c.min_p),
           .seeds = vector_of(device_tensor<std::int64_t>(DType::kI64, 1, rows, seed)),
           .positions = filled(DType::kI32, rows, 17),
-          .slots = vector_of(device_tensor<std::int32_t>(DType::kI32, 1, rows, index)),
+          .seats = vector_of(device_tensor<std::int32_t>(DType::kI32, 1, rows, index)),
           .workspace = {}};
 }
 

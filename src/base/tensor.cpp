@@ -5,8 +5,8 @@
 namespace quire {
 
 Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, DeviceKind device)
-    : data_(data), dtype_(dtype), device_(device), rank_(static_cast<int>(shape.size())) {
-  QUIRE_CHECK(rank_ <= kMaxRank);
+    : data_(data), dtype_(dtype), device_(device), num_dims_(static_cast<int>(shape.size())) {
+  QUIRE_CHECK(num_dims_ <= kMaxDims);
   std::size_t i = 0;
   for (const std::int64_t n : shape) {
     QUIRE_CHECK(n >= 0);
@@ -21,13 +21,13 @@ Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shap
 
 std::int64_t Tensor::numel() const {
   std::int64_t n = 1;
-  for (int i = 0; i < rank_; ++i) n *= dim(i);
+  for (int i = 0; i < num_dims_; ++i) n *= dim(i);
   return n;
 }
 
 bool Tensor::contiguous() const {
   std::int64_t expected = 1;
-  for (int i = rank_ - 1; i >= 0; --i) {
+  for (int i = num_dims_ - 1; i >= 0; --i) {
     if (dim(i) != 1 && stride(i) != expected) return false;
     expected *= dim(i);
   }
@@ -35,8 +35,8 @@ bool Tensor::contiguous() const {
 }
 
 Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
-  QUIRE_CHECK(rank_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(0), "rows {} + {} of {}", begin,
-              count, describe());
+  QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(0), "rows {} + {} of {}",
+              begin, count, describe());
   Tensor view = *this;
   view.shape_[0] = count;
   view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin * stride(0)) * size_of(dtype_);
@@ -44,16 +44,16 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
 }
 
 Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
-  QUIRE_CHECK(rank_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(rank_ - 1),
+  QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(num_dims_ - 1),
               "columns {} + {} of {}", begin, count, describe());
   Tensor view = *this;
-  view.shape_[static_cast<std::size_t>(rank_ - 1)] = count;
+  view.shape_[static_cast<std::size_t>(num_dims_ - 1)] = count;
   view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin) * size_of(dtype_);
   return view;
 }
 
 Tensor Tensor::with_strides(std::initializer_list<std::int64_t> strides) const {
-  QUIRE_CHECK(static_cast<int>(strides.size()) == rank_);
+  QUIRE_CHECK(static_cast<int>(strides.size()) == num_dims_);
   Tensor view = *this;
   std::size_t i = 0;
   for (const std::int64_t s : strides) view.stride_[i++] = s;
@@ -63,7 +63,7 @@ Tensor Tensor::with_strides(std::initializer_list<std::int64_t> strides) const {
 std::string Tensor::describe() const {
   std::string text(to_string(dtype_));
   text += " [";
-  for (int i = 0; i < rank_; ++i) text += (i > 0 ? ", " : "") + std::to_string(dim(i));
+  for (int i = 0; i < num_dims_; ++i) text += (i > 0 ? ", " : "") + std::to_string(dim(i));
   return text + "]";
 }
 

@@ -16,7 +16,7 @@ enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 // contiguous. Copying it copies the view. No allocation.
 class Tensor {
  public:
-  static constexpr int kMaxRank = 4;
+  static constexpr int kMaxDims = 4;
 
   Tensor() = default;
   // A contiguous tensor at `data`.
@@ -30,7 +30,7 @@ class Tensor {
   }
   DType dtype() const { return dtype_; }
   DeviceKind device() const { return device_; }
-  int rank() const { return rank_; }
+  int num_dims() const { return num_dims_; }
   std::int64_t dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   std::int64_t stride(int i) const { return stride_[static_cast<std::size_t>(i)]; }
   std::int64_t numel() const;
@@ -49,11 +49,11 @@ class Tensor {
 
  private:
   void* data_ = nullptr;
-  std::array<std::int64_t, kMaxRank> shape_{};
-  std::array<std::int64_t, kMaxRank> stride_{};
+  std::array<std::int64_t, kMaxDims> shape_{};
+  std::array<std::int64_t, kMaxDims> stride_{};
   DType dtype_ = DType::kF32;
   DeviceKind device_ = DeviceKind::kCpu;
-  int rank_ = 0;
+  int num_dims_ = 0;
 };
 
 }  // namespace quire

@@ -72,7 +72,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
-  searches_.emplace(*scheduler_, *outputs_, hooks_.fault);
+  beams_.emplace(*scheduler_, *outputs_, hooks_.fault);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }
@@ -263,7 +263,7 @@ void Engine::publish_stats() {
 
 // Tells the caller of a sequence's end; that of a beam ends its search.
 void Engine::finish(SequenceId id, FinishReason reason, const std::string& why) {
-  if (!searches_->end(id, reason, why)) outputs_->finish(id, reason, why);
+  if (!beams_->end(id, reason, why)) outputs_->finish(id, reason, why);
 }
 
 // Waits for messages while there is nothing to compute. False: the engine closes.
@@ -298,8 +298,9 @@ void Engine::expire() {
 }
 
 void Engine::handle(Abort abort) {
-  if (searches_->end(abort.id, FinishReason::kAbort, {})) return;
-  for (const SequenceId id : scheduler_->abort_family(abort.id)) outputs_->finish(id, FinishReason::kAbort);
+  if (beams_->end(abort.id, FinishReason::kAbort, {})) return;
+  for (const SequenceId id : scheduler_->abort_with_siblings(abort.id))
+    outputs_->finish(id, FinishReason::kAbort);
 }
 
 void Engine::handle(Stop stop) { scheduler_->abort(stop.id); }
@@ -311,7 +312,7 @@ void Engine::submit_step(StepPlan plan) {
   std::vector<SequenceId> started;
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
-    const bool extends_beam = tokens == 1 && searches_->contains(sequence.sequence);
+    const bool extends_beam = tokens == 1 && beams_->contains(sequence.sequence);
     if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     if (sequence.start) started.push_back(sequence.sequence);
@@ -347,7 +348,7 @@ void Engine::collect_step() {
   steps_.pop_front();
   last_collected_ = now;
   std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
-  std::vector<SearchResult> results = searches_->take(updates, now);
+  std::vector<SearchResult> results = beams_->take(updates, now);
   book(record);
   for (SearchResult& search : results) outputs_->finish(std::move(search));
   outputs_->push(std::move(updates), now);

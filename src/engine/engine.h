@@ -14,13 +14,13 @@
 #include <variant>
 #include <vector>
 
-#include "engine/beam_searches.h"
+#include "engine/beam_rounds.h"
 #include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/rank_group.h"
 #include "engine/request.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 #include "quire/engine_config.h"
 #include "scheduler/scheduler.h"
 
@@ -164,7 +164,7 @@ class Engine {
   MemoryPlan plan_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
-  std::optional<BeamSearches> searches_;
+  std::optional<BeamRounds> beams_;
   std::deque<StepInFlight> steps_;
   std::chrono::steady_clock::time_point last_collected_;
 

@@ -82,7 +82,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
   SequenceRequest& made = *arrival.request;
   made.id = id;
   made.num_outputs = n;
-  made.family = n > 1 ? id : 0;
+  made.first_sibling = n > 1 ? id : 0;
   const std::uint64_t seed = request_seed(seed_, id);
   made.sampling = alike != nullptr ? *alike : make_sampling_state(request.params, sampling_context(), seed);
   made.sampling.seed = request.params.seed.value_or(seed);
@@ -94,7 +94,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
   if (request.params.beam_width) {
     arrival.search = search_rules(request.params, made.sampling.stop_ids);
     made.num_outputs = 1;
-    made.family = id;
+    made.first_sibling = id;
     made.beam_width = n;
     made.min_tokens = 0;  // the search sees to it
   }
@@ -136,13 +136,13 @@ void Engine::handle(Arrivals arrivals) {
   for (Arrival& arrival : arrivals) {
     const SequenceRequest& request = *arrival.request;
     if (arrival.search) {
-      searches_->add(arrival.request, std::move(*arrival.search));
+      beams_->add(arrival.request, std::move(*arrival.search));
       continue;
     }
     try {
       scheduler_->add(arrival.request);
     } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs
-      scheduler_->abort_family(request.id);
+      scheduler_->abort_with_siblings(request.id);
       const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
       for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
     }

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 #include "tokenizer/chat_template.h"
 
 namespace quire {

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/thread_name.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 
 namespace quire {
 namespace {

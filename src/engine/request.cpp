@@ -1,7 +1,7 @@
 #include "engine/request.h"
 
 #include "base/error.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 
 namespace quire {
 namespace {

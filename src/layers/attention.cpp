@@ -88,7 +88,7 @@ Tensor Attention::forward(const Tensor& x, const Step& step) const {
     q_norm_->forward(input.qkv.columns(0, heads.dim(1)));
     k_norm_->forward(input.qkv.columns(heads.dim(1), std::int64_t{input.num_kv_heads} * input.head_dim));
   }
-  ops::prepare_attention(backend_, input, cache, batch);
+  ops::rotate_and_store(backend_, input, cache, batch);
   ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);
   o_proj_.forward(out, heads);
   return out;

@@ -42,7 +42,7 @@ class FusedWeights final : public RenamedWeights {
 };
 
 // q and k of a file in which neighbouring dimensions of a head rotate together, in the order of
-// Ops::prepare_attention: of those that rotate the even ones, then the odd ones. Their products stay.
+// Ops::rotate_and_store: of those that rotate the even ones, then the odd ones. Their products stay.
 class NeighbourRotary final : public RenamedWeights {
  public:
   // The first rotary_dim of each head_dim dimensions rotate.

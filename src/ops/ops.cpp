@@ -12,11 +12,12 @@ namespace {
 void check(const Backend& backend, const Tensor& tensor, DType dtype,
            std::initializer_list<std::int64_t> shape, const char* what) {
   bool fits = tensor.defined() && tensor.dtype() == dtype && tensor.device() == backend.device() &&
-              tensor.rank() == static_cast<int>(shape.size());
+              tensor.num_dims() == static_cast<int>(shape.size());
   int i = 0;
   for (const std::int64_t n : shape) fits = fits && tensor.dim(i++) == n;
   QUIRE_CHECK(fits, "{} is {}", what, tensor.describe());
-  QUIRE_CHECK(tensor.rank() == 0 || tensor.stride(tensor.rank() - 1) == 1, "{} has no dense rows", what);
+  QUIRE_CHECK(tensor.num_dims() == 0 || tensor.stride(tensor.num_dims() - 1) == 1, "{} has no dense rows",
+              what);
 }
 
 void check_cache(const Backend& backend, const KvCacheLayer& cache, DType dtype) {
@@ -102,8 +103,8 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
   return backend.plan_attention(batch, shape);
 }
 
-void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                       const AttentionBatch& batch) {
+void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch) {
   check_batch(backend, batch);
   const std::int64_t width =
       (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
@@ -124,7 +125,7 @@ void prepare_attention(Backend& backend, const AttentionInput& input, const KvCa
     QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
                 scale.dim(0));
   }
-  backend.prepare_attention(input, cache, batch);
+  backend.rotate_and_store(input, cache, batch);
 }
 
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
@@ -205,17 +206,17 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   backend.gather_rows(out, x, rows);
 }
 
-void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
+void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, places, DType::kI32, {ids.dim(0)}, "places");
   check(backend, tokens, DType::kI32, {tokens.dim(0)}, "tokens");
-  backend.fill_tokens(ids, places, tokens);
+  backend.take_sampled_tokens(ids, places, tokens);
 }
 
-void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries) {
-  check(backend, slot_states, DType::kI16, {slot_states.dim(0)}, "slot_states");
+void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries) {
+  check(backend, seat_states, DType::kI16, {seat_states.dim(0)}, "seat_states");
   check(backend, entries, DType::kI32, {entries.dim(0), 2}, "entries");
-  backend.set_token_states(slot_states, entries);
+  backend.set_token_states(seat_states, entries);
 }
 
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
@@ -225,7 +226,7 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
   check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
   check(backend, last_tokens, DType::kI32, {last_tokens.dim(0)}, "last_tokens");
   check(backend, a.rows, DType::kI32, {rows}, "rows");
-  check(backend, a.slots, DType::kI32, {rows}, "slots");
+  check(backend, a.seats, DType::kI32, {rows}, "seats");
   check(backend, a.state_uses, DType::kI32, {rows}, "state_uses");
   check(backend, a.repetition, DType::kF32, {rows}, "repetition");
   check(backend, a.frequency, DType::kF32, {rows}, "frequency");
@@ -252,7 +253,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.min_p, DType::kF32, {rows}, "min_p");
   check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
-  check(backend, batch.slots, DType::kI32, {rows}, "slots");
+  check(backend, batch.seats, DType::kI32, {rows}, "seats");
   backend.sample(tokens, last_tokens, logits, batch);
 }
 

@@ -40,7 +40,7 @@ class LinearWeights {
 };
 
 // The key and value halves of a fused projection, and what is done to them before attention; see
-// Ops::prepare_attention.
+// Ops::rotate_and_store.
 struct AttentionInput {
   Tensor
       qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
@@ -137,8 +137,8 @@ class Ops {
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
   // 2021; the first half of the dimensions is paired with the second), or the one after the other, q scaled
   // where given; then k and v are written to their slots of the cache.
-  virtual void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                                 const AttentionBatch& batch);
+  virtual void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                                const AttentionBatch& batch);
   // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are
   // the first num_heads * head_dim columns of qkv, and head h reads KV head h / (num_heads / num_kv_heads).
   // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
@@ -187,23 +187,23 @@ class Ops {
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows);
   // ids i32 [n]: where places i32 [n] is not negative, the id becomes tokens[place].
-  virtual void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens);
+  virtual void take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens);
   // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
   virtual std::size_t sampling_workspace_bytes(int /*max_rows*/, std::int64_t /*vocab_size*/) const {
     return 0;
   }
-  // For each (token, state) of entries i32 [n, 2], one state of a slot is set: slot_states i16 [vocab or
+  // For each (token, state) of entries i32 [n, 2], one state of a seat is set: seat_states i16 [vocab or
   // more].
-  virtual void set_token_states(const Tensor& slot_states, const Tensor& entries);
+  virtual void set_token_states(const Tensor& seat_states, const Tensor& entries);
   // Changes rows of logits f32 [rows, vocab] in place, as `adjustment` says. Order: biases are added; masked
   // and forbidden tokens become -infinity; tokens of the prompt or the output are divided by the repetition
   // penalty where above 0, else multiplied with it; from those of the output, frequency penalty times their
-  // number is subtracted, then the presence penalty. Where the row says so, the slot's last token is counted
+  // number is subtracted, then the presence penalty. Where the row says so, the seat's last token is counted
   // in its token state first.
   virtual void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                              const LogitsAdjustment& adjustment);
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to
-  // last_tokens i32 [slots]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
+  // last_tokens i32 [seats]. -2 where a row has no finite maximum. Order: temperature, min_p, top_k, top_p.
   // Draws are Gumbel-max over Philox keyed by the seed with counter (vocabulary index / 4, position, 0, 0).
   virtual void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
                       const SamplingBatch& batch);
@@ -243,8 +243,8 @@ void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const
               const NormParams& params);
 std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const AttentionBatch& batch,
                                                     const AttentionShape& shape);
-void prepare_attention(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                       const AttentionBatch& batch);
+void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores);
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation);
@@ -258,8 +258,8 @@ void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x,
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
              const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
-void fill_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens);
-void set_token_states(Backend& backend, const Tensor& slot_states, const Tensor& entries);
+void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens);
+void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries);
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
                    const LogitsAdjustment& adjustment);
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,

@@ -21,7 +21,7 @@ std::int64_t WeightTensor::cols() const {
 
 void WeightTensor::check_read(std::int64_t row, const Tensor& dst) const {
   QUIRE_CHECK(
-      is_float(dst.dtype()) && dst.device() == DeviceKind::kCpu && dst.rank() == 2 && dst.contiguous(),
+      is_float(dst.dtype()) && dst.device() == DeviceKind::kCpu && dst.num_dims() == 2 && dst.contiguous(),
       "{} of {}", dst.describe(), name());
   QUIRE_CHECK(row >= 0 && row + dst.dim(0) <= rows() && dst.dim(1) == cols(), "row {} of {} into {}", row,
               name(), dst.describe());

@@ -26,8 +26,8 @@ constexpr std::int64_t kSliceUnit = 64;
 constexpr std::int64_t kSentAtOnce = 4096;
 
 bool same_shape(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.rank() != b.rank()) return false;
-  for (int i = 0; i < a.rank(); ++i) {
+  if (a.dtype() != b.dtype() || a.num_dims() != b.num_dims()) return false;
+  for (int i = 0; i < a.num_dims(); ++i) {
     if (a.dim(i) != b.dim(i)) return false;
   }
   return true;
@@ -125,8 +125,8 @@ class ThreadRanks::Rank : public Communicator {
   void all_gather(const Tensor& out, const Tensor& in) override {
     const Meeting meeting(ranks_, rank_, {"all_gather", in, out});
     meeting.check_same();
-    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dtype() == in.dtype() && out.dim(0) == in.dim(0) &&
-                    out.dim(1) == size() * in.dim(1),
+    QUIRE_CHECK(in.num_dims() == 2 && out.num_dims() == 2 && out.dtype() == in.dtype() &&
+                    out.dim(0) == in.dim(0) && out.dim(1) == size() * in.dim(1),
                 "all_gather of {} into {}", in.describe(), out.describe());
     for (int r = 0; r < size(); ++r) {
       const Tensor& from = meeting.call(r).in;

@@ -28,7 +28,7 @@ std::size_t BatchBuilder::staging_bytes() const {
   const auto lanes = static_cast<std::size_t>(config_.cache.layout.num_lanes());
   const std::size_t token_arrays = (3 + lanes) * tokens * sizeof(std::int32_t);
   const std::size_t sequence_arrays = 4 * (sequences + 1) * sizeof(std::int32_t);
-  // Every slot could get all the blocks that it can hold from the cache.
+  // Every seat could get all the blocks that it can hold from the cache.
   const std::size_t tables = 3 * sequences *
                              static_cast<std::size_t>(config_.max_blocks_held(config_.max_model_len)) *
                              sizeof(std::int32_t);
@@ -50,7 +50,7 @@ void BatchBuilder::record_changes(const StepPlan& plan) {
     for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
       for (int lane = 0; lane < num_lanes; ++lane, ++block) {
         if (*block == kNoBlock) continue;
-        const std::int64_t place = table_index(lane, sequence.slot);
+        const std::int64_t place = table_index(lane, sequence.seat);
         host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
         changes_.insert(changes_.end(), {static_cast<std::int32_t>(place), row, *block});
       }
@@ -64,7 +64,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
   const auto ids = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.token_ids);
-  const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_slots);
+  const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_seats);
   const auto positions = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.positions);
   const auto starts = staging.take<std::int32_t>(DType::kI32, batch.num_sequences + 1, batch.query_starts);
   const auto lengths = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.seq_lens);
@@ -77,14 +77,14 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
     QUIRE_CHECK(static_cast<int>(sequence.tokens.size()) == (given ? sequence.num_tokens : 0) &&
                 (given || sequence.num_tokens == 1));
     starts[s] = static_cast<std::int32_t>(token);
-    rows[s] = sequence.slot;
+    rows[s] = sequence.seat;
     lengths[s] = sequence.first_position + sequence.num_tokens;
     batch.max_query_len = std::max(batch.max_query_len, sequence.num_tokens);
     batch.max_seq_len = std::max(batch.max_seq_len, lengths[s]);
     for (int i = 0; i < sequence.num_tokens; ++i, ++token) {
       const int position = sequence.first_position + i;
       ids[token] = given ? sequence.tokens[static_cast<std::size_t>(i)] : 0;
-      sources[token] = given ? -1 : sequence.slot;
+      sources[token] = given ? -1 : sequence.seat;
       positions[token] = position;
     }
   }
@@ -115,7 +115,7 @@ void BatchBuilder::build_slots(const StepPlan& plan, int lane, StagingArea& stag
   auto slot = slots.begin();
   for (const SequencePlan& sequence : plan.sequences) {
     const BlockId* table =
-        &host_tables_[static_cast<std::size_t>(table_index(lane, sequence.slot) * config_.max_table_rows())];
+        &host_tables_[static_cast<std::size_t>(table_index(lane, sequence.seat) * config_.max_table_rows())];
     for (int i = 0; i < sequence.num_tokens; ++i, ++slot) {
       const int position = sequence.first_position + i;
       *slot = table[position / block_size] * block_size + position % block_size;

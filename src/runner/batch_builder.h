@@ -14,7 +14,7 @@ namespace quire {
 struct StepTensors {
   std::vector<AttentionBatch> batches;  // by lane of the cache
   Tensor token_ids;                     // i32 [tokens]
-  Tensor source_slots;   // i32 [tokens]: the slot whose last sample is the id, or -1: the id is given
+  Tensor source_seats;   // i32 [tokens]: the seat whose last sample is the id, or -1: the id is given
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
   Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
   Tensor block_copies;
@@ -22,7 +22,7 @@ struct StepTensors {
   SamplingTensors sampling;
 };
 
-// Turns plans into tensors. Keeps what lasts over steps: each slot's block table, and by its SamplingBuilder
+// Turns plans into tensors. Keeps what lasts over steps: each seat's block table, and by its SamplingBuilder
 // what sampling must know of it.
 class BatchBuilder {
  public:
@@ -49,9 +49,9 @@ class BatchBuilder {
   std::size_t staging_bytes() const;
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
-  // Where the first of a slot's blocks in a lane stands in the tables.
-  std::int64_t table_index(int lane, int slot) const {
-    return std::int64_t{lane} * config_.max_num_seqs + slot;
+  // Where the first of a seat's blocks in a lane stands in the tables.
+  std::int64_t table_index(int lane, int seat) const {
+    return std::int64_t{lane} * config_.max_num_seqs + seat;
   }
 
   Backend& backend_;
@@ -62,7 +62,7 @@ class BatchBuilder {
   Buffer table_buffer_;
   Tensor block_tables_;                // i32 [lanes * max_num_seqs, max_table_rows]
   std::vector<BlockId> host_tables_;   // the same, on the host
-  std::vector<std::int32_t> changes_;  // of this plan: (slot, index, block) triples
+  std::vector<std::int32_t> changes_;  // of this plan: (seat, index, block) triples
   SamplingBuilder sampling_;
 };
 

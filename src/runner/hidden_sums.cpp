@@ -16,7 +16,7 @@ HiddenSums::HiddenSums(Device& device, const RuntimeConfig& config)
       sums_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
 void HiddenSums::add(const SequencePlan& span, const Tensor& hidden) {
-  Sum& sum = sums_[static_cast<std::size_t>(span.slot)];
+  Sum& sum = sums_[static_cast<std::size_t>(span.seat)];
   const auto size = static_cast<std::size_t>(hidden.dim(1));
   if (span.first_position == 0) sum = {std::vector<double>(size), 0};
   QUIRE_CHECK(sum.num_positions == span.first_position, "a sum of {} positions goes on at {}",
@@ -34,8 +34,8 @@ void HiddenSums::add(const SequencePlan& span, const Tensor& hidden) {
   }
 }
 
-std::vector<float> HiddenSums::take_mean(int slot) {
-  const Sum sum = std::exchange(sums_[static_cast<std::size_t>(slot)], {});
+std::vector<float> HiddenSums::take_mean(int seat) {
+  const Sum sum = std::exchange(sums_[static_cast<std::size_t>(seat)], {});
   std::vector<float> mean;
   mean.reserve(sum.values.size());
   for (const double value : sum.values) mean.push_back(static_cast<float>(value / sum.num_positions));

@@ -15,8 +15,8 @@ class HiddenSums {
 
   // Adds a span's hidden states [num_tokens, hidden_size], for which it waits. A sum begins with position 0.
   void add(const SequencePlan& span, const Tensor& hidden);
-  // Of all that was added for the slot; ends it.
-  std::vector<float> take_mean(int slot);
+  // Of all that was added for the seat; ends it.
+  std::vector<float> take_mean(int seat);
 
  private:
   struct Sum {
@@ -27,7 +27,7 @@ class HiddenSums {
   Device& device_;
   Buffer window_;          // [max_output_rows, hidden_size] on the host: rows on their way
   Tensor rows_;            // the same
-  std::vector<Sum> sums_;  // by slot
+  std::vector<Sum> sums_;  // by seat
 };
 
 }  // namespace quire

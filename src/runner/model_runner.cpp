@@ -160,8 +160,8 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   pending.result.id = plan.id;
   for (const SequencePlan& sequence : plan.sequences) {
     if (sequence.sample) {
-      pending.sampled.push_back({pending.result.sequences.size(), sequence.slot,
-                                 batch_builder_.sampling().num_logprobs(sequence.slot), sequence.mask_stop});
+      pending.sampled.push_back({pending.result.sequences.size(), sequence.seat,
+                                 batch_builder_.sampling().num_logprobs(sequence.seat), sequence.mask_stop});
     }
     pending.result.sequences.emplace_back().sequence = sequence.sequence;
   }
@@ -198,7 +198,7 @@ void ModelRunner::copy_blocks(const StepTensors& step) {
 }
 
 Tensor ModelRunner::forward(const StepTensors& tensors) {
-  ops::fill_tokens(backend_, tensors.token_ids, tensors.source_slots, last_tokens_);
+  ops::take_sampled_tokens(backend_, tensors.token_ids, tensors.source_seats, last_tokens_);
   std::vector<AttentionBatch> batches = tensors.batches;
   batch_builder_.plan_attention(batches);
   return model_->forward({tensors.token_ids, batches.front().positions, batches, caches_, lane_of_});
@@ -257,7 +257,7 @@ void ModelRunner::sample_share(const SamplingTensors& sampling, const Tensor& pa
   };
   static_assert(SequenceResult::kInvalidLogits != -1, "all_gather may change it");
   comm_.all_gather(as_row(tokens_, share * comm_.size()), as_row(own_tokens_, share));
-  ops::fill_tokens(backend_, last_tokens_, sampling.rows_of_slots, tokens_.rows(0, rows));
+  ops::take_sampled_tokens(backend_, last_tokens_, sampling.rows_of_seats, tokens_.rows(0, rows));
 }
 
 // Queues their computation and their copy to `host`, where they will lie as the result says.
@@ -288,7 +288,7 @@ void ModelRunner::read_prompts(const StepPlan& plan, const StepTensors& step, co
     } else if (sequence.output == OutputKind::kLogprobs) {
       const std::int64_t count = sequence.num_tokens - (sequence.next_token < 0 ? 1 : 0);
       read_prompt_logprobs(hidden.rows(row, count), step.sampling.prompt_targets.rows(target, count),
-                           batch_builder_.sampling().num_prompt_logprobs(sequence.slot), result.sequences[s]);
+                           batch_builder_.sampling().num_prompt_logprobs(sequence.seat), result.sequences[s]);
       target += count;
     }
     row += sequence.num_tokens;
@@ -342,7 +342,7 @@ void ModelRunner::pool(const StepPlan& plan, const Tensor& hidden, const Stage& 
     } else if (adds_up(sequence.output)) {
       hidden_sums_.add(sequence, hidden.rows(first, sequence.num_tokens));
       if (sequence.output == OutputKind::kHiddenMean)
-        answer_with(hidden_sums_.take_mean(sequence.slot), pending.result.sequences[s]);
+        answer_with(hidden_sums_.take_mean(sequence.seat), pending.result.sequences[s]);
     }
   }
 }
@@ -372,8 +372,8 @@ StepResult ModelRunner::collect() {
     SequenceResult& result = pending.result.sequences[sample.sequence];
     result.token = tokens[row];
     const bool none_left =
-        tokens[row] < 0 && !batch_builder_.sampling().leaves_token(sample.slot, sample.mask_stop);
-    batch_builder_.sampling().book(sample.slot, tokens[row]);
+        tokens[row] < 0 && !batch_builder_.sampling().leaves_token(sample.seat, sample.mask_stop);
+    batch_builder_.sampling().book(sample.seat, tokens[row]);
     if (sample.num_logprobs != SamplingState::kNoLogprobs)
       result.logprobs = read_row(pending.logprobs, reported++, sample.num_logprobs);
     // A mask may have hidden from sampling what is not a number.

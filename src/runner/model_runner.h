@@ -41,7 +41,7 @@ class ModelRunner {
   struct Pending {
     struct Sample {
       std::size_t sequence;  // entry of the result
-      int slot;
+      int seat;
       int num_logprobs;  // SamplingState::kNoLogprobs: none are reported
       bool mask_stop;    // as the plan has it
     };
@@ -111,7 +111,7 @@ class ModelRunner {
   std::vector<KvCacheLayer> host_cache_;  // swap space; none: no layers
   BatchBuilder batch_builder_;
   HiddenSums hidden_sums_;
-  Tensor last_tokens_;               // i32 [max_num_seqs]: each slot's last sample
+  Tensor last_tokens_;               // i32 [max_num_seqs]: each seat's last sample
   Tensor tokens_;                    // i32 [max_num_seqs or more]: this step's samples
   Tensor own_tokens_;                // i32: those that this rank drew, where ranks share them out
   Tensor output_rows_;               // [max_output_rows, hidden_size]: hidden states that are sampled from

@@ -20,7 +20,7 @@ SamplingBuilder::SamplingBuilder(Backend& backend, const RuntimeConfig& config)
       workspace_(allocate_workspace(
           backend, backend.sampling_workspace_bytes(config.max_output_rows(), config.spec.vocab_size))),
       token_states_(backend, config),
-      slots_(static_cast<std::size_t>(config.max_num_seqs)) {}
+      seats_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
 std::size_t SamplingBuilder::staging_bytes() const {
   const auto rows = static_cast<std::size_t>(config_.max_output_rows());
@@ -30,27 +30,27 @@ std::size_t SamplingBuilder::staging_bytes() const {
       (SamplingState::kMaxStopIds + SamplingState::kMaxBadWords) * 2 * sizeof(TokenId);
   constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 6);
   const std::size_t targets = static_cast<std::size_t>(config_.max_num_batched_tokens) * sizeof(TokenId);
-  return targets + slots_.size() * sizeof(std::int32_t) + kArrays * (rows + 1) * sizeof(std::int64_t) +
+  return targets + seats_.size() * sizeof(std::int32_t) + kArrays * (rows + 1) * sizeof(std::int64_t) +
          rows * (kBiases + kMasks) + kAlignmentSlack;
 }
 
 void SamplingBuilder::start(const SequencePlan& plan) {
-  Slot& slot = slot_of(plan);
-  slot = Slot();
-  slot.state = *plan.start;
-  slot.has_long_bad_words = std::any_of(slot.state.bad_words.begin(), slot.state.bad_words.end(),
+  Seat& seat = seat_of(plan);
+  seat = Seat();
+  seat.state = *plan.start;
+  seat.has_long_bad_words = std::any_of(seat.state.bad_words.begin(), seat.state.bad_words.end(),
                                         [](const auto& word) { return word.size() > 1; });
-  if (slot.has_long_bad_words) slot.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
-  if (slot.state.has_penalties() || !slot.state.allowed_ids.empty()) token_states_.start(plan);
+  if (seat.has_long_bad_words) seat.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
+  if (seat.state.has_penalties() || !seat.state.allowed_ids.empty()) token_states_.start(plan);
 }
 
-bool SamplingBuilder::leaves_token(int slot, bool mask_stop) const {
-  const Slot& owner = slots_[static_cast<std::size_t>(slot)];
+bool SamplingBuilder::leaves_token(int seat, bool mask_stop) const {
+  const Seat& owner = seats_[static_cast<std::size_t>(seat)];
   return owner.state.leaves_token(owner.output, mask_stop, config_.spec.vocab_size);
 }
 
-void SamplingBuilder::book(int slot, TokenId token) {
-  Slot& owner = slots_[static_cast<std::size_t>(slot)];
+void SamplingBuilder::book(int seat, TokenId token) {
+  Seat& owner = seats_[static_cast<std::size_t>(seat)];
   --owner.num_unknown;
   if (owner.has_long_bad_words) owner.output.push_back(token);
 }
@@ -63,8 +63,8 @@ SamplingTensors SamplingBuilder::build(const StepPlan& plan, StagingArea& stagin
   if (!changed_.rows.empty()) tensors.adjustment = stage_adjustments(staging);
   for (const SequencePlan& sequence : plan.sequences) {
     if (!sequence.sample) continue;
-    slot_of(sequence).has_sampled = true;
-    ++slot_of(sequence).num_unknown;
+    seat_of(sequence).has_sampled = true;
+    ++seat_of(sequence).num_unknown;
   }
   return tensors;
 }
@@ -82,17 +82,17 @@ void SamplingBuilder::stage_rows(const StepPlan& plan, StagingArea& staging, Sam
   const auto min_p = staging.take<float>(DType::kF32, n, batch.min_p);
   const auto seeds = staging.take<std::int64_t>(DType::kI64, n, batch.seeds);
   const auto positions = staging.take<std::int32_t>(DType::kI32, n, batch.positions);
-  const auto slots = staging.take<std::int32_t>(DType::kI32, n, batch.slots);
-  const auto rows_of_slots =
-      staging.take<std::int32_t>(DType::kI32, std::ssize(slots_), tensors.rows_of_slots);
-  std::fill(rows_of_slots.begin(), rows_of_slots.end(), -1);
+  const auto seats = staging.take<std::int32_t>(DType::kI32, n, batch.seats);
+  const auto rows_of_seats =
+      staging.take<std::int32_t>(DType::kI32, std::ssize(seats_), tensors.rows_of_seats);
+  std::fill(rows_of_seats.begin(), rows_of_seats.end(), -1);
 
   std::size_t row = 0;
   std::int32_t token = 0;
   for (const SequencePlan& sequence : plan.sequences) {
     token += sequence.num_tokens;
     if (!sequence.sample) continue;
-    const SamplingState& state = slot_of(sequence).state;
+    const SamplingState& state = seat_of(sequence).state;
     rows[row] = token - 1;
     temperature[row] = state.temperature;
     top_k[row] = state.top_k;
@@ -100,8 +100,8 @@ void SamplingBuilder::stage_rows(const StepPlan& plan, StagingArea& staging, Sam
     min_p[row] = state.min_p;
     seeds[row] = static_cast<std::int64_t>(state.seed);
     positions[row] = sequence.first_position + sequence.num_tokens;
-    slots[row] = sequence.slot;
-    rows_of_slots[static_cast<std::size_t>(sequence.slot)] = static_cast<std::int32_t>(row);
+    seats[row] = sequence.seat;
+    rows_of_seats[static_cast<std::size_t>(sequence.seat)] = static_cast<std::int32_t>(row);
     ++row;
   }
 }
@@ -117,7 +117,7 @@ void SamplingBuilder::stage_logprobs(const StepPlan& plan, StagingArea& staging,
       if (sequence.next_token >= 0) prompt_targets_.push_back(sequence.next_token);
     }
     if (!sequence.sample) continue;
-    if (const int wanted = slot_of(sequence).state.num_logprobs; wanted != SamplingState::kNoLogprobs) {
+    if (const int wanted = seat_of(sequence).state.num_logprobs; wanted != SamplingState::kNoLogprobs) {
       reported_rows_.push_back(row);
       batch.num_top = std::max(batch.num_top, wanted);
     }
@@ -129,7 +129,7 @@ void SamplingBuilder::stage_logprobs(const StepPlan& plan, StagingArea& staging,
 }
 
 void SamplingBuilder::gather_adjustments(const StepPlan& plan) {
-  for (auto* ints : {&changed_.rows, &changed_.slots, &changed_.state_uses, &changed_.bias_starts,
+  for (auto* ints : {&changed_.rows, &changed_.seats, &changed_.state_uses, &changed_.bias_starts,
                      &changed_.bias_ids, &changed_.mask_starts, &changed_.masks}) {
     ints->clear();
   }
@@ -147,22 +147,22 @@ void SamplingBuilder::gather_adjustments(const StepPlan& plan) {
 
 // Adds the row to those that are changed, if it is.
 void SamplingBuilder::add_adjustment(const SequencePlan& sequence, std::int32_t row) {
-  const Slot& slot = slot_of(sequence);
-  const SamplingState& state = slot.state;
+  const Seat& seat = seat_of(sequence);
+  const SamplingState& state = seat.state;
   const std::size_t first_mask = changed_.masks.size();
   if (sequence.mask_stop) {
     for (const TokenId id : state.stop_ids) changed_.masks.insert(changed_.masks.end(), {id, -1});
   }
-  mask_bad_words(slot);
+  mask_bad_words(seat);
   const bool uses_states = state.has_penalties() || !state.allowed_ids.empty();
   if (!uses_states && state.biases.empty() && changed_.masks.size() == first_mask) return;
 
-  const bool counts_last = state.has_penalties() && slot.has_sampled;
+  const bool counts_last = state.has_penalties() && seat.has_sampled;
   const StateUse use = !uses_states  ? StateUse::kNone
                        : counts_last ? StateUse::kCountLastAndRead
                                      : StateUse::kRead;
   changed_.rows.push_back(row);
-  changed_.slots.push_back(sequence.slot);
+  changed_.seats.push_back(sequence.seat);
   changed_.state_uses.push_back(static_cast<std::int32_t>(use));
   changed_.repetition.push_back(state.repetition_penalty);
   changed_.frequency.push_back(state.frequency_penalty);
@@ -177,12 +177,12 @@ void SamplingBuilder::add_adjustment(const SequencePlan& sequence, std::int32_t 
 
 // The last token of a bad word is masked where the output ends with those before it. The output's very last
 // token may not be known here: then the device compares it.
-void SamplingBuilder::mask_bad_words(const Slot& slot) {
-  QUIRE_CHECK(!slot.has_long_bad_words || slot.num_unknown <= 1);
-  for (const std::vector<TokenId>& word : slot.state.bad_words) {
+void SamplingBuilder::mask_bad_words(const Seat& seat) {
+  QUIRE_CHECK(!seat.has_long_bad_words || seat.num_unknown <= 1);
+  for (const std::vector<TokenId>& word : seat.state.bad_words) {
     const std::size_t before = word.size() - 1;
-    const bool last_is_unknown = slot.num_unknown > 0 && before > 0;
-    if (ends_with(slot.output, word, last_is_unknown ? before - 1 : before)) {
+    const bool last_is_unknown = seat.num_unknown > 0 && before > 0;
+    if (ends_with(seat.output, word, last_is_unknown ? before - 1 : before)) {
       changed_.masks.insert(changed_.masks.end(), {word.back(), last_is_unknown ? word[before - 1] : -1});
     }
   }
@@ -191,7 +191,7 @@ void SamplingBuilder::mask_bad_words(const Slot& slot) {
 LogitsAdjustment SamplingBuilder::stage_adjustments(StagingArea& staging) const {
   return {.num_rows = static_cast<int>(changed_.rows.size()),
           .rows = stage(staging, DType::kI32, changed_.rows),
-          .slots = stage(staging, DType::kI32, changed_.slots),
+          .seats = stage(staging, DType::kI32, changed_.seats),
           .state_uses = stage(staging, DType::kI32, changed_.state_uses),
           .repetition = stage(staging, DType::kF32, changed_.repetition),
           .frequency = stage(staging, DType::kF32, changed_.frequency),

@@ -36,7 +36,7 @@ void TokenStates::begin_step() {
 
 void TokenStates::start(const SequencePlan& plan) {
   const bool all_allowed = plan.start->allowed_ids.empty();
-  const Tensor row = states_.rows(plan.slot, 1);
+  const Tensor row = states_.rows(plan.seat, 1);
   backend_.copy(row, blank_rows_.rows(all_allowed ? 0 : 1, 1));
   collect(plan);
   upload(Tensor(row.data(), DType::kI16, {row.dim(1)}, row.device()));

@@ -9,15 +9,15 @@
 
 namespace quire {
 
-// On the device, what each slot's tokens have been: for penalties and for tokens that are not allowed. Rows
-// of slots without either are never touched.
+// On the device, what each seat's tokens have been: for penalties and for tokens that are not allowed. Rows
+// of seats without either are never touched.
 class TokenStates {
  public:
   TokenStates(Backend& backend, const RuntimeConfig& config);
 
   // A step begins; all but the last kMaxStepsInFlight - 1 have been waited for.
   void begin_step();
-  // Writes the row of a slot's new owner; queued before the step that the plan belongs to. Waits for nothing,
+  // Writes the row of a seat's new owner; queued before the step that the plan belongs to. Waits for nothing,
   // unless the step's new owners have more than kEntries entries in all.
   void start(const SequencePlan& plan);
 

@@ -54,9 +54,9 @@ constexpr void fields(Archive& archive, MaybeConst<SamplingState> auto& state) {
 
 template <typename Archive>
 constexpr void fields(Archive& archive, MaybeConst<SequencePlan> auto& plan) {
-  auto& [sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
+  auto& [sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
          new_blocks, output, next_token, sample, mask_stop] = plan;
-  archive(sequence, slot, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
+  archive(sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
           new_blocks, output, next_token, sample, mask_stop);
 }
 

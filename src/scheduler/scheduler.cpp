@@ -49,8 +49,8 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       pool_(config_.num_blocks),
       host_pool_(config_.num_host_blocks),
       prefix_cache_(pool_, config_.layout, *config_.hash_seed, config_.hash_bits),
-      free_slots_(static_cast<std::size_t>(config_.max_num_seqs)) {
-  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is taken first
+      free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
+  std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
 }
 
 int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
@@ -115,9 +115,9 @@ bool Scheduler::abort(SequenceId id) {
   return true;
 }
 
-std::vector<SequenceId> Scheduler::abort_family(SequenceId first) {
+std::vector<SequenceId> Scheduler::abort_with_siblings(SequenceId first) {
   const auto belongs = [first](const auto& entry) {
-    return entry.first == first || (first != 0 && entry.second.request->family == first);
+    return entry.first == first || (first != 0 && entry.second.request->first_sibling == first);
   };
   std::vector<SequenceId> members;
   for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)
@@ -137,60 +137,60 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 }
 
 std::optional<StepPlan> Scheduler::schedule() {
-  Draft draft;
-  draft.budget = config_.max_num_batched_tokens;
-  const std::size_t most = std::min(running_.size() + waiting_.size(), free_slots_.size() + running_.size());
-  draft.plan.sequences.reserve(most);
-  QUIRE_CHECK(drafted_.sequences.empty(), "a step that failed was not dropped");
-  drafted_.sequences.reserve(most);
-  if (!plan_suspect(draft)) plan_by_rank(draft);
-  if (draft.plan.sequences.empty()) plan_suspect(draft);  // one may just have been admitted
-  if (draft.plan.sequences.empty()) return std::nullopt;
+  OpenPlan open;
+  open.budget = config_.max_num_batched_tokens;
+  const std::size_t most = std::min(running_.size() + waiting_.size(), free_seats_.size() + running_.size());
+  open.plan.sequences.reserve(most);
+  QUIRE_CHECK(open_step_.sequences.empty(), "a step that failed was not dropped");
+  open_step_.sequences.reserve(most);
+  if (!plan_suspect(open)) plan_by_precedence(open);
+  if (open.plan.sequences.empty()) plan_suspect(open);  // one may just have been admitted
+  if (open.plan.sequences.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
-  for (const PlannedSequence& planned : drafted_.sequences) index_full_blocks(*planned.sequence);
-  draft.plan.id = drafted_.id = ++last_plan_;
-  draft.plan.saves = std::exchange(saves_, {});
-  for (const BlockId block : std::exchange(drafted_.restored, {})) host_pool_.release(block);
-  draft.plan.num_tokens = config_.max_num_batched_tokens - draft.budget;
-  in_flight_.push_back(std::exchange(drafted_, {}));
-  return std::move(draft.plan);
+  for (const PlannedSequence& planned : open_step_.sequences) index_full_blocks(*planned.sequence);
+  open.plan.id = open_step_.id = ++last_plan_;
+  open.plan.saves = std::exchange(saves_, {});
+  for (const BlockId block : std::exchange(open_step_.restored, {})) host_pool_.release(block);
+  open.plan.num_tokens = config_.max_num_batched_tokens - open.budget;
+  in_flight_.push_back(std::exchange(open_step_, {}));
+  return std::move(open.plan);
 }
 
 // A suspect is planned for itself, with no other step in flight. True: nothing else is to be planned.
-bool Scheduler::plan_suspect(Draft& draft) {
+bool Scheduler::plan_suspect(OpenPlan& open) {
   const auto is_suspect = [](const Sequence* sequence) { return sequence->suspect; };
   const auto found = std::find_if(running_.begin(), running_.end(), is_suspect);
   if (found == running_.end()) return false;
   if (!in_flight_.empty()) return true;
-  plan_next(**found, draft);
-  return !draft.plan.sequences.empty();
+  plan_next(**found, open);
+  return !open.plan.sequences.empty();
 }
 
-// Running sequences and those waiting take their turn by rank. First come, first served, all running ones
-// rank before all waiting ones; under priorities one that waits may rank before one that runs.
-void Scheduler::plan_by_rank(Draft& draft) {
+// Running sequences and those waiting take their turn by precedence. First come, first served, all running
+// ones precede all waiting ones; under priorities one that waits may precede one that runs.
+void Scheduler::plan_by_precedence(OpenPlan& open) {
   const auto is_decode = [this](const Sequence* sequence) {
     return !sequence->suspect && span_limit(*sequence) == 1;
   };
-  draft.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
-  for (std::size_t i = 0; draft.budget > 0;) {  // preemption takes from the end
-    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++draft.decodes_left;
+  open.decodes_left = static_cast<int>(std::count_if(running_.begin(), running_.end(), is_decode));
+  for (std::size_t i = 0; open.budget > 0;) {  // preemption takes from the end
+    if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++open.decodes_left;
     if (i >= running_.size()) break;
-    if (running_[i]->suspect || plan_next(*running_[i], draft)) ++i;
+    if (running_[i]->suspect || plan_next(*running_[i], open)) ++i;
   }
 }
 
 // False: planning it has failed, and it is gone.
-bool Scheduler::plan_next(Sequence& sequence, Draft& draft) {
+bool Scheduler::plan_next(Sequence& sequence, OpenPlan& open) {
   const int wanted = span_limit(sequence);
   if (wanted == 0) return true;
-  if (wanted == 1) --draft.decodes_left;
-  // Every decode behind gets its token; yet whoever ranks first always gets on.
-  const int affordable = std::max(1, draft.budget - draft.decodes_left);
+  if (wanted == 1) --open.decodes_left;
+  // Every decode behind gets its token; yet whoever comes first always gets on.
+  const int affordable = std::max(1, open.budget - open.decodes_left);
   const int num_tokens = make_room(sequence, std::min(wanted, affordable));
   if (num_tokens == 0) return true;
   try {
-    plan_span(sequence, num_tokens, draft);
+    plan_span(sequence, num_tokens, open);
     return true;
   } catch (const std::exception& e) {
     planning_failures_.push_back({sequence.id, e.what()});
@@ -228,11 +228,11 @@ OutputKind Scheduler::output_of(const Sequence& sequence, bool ends_text) {
 }
 
 // What may fail comes before the step knows of the sequence, so that a failure leaves nothing in it.
-void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
+void Scheduler::plan_span(Sequence& sequence, int num_tokens, OpenPlan& open) {
   if (config_.on_plan) config_.on_plan(sequence.id);
   SequencePlan plan;
   plan.sequence = sequence.id;
-  plan.slot = sequence.slot;
+  plan.seat = sequence.seat;
   if (!sequence.started) {
     plan.start = sequence.request->sampling;
     plan.start->seed += static_cast<std::uint64_t>(sequence.index);
@@ -252,8 +252,8 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   plan.output = output_of(sequence, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < sequence.num_prompt)
     plan.next_token = sequence.tokens()[static_cast<std::size_t>(last)];
-  prepare_write(sequence, plan, draft);
-  restore_blocks(sequence, draft);
+  prepare_write(sequence, plan, open);
+  restore_blocks(sequence, open);
 
   sequence.started = true;
   if (sequence.num_planned < sequence.num_prompt && last >= sequence.num_prompt)
@@ -262,13 +262,13 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens, Draft& draft) {
   ++sequence.num_in_flight;
   sequence.num_pending += ends_text ? 1 : 0;
   sequence.has_sampled |= plan.sample;
-  draft.budget -= num_tokens;
-  drafted_.sequences.push_back({&sequence, num_tokens, last, plan.output, ends_text});
-  draft.plan.sequences.push_back(std::move(plan));
+  open.budget -= num_tokens;
+  open_step_.sequences.push_back({&sequence, num_tokens, last, plan.output, ends_text});
+  open.plan.sequences.push_back(std::move(plan));
 }
 
 // Gives the sequence the blocks that its span writes, and tells the plan of them.
-void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft) {
+void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, OpenPlan& open) {
   const bool start = plan.start.has_value();
   if (start) forget_block_to_write(sequence);
   std::vector<BlockCopy> copies;  // of one row at most
@@ -283,7 +283,7 @@ void Scheduler::prepare_write(Sequence& sequence, SequencePlan& plan, Draft& dra
     const auto blocks = sequence.table.row(row);
     plan.new_blocks.insert(plan.new_blocks.end(), blocks.begin(), blocks.end());
   }
-  draft.plan.block_copies.insert(draft.plan.block_copies.end(), copies.begin(), copies.end());
+  open.plan.block_copies.insert(open.plan.block_copies.end(), copies.begin(), copies.end());
 }
 
 // Blocks that no step in flight attends to, nor any position from `position` on.
@@ -436,7 +436,7 @@ FinishReason Scheduler::finish_reason(const Sequence& sequence) const {
   return length == sequence.max_length ? FinishReason::kLength : FinishReason::kNone;
 }
 
-// Ends a sequence that holds a slot, at once or when the last step that uses it has been applied.
+// Ends a sequence that holds a seat, at once or when the last step that uses it has been applied.
 void Scheduler::end(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning)
     running_.erase(std::find(running_.begin(), running_.end(), &sequence));
@@ -448,7 +448,7 @@ void Scheduler::end(Sequence& sequence) {
 
 void Scheduler::give_back(Sequence& sequence) {
   sequence.table.clear();
-  free_slots_.push_back(std::exchange(sequence.slot, -1));
+  free_seats_.push_back(std::exchange(sequence.seat, -1));
   admission_blocked_ = false;
 }
 
@@ -459,7 +459,7 @@ void Scheduler::forget(Sequence& sequence) {
 }
 
 SchedulerStats Scheduler::stats() const {
-  return {.num_running = config_.max_num_seqs - static_cast<int>(free_slots_.size()),
+  return {.num_running = config_.max_num_seqs - static_cast<int>(free_seats_.size()),
           .num_waiting = static_cast<int>(waiting_.size()),
           .num_queued_requests = num_queued_requests_,
           .num_queued_tokens = num_queued_tokens_,

@@ -42,7 +42,7 @@ struct PreemptionCosts {
 };
 
 struct SchedulerConfig {
-  int max_num_seqs = 256;             // slots
+  int max_num_seqs = 256;             // seats
   int max_num_batched_tokens = 2048;  // of a step
   int max_span = 0;                   // of it, tokens of one sequence; 0: all
   int max_model_len = 0;              // tokens of a sequence, prompt and output
@@ -101,8 +101,8 @@ struct SchedulerStats {
   std::uint64_t num_invalid_logits = 0;    // sequences that ended because theirs were not finite
 };
 
-// Decides which tokens each step computes. Sequences have a rank: their order of arrival or, under
-// priorities, that among equals. Who ranks first is admitted first and gets blocks first, and when blocks run
+// Decides which tokens each step computes. Sequences have a precedence: their order of arrival or, under
+// priorities, that among equals. Who comes first is admitted first and gets blocks first, and when blocks run
 // out the last running one gives its blocks back: they are saved in host memory where there is room and that
 // costs less than computing them again. Under priorities it does so for a waiting one of lower number too.
 // Any number of steps may be in flight; they are executed and applied in the order they were planned.
@@ -117,15 +117,14 @@ class Scheduler {
 
   // Adds the sequences of a request. Returns the tokens that each may generate: max_tokens, or what the
   // context and the KV cache leave; 1 for what is pooled. Error when they could never run; then nothing has
-  // changed. After another exception (no memory) abort_family must follow.
+  // changed. After another exception (no memory) abort_with_siblings must follow.
   int add(std::shared_ptr<const SequenceRequest> request);
 
   // Ends a sequence, in whatever state it is. True: it was alive, and no update of it will follow. False: it
   // had ended before, or never was.
   bool abort(SequenceId id);
-  // The same for a sequence and, if it is the first of a family, for all of it. Returns those that were
-  // alive.
-  std::vector<SequenceId> abort_family(SequenceId first);
+  // The same for a sequence and, if it is the first, for its siblings. Returns those that were alive.
+  std::vector<SequenceId> abort_with_siblings(SequenceId first);
   // Ends what has a deadline of `now` or before, in whatever state it is. No update follows.
   std::vector<SequenceId> expire(Clock::time_point now);
 
@@ -181,23 +180,23 @@ class Scheduler {
     // Of host memory, restored by this step: kept until it is planned, since its saves come first.
     std::vector<BlockId> restored;
   };
-  // A step in the making.
-  struct Draft {
+  // A plan in the making.
+  struct OpenPlan {
     StepPlan plan;
     int budget = 0;        // tokens left
     int decodes_left = 0;  // sequences not yet planned that want one token
   };
   // What is computed of a sequence when it is admitted.
-  struct Head {
+  struct ComputedPrefix {
     std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
     int num_tokens = 0;    // in them and the restored ones; a last row that is shared and not full is copied
     int num_restored = 0;  // rows that follow, from host memory
-    bool forked = false;   // the shared ones are those of a sequence of the same family
+    bool forked = false;   // the shared ones are a sibling's
   };
 
-  bool plan_suspect(Draft& draft);
-  void plan_by_rank(Draft& draft);
-  bool plan_next(Sequence& sequence, Draft& draft);
+  bool plan_suspect(OpenPlan& open);
+  void plan_by_precedence(OpenPlan& open);
+  bool plan_next(Sequence& sequence, OpenPlan& open);
   void check_fits(const SequenceRequest& request) const;
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
   void enqueue(Sequence& sequence);
@@ -206,24 +205,24 @@ class Scheduler {
   bool admit_next(std::size_t place);
   int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
-  Head find_shared(const Sequence& sequence, const Sequence* sibling) const;
-  Head find_head(const Sequence& sequence, const Sequence* sibling) const;
-  int num_shared_rows(const Head& head) const {
-    return static_cast<int>(head.blocks.size()) / config_.layout.num_lanes();
+  ComputedPrefix find_shared(const Sequence& sequence, const Sequence* sibling) const;
+  ComputedPrefix find_computed(const Sequence& sequence, const Sequence* sibling) const;
+  int num_shared_rows(const ComputedPrefix& computed) const {
+    return static_cast<int>(computed.blocks.size()) / config_.layout.num_lanes();
   }
-  int blocks_to_admit(const Sequence& sequence, const Head& head) const;
-  void start_running(Sequence& sequence, const Head& head, const Sequence* sibling);
+  int blocks_to_admit(const Sequence& sequence, const ComputedPrefix& computed) const;
+  void start_running(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling);
   int span_limit(const Sequence& sequence) const;
   static OutputKind output_of(const Sequence& sequence, bool ends_text);
-  void plan_span(Sequence& sequence, int num_tokens, Draft& draft);
-  void prepare_write(Sequence& sequence, SequencePlan& plan, Draft& draft);
+  void plan_span(Sequence& sequence, int num_tokens, OpenPlan& open);
+  void prepare_write(Sequence& sequence, SequencePlan& plan, OpenPlan& open);
   void release_replaced(PlannedStep& step);
   void release_outside(Sequence& sequence, int position);
   void forget_block_to_write(const Sequence& sequence);
   int make_room(const Sequence& sequence, int wanted);
   void preempt_last();
   void save_blocks(Sequence& sequence);
-  void restore_blocks(Sequence& sequence, Draft& draft);
+  void restore_blocks(Sequence& sequence, OpenPlan& open);
   void forget_saved(SavedBlocks& saved, int num_kept);
   bool strip_held_sibling(const Sequence& sequence);
   std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
@@ -246,12 +245,12 @@ class Scheduler {
   BlockPool host_pool_;
   PrefixCache prefix_cache_;
   std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
-  std::vector<Sequence*> running_;            // by rank; of one priority, all before those waiting
-  std::set<Sequence*, RanksBefore> waiting_;
+  std::vector<Sequence*> running_;            // by precedence; of one priority, all before those waiting
+  std::set<Sequence*, Precedes> waiting_;
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
-  std::vector<int> free_slots_;
+  std::vector<int> free_seats_;
   std::deque<PlannedStep> in_flight_;
-  PlannedStep drafted_;           // the step that is being planned
+  PlannedStep open_step_;         // the step that is being planned
   std::vector<BlockCopy> saves_;  // for the next step that is planned
   std::vector<PlanningFailure> planning_failures_;
   std::uint64_t last_arrival_ = 0;

@@ -22,37 +22,37 @@ void Scheduler::enqueue(Sequence& sequence) {
 // A request counts as queued until its first sequence is admitted.
 void Scheduler::count_queued(const Sequence& sequence, int sign) {
   const SequenceRequest& request = *sequence.request;
-  if (request.family != 0 && request.family != sequence.id) return;
+  if (request.first_sibling != 0 && request.first_sibling != sequence.id) return;
   num_queued_requests_ += sign;
   num_queued_tokens_ += sign * request.num_queued_tokens();
 }
 
-// Whether the first waiting sequence ranks before running_[place] and may try to be admitted. Newcomers wait
+// Whether the first waiting sequence precedes running_[place] and may try to be admitted. Newcomers wait
 // while a running sequence drains to give its blocks back: it is the next to be preempted.
 bool Scheduler::waiting_is_next(std::size_t place) const {
   if (waiting_.empty() || admission_blocked_) return false;
   if (!running_.empty() && running_.back()->yielding) return false;
-  return place == running_.size() || (*waiting_.begin())->rank() < running_[place]->rank();
+  return place == running_.size() || (*waiting_.begin())->precedence() < running_[place]->precedence();
 }
 
 // Makes the first waiting sequence running_[place], if blocks are free for all its tokens and for what those
-// running will take next. Where it would fit without those that rank behind, they make way, the last one
+// running will take next. Where it would fit without those that come behind, they make way, the last one
 // first.
 bool Scheduler::admit_next(std::size_t place) {
   Sequence& sequence = **waiting_.begin();
-  while (place < running_.size() || !free_slots_.empty()) {
+  while (place < running_.size() || !free_seats_.empty()) {
     const Sequence* sibling = find_sibling(sequence);
     if (sibling && sibling->num_planned < sibling->num_prompt)
       return false;  // what it computes will be shared
-    const Head head = find_head(sequence, sibling);
-    int num_needed = blocks_to_admit(sequence, head);
+    const ComputedPrefix computed = find_computed(sequence, sibling);
+    int num_needed = blocks_to_admit(sequence, computed);
     int num_behind = 0;  // blocks that those behind will take
     for (std::size_t i = 0; i < running_.size(); ++i)
       (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
-    if (!free_slots_.empty() && num_needed + num_behind <= pool_.num_free()) {
+    if (!free_seats_.empty() && num_needed + num_behind <= pool_.num_free()) {
       waiting_.erase(waiting_.begin());
       running_.insert(running_.begin() + static_cast<std::ptrdiff_t>(place), &sequence);
-      start_running(sequence, head, sibling);
+      start_running(sequence, computed, sibling);
       return true;
     }
     if (place == running_.size() || num_needed > pool_.num_free() + num_held_from(place)) {
@@ -80,14 +80,15 @@ int Scheduler::num_held_from(std::size_t place) const {
   return count;
 }
 
-// A running sequence of the same family, if there is one whose blocks are filled by the steps that are
-// planned: where possible, one whose prompt is.
+// A running sibling, if there is one whose blocks are filled by the steps that are planned: where possible,
+// one whose prompt is.
 const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
-  const SequenceId family = sequence.request->family;
-  if (family == 0 || needs_every_position(sequence.prompt_output())) return nullptr;
+  const SequenceId first = sequence.request->first_sibling;
+  if (first == 0 || needs_every_position(sequence.prompt_output())) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request->family != family || is_stripped(*other) || !other->saved.blocks.empty()) continue;
+    if (other->request->first_sibling != first || is_stripped(*other) || !other->saved.blocks.empty())
+      continue;
     found = other;
     if (other->num_planned >= other->num_prompt) break;
   }
@@ -95,29 +96,29 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
 }
 
 // What it can share, and behind that what is saved, if the two meet or the window begins there.
-Scheduler::Head Scheduler::find_head(const Sequence& sequence, const Sequence* sibling) const {
-  Head head = find_shared(sequence, sibling);
+Scheduler::ComputedPrefix Scheduler::find_computed(const Sequence& sequence, const Sequence* sibling) const {
+  ComputedPrefix computed = find_shared(sequence, sibling);
   const CacheLayout& layout = config_.layout;
-  const int num_full = head.num_tokens / layout.block_size;
+  const int num_full = computed.num_tokens / layout.block_size;
   const SavedBlocks& saved = sequence.saved;
   const int num_before = std::max(num_full, layout.num_outside_all(saved.num_tokens));
-  if (saved.num_tokens <= head.num_tokens || saved.first > num_before) return head;
-  head.blocks.resize(static_cast<std::size_t>(num_full) * layout.windows.size());
-  head.num_tokens = saved.num_tokens;
-  head.num_restored = layout.rows_for(saved.num_tokens) - num_before;
-  return head;
+  if (saved.num_tokens <= computed.num_tokens || saved.first > num_before) return computed;
+  computed.blocks.resize(static_cast<std::size_t>(num_full) * layout.windows.size());
+  computed.num_tokens = saved.num_tokens;
+  computed.num_restored = layout.rows_for(saved.num_tokens) - num_before;
+  return computed;
 }
 
-// The last known token is never in the head: it is computed for its logits.
-Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence* sibling) const {
-  Head head;
+// The last known token is never in it: that is computed for its logits.
+Scheduler::ComputedPrefix Scheduler::find_shared(const Sequence& sequence, const Sequence* sibling) const {
+  ComputedPrefix computed;
   const std::size_t most = sequence.tokens().size() - 1;
   if (config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()))
-    head.blocks = prefix_cache_.match(sequence.tokens().first(most), sequence.salt);
-  head.num_tokens = num_shared_rows(head) * config_.layout.block_size;
+    computed.blocks = prefix_cache_.match(sequence.tokens().first(most), sequence.salt);
+  computed.num_tokens = num_shared_rows(computed) * config_.layout.block_size;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
-  if (!sibling || num_common <= head.num_tokens) return head;
-  if (config_.layout.leaves_rows(num_common, sibling->table.position())) return head;
+  if (!sibling || num_common <= computed.num_tokens) return computed;
+  if (config_.layout.leaves_rows(num_common, sibling->table.position())) return computed;
   const auto size =
       static_cast<std::size_t>(config_.layout.rows_for(num_common)) * config_.layout.windows.size();
   const auto common = sibling->table.blocks().first(size);
@@ -125,13 +126,14 @@ Scheduler::Head Scheduler::find_shared(const Sequence& sequence, const Sequence*
 }
 
 // The blocks it takes for all its tokens, beside those it can share, and for the next ones.
-int Scheduler::blocks_to_admit(const Sequence& sequence, const Head& head) const {
+int Scheduler::blocks_to_admit(const Sequence& sequence, const ComputedPrefix& computed) const {
   const CacheLayout& layout = config_.layout;
   int num_shared = 0;
   for (int lane = 0; lane < layout.num_lanes(); ++lane)
-    for (int row = layout.num_outside(lane, head.num_tokens); row < num_shared_rows(head); ++row)
-      num_shared += pool_.ref_count(layout.row(head.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
-  const bool copies_last = head.num_restored == 0 && head.num_tokens % layout.block_size != 0;
+    for (int row = layout.num_outside(lane, computed.num_tokens); row < num_shared_rows(computed); ++row)
+      num_shared +=
+          pool_.ref_count(layout.row(computed.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
+  const bool copies_last = computed.num_restored == 0 && computed.num_tokens % layout.block_size != 0;
   return blocks_ahead(sequence) - num_shared + (copies_last ? layout.num_lanes() : 0);
 }
 
@@ -160,30 +162,30 @@ int Scheduler::blocks_ahead(const Sequence& sequence) const {
   return copies + static_cast<int>(most) - table.num_held();
 }
 
-void Scheduler::start_running(Sequence& sequence, const Head& head, const Sequence* sibling) {
+void Scheduler::start_running(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling) {
   sequence.state = SequenceState::kRunning;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
+  sequence.seat = free_seats_.back();
+  free_seats_.pop_back();
   const CacheLayout& layout = config_.layout;
-  const int num_shared = num_shared_rows(head);
+  const int num_shared = num_shared_rows(computed);
   // A sibling's blocks may not be those that the cache knows by their contents. Where the last row lies
   // before every window, a new block may take its place below.
-  const bool indexed = !head.forked && num_shared > 0;
+  const bool indexed = !computed.forked && num_shared > 0;
   sequence.num_indexed = indexed ? num_shared : 0;
   sequence.last_index =
-      indexed ? prefix_cache_.link(layout.row(head.blocks, num_shared - 1)) : PrefixCache::Link{};
-  sequence.table.release_outside(head.num_tokens);
-  for (int i = 0; i < layout.rows_for(head.num_tokens) - head.num_restored; ++i)
-    sequence.table.share(i < num_shared ? layout.row(head.blocks, i) : std::span<const BlockId>{});
-  for (int i = 0; i < head.num_restored; ++i) sequence.table.append();
-  forget_saved(sequence.saved, head.num_restored);
-  sequence.num_planned = head.num_tokens;
-  sequence.prompt_step = head.forked ? sibling->prompt_step : 0;
+      indexed ? prefix_cache_.link(layout.row(computed.blocks, num_shared - 1)) : PrefixCache::Link{};
+  sequence.table.release_outside(computed.num_tokens);
+  for (int i = 0; i < layout.rows_for(computed.num_tokens) - computed.num_restored; ++i)
+    sequence.table.share(i < num_shared ? layout.row(computed.blocks, i) : std::span<const BlockId>{});
+  for (int i = 0; i < computed.num_restored; ++i) sequence.table.append();
+  forget_saved(sequence.saved, computed.num_restored);
+  sequence.num_planned = computed.num_tokens;
+  sequence.prompt_step = computed.forked ? sibling->prompt_step : 0;
   if (sequence.num_cached_tokens >= 0) return;
   count_queued(sequence, -1);
-  sequence.num_cached_tokens = head.forked ? 0 : head.num_tokens;
+  sequence.num_cached_tokens = computed.forked ? 0 : computed.num_tokens;
   const bool looked_up =
-      config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()) && !head.forked;
+      config_.enable_prefix_caching && !needs_every_position(sequence.prompt_output()) && !computed.forked;
   if (looked_up) prefix_cache_queries_ += sequence.num_prompt;
   prefix_cache_hits_ += sequence.num_cached_tokens;
 }

@@ -1,4 +1,4 @@
-// The beams of a search: sequences of one family that advance round by round.
+// The beams of a search: siblings that advance round by round.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +10,8 @@ namespace quire {
 // computed again. So each round comes to an end if a single beam fits in the cache. True: one gave them back.
 bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   const auto can_be_stripped = [&](const Sequence* other) {
-    return other->held && other->request->family == sequence.request->family && other->table.size() > 0;
+    return other->held && other->request->first_sibling == sequence.request->first_sibling &&
+           other->table.size() > 0;
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
   if (found == running_.rend()) return false;
@@ -35,13 +36,13 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
 std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
   std::map<SequenceId, Sequence> beams;
   auto next = sequences_.lower_bound(first);
-  while (next != sequences_.end() && next->second.request->family == first) {
+  while (next != sequences_.end() && next->second.request->first_sibling == first) {
     Sequence& beam = next->second;
     QUIRE_CHECK(beam.held && beam.num_in_flight == 0 && beam.state != SequenceState::kRetiring,
                 "beam {} has no result", next->first);
     if (beam.state == SequenceState::kRunning) {
       running_.erase(std::find(running_.begin(), running_.end(), &beam));
-      free_slots_.push_back(beam.slot);
+      free_seats_.push_back(beam.seat);
     }
     if (const auto& deadline = beam.request->deadline) deadlines_.erase({*deadline, next->first});
     beams.insert(sequences_.extract(next++));
@@ -49,7 +50,7 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
   return beams;
 }
 
-// It runs at once if its parent's blocks are there and a slot is free; else it waits, as after a preemption.
+// It runs at once if its parent's blocks are there and a seat is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.layout)).first->second;
   beam.id = id;
@@ -64,16 +65,16 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   beam.num_cached_tokens = parent.num_cached_tokens;
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
-  if (parent.table.size() == 0 || free_slots_.empty()) return enqueue(beam);
+  if (parent.table.size() == 0 || free_seats_.empty()) return enqueue(beam);
   beam.state = SequenceState::kRunning;
-  beam.slot = free_slots_.back();
-  free_slots_.pop_back();
+  beam.seat = free_seats_.back();
+  free_seats_.pop_back();
   beam.table = parent.table.fork();
   beam.num_planned = parent.num_planned;
   beam.prompt_step = parent.prompt_step;
   beam.num_indexed = parent.num_indexed;
   beam.last_index = parent.last_index;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, RanksBefore{}), &beam);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, Precedes{}), &beam);
 }
 
 }  // namespace quire

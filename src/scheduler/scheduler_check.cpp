@@ -24,10 +24,10 @@ void Scheduler::check() const {
     for (const BlockId block : sequence.table.held()) ++num_holders.at(static_cast<std::size_t>(block));
     for (const BlockId block : sequence.saved.blocks)
       if (block != kNoBlock) ++num_savers.at(static_cast<std::size_t>(block));
-    if (sequence.slot < 0) continue;  // it holds nothing
-    const auto slot = static_cast<std::size_t>(sequence.slot);
-    QUIRE_CHECK(!taken.at(slot), "10: slot {} is taken twice", slot);
-    taken.at(slot) = true;
+    if (sequence.seat < 0) continue;  // it holds nothing
+    const auto seat = static_cast<std::size_t>(sequence.seat);
+    QUIRE_CHECK(!taken.at(seat), "10: seat {} is taken twice", seat);
+    taken.at(seat) = true;
   }
   for (const PlannedStep& step : in_flight_)
     for (const BlockId block : step.replaced) ++num_holders.at(static_cast<std::size_t>(block));
@@ -45,7 +45,7 @@ void Scheduler::check() const {
                 "16: block {} of host memory has {} references", block, num_references);
   }
   QUIRE_CHECK(running_.size() + waiting_.size() + num_retiring + num_parked == sequences_.size(), "9");
-  QUIRE_CHECK(running_.size() + num_retiring + free_slots_.size() == taken.size(), "10: slots are lost");
+  QUIRE_CHECK(running_.size() + num_retiring + free_seats_.size() == taken.size(), "10: seats are lost");
 }
 
 void Scheduler::check_order() const {
@@ -65,9 +65,9 @@ void Scheduler::check_order() const {
   };
   check_list(running_, SequenceState::kRunning);
   check_list(waiting_, SequenceState::kWaiting);
-  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), RanksBefore{}) &&
-                  std::is_sorted(waiting_.begin(), waiting_.end(), RanksBefore{}),
-              "11: not in order of rank");
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), Precedes{}) &&
+                  std::is_sorted(waiting_.begin(), waiting_.end(), Precedes{}),
+              "11: not in order of precedence");
   for (const PlannedStep& step : in_flight_) {
     int num_tokens = 0;
     for (const PlannedSequence& planned : step.sequences) num_tokens += planned.num_tokens;
@@ -96,7 +96,7 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   QUIRE_CHECK(sequence.num_planned >= num_tokens_in_flight, "14: sequence {}", id);
   if (sequence.state == SequenceState::kWaiting || sequence.state == SequenceState::kParked) {
     QUIRE_CHECK(
-        sequence.table.size() == 0 && sequence.slot < 0 && num_in_flight == 0 && !sequence.has_sampled,
+        sequence.table.size() == 0 && sequence.seat < 0 && num_in_flight == 0 && !sequence.has_sampled,
         "9: sequence {} waits and holds something", id);
     QUIRE_CHECK(sequence.held == (sequence.state == SequenceState::kParked), "9: sequence {}", id);
   }
@@ -113,11 +113,11 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   const int num_full = sequence.num_planned / config_.layout.block_size;
   QUIRE_CHECK(sequence.num_indexed <= num_full, "4: sequence {}", id);
   for (int i = num_full; i < sequence.table.size(); ++i) {
-    // The row that the prompt of a family ends in, and the last one of a beam, is shared until it is
+    // The row that the prompt of siblings ends in, and the last one of a beam, is shared until it is
     // written, by way of a copy.
     const bool may_be_shared =
         sequence.is_beam() ||
-        (sequence.request->family != 0 && i == (sequence.num_prompt - 1) / config_.layout.block_size);
+        (sequence.request->first_sibling != 0 && i == (sequence.num_prompt - 1) / config_.layout.block_size);
     for (const BlockId block : sequence.table.row(i))
       QUIRE_CHECK(may_be_shared || (pool_.ref_count(block) == 1 && !prefix_cache_.contains(block)),
                   "3: block {} is shared, and sequence {} will write it", block, id);

@@ -15,7 +15,7 @@ SequenceUpdate Scheduler::error_update(const Sequence& sequence) {
 }
 
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
-  in_flight_.push_back(std::exchange(drafted_, {}));  // where planning was left in the middle
+  in_flight_.push_back(std::exchange(open_step_, {}));  // where planning was left in the middle
   std::vector<SequenceId> lost;
   for (PlannedStep& step : in_flight_) {
     for (const PlannedSequence& planned : step.sequences) lost.push_back(planned.sequence->id);

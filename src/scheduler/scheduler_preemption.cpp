@@ -51,18 +51,19 @@ void Scheduler::save_blocks(Sequence& sequence) {
 }
 
 // With the first step of a sequence that was admitted with saved blocks.
-void Scheduler::restore_blocks(Sequence& sequence, Draft& draft) {
+void Scheduler::restore_blocks(Sequence& sequence, OpenPlan& open) {
   const SavedBlocks& saved = sequence.saved;
   if (saved.blocks.empty()) return;
-  std::vector<BlockCopy>& restores = draft.plan.restores;
+  std::vector<BlockCopy>& restores = open.plan.restores;
   restores.reserve(restores.size() + saved.blocks.size());
-  drafted_.restored.reserve(drafted_.restored.size() + saved.blocks.size());  // from here on nothing fails
+  // Behind this nothing fails.
+  open_step_.restored.reserve(open_step_.restored.size() + saved.blocks.size());
   const auto to =
       sequence.table.blocks().subspan(static_cast<std::size_t>(saved.first) * config_.layout.windows.size());
   for (std::size_t i = 0; i < saved.blocks.size(); ++i) {
     if (saved.blocks[i] == kNoBlock) continue;
     restores.push_back({saved.blocks[i], to[i]});
-    drafted_.restored.push_back(saved.blocks[i]);
+    open_step_.restored.push_back(saved.blocks[i]);
     ++num_restored_blocks_;
   }
   sequence.saved = {};

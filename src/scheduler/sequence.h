@@ -24,18 +24,18 @@ struct SequenceRequest {
   // The first id of the sequences that continue the same prompt, whose ids follow each other and which are
   // added one after the other. One that is admitted while another runs shares its blocks. 0: there is no
   // other.
-  SequenceId family = 0;
+  SequenceId first_sibling = 0;
   std::vector<TokenId> prompt;
   SamplingState sampling;  // its stop_ids (EOS unless ignored, stop tokens) also end the sequence
   // Over 0: the first beam of a search of that width. Whenever a beam has computed its last token it is held,
-  // until Scheduler::fork_beams says what comes of it. Its family is itself; its beams have the ids from its
-  // own on.
+  // until Scheduler::fork_beams says what comes of it. It is its own first sibling; its beams have the ids
+  // from its own on.
   int beam_width = 0;
   int max_tokens = 16;
   int min_tokens = 0;
   // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
   // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that or kLastHidden the
-  // sequence ends with its prompt, and has no family.
+  // sequence ends with its prompt, and has no sibling.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it
@@ -54,10 +54,10 @@ struct SequenceRequest {
 };
 
 enum class SequenceState : std::uint8_t {
-  kWaiting,   // holds no slot and no block of the cache
-  kRunning,   // holds a slot and blocks
+  kWaiting,   // holds no seat and no block of the cache
+  kRunning,   // holds a seat and blocks
   kParked,    // a beam that is held and holds as little: it was preempted
-  kRetiring,  // has ended, but steps in flight still use its slot and blocks
+  kRetiring,  // has ended, but steps in flight still use its seat and blocks
 };
 
 // What a preempted sequence has in host memory: the rows of its table from `first` on, of its first
@@ -86,15 +86,15 @@ struct Sequence {
   int num_pending = 0;
   int num_in_flight = 0;
   SequenceState state = SequenceState::kWaiting;
-  int slot = -1;
-  bool started = false;           // a step was planned since it got its slot
-  bool has_sampled = false;       // since it got its slot
+  int seat = -1;
+  bool started = false;           // a step was planned since it got its seat
+  bool has_sampled = false;       // since it got its seat
   bool yielding = false;          // planned no more until its steps are applied, then preempted
   bool suspect = false;           // a step of it was lost, and it got no token since: planned alone
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
   SavedBlocks saved;              // until a step that restores them is planned
-  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its slot
+  std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its seat
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
   int num_indexed = 0;            // rows of the table the prefix cache has seen
   PrefixCache::Link last_index;   // what stands for the last of these
@@ -107,7 +107,7 @@ struct Sequence {
     own_tokens.push_back(token);
   }
 
-  std::pair<int, std::uint64_t> rank() const { return {priority, arrival}; }  // lower first
+  std::pair<int, std::uint64_t> precedence() const { return {priority, arrival}; }  // lower first
   int length() const { return static_cast<int>(tokens().size()) + num_pending; }
   int num_unplanned() const { return length() - num_planned; }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
@@ -120,8 +120,8 @@ struct Sequence {
   bool is_pooled() const { return quire::is_pooled(prompt_output()); }
 };
 
-struct RanksBefore {
-  bool operator()(const Sequence* a, const Sequence* b) const { return a->rank() < b->rank(); }
+struct Precedes {
+  bool operator()(const Sequence* a, const Sequence* b) const { return a->precedence() < b->precedence(); }
 };
 
 }  // namespace quire

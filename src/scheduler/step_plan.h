@@ -81,21 +81,21 @@ struct SamplingState {
 
 struct SequencePlan {
   SequenceId sequence = 0;
-  int slot = 0;  // the runner's row for this sequence, in [0, max_num_seqs)
+  int seat = 0;  // the runner's row for this sequence, in [0, max_num_seqs)
   std::optional<SamplingState>
-      start;                     // set when the slot is given to this sequence (anew after a preemption)
+      start;                     // set when the seat is given to this sequence (anew after a preemption)
   std::vector<TokenId> history;  // with start, if that needs it: all tokens so far, none is in flight
   int num_prompt = 0;            // of history
   int first_position = 0;        // of the span: the tokens before it are in the cache
   int num_tokens = 0;            // of the span
-  std::vector<TokenId> tokens;   // the span's ids; empty: one token, the slot's last sample
+  std::vector<TokenId> tokens;   // the span's ids; empty: one token, the seat's last sample
   // The block table keeps its first rows and goes on with new_blocks, [rows, num_lanes]. What stands before
   // them at the start, or is kNoBlock, is never attended to.
   int first_new_row = 0;
   std::vector<BlockId> new_blocks;
   OutputKind output = OutputKind::kNone;
   TokenId next_token = -1;  // for kLogprobs: the prompt's token after the span, if there is one
-  bool sample = false;      // sample from the span's last position; the token becomes the slot's last sample
+  bool sample = false;      // sample from the span's last position; the token becomes the seat's last sample
   bool mask_stop = false;   // min_tokens is not reached: no stop id may be sampled
 };
 

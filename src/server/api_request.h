@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 #include "quire/sampling_params.h"
 #include "server/json_fields.h"
 

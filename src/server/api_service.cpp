@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "server/chat_response.h"
 #include "server/completion_response.h"
-#include "server/generation.h"
+#include "server/live_request.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -156,7 +156,8 @@ ResponseHead ApiService::response_head(const char* prefix, const std::string& id
 
 void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                           std::vector<EngineRequest> prompts) {
-  std::make_shared<Generation>(shared_from_this(), exchange, std::move(response))->submit(std::move(prompts));
+  std::make_shared<LiveRequest>(shared_from_this(), exchange, std::move(response))
+      ->submit(std::move(prompts));
 }
 
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {

@@ -53,7 +53,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void close();
 
   const ServedModel& model() const { return model_; }
-  // For the generations.
+  // For live requests.
   Metrics& metrics() { return *metrics_; }
   std::vector<RequestId> submit(std::span<EngineRequest> requests);
   void abort(RequestId id);

@@ -58,7 +58,7 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   if (const auto processor = root.find("post_processor")) post_processor_ = PostProcessor(*processor);
   model_ = make_model(file, root.at("model"), added_tokens_, pre_tokenizer_.is_byte_level());
   if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
-  decoder_ = Decoder(root.at("decoder"));
+  decoder_ = TokenDecoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
     for (const TokenId id : ids) {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/text_piece.h"
+#include "tokenizer/token_decoder.h"
 #include "tokenizer/token_id.h"
 #include "tokenizer/tokenizer_model.h"
 
@@ -72,7 +72,7 @@ class Tokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PostProcessor post_processor_;
-  Decoder decoder_;
+  TokenDecoder decoder_;
   std::unordered_map<TokenId, std::size_t> added_by_id_;  // index of added_tokens_
   AddedTokenMatcher in_text_, in_normalized_text_;
   int vocab_size_ = 0;
@@ -94,7 +94,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_tokens_;
-  DecoderStream stream_;
+  TokenDecoderStream stream_;
 };
 
 }  // namespace quire

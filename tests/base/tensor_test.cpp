@@ -21,7 +21,7 @@ class TensorTest : public testing::Test {
 
 TEST_F(TensorTest, ContiguousStridesFollowTheShape) {
   const Tensor t = tensor({2, 3, 4});
-  EXPECT_EQ(t.rank(), 3);
+  EXPECT_EQ(t.num_dims(), 3);
   EXPECT_EQ(t.stride(0), 12);
   EXPECT_EQ(t.stride(1), 4);
   EXPECT_EQ(t.stride(2), 1);

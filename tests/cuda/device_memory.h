@@ -31,7 +31,7 @@ class DeviceTensor {
  public:
   explicit DeviceTensor(const Tensor& host)
       : bytes_(host.bytes()), tensor_(allocate(bytes_), host.dtype(), {host.dim(0)}, DeviceKind::kCuda) {
-    if (host.rank() == 2) {
+    if (host.num_dims() == 2) {
       tensor_ = Tensor(tensor_.data(), host.dtype(), {host.dim(0), host.dim(1)}, DeviceKind::kCuda);
     }
     check(cudaMemcpy(tensor_.data(), host.data(), bytes_, cudaMemcpyHostToDevice), "upload");

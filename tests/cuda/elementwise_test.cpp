@@ -334,7 +334,7 @@ struct HeadShape {
   bool norm_after = false, scaled = false;
 };
 
-TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
+TEST_P(ElementwiseTest, HeadsAreNormalisedRotatedAndStored) {
   for (const HeadShape shape :
        {HeadShape{4, 2, 6, 4, true}, HeadShape{16, 8, 128, 128, true}, HeadShape{3, 1, 64, 64, false},
         HeadShape{5, 5, 80, 32, false}, HeadShape{6, 2, 96, 96, true}, HeadShape{4, 1, 256, 64, true},
@@ -365,7 +365,7 @@ TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
         return result;
       };
       AttentionBatch batch = step.host_batch();
-      reference_.prepare_attention(input(false), step.host_cache, batch);
+      reference_.rotate_and_store(input(false), step.host_cache, batch);
       const DeviceTensor slots(ints(step.slots));
       const DeviceTensor positions(ints(step.positions));
       batch.slot_mapping = slots.tensor();
@@ -375,7 +375,7 @@ TEST_P(ElementwiseTest, PrepareAttentionNormalisesRotatesAndStores) {
       check(cudaMemcpy(before.tensor().data(), step.memory.device().data(), before.tensor().bytes(),
                        cudaMemcpyDeviceToHost),
             "the first block");
-      prepare_attention(context_, input(true), step.device_cache, batch);
+      rotate_and_store(context_, input(true), step.device_cache, batch);
 
       const std::string what = std::to_string(tokens) + " tokens, heads of " + std::to_string(shape.dim) +
                                ", " + std::to_string(shape.rotary) + " rotated";
@@ -464,17 +464,17 @@ TEST_F(CapTest, IsThatOfTheReferenceAndLeavesWhatLiesBesideItAlone) {
 
 class BookkeepingTest : public testing::DeviceTest {};
 
-TEST_F(BookkeepingTest, FillTokensReplacesTheIdsThatHaveAPlace) {
-  std::vector<std::int32_t> ids(1000), slots(1000), last(300);
+TEST_F(BookkeepingTest, TakeSampledTokensReplacesTheIdsThatHaveAPlace) {
+  std::vector<std::int32_t> ids(1000), places(1000), last(300);
   std::iota(ids.begin(), ids.end(), 0);
   std::iota(last.begin(), last.end(), 5000);
-  for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = i % 3 == 0 ? -1 : static_cast<int>(i * 7 % 300);
-  const DeviceTensor device_ids(ints(ids)), device_slots(ints(slots)), device_last(ints(last));
-  fill_tokens(context_, device_ids.tensor(), device_slots.tensor(), device_last.tensor());
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = i % 3 == 0 ? -1 : static_cast<int>(i * 7 % 300);
+  const DeviceTensor device_ids(ints(ids)), device_places(ints(places)), device_last(ints(last));
+  take_sampled_tokens(context_, device_ids.tensor(), device_places.tensor(), device_last.tensor());
   std::vector<std::int32_t> filled(1000);
   device_ids.download(ints(filled));
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    ASSERT_EQ(filled[i], slots[i] < 0 ? ids[i] : last[static_cast<std::size_t>(slots[i])]);
+    ASSERT_EQ(filled[i], places[i] < 0 ? ids[i] : last[static_cast<std::size_t>(places[i])]);
   }
 }
 

@@ -21,7 +21,7 @@ class CudaLogitsAdjustmentTest : public testing::DeviceTest {
  protected:
   void adjust(AdjustArrays& a) const {
     const auto n = static_cast<std::int64_t>(a.rows.size());
-    const DeviceTensor rows(tensor_of(a.rows, DType::kI32)), slots(tensor_of(a.slots, DType::kI32)),
+    const DeviceTensor rows(tensor_of(a.rows, DType::kI32)), seats(tensor_of(a.seats, DType::kI32)),
         uses(tensor_of(a.uses, DType::kI32)), repetition(tensor_of(a.repetition, DType::kF32)),
         frequency(tensor_of(a.frequency, DType::kF32)), presence(tensor_of(a.presence, DType::kF32)),
         bias_starts(tensor_of(a.bias_starts, DType::kI32)), bias_ids(tensor_of(a.bias_ids, DType::kI32)),
@@ -34,7 +34,7 @@ class CudaLogitsAdjustmentTest : public testing::DeviceTest {
     adjust_logits(context_, logits.tensor(), last.tensor(),
                   {.num_rows = static_cast<int>(n),
                    .rows = rows.tensor(),
-                   .slots = slots.tensor(),
+                   .seats = seats.tensor(),
                    .state_uses = uses.tensor(),
                    .repetition = repetition.tensor(),
                    .frequency = frequency.tensor(),

@@ -54,18 +54,18 @@ class RowBatch {
       min_p.push_back(row.min_p);
       seeds.push_back(row.seed);
       positions.push_back(row.position);
-      slots.push_back(static_cast<std::int32_t>(rows.size() - 1 - slots.size()));
+      seats.push_back(static_cast<std::int32_t>(rows.size() - 1 - seats.size()));
     }
   }
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(slots.size()); }
+  std::int64_t rows() const { return static_cast<std::int64_t>(seats.size()); }
   Tensor logits_of(void* data, DeviceKind device) const {
     return Tensor(data, DType::kF32, {rows(), static_cast<std::int64_t>(width_)}, device)
         .columns(0, static_cast<std::int64_t>(vocab_));
   }
 
   std::vector<float> logits, temperature, top_p, min_p;
-  std::vector<std::int32_t> top_k, positions, slots;
+  std::vector<std::int32_t> top_k, positions, seats;
   std::vector<std::int64_t> seeds;
 
  private:
@@ -81,7 +81,7 @@ std::vector<std::int32_t> sample_on_cpu(const std::vector<Row>& rows) {
                               .min_p = tensor_of(batch.min_p, DType::kF32),
                               .seeds = tensor_of(batch.seeds, DType::kI64),
                               .positions = tensor_of(batch.positions, DType::kI32),
-                              .slots = tensor_of(batch.slots, DType::kI32),
+                              .seats = tensor_of(batch.seats, DType::kI32),
                               .workspace = {}};
   std::vector<std::int32_t> tokens(rows.size()), last(rows.size());
   ReferenceBackend().sample(tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32),
@@ -108,7 +108,7 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
   const DeviceTensor temperature(tensor_of(batch.temperature, DType::kF32)),
       top_k(tensor_of(batch.top_k, DType::kI32)), top_p(tensor_of(batch.top_p, DType::kF32)),
       min_p(tensor_of(batch.min_p, DType::kF32)), seeds(tensor_of(batch.seeds, DType::kI64)),
-      positions(tensor_of(batch.positions, DType::kI32)), slots(tensor_of(batch.slots, DType::kI32)),
+      positions(tensor_of(batch.positions, DType::kI32)), seats(tensor_of(batch.seats, DType::kI32)),
       device_tokens(tensor_of(tokens, DType::kI32)), device_last(tensor_of(last, DType::kI32)),
       logits(tensor_of(batch.logits, DType::kF32));
   const SamplingBatch tensors{.num_rows = static_cast<int>(rows.size()),
@@ -118,7 +118,7 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
                               .min_p = min_p.tensor(),
                               .seeds = seeds.tensor(),
                               .positions = positions.tensor(),
-                              .slots = slots.tensor(),
+                              .seats = seats.tensor(),
                               .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
   const std::size_t bytes =
@@ -131,7 +131,7 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
   }
   device_tokens.download(tensor_of(tokens, DType::kI32));
   device_last.download(tensor_of(last, DType::kI32));
-  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(last[rows.size() - 1 - i], tokens[i]) << "its slot";
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(last[rows.size() - 1 - i], tokens[i]) << "its seat";
 
   std::vector<float> after(batch.logits.size());
   logits.download(tensor_of(after, DType::kF32));

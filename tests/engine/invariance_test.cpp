@@ -78,10 +78,10 @@ struct Sequence {
   std::vector<float> logits;
 };
 
-SequencePlan span_of(Sequence& sequence, int slot, int count) {
+SequencePlan span_of(Sequence& sequence, int seat, int count) {
   SequencePlan span;
-  span.sequence = static_cast<SequenceId>(slot);
-  span.slot = slot;
+  span.sequence = static_cast<SequenceId>(seat);
+  span.seat = seat;
   span.first_position = sequence.computed;
   span.num_tokens = count;
   span.tokens.assign(sequence.tokens.begin() + sequence.computed,

@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include "engine/sampling_context.h"
 #include "engine/sampling_oracle.h"
-#include "engine/sampling_state.h"
 #include "expect_error.h"
 #include "quire/llm.h"
 

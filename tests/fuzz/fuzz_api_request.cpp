@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 #include "server/api_error.h"
 #include "server/chat_request.h"
 #include "server/text_requests.h"

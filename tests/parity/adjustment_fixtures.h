@@ -17,7 +17,7 @@ struct AdjustRow {
   std::vector<float> logits;
   std::set<std::int32_t> prompt = {};
   std::map<std::int32_t, int> output = {};  // how often
-  std::int32_t last = 0;                    // the slot's last token; counted or not as `use` says
+  std::int32_t last = 0;                    // the seat's last token; counted or not as `use` says
   StateUse use = StateUse::kNone;
   float repetition = 1, frequency = 0, presence = 0;
   std::map<std::int32_t, float> biases = {};
@@ -53,11 +53,11 @@ struct AdjustRow {
   }
 };
 
-// Rows as the op takes them. Row i has slot n - 1 - i, and stands at row 2 i + 1 of the logits.
+// Rows as the op takes them. Row i has seat n - 1 - i, and stands at row 2 i + 1 of the logits.
 struct AdjustArrays {
   std::int64_t vocab, stride;
   std::vector<float> logits, repetition, frequency, presence, bias_values;
-  std::vector<std::int32_t> rows, slots, uses, bias_starts = {0}, bias_ids, mask_starts = {0}, masks, last;
+  std::vector<std::int32_t> rows, seats, uses, bias_starts = {0}, bias_ids, mask_starts = {0}, masks, last;
   std::vector<std::uint16_t> states;
 
   explicit AdjustArrays(const std::vector<AdjustRow>& all)
@@ -67,11 +67,11 @@ struct AdjustArrays {
     states.resize(n * static_cast<std::size_t>(stride));
     for (std::size_t i = 0; i < n; ++i) {
       const AdjustRow& row = all[i];
-      const std::size_t slot = n - 1 - i;
+      const std::size_t seat = n - 1 - i;
       logits.insert(logits.end(), row.logits.begin(), row.logits.end());
       logits.insert(logits.end(), row.logits.begin(), row.logits.end());
       rows.push_back(static_cast<std::int32_t>(2 * i + 1));
-      slots.push_back(static_cast<std::int32_t>(slot));
+      seats.push_back(static_cast<std::int32_t>(seat));
       uses.push_back(static_cast<std::int32_t>(row.use));
       repetition.push_back(row.repetition);
       frequency.push_back(row.frequency);
@@ -83,8 +83,8 @@ struct AdjustArrays {
       bias_starts.push_back(static_cast<std::int32_t>(bias_ids.size()));
       for (const auto& [id, after] : row.masks) masks.insert(masks.end(), {id, after});
       mask_starts.push_back(static_cast<std::int32_t>(masks.size() / 2));
-      last[slot] = row.last;
-      auto* own = &states[slot * static_cast<std::size_t>(stride)];
+      last[seat] = row.last;
+      auto* own = &states[seat * static_cast<std::size_t>(stride)];
       for (const std::int32_t id : row.prompt) own[id] |= token_state::kInPrompt;
       for (const std::int32_t id : row.forbidden) own[id] |= token_state::kForbidden;
       for (const auto& [id, count] : row.output) own[id] = static_cast<std::uint16_t>(own[id] + count);

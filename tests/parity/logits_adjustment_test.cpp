@@ -28,7 +28,7 @@ class LogitsAdjustmentTest : public ::testing::TestWithParam<CpuIsa> {
     const LogitsAdjustment adjustment{
         .num_rows = static_cast<int>(n),
         .rows = tensor_of(a.rows, DType::kI32),
-        .slots = tensor_of(a.slots, DType::kI32),
+        .seats = tensor_of(a.seats, DType::kI32),
         .state_uses = tensor_of(a.uses, DType::kI32),
         .repetition = tensor_of(a.repetition, DType::kF32),
         .frequency = tensor_of(a.frequency, DType::kF32),

@@ -175,7 +175,7 @@ TEST_P(ReferenceOpsTest, SiluMulGatesTheSecondHalf) {
   }
 }
 
-TEST_P(ReferenceOpsTest, GatherRowsAndFillTokensCopyWhatIsNamed) {
+TEST_P(ReferenceOpsTest, GatherRowsAndTakeSampledTokensCopyWhatIsNamed) {
   const Matrix x(GetParam(), 5, 3, random_);
   Matrix out(GetParam(), 2, 3, random_);
   std::vector<std::int32_t> rows = {4, 1};
@@ -184,8 +184,8 @@ TEST_P(ReferenceOpsTest, GatherRowsAndFillTokensCopyWhatIsNamed) {
     EXPECT_EQ(out.at(0, i), x.at(4, i));
     EXPECT_EQ(out.at(1, i), x.at(1, i));
   }
-  std::vector<std::int32_t> ids = {10, 11, 12}, slots = {-1, 1, 0}, last = {70, 71};
-  ops::fill_tokens(*backend_, ints(ids), ints(slots), ints(last));
+  std::vector<std::int32_t> ids = {10, 11, 12}, places = {-1, 1, 0}, last = {70, 71};
+  ops::take_sampled_tokens(*backend_, ints(ids), ints(places), ints(last));
   EXPECT_EQ(ids, (std::vector<std::int32_t>{10, 71, 70}));
 }
 
@@ -272,12 +272,12 @@ struct PreparedHead {
   }
 };
 
-class PrepareAttentionTest : public ReferenceOpsTest {
+class RotateAndStoreTest : public ReferenceOpsTest {
  protected:
   void expect_prepared(bool norm_after_rotary, bool scaled);
 };
 
-void PrepareAttentionTest::expect_prepared(bool norm_after_rotary, bool scaled) {
+void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled) {
   PagedCase paged(*backend_, GetParam(), random_);
   const std::vector<double> before = paged.qkv.values();
   const Matrix q_norm(DType::kF32, 1, PagedCase::kDim, random_);
@@ -295,7 +295,7 @@ void PrepareAttentionTest::expect_prepared(bool norm_after_rotary, bool scaled) 
                        .num_heads = PagedCase::kHeads,
                        .num_kv_heads = PagedCase::kKvHeads,
                        .head_dim = PagedCase::kDim};
-  ops::prepare_attention(*backend_, input, paged.cache, paged.batch);
+  ops::rotate_and_store(*backend_, input, paged.cache, paged.batch);
 
   const auto old_at = [&](std::int64_t t, std::int64_t c) {
     return before[static_cast<std::size_t>(t * paged.qkv.tensor().dim(1) + c)];
@@ -326,9 +326,9 @@ void PrepareAttentionTest::expect_prepared(bool norm_after_rotary, bool scaled) 
   }
 }
 
-TEST_P(PrepareAttentionTest, NormalisesRotatesAndWritesTheCache) { expect_prepared(false, false); }
-TEST_P(PrepareAttentionTest, MayNormaliseWhatIsRotated) { expect_prepared(true, false); }
-TEST_P(PrepareAttentionTest, ScalesQueriesByTheirPosition) { expect_prepared(false, true); }
+TEST_P(RotateAndStoreTest, NormalisesRotatesAndWritesTheCache) { expect_prepared(false, false); }
+TEST_P(RotateAndStoreTest, MayNormaliseWhatIsRotated) { expect_prepared(true, false); }
+TEST_P(RotateAndStoreTest, ScalesQueriesByTheirPosition) { expect_prepared(false, true); }
 
 TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
   PagedCase paged(*backend_, GetParam(), random_);
@@ -455,7 +455,7 @@ TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
 const auto kDTypes = ::testing::Values(DType::kF32, DType::kBF16, DType::kF16);
 const auto kDTypeName = [](const auto& test) { return std::string(to_string(test.param)); };
 INSTANTIATE_TEST_SUITE_P(DTypes, ReferenceOpsTest, kDTypes, kDTypeName);
-INSTANTIATE_TEST_SUITE_P(DTypes, PrepareAttentionTest, kDTypes, kDTypeName);
+INSTANTIATE_TEST_SUITE_P(DTypes, RotateAndStoreTest, kDTypes, kDTypeName);
 
 }  // namespace
 }  // namespace quire

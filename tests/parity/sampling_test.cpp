@@ -47,7 +47,7 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
   const std::size_t n = rows.size();
   const std::size_t vocab = rows[0].logits.size();
   std::vector<float> logits, temperature, top_p, min_p;
-  std::vector<std::int32_t> top_k, positions, slots, tokens(n), last(n, -9);
+  std::vector<std::int32_t> top_k, positions, seats, tokens(n), last(n, -9);
   std::vector<std::int64_t> seeds;
   for (const Row& row : rows) {
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
@@ -57,7 +57,7 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
     min_p.push_back(row.min_p);
     seeds.push_back(row.seed);
     positions.push_back(row.position);
-    slots.push_back(static_cast<std::int32_t>(n - 1 - slots.size()));
+    seats.push_back(static_cast<std::int32_t>(n - 1 - seats.size()));
   }
   SamplingBatch batch{.num_rows = static_cast<int>(n),
                       .temperature = tensor_of(temperature, DType::kF32),
@@ -66,12 +66,12 @@ std::vector<std::int32_t> SamplingTest::sample_with(CpuIsa isa, const std::vecto
                       .min_p = tensor_of(min_p, DType::kF32),
                       .seeds = tensor_of(seeds, DType::kI64),
                       .positions = tensor_of(positions, DType::kI32),
-                      .slots = tensor_of(slots, DType::kI32),
+                      .seats = tensor_of(seats, DType::kI32),
                       .workspace = {}};
   const Tensor matrix(logits.data(), DType::kF32,
                       {static_cast<std::int64_t>(n), static_cast<std::int64_t>(vocab)});
   ops::sample(*backend, tensor_of(tokens, DType::kI32), tensor_of(last, DType::kI32), matrix, batch);
-  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(last[n - 1 - i], tokens[i]) << "the slot's last token";
+  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(last[n - 1 - i], tokens[i]) << "the seat's last token";
   return tokens;
 }
 

@@ -218,7 +218,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
   }
 }
 
-TEST_P(SimdOpsTest, PrepareAttentionEqualsTheReference) {
+TEST_P(SimdOpsTest, RotateAndStoreEqualsTheReference) {
   for (const PagedShape& shape : kShapes) {
     for (const auto& [with_norm, norm_after] : {std::pair{false, false}, {true, false}, {true, true}}) {
       const PagedBatch paged(shape, {{0, 40}, {5, 1}, {30, 7}}, dtype(), random_);
@@ -241,9 +241,9 @@ TEST_P(SimdOpsTest, PrepareAttentionEqualsTheReference) {
       input.num_kv_heads = shape.kv_heads;
       input.head_dim = shape.dim;
       input.qkv = expected.tensor();
-      ops::prepare_attention(*reference_, input, paged.cache, paged.batch);
+      ops::rotate_and_store(*reference_, input, paged.cache, paged.batch);
       input.qkv = actual.tensor();
-      ops::prepare_attention(*make(2), input, paged.view(memory), paged.batch);
+      ops::rotate_and_store(*make(2), input, paged.view(memory), paged.batch);
       expect_near(actual.tensor(), expected.tensor());
       for (int t = 0; t < paged.batch.num_tokens; ++t) {
         const std::int32_t slot = paged.batch.slot_mapping.data_as<std::int32_t>()[t];

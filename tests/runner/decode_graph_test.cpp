@@ -56,7 +56,7 @@ class DecodeGraphTest : public ::testing::Test {
     for (int s = 0; s < sequences; ++s) {
       SequencePlan span;
       span.sequence = static_cast<SequenceId>(s);
-      span.slot = s;
+      span.seat = s;
       span.start = SamplingState();
       span.num_tokens = 3 + s;
       for (int i = 0; i < span.num_tokens; ++i) span.tokens.push_back(7 * s + 3 * i + 1);
@@ -72,7 +72,7 @@ class DecodeGraphTest : public ::testing::Test {
       for (int s = sequences - alive[round]; s < sequences; ++s) {
         SequencePlan span;
         span.sequence = static_cast<SequenceId>(s);
-        span.slot = s;
+        span.seat = s;
         span.first_position = 3 + s + static_cast<int>(round);
         span.num_tokens = 1;
         span.first_new_row = kBlocksEach;

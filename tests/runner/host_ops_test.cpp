@@ -71,7 +71,7 @@ class FarBackend final : public Backend {
   static Tensor near(const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     const Tensor& t = tensor;
-    if (t.rank() == 1) return Tensor(place(t), t.dtype(), {t.dim(0)});
+    if (t.num_dims() == 1) return Tensor(place(t), t.dtype(), {t.dim(0)});
     return Tensor(place(t), t.dtype(), {t.dim(0), t.dim(1)}).with_strides({t.stride(0), 1});
   }
 
@@ -91,7 +91,7 @@ void append_row(std::vector<BlockId>& blocks, int row, int num_lanes) {
 SequencePlan make_prompt(int s, int num_lanes) {
   SequencePlan span;
   span.sequence = static_cast<SequenceId>(s);
-  span.slot = s;
+  span.seat = s;
   span.num_tokens = span.num_prompt = 9 + s;
   for (int i = 0; i < span.num_tokens; ++i) span.tokens.push_back(7 * s + 3 * i + 1);
   for (int b = 0; b < kBlocksEach; ++b) append_row(span.new_blocks, s * kBlocksEach + b, num_lanes);
@@ -148,7 +148,7 @@ std::vector<SequenceResult> run(Backend& backend, const std::string& name) {
     for (int s = 1; s < kSequences; ++s) {
       SequencePlan& span = decode.sequences.emplace_back();
       span.sequence = static_cast<SequenceId>(s);
-      span.slot = s;
+      span.seat = s;
       span.first_position = 9 + s + round;
       span.num_tokens = 1;
       span.first_new_row = kBlocksEach;

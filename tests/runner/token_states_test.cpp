@@ -1,4 +1,4 @@
-// What penalties and allowed tokens must know of a slot's new owner gets to a device that is late.
+// What penalties and allowed tokens must know of a seat's new owner gets to a device that is late.
 #include "runner/token_states.h"
 
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@ class LateBackend : public ReferenceBackend {
   void copy(const Tensor& dst, const Tensor& src) override {
     queue_.push_back([this, dst, src] { ReferenceBackend::copy(dst, src); });
   }
-  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
+  void set_token_states(const Tensor& seat_states, const Tensor& entries) override {
     queue_.push_back(
-        [this, slot_states, entries] { ReferenceBackend::set_token_states(slot_states, entries); });
+        [this, seat_states, entries] { ReferenceBackend::set_token_states(seat_states, entries); });
   }
   void wait(Event) override {
     ++num_waits;
@@ -37,38 +37,38 @@ class LateBackend : public ReferenceBackend {
 class TokenStatesTest : public ::testing::Test {
  protected:
   static constexpr int kVocab = 50'000;
-  static constexpr int kSlots = 4;
+  static constexpr int kSeats = 4;
 
   static RuntimeConfig make_config() {
     RuntimeConfig config;
     config.spec.vocab_size = kVocab;
-    config.max_num_seqs = kSlots;
+    config.max_num_seqs = kSeats;
     return config;
   }
 
-  // With penalties, and a prompt of `num_tokens` different tokens from the slot's number on; every third slot
+  // With penalties, and a prompt of `num_tokens` different tokens from the seat's number on; every third seat
   // allows but two tokens.
-  static SequencePlan make_plan(int slot, int num_tokens) {
+  static SequencePlan make_plan(int seat, int num_tokens) {
     SequencePlan plan;
-    plan.slot = slot;
+    plan.seat = seat;
     plan.start = SamplingState();
     plan.start->presence_penalty = 1;
-    if (slot % 3 == 2) plan.start->allowed_ids = {slot, slot + 1};
-    for (int i = 0; i < num_tokens; ++i) plan.history.push_back(slot + i);
+    if (seat % 3 == 2) plan.start->allowed_ids = {seat, seat + 1};
+    for (int i = 0; i < num_tokens; ++i) plan.history.push_back(seat + i);
     plan.num_prompt = num_tokens - 1;  // the last one is output
     return plan;
   }
 
   void expect_states_of(const SequencePlan& plan) {
-    const Tensor row = states_.tensor().rows(plan.slot, 1);
+    const Tensor row = states_.tensor().rows(plan.seat, 1);
     const auto* states = row.data_as<const std::uint16_t>();
     for (TokenId id = 0; id < kVocab; ++id) {
-      const int place = id - plan.slot;
+      const int place = id - plan.seat;
       std::uint16_t expected = 0;
       if (place >= 0 && place < plan.num_prompt) expected = token_state::kInPrompt;
       if (place == plan.num_prompt) expected = 1;
       if (!plan.start->allowed_ids.empty() && (place < 0 || place > 1)) expected |= token_state::kForbidden;
-      ASSERT_EQ(states[id], expected) << "slot " << plan.slot << ", token " << id;
+      ASSERT_EQ(states[id], expected) << "seat " << plan.seat << ", token " << id;
     }
   }
 
@@ -80,7 +80,7 @@ class TokenStatesTest : public ::testing::Test {
 TEST_F(TokenStatesTest, SequencesThatStartInStepsInFlightWaitForNothing) {
   const int num_waits = backend_.num_waits;
   std::vector<SequencePlan> plans;
-  for (int slot = 0; slot < kSlots; ++slot) plans.push_back(make_plan(slot, 9'000 + slot));
+  for (int seat = 0; seat < kSeats; ++seat) plans.push_back(make_plan(seat, 9'000 + seat));
   for (int step = 0; step < kMaxStepsInFlight; ++step) {
     states_.begin_step();
     for (int i = 0; i < 2; ++i) states_.start(plans[static_cast<std::size_t>(2 * step + i)]);
@@ -92,7 +92,7 @@ TEST_F(TokenStatesTest, SequencesThatStartInStepsInFlightWaitForNothing) {
 
 TEST_F(TokenStatesTest, MoreThanAStepHasRoomForIsWrittenInParts) {
   std::vector<SequencePlan> plans;
-  for (int slot = 0; slot < kSlots; ++slot) plans.push_back(make_plan(slot, 40'000 + slot));
+  for (int seat = 0; seat < kSeats; ++seat) plans.push_back(make_plan(seat, 40'000 + seat));
   states_.begin_step();
   for (const SequencePlan& plan : plans) states_.start(plan);
   backend_.wait(backend_.record());

@@ -20,7 +20,7 @@ class Searches {
   SequenceId add(int width, int num_prompt, int max_tokens, int priority = 0) {
     SequenceRequest request = Engine::request_of(num_prompt, max_tokens);
     request.id = next_id_;
-    request.family = width > 0 ? request.id : 0;
+    request.first_sibling = width > 0 ? request.id : 0;
     request.beam_width = width;
     request.priority = priority;
     next_id_ += static_cast<SequenceId>(std::max(width, 1));
@@ -130,7 +130,7 @@ class Searches {
   void end_search_of(SequenceId id) {
     const Found found = find(id);
     if (found == searches.end()) return;
-    scheduler.abort_family(found->first);
+    scheduler.abort_with_siblings(found->first);
     searches.erase(found);
   }
 
@@ -150,7 +150,7 @@ class Searches {
     ASSERT_GT(search.num_missing, 0U);
     if (--search.num_missing > 0 || !forks_by_itself) return;
     if (++search.num_rounds < search.max_tokens) return fork(first);
-    scheduler.abort_family(first);
+    scheduler.abort_with_siblings(first);
     searches.erase(found);
   }
 
@@ -186,7 +186,7 @@ TEST(SchedulerBeamTest, ForksShareBlocksAndDroppedBeamsReturnTheirsAtOnce) {
 
   searches.fork(first, {1, 1});
   EXPECT_EQ(num_used(searches), 3);
-  searches.scheduler.abort_family(first);
+  searches.scheduler.abort_with_siblings(first);
   EXPECT_EQ(num_used(searches), 0);
 }
 
@@ -205,7 +205,7 @@ TEST(SchedulerBeamTest, ASearchEndsInACacheThatHoldsOneBeamAlone) {
   }
 }
 
-TEST(SchedulerBeamTest, ABeamWidthBeyondTheSlotsIsRefused) {
+TEST(SchedulerBeamTest, ABeamWidthBeyondTheSeatsIsRefused) {
   Searches searches(small_config(), 1, 1);
   EXPECT_EQ(error_of([&] { searches.add(5, 8, 8); }), "beam_width is 5; it must be at most max-num-seqs, 4");
 }
@@ -241,7 +241,7 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
       if (seed % 4 == 2 && any(0, 2) == 0) searches.fault_in = any(1, 4);
       if (any(0, 9) > 0) continue;
       const SequenceId victim = *std::next(added.begin(), any(0, static_cast<int>(added.size()) - 1));
-      searches.scheduler.abort_family(victim);
+      searches.scheduler.abort_with_siblings(victim);
       searches.searches.erase(victim);
       searches.scheduler.check();
     }

@@ -160,14 +160,14 @@ INSTANTIATE_TEST_SUITE_P(
         make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1),
         make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1),
         make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1),
-        make_case("family", 2, true, SchedulingPolicy::kFcfs, 2),
+        make_case("siblings", 2, true, SchedulingPolicy::kFcfs, 2),
         with_pooling(with_host_blocks(make_case("priorities", 2, true, SchedulingPolicy::kPriority, 1))),
         with_host_blocks(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
-        with_host_blocks(make_case("family", 2, false, SchedulingPolicy::kPriority, 2)),
-        make_case("family_with_priorities", 2, false, SchedulingPolicy::kPriority, 2),
+        with_host_blocks(make_case("siblings", 2, false, SchedulingPolicy::kPriority, 2)),
+        make_case("siblings_with_priorities", 2, false, SchedulingPolicy::kPriority, 2),
         with_window(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
         with_window(make_case("prefix_caching", 2, true, SchedulingPolicy::kPriority, 1)),
-        with_window(with_host_blocks(make_case("family", 2, true, SchedulingPolicy::kPriority, 2)))),
+        with_window(with_host_blocks(make_case("siblings", 2, true, SchedulingPolicy::kPriority, 2)))),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

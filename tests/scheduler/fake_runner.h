@@ -96,7 +96,7 @@ class FakeRunner {
         block_size_(layout_.block_size),
         cells_(static_cast<std::size_t>(config.num_blocks * block_size_)),
         host_cells_(static_cast<std::size_t>(config.num_host_blocks * block_size_)),
-        slots_(static_cast<std::size_t>(config.max_num_seqs)) {}
+        seats_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
   std::map<SequenceId, History> histories;  // of every sequence that may come
 
@@ -112,7 +112,7 @@ class FakeRunner {
   void poison_next() { poison_next_ = true; }  // the next sample finds no finite logit
 
  private:
-  struct Slot {
+  struct Seat {
     SequenceId sequence = 0;
     std::vector<BlockId> table;  // [rows, num_lanes]
     TokenId last_sample = SequenceResult::kNoToken;
@@ -127,7 +127,7 @@ class FakeRunner {
     for (const BlockCopy& restore : plan.restores)
       std::copy_n(&host_cell(restore.from), block_size_, &cell(restore.to, 0));
     require(all_different(plan.saves) && all_different(plan.restores), "two copies go to one place", plan.id);
-    for (const SequencePlan& sequence : plan.sequences) update_slot(sequence);
+    for (const SequencePlan& sequence : plan.sequences) update_seat(sequence);
     // A runner may or may not write all keys before it reads any: the past must be there before and after.
     for (const SequencePlan& sequence : plan.sequences) check_past(sequence, sequence.first_position);
     for (const SequencePlan& sequence : plan.sequences) write_span(sequence);
@@ -145,16 +145,16 @@ class FakeRunner {
     return places.size() == copies.size();
   }
 
-  void update_slot(const SequencePlan& plan) {
-    Slot& slot = slots_.at(static_cast<std::size_t>(plan.slot));
-    if (plan.start) slot = {plan.sequence, {}, SequenceResult::kNoToken, 0};
-    require(slot.sequence == plan.sequence, "the slot is another's", plan.sequence);
+  void update_seat(const SequencePlan& plan) {
+    Seat& seat = seats_.at(static_cast<std::size_t>(plan.seat));
+    if (plan.start) seat = {plan.sequence, {}, SequenceResult::kNoToken, 0};
+    require(seat.sequence == plan.sequence, "the seat is another's", plan.sequence);
     const int num_lanes = layout_.num_lanes();
     const int kept = plan.first_new_row * num_lanes;
-    require(plan.start || kept <= static_cast<int>(slot.table.size()), "the table has a hole", plan.sequence);
-    slot.table.resize(static_cast<std::size_t>(kept), kNoBlock);
-    slot.table.insert(slot.table.end(), plan.new_blocks.begin(), plan.new_blocks.end());
-    require(static_cast<int>(slot.table.size()) ==
+    require(plan.start || kept <= static_cast<int>(seat.table.size()), "the table has a hole", plan.sequence);
+    seat.table.resize(static_cast<std::size_t>(kept), kNoBlock);
+    seat.table.insert(seat.table.end(), plan.new_blocks.begin(), plan.new_blocks.end());
+    require(static_cast<int>(seat.table.size()) ==
                 layout_.rows_for(plan.first_position + plan.num_tokens) * num_lanes,
             "the span has too many blocks, or too few", plan.sequence);
   }
@@ -177,14 +177,14 @@ class FakeRunner {
   }
 
   void write_span(const SequencePlan& plan) {
-    const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
+    const Seat& seat = seats_[static_cast<std::size_t>(plan.seat)];
     History& history = histories.at(plan.sequence);
     const bool given = !plan.tokens.empty();
     require(static_cast<int>(plan.tokens.size()) == (given ? plan.num_tokens : 0), "a span's ids are amiss",
             plan.sequence);
     require(given || plan.num_tokens == 1, "a span has no ids", plan.sequence);
     for (int i = 0; i < plan.num_tokens; ++i) {
-      const TokenId token = given ? plan.tokens[static_cast<std::size_t>(i)] : slot.last_sample;
+      const TokenId token = given ? plan.tokens[static_cast<std::size_t>(i)] : seat.last_sample;
       const int position = plan.first_position + i;
       require(token == history.token(position), "a wrong token is computed", plan.sequence);
       for (int lane = 0; lane < layout_.num_lanes(); ++lane)
@@ -204,7 +204,7 @@ class FakeRunner {
     const int position = plan.first_position + plan.num_tokens;
     require(plan.output != OutputKind::kNone, "a sample without logits", plan.sequence);
     require(plan.mask_stop == history.masks_stop(position), "a wrong mask", plan.sequence);
-    slots_[static_cast<std::size_t>(plan.slot)].last_sample = history.token(position);
+    seats_[static_cast<std::size_t>(plan.seat)].last_sample = history.token(position);
     result.token =
         std::exchange(poison_next_, false) ? SequenceResult::kInvalidLogits : history.token(position);
     return result;
@@ -216,7 +216,7 @@ class FakeRunner {
     result.sequence = plan.sequence;
     require(!plan.sample, "a sample of what is pooled", plan.sequence);
     const int num_positions = plan.first_position + plan.num_tokens;
-    int& num_summed = slots_[static_cast<std::size_t>(plan.slot)].num_summed;
+    int& num_summed = seats_[static_cast<std::size_t>(plan.seat)].num_summed;
     if (adds_up(plan.output)) {
       require(num_summed == plan.first_position, "a sum has a hole", plan.sequence);
       num_summed = num_positions;
@@ -236,8 +236,8 @@ class FakeRunner {
     return host_cells_.at(static_cast<std::size_t>(block * block_size_));
   }
   std::uint64_t& place(const SequencePlan& plan, int lane, int position) {
-    const Slot& slot = slots_[static_cast<std::size_t>(plan.slot)];
-    const auto row = layout_.row(slot.table, position / block_size_);
+    const Seat& seat = seats_[static_cast<std::size_t>(plan.seat)];
+    const auto row = layout_.row(seat.table, position / block_size_);
     return cell(row[static_cast<std::size_t>(lane)], position % block_size_);
   }
   // Each lane has keys of its own.
@@ -249,7 +249,7 @@ class FakeRunner {
   int block_size_;
   std::vector<std::uint64_t> cells_;       // [num_blocks, block_size]: the history each position holds
   std::vector<std::uint64_t> host_cells_;  // [num_host_blocks, block_size]
-  std::vector<Slot> slots_;
+  std::vector<Seat> seats_;
   std::deque<StepPlan> plans_;
   bool poison_next_ = false;
 };

@@ -52,7 +52,7 @@ class Harness {
 
   // The single things that operations do, each followed by check() where somebody looks at every state.
 
-  // Sequences with ids that follow; all of one family, if there are several. Refused if they can never run.
+  // Sequences with ids that follow; siblings, if there are several. Refused if they can never run.
   void add(SequenceRequest request, int num_outputs) {
     const auto num_prompt = static_cast<int>(request.prompt.size());
     const int longest = config_.max_model_len - (is_pooled(request.prompt_output) ? 0 : 1);
@@ -60,7 +60,7 @@ class Harness {
         num_prompt > 0 && request.max_tokens > 0 && num_prompt <= longest && num_prompt <= longest_in_cache();
     request.id = last_id_ + 1;
     request.num_outputs = num_outputs;
-    if (num_outputs > 1) request.family = request.id;
+    if (num_outputs > 1) request.first_sibling = request.id;
     bool refused = false;
     try {
       scheduler_.add(std::make_shared<SequenceRequest>(request));
@@ -98,11 +98,11 @@ class Harness {
     Step step{plan->id, plan->num_tokens, {}, {}};
     int num_tokens = 0;
     std::set<SequenceId> planned;
-    std::set<int> slots;
+    std::set<int> seats;
     for (const SequencePlan& sequence : plan->sequences) {
       require(alive_.contains(sequence.sequence), "9: an ended sequence is planned", sequence.sequence);
       require(planned.insert(sequence.sequence).second, "10: planned twice", sequence.sequence);
-      require(slots.insert(sequence.slot).second, "10: a slot is used twice", sequence.sequence);
+      require(seats.insert(sequence.seat).second, "10: a seat is used twice", sequence.sequence);
       require(sequence.first_position + sequence.num_tokens < max_length(sequence.sequence),
               "10: planned past its end", sequence.sequence);
       num_tokens += sequence.num_tokens;
@@ -258,7 +258,7 @@ class Harness {
 
   void abort(const Operation& operation) {
     const SequenceId id = operation.a % (last_id_ + 2);  // 0 and last_id_ + 1 never were
-    if (operation.b % 4 == 0) return abort_family(id);
+    if (operation.b % 4 == 0) return abort_with_siblings(id);
     if (operation.b % 4 == 1) return expire();
     abort(id);
   }
@@ -274,17 +274,18 @@ class Harness {
     require(late.empty(), "15: a deadline has passed");
   }
 
-  void abort_family(SequenceId first) {
+  void abort_with_siblings(SequenceId first) {
     std::vector<SequenceId> expected;
     for (const SequenceId id : alive_)
-      if (id == first || (first != 0 && requests_.at(id).asked.family == first)) expected.push_back(id);
-    require(scheduler_.abort_family(first) == expected, "15: abort and the model disagree", first);
-    require(scheduler_.abort_family(first).empty(), "15: abort is not idempotent", first);
+      if (id == first || (first != 0 && requests_.at(id).asked.first_sibling == first))
+        expected.push_back(id);
+    require(scheduler_.abort_with_siblings(first) == expected, "15: abort and the model disagree", first);
+    require(scheduler_.abort_with_siblings(first).empty(), "15: abort is not idempotent", first);
     for (const SequenceId id : expected) alive_.erase(id);
   }
 
   void record_blocks(const SequencePlan& sequence, Step& step) {
-    std::vector<BlockId>& table = tables_[sequence.slot];
+    std::vector<BlockId>& table = tables_[sequence.seat];
     if (sequence.start) table.clear();
     table.resize(static_cast<std::size_t>(sequence.first_new_row * config_.layout.num_lanes()), kNoBlock);
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
@@ -294,7 +295,7 @@ class Harness {
   }
   // Those that its span writes or attends to.
   std::vector<BlockId> blocks_used(const SequencePlan& sequence) const {
-    const std::vector<BlockId>& table = tables_.at(sequence.slot);
+    const std::vector<BlockId>& table = tables_.at(sequence.seat);
     const std::size_t num_lanes = config_.layout.windows.size();
     std::vector<BlockId> used;
     for (std::size_t i = 0; i < table.size(); ++i) {
@@ -320,7 +321,7 @@ class Harness {
     for (const SequencePlan& sequence : plan.sequences)
       for (const BlockId block : blocks_used(sequence)) ++num_holders[block];
     for (const SequencePlan& sequence : plan.sequences) {
-      const std::vector<BlockId>& table = tables_.at(sequence.slot);
+      const std::vector<BlockId>& table = tables_.at(sequence.seat);
       const CacheLayout& layout = config_.layout;
       for (auto i =
                static_cast<std::size_t>(sequence.first_position / layout.block_size * layout.num_lanes());
@@ -330,7 +331,7 @@ class Harness {
   }
 
   // By which sequences are served.
-  std::pair<int, SequenceId> rank(SequenceId id) const {
+  std::pair<int, SequenceId> precedence(SequenceId id) const {
     const bool priorities = config_.policy == SchedulingPolicy::kPriority;
     return {priorities ? requests_.at(id).asked.priority : 0, id};
   }
@@ -345,10 +346,11 @@ class Harness {
       for (const auto& [id, samples] : step.sequences) require(!is_suspect(id), "a suspect is not alone", id);
   }
 
-  // 11: the first by rank is in every step that follows an idle moment, and never left out for long.
+  // 11: the first by precedence is in every step that follows an idle moment, and never left out for long.
   void check_progress(const std::set<SequenceId>& planned, bool idle) {
-    const SequenceId first = *std::min_element(
-        alive_.begin(), alive_.end(), [this](SequenceId a, SequenceId b) { return rank(a) < rank(b); });
+    const SequenceId first =
+        *std::min_element(alive_.begin(), alive_.end(),
+                          [this](SequenceId a, SequenceId b) { return precedence(a) < precedence(b); });
     if (planned.contains(first) || first != stalled_) stall_ = 0;
     stalled_ = first;
     if (!suspects_.empty()) stall_ = 0;  // they come before it, one by one
@@ -433,7 +435,7 @@ class Harness {
   FakeRunner runner_;
   std::map<SequenceId, Request> requests_;
   std::set<SequenceId> alive_;                  // added, and no end reported
-  std::map<int, std::vector<BlockId>> tables_;  // by slot, as planned
+  std::map<int, std::vector<BlockId>> tables_;  // by seat, as planned
   std::deque<Step> in_flight_;
   int fault_in_ = 0;               // planning fails at this many sequences from here; 0: not
   SequenceId faulty_ = 0;          // the one at which it failed

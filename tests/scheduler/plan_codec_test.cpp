@@ -109,7 +109,7 @@ SamplingState sampling_with_all() {
 
 SequencePlan sequence_with_all() {
   return {.sequence = (std::uint64_t{1} << 40) + 3,
-          .slot = 11,
+          .seat = 11,
           .start = sampling_with_all(),
           .history = {1, 50, 51, 52},
           .num_prompt = 3,
@@ -187,7 +187,7 @@ class RandomPlans {
 
   SequencePlan sequence() {
     return {.sequence = random_(),
-            .slot = number(),
+            .seat = number(),
             .start = coin() ? std::optional(sampling()) : std::nullopt,
             .history = numbers(),
             .num_prompt = number(),

@@ -57,13 +57,13 @@ TEST(SchedulerPriorityTest, PrioritiesMeanNothingWhereTheFirstToComeIsServedFirs
   EXPECT_THAT(step(engine), ElementsAre(second));
 }
 
-TEST(SchedulerPriorityTest, AWaitingSequenceTakesTheSlotOfTheRunningOneWithTheHighestNumber) {
+TEST(SchedulerPriorityTest, AWaitingSequenceTakesTheSeatOfTheRunningOneWithTheHighestNumber) {
   for (const int depth : {1, 2}) {
     Engine engine(priorities(2), depth);
     const SequenceId middle = add(engine, 1, 5, 30);
     const SequenceId low = add(engine, 2, 5, 29);
     for (int i = 0; i < 3; ++i) step(engine);
-    if (depth == 2) engine.submit();  // then it takes the slot when this one is applied
+    if (depth == 2) engine.submit();  // then it takes the seat when this one is applied
     const SequenceId high = add(engine, 0, 5, 4);
     if (depth == 2) {
       EXPECT_THAT(step(engine), ElementsAre(middle));
@@ -150,9 +150,9 @@ TEST(SchedulerQueueTest, ARequestIsQueuedUntilItsFirstSequenceIsAdmitted) {
     const SchedulerStats stats = engine.scheduler.stats();
     return std::pair(stats.num_queued_requests, stats.num_queued_tokens);
   };
-  SequenceRequest family = Engine::request_of(10, 3);
-  family.family = 1;
-  for (int i = 0; i < 3; ++i) engine.add(family);
+  SequenceRequest siblings = Engine::request_of(10, 3);
+  siblings.first_sibling = 1;
+  for (int i = 0; i < 3; ++i) engine.add(siblings);
   const SequenceId other = engine.add(20, 3);
   EXPECT_EQ(queued(), std::pair(2L, 30L));
   step(engine);

@@ -72,7 +72,7 @@ struct Scenario {
     std::string windows;
     for (const int window : config.layout.windows) windows += format_text(" {}", window);
     std::string text = format_text(
-        "slots {} budget {} span {} context {} windows{} block size {} blocks {} host blocks {} priorities "
+        "seats {} budget {} span {} context {} windows{} block size {} blocks {} host blocks {} priorities "
         "{} "
         "caching {} hash bits {} depth {}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_span, config.max_model_len, windows,

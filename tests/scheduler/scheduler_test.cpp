@@ -104,7 +104,7 @@ TEST(SchedulerTest, TakesResultsOneStepLate) {
   const auto second = engine.submit();
   ASSERT_TRUE(first && second);
   EXPECT_EQ(first->sequences[0].tokens.size(), 5U);
-  EXPECT_TRUE(second->sequences[0].tokens.empty());  // not known yet: the slot's last sample
+  EXPECT_TRUE(second->sequences[0].tokens.empty());  // not known yet: the seat's last sample
   EXPECT_EQ(second->sequences[0].first_position, 5);
   engine.run();
   EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 10));
@@ -303,7 +303,7 @@ TEST(SchedulerTest, AbortIsLegalInEveryStateAndEndsOnce) {
   EXPECT_FALSE(scheduler.abort(running));
   EXPECT_FALSE(scheduler.abort(waiting));
   EXPECT_FALSE(scheduler.abort(12345));
-  EXPECT_FALSE(engine.submit());  // the slot is not free yet
+  EXPECT_FALSE(engine.submit());  // the seat is not free yet
   engine.run();
   EXPECT_FALSE(scheduler.abort(next));
   EXPECT_EQ(engine.outcomes.size(), 1U);
@@ -340,8 +340,8 @@ TEST(SchedulerTest, WhatCannotBePlannedIsLeftOutOfTheStep) {
     const auto plan = engine.submit();
     std::vector<SequenceId> planned;
     for (const SequencePlan& sequence : plan->sequences) planned.push_back(sequence.sequence);
-    const bool slot_is_free = depth == 1;  // else the step in flight still uses it
-    EXPECT_EQ(planned, slot_is_free ? (std::vector<SequenceId>{1, 3, 4}) : (std::vector<SequenceId>{1, 3}));
+    const bool seat_is_free = depth == 1;  // else the step in flight still uses it
+    EXPECT_EQ(planned, seat_is_free ? (std::vector<SequenceId>{1, 3, 4}) : (std::vector<SequenceId>{1, 3}));
     const auto failures = engine.scheduler.take_planning_failures();
     ASSERT_EQ(failures.size(), 1U);
     EXPECT_EQ(failures[0].id, 2U);

@@ -205,23 +205,23 @@ TEST(SchedulerWindowTest, BlocksGivenBackByASequenceWithoutFiniteLogitsLeaveTheP
   EXPECT_EQ(engine.outcomes[again].num_cached_tokens, 0);
 }
 
-std::vector<SequenceRequest> family_of(int num_outputs, int num_prompt, int max_tokens) {
+std::vector<SequenceRequest> siblings_of(int num_outputs, int num_prompt, int max_tokens) {
   std::vector<SequenceRequest> requests;
   for (int i = 0; i < num_outputs; ++i) {
     requests.push_back(Engine::request_of(num_prompt, max_tokens));
-    requests.back().family = 1;
+    requests.back().first_sibling = 1;
     requests.back().sampling.seed = static_cast<std::uint64_t>(i);
   }
   return requests;
 }
 
-TEST(SchedulerWindowTest, APreemptedMemberOfAFamilyIsSavedWithTheBlocksThatItShares) {
+TEST(SchedulerWindowTest, APreemptedSiblingIsSavedWithTheBlocksThatItShares) {
   SchedulerConfig config = windowed_config();
   config.num_blocks = 11;
   config.num_host_blocks = 8;
   config.policy = SchedulingPolicy::kPriority;
   Engine engine(config);
-  for (const SequenceRequest& request : family_of(2, 100, 40)) engine.add(request);
+  for (const SequenceRequest& request : siblings_of(2, 100, 40)) engine.add(request);
   int num_planned = 0;  // of the second
   for (int i = 0; i < 10; ++i) {
     const auto plan = engine.submit();
@@ -240,9 +240,9 @@ TEST(SchedulerWindowTest, APreemptedMemberOfAFamilyIsSavedWithTheBlocksThatItSha
   for (const SequenceId id : {1, 2}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 40));
 }
 
-TEST(SchedulerWindowTest, AFamilySharesTheWindowOfItsPrompt) {
+TEST(SchedulerWindowTest, SiblingsShareTheWindowOfTheirPrompt) {
   Engine engine(windowed_config());
-  for (const SequenceRequest& request : family_of(3, 100, 30)) engine.add(request);
+  for (const SequenceRequest& request : siblings_of(3, 100, 30)) engine.add(request);
   int num_tokens = 0;
   for (int i = 0; i < 8; ++i) {
     num_tokens += engine.submit()->num_tokens;
@@ -254,11 +254,11 @@ TEST(SchedulerWindowTest, AFamilySharesTheWindowOfItsPrompt) {
 }
 
 // A fork never had the blocks before its window, and goes on from those that the cache knows.
-TEST(SchedulerWindowTest, WhatAForkWritesIsHitBehindThePromptOfItsFamily) {
+TEST(SchedulerWindowTest, WhatAForkWritesIsHitBehindThePromptOfItsSiblings) {
   SchedulerConfig config = windowed_config();
   config.enable_prefix_caching = true;
   Engine engine(config);
-  for (const SequenceRequest& request : family_of(2, 100, 30)) engine.add(request);
+  for (const SequenceRequest& request : siblings_of(2, 100, 30)) engine.add(request);
   engine.run();
   SequenceRequest next = Engine::request_of(100, 5);
   for (const TokenId token : engine.outcomes[2].tokens) next.prompt.push_back(token);
@@ -272,9 +272,9 @@ TEST(SchedulerWindowTest, AMemberThatComesTooLateComputesThePromptItself) {
   SchedulerConfig config = windowed_config();
   config.max_num_seqs = 2;
   Engine engine(config);
-  std::vector<SequenceRequest> family = family_of(3, 100, 60);
-  family[1].max_tokens = 20;  // its slot goes to the last one, when the first has left the prompt behind
-  for (const SequenceRequest& request : family) engine.add(request);
+  std::vector<SequenceRequest> siblings = siblings_of(3, 100, 60);
+  siblings[1].max_tokens = 20;  // its seat goes to the last one, when the first has left the prompt behind
+  for (const SequenceRequest& request : siblings) engine.add(request);
   engine.run();
   EXPECT_EQ(engine.outcomes[2].tokens, engine.reference(2, 20));
   for (const SequenceId id : {1, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 60));

@@ -56,9 +56,9 @@ class CudaBackend final : public Backend {
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
-  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                         const AttentionBatch& batch) override {
-    cuda::prepare_attention(context(), input, cache, batch);
+  void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                        const AttentionBatch& batch) override {
+    cuda::rotate_and_store(context(), input, cache, batch);
   }
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
@@ -86,14 +86,14 @@ class CudaBackend final : public Backend {
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     cuda::gather_rows(context(), out, x, rows);
   }
-  void fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override {
-    cuda::fill_tokens(context(), ids, places, tokens);
+  void take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override {
+    cuda::take_sampled_tokens(context(), ids, places, tokens);
   }
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
   }
-  void set_token_states(const Tensor& slot_states, const Tensor& entries) override {
-    cuda::set_token_states(context(), slot_states, entries);
+  void set_token_states(const Tensor& seat_states, const Tensor& entries) override {
+    cuda::set_token_states(context(), seat_states, entries);
   }
   void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                      const LogitsAdjustment& adjustment) override {

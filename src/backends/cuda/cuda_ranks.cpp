@@ -218,8 +218,8 @@ class CudaCommunicator final : public Communicator {
 
  private:
   void check_fit(const Tensor& out, const Tensor& in) const {
-    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dtype() == in.dtype() && out.dim(0) == in.dim(0) &&
-                    out.dim(1) == size_ * in.dim(1),
+    QUIRE_CHECK(in.num_dims() == 2 && out.num_dims() == 2 && out.dtype() == in.dtype() &&
+                    out.dim(0) == in.dim(0) && out.dim(1) == size_ * in.dim(1),
                 "gathering {} into {}", in.describe(), out.describe());
   }
 

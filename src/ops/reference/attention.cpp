@@ -32,7 +32,7 @@ T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int
   return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
 }
 
-// Ops::prepare_attention in host memory.
+// Ops::rotate_and_store in host memory.
 void prepare(const AttentionInput& input, const KvCacheLayer& cache, const AttentionBatch& batch) {
   const std::int64_t dim = input.head_dim;
   const std::int64_t block_size = cache.keys.dim(2);
@@ -168,9 +168,9 @@ void attend(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const
 
 }  // namespace
 
-void Ops::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                            const AttentionBatch& batch) {
-  HostCopies host(*this, "prepare_attention");
+void Ops::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                           const AttentionBatch& batch) {
+  HostCopies host(*this, "rotate_and_store");
   AttentionInput near = input;
   near.qkv = host.update(input.qkv);
   for (Tensor* tensor : {&near.q_norm, &near.k_norm, &near.cos_sin, &near.q_scale})

@@ -124,8 +124,8 @@ void Ops::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
     std::memcpy(to.rows(i, 1).data(), from.rows(ids[i], 1).data(), bytes);
 }
 
-void Ops::fill_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
-  HostCopies host(*this, "fill_tokens");
+void Ops::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
+  HostCopies host(*this, "take_sampled_tokens");
   auto* filled = host.update(ids).data_as<std::int32_t>();
   const auto* from = host.read(places).data_as<const std::int32_t>();
   const auto* known = host.read(tokens).data_as<const std::int32_t>();

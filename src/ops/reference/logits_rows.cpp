@@ -38,8 +38,8 @@ AdjustedRow::AdjustedRow(const Tensor& logits, const Tensor& last_tokens, const 
                          std::int64_t i)
     : logits_(logits.data_as<float>() + int_at(adjustment.rows, i) * logits.stride(0)),
       states_(adjustment.token_states.data_as<std::uint16_t>() +
-              int_at(adjustment.slots, i) * adjustment.token_states.stride(0)),
-      last_token_(int_at(last_tokens, int_at(adjustment.slots, i))),
+              int_at(adjustment.seats, i) * adjustment.token_states.stride(0)),
+      last_token_(int_at(last_tokens, int_at(adjustment.seats, i))),
       state_use_(static_cast<StateUse>(int_at(adjustment.state_uses, i))),
       repetition_(float_at(adjustment.repetition, i)),
       frequency_(float_at(adjustment.frequency, i)),
@@ -77,9 +77,9 @@ void AdjustedRow::apply(std::int64_t begin, std::int64_t end) const {
   }
 }
 
-void Ops::set_token_states(const Tensor& slot_states, const Tensor& entries) {
+void Ops::set_token_states(const Tensor& seat_states, const Tensor& entries) {
   HostCopies host(*this, "set_token_states");
-  const Tensor states = host.update(slot_states), from = host.read(entries);
+  const Tensor states = host.update(seat_states), from = host.read(entries);
   for (std::int64_t i = 0; i < entries.dim(0); ++i) {
     states.data_as<std::uint16_t>()[int_at(from, 2 * i)] =
         static_cast<std::uint16_t>(int_at(from, 2 * i + 1));
@@ -92,7 +92,7 @@ void Ops::adjust_logits(const Tensor& logits, const Tensor& last_tokens, const L
   LogitsAdjustment near = adjustment;
   near.token_states = host.update(adjustment.token_states);
   for (Tensor* tensor :
-       {&near.rows, &near.slots, &near.state_uses, &near.repetition, &near.frequency, &near.presence,
+       {&near.rows, &near.seats, &near.state_uses, &near.repetition, &near.frequency, &near.presence,
         &near.bias_starts, &near.bias_ids, &near.bias_values, &near.mask_starts, &near.masks})
     *tensor = host.read(*tensor);
   for (std::int64_t i = 0; i < adjustment.num_rows; ++i)

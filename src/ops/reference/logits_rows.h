@@ -47,7 +47,7 @@ struct SampledRow {
   std::int32_t top_k;
   std::uint64_t seed;
   std::int32_t position;
-  std::int32_t slot;
+  std::int32_t seat;
 
   SampledRow(const SamplingBatch& batch, std::int64_t row);
   bool filters() const { return top_k > 0 || top_p < 1.0F || min_p > 0.0F; }

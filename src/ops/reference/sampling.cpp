@@ -95,7 +95,7 @@ SampledRow::SampledRow(const SamplingBatch& batch, std::int64_t row)
       top_k(batch.top_k.data_as<const std::int32_t>()[row]),
       seed(static_cast<std::uint64_t>(batch.seeds.data_as<const std::int64_t>()[row])),
       position(batch.positions.data_as<const std::int32_t>()[row]),
-      slot(batch.slots.data_as<const std::int32_t>()[row]) {}
+      seat(batch.seats.data_as<const std::int32_t>()[row]) {}
 
 std::int32_t SampledRow::draw(std::span<const float> logits, float top,
                               std::vector<std::int32_t>& ids) const {
@@ -114,7 +114,7 @@ void Ops::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& 
   const Tensor drawn = host.update(tokens), last = host.update(last_tokens), from = host.read(logits);
   SamplingBatch near = batch;
   for (Tensor* tensor :
-       {&near.temperature, &near.top_k, &near.top_p, &near.min_p, &near.seeds, &near.positions, &near.slots})
+       {&near.temperature, &near.top_k, &near.top_p, &near.min_p, &near.seeds, &near.positions, &near.seats})
     *tensor = host.read(*tensor);
   std::vector<std::int32_t> ids;
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
@@ -129,7 +129,7 @@ void Ops::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& 
                                      : static_cast<std::int32_t>(top - values.begin());
     }
     drawn.data_as<std::int32_t>()[r] = token;
-    last.data_as<std::int32_t>()[row.slot] = token;
+    last.data_as<std::int32_t>()[row.seat] = token;
   }
 }
 

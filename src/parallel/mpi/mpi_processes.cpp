@@ -72,7 +72,7 @@ class MpiCommunicator : public Communicator {
   }
 
   void all_gather(const Tensor& out, const Tensor& in) override {
-    QUIRE_CHECK(in.rank() == 2 && out.rank() == 2 && out.dim(0) == in.dim(0) &&
+    QUIRE_CHECK(in.num_dims() == 2 && out.num_dims() == 2 && out.dim(0) == in.dim(0) &&
                     out.dim(1) == size_ * in.dim(1) && out.dtype() == in.dtype(),
                 "{} into {}", in.describe(), out.describe());
     const std::size_t row_bytes = static_cast<std::size_t>(in.dim(1)) * size_of(in.dtype());

@@ -141,7 +141,7 @@ void cap(const CapJob& job, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void norm_head(const PrepareJob& job, const float* weight, float* head) {
+void norm_head(const RotateAndStoreJob& job, const float* weight, float* head) {
   F squares = Vec::zero();
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const F x = load_some(head + i, lanes_left(i, job.head_dim));
@@ -155,7 +155,7 @@ void norm_head(const PrepareJob& job, const float* weight, float* head) {
   }
 }
 
-void rotate_head(const PrepareJob& job, std::int64_t position, float* head) {
+void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* head) {
   const std::int64_t half = job.rotary_dim / 2;
   const float* cosines = job.cos_sin + position * job.cos_sin_stride;
   for (std::int64_t i = 0; i < half; i += kLanes) {
@@ -171,7 +171,7 @@ void rotate_head(const PrepareJob& job, std::int64_t position, float* head) {
 
 // scale: of what comes out.
 template <typename T>
-void prepare_head(const PrepareJob& job, const float* norm_weight, float scale, std::int64_t position,
+void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float scale, std::int64_t position,
                   const T* from, T* to, float* head) {
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
@@ -187,7 +187,7 @@ void prepare_head(const PrepareJob& job, const float* norm_weight, float scale, 
   }
 }
 
-void prepare_attention(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
+void rotate_and_store(const RotateAndStoreJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
   const CacheView& cache = job.cache;
   const std::int64_t dim = job.head_dim;
   dispatch(cache.dtype, [&]<typename T>() {

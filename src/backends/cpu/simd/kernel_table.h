@@ -17,7 +17,7 @@ constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare,
           .activate = activate,
           .activate_gate = activate_gate,
           .cap = cap,
-          .prepare_attention = prepare_attention,
+          .rotate_and_store = rotate_and_store,
           .attention = attention,
           .top = top,
           .race = race};

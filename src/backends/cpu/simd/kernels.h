@@ -102,7 +102,7 @@ struct CacheView {
   std::int64_t block_size;
 };
 
-struct PrepareJob {
+struct RotateAndStoreJob {
   void* qkv;
   std::int64_t qkv_stride;
   CacheView cache;
@@ -180,7 +180,8 @@ struct Kernels {
   void (*activate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
   void (*activate_gate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
   void (*cap)(const CapJob& job, std::int64_t begin, std::int64_t end);
-  void (*prepare_attention)(const PrepareJob& job, std::int64_t begin, std::int64_t end, float* scratch);
+  void (*rotate_and_store)(const RotateAndStoreJob& job, std::int64_t begin, std::int64_t end,
+                           float* scratch);
   void (*attention)(const AttentionJob& job, const AttentionSpan& span, float* scratch);
   Candidate (*top)(const float* x, std::int64_t n);  // the first largest; its score is NaN where any is
   Candidate (*race)(const Draw& draw);               // the winner of the exponential race

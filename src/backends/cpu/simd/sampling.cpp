@@ -75,7 +75,7 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
         token = best.winner.id;
       }
       tokens.data_as<std::int32_t>()[r] = static_cast<std::int32_t>(token);
-      last_tokens.data_as<std::int32_t>()[row.slot] = static_cast<std::int32_t>(token);
+      last_tokens.data_as<std::int32_t>()[row.seat] = static_cast<std::int32_t>(token);
     }
   });
 }

@@ -205,9 +205,9 @@ void SimdBackend::cap(const Tensor& x, float cap) {
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.cap(job, begin, end); });
 }
 
-void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                                    const AttentionBatch& batch) {
-  simd::PrepareJob job = {};
+void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                                   const AttentionBatch& batch) {
+  simd::RotateAndStoreJob job = {};
   job.qkv = input.qkv.data();
   job.qkv_stride = input.qkv.stride(0);
   job.cache = view_of(cache);
@@ -229,7 +229,7 @@ void SimdBackend::prepare_attention(const AttentionInput& input, const KvCacheLa
   if (scratch_floats_ == 0) reserve({});
   split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
-          kernels_.prepare_attention(job, begin, end, scratch(thread));
+          kernels_.rotate_and_store(job, begin, end, scratch(thread));
         });
 }
 

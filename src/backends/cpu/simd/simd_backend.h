@@ -33,8 +33,8 @@ class SimdBackend : public ReferenceBackend {
   std::size_t reserved_bytes(std::int64_t widest, std::span<const AttentionShape> shapes) const override;
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
-  void prepare_attention(const AttentionInput& input, const KvCacheLayer& cache,
-                         const AttentionBatch& batch) override;
+  void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                        const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
   void activate(const Tensor& out, const Tensor& x, Activation activation) override;

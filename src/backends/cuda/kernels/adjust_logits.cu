@@ -21,7 +21,7 @@ struct AdjustArgs {
   std::int64_t row_stride;
   const int* last_tokens;
   const int* rows;
-  const int* slots;
+  const int* seats;
   const int* state_uses;
   const float* repetition;
   const float* frequency;
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kThreads) adjust_kernel(const __grid_constant_
   const int begin = static_cast<int>(blockIdx.x) * kSlice;
   const int end = min(begin + kSlice, args.vocab);
   const auto inside = [&](int id) { return id >= begin && id < end; };
-  const int slot = args.slots[i];
-  const int last_token = args.last_tokens[slot];
+  const int seat = args.seats[i];
+  const int last_token = args.last_tokens[seat];
   float* logits = args.logits + args.rows[i] * args.row_stride;
 
   for (int b = args.bias_starts[i] + static_cast<int>(threadIdx.x); b < args.bias_starts[i + 1];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) adjust_kernel(const __grid_constant_
   if (use == StateUse::kNone) return;
   __syncthreads();
   const Penalties penalties{args.repetition[i], args.frequency[i], args.presence[i]};
-  apply_states(penalties, logits, args.states + slot * args.state_stride,
+  apply_states(penalties, logits, args.states + seat * args.state_stride,
                use == StateUse::kCountLastAndRead ? last_token : -1, begin, end);
 }
 
@@ -110,11 +110,11 @@ unsigned blocks_for(std::int64_t n, int each) { return static_cast<unsigned>((n 
 
 }  // namespace
 
-void set_token_states(const LaunchContext& context, const Tensor& slot_states, const Tensor& entries) {
+void set_token_states(const LaunchContext& context, const Tensor& seat_states, const Tensor& entries) {
   const auto count = static_cast<int>(entries.dim(0));
   if (count == 0) return;
   launch(context, "set_token_states", set_states_kernel, dim3(blocks_for(count, kThreads)), dim3(kThreads), 0,
-         slot_states.data_as<std::uint16_t>(), entries.data_as<const int2>(), count);
+         seat_states.data_as<std::uint16_t>(), entries.data_as<const int2>(), count);
 }
 
 void adjust_logits(const LaunchContext& context, const Tensor& logits, const Tensor& last_tokens,
@@ -124,7 +124,7 @@ void adjust_logits(const LaunchContext& context, const Tensor& logits, const Ten
                         .row_stride = logits.stride(0),
                         .last_tokens = last_tokens.data_as<const int>(),
                         .rows = adjustment.rows.data_as<const int>(),
-                        .slots = adjustment.slots.data_as<const int>(),
+                        .seats = adjustment.seats.data_as<const int>(),
                         .state_uses = adjustment.state_uses.data_as<const int>(),
                         .repetition = adjustment.repetition.data_as<const float>(),
                         .frequency = adjustment.frequency.data_as<const float>(),

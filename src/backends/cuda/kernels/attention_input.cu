@@ -240,8 +240,8 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
 
 }  // namespace
 
-void prepare_attention(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
-                       const AttentionBatch& batch) {
+void rotate_and_store(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch) {
   if (batch.num_tokens == 0) return;
   if (input.head_dim > kMaxHeadDim) check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
   const Tensor& table = input.cos_sin;

@@ -21,14 +21,15 @@ void norm(const LaunchContext& context, const Tensor& out, const Tensor& x, cons
 void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
               float scale, const NormParams& params);
 // Tokens whose slot is negative are left out of the cache.
-void prepare_attention(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
-                       const AttentionBatch& batch);
+void rotate_and_store(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch);
 void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, Activation activation);
 void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
                    Activation activation);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
-void fill_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places, const Tensor& tokens);
+void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
+                         const Tensor& tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);
 void copy_blocks(const LaunchContext& context, std::span<const KvCacheLayer> to,
                  std::span<const KvCacheLayer> from, const Tensor& pairs);

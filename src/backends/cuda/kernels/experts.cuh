@@ -42,14 +42,14 @@ __device__ inline Choice sorted_choice(const RoutingArgs& routing, int token) {
   const bool inside = lane < routing.top_k;
   const int expert = inside ? routing.experts[token * routing.experts_stride + lane] : 0;
   const float weight = inside ? routing.weights[token * routing.weights_stride + lane] : 0.0F;
-  int rank = 0;
+  int place = 0;
   for (int other = 0; other < routing.top_k; ++other) {
     const int theirs = __shfl_sync(~0U, expert, other);
-    rank += theirs < expert || (theirs == expert && other < lane) ? 1 : 0;
+    place += theirs < expert || (theirs == expert && other < lane) ? 1 : 0;
   }
   int source = 0;
   for (int other = 0; other < routing.top_k; ++other) {
-    if (__shfl_sync(~0U, rank, other) == lane) source = other;
+    if (__shfl_sync(~0U, place, other) == lane) source = other;
   }
   return {__shfl_sync(~0U, expert, source), token * routing.top_k + source, __shfl_sync(~0U, weight, source)};
 }

@@ -214,8 +214,8 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
   });
 }
 
-void fill_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
-                 const Tensor& tokens) {
+void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
+                         const Tensor& tokens) {
   const auto count = static_cast<int>(ids.dim(0));
   if (count == 0) return;
   launch(context, "fill_tokens", fill_tokens_kernel, dim3(ceil_div(count, kMaxThreads)), dim3(kMaxThreads), 0,

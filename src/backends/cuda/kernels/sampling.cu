@@ -155,13 +155,13 @@ struct RowState {
 
 constexpr std::size_t kStateBytes = kMaxRows * sizeof(RowState);
 
-__device__ void write_token(const SampleArgs& args, int row, int slot, int token) {
+__device__ void write_token(const SampleArgs& args, int row, int seat, int token) {
   args.tokens[row] = token;
-  args.last_tokens[slot] = token;
+  args.last_tokens[seat] = token;
 }
 
 // By one thread of each of `blocks` blocks; the last of them decides.
-__device__ void decide(const SampleArgs& args, RowState& state, int row, int slot, int blocks, Best best) {
+__device__ void decide(const SampleArgs& args, RowState& state, int row, int seat, int blocks, Best best) {
   if (blocks > 1) {
     atomicMax(&state.score_and_id, static_cast<unsigned long long>(best.score) << 32 | best.id);
     atomicMax(&state.top, best.top);
@@ -174,7 +174,7 @@ __device__ void decide(const SampleArgs& args, RowState& state, int row, int slo
     best.top = atomicExch(&state.top, 0U);
     atomicExch(&state.arrived, 0U);
   }
-  write_token(args, row, slot, best.token());
+  write_token(args, row, seat, best.token());
 }
 
 // The plain rows' groups, one after the other, in equal shares: a block's share touches few rows.
@@ -202,7 +202,7 @@ __device__ void sample_plain_rows(const SampleArgs& args, const PlainRows& rows,
     Best best = sample_plain(stream, params, shared_best);
     // The next row is on its way while this one is decided.
     const int done = row;
-    const int slot = params.slot;
+    const int seat = params.seat;
     const int first = at / args.groups * args.groups;
     at = first + args.groups;
     if (at < end) {
@@ -213,7 +213,7 @@ __device__ void sample_plain_rows(const SampleArgs& args, const PlainRows& rows,
     best = RowGroup::reduce_block(best);
     if (threadIdx.x == 0) {
       const int sharing = (first + args.groups - 1) / share - first / share + 1;
-      decide(args, states[done], done, slot, sharing, best);
+      decide(args, states[done], done, seat, sharing, best);
     }
     if (at >= end) return;
   }
@@ -250,7 +250,7 @@ __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kSampleThreads, 2)
     if (threadIdx.x == 0) shared_best = ordered(-INFINITY);
     const Best best = blocks.reduce(sample_filtered<kAligned>(
         blocks, args, params, args.logits + row * args.row_stride, values, left, &shared_best));
-    if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, row, params.slot, best.token());
+    if (blocks.rank() == 0 && threadIdx.x == 0) write_token(args, row, params.seat, best.token());
   }
 }
 
@@ -345,7 +345,7 @@ SampleArgs args_of(const Tensor& tokens, const Tensor& last_tokens, const Tensor
           .top_k = batch.top_k.data_as<const int>() + first,
           .seeds = batch.seeds.data_as<const std::int64_t>() + first,
           .positions = batch.positions.data_as<const int>() + first,
-          .slots = batch.slots.data_as<const int>() + first,
+          .seats = batch.seats.data_as<const int>() + first,
           .tokens = tokens.data_as<int>() + first,
           .last_tokens = last_tokens.data_as<int>()};
 }

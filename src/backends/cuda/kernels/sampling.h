@@ -17,7 +17,7 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
             const Tensor& logits, const SamplingBatch& batch, const Tensor& workspace);
 
 // What each op computes is said at Ops. Rows of token states start at multiples of 16 bytes.
-void set_token_states(const LaunchContext& context, const Tensor& slot_states, const Tensor& entries);
+void set_token_states(const LaunchContext& context, const Tensor& seat_states, const Tensor& entries);
 void adjust_logits(const LaunchContext& context, const Tensor& logits, const Tensor& last_tokens,
                    const LogitsAdjustment& adjustment);
 void log_probs(const LaunchContext& context, const LogprobRows& out, const Tensor& logits,

@@ -26,7 +26,7 @@ struct SampleArgs {
   const int* top_k;
   const std::int64_t* seeds;
   const int* positions;
-  const int* slots;
+  const int* seats;
   int* tokens;
   int* last_tokens;
 };
@@ -36,7 +36,7 @@ struct SampledRow {
   int top_k;
   std::uint64_t seed;
   std::uint32_t position;
-  int slot;
+  int seat;
 
   __device__ SampledRow(const SampleArgs& args, int row)
       : temperature(args.temperature[row]),
@@ -45,7 +45,7 @@ struct SampledRow {
         top_k(args.top_k[row]),
         seed(static_cast<std::uint64_t>(args.seeds[row])),
         position(static_cast<std::uint32_t>(args.positions[row])),
-        slot(args.slots[row]) {}
+        seat(args.seats[row]) {}
 
   __device__ bool draws() const { return temperature > 0.0F; }
   // Whether one look at each logit is enough.

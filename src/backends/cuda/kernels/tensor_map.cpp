@@ -5,7 +5,7 @@
 namespace quire::cuda {
 
 // The driver's function is looked up: the program starts without a driver.
-CUtensorMap encode_tensor_map(const Tensor& tensor, unsigned rank, const cuuint64_t* sizes,
+CUtensorMap encode_tensor_map(const Tensor& tensor, unsigned num_dims, const cuuint64_t* sizes,
                               const cuuint64_t* strides, const cuuint32_t* box) {
   static const auto encode = [] {
     void* function = nullptr;
@@ -19,7 +19,7 @@ CUtensorMap encode_tensor_map(const Tensor& tensor, unsigned rank, const cuuint6
       tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode(&map, type, rank, tensor.data(), sizes, strides, box, kSteps,
+  const CUresult result = encode(&map, type, num_dims, tensor.data(), sizes, strides, box, kSteps,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "a tensor map");

@@ -53,8 +53,8 @@ inline bool splits_into(const Tensor& tensor, int width) {
   bool fits = reinterpret_cast<std::uintptr_t>(tensor.data()) %
                   (static_cast<std::size_t>(width) * size_of(tensor.dtype())) ==
               0;
-  for (int i = 0; i + 1 < tensor.rank(); ++i) fits = fits && tensor.stride(i) % width == 0;
-  return fits && tensor.dim(tensor.rank() - 1) % width == 0;
+  for (int i = 0; i + 1 < tensor.num_dims(); ++i) fits = fits && tensor.stride(i) % width == 0;
+  return fits && tensor.dim(tensor.num_dims() - 1) % width == 0;
 }
 
 // Calls f.template operator()<kWidth>() with the widest access that all rows allow: kWide elements, or 1.

@@ -16,11 +16,11 @@ namespace quire {
 // The requests in beam search. Each beam is a sequence; when all of a search have their result, the next
 // round of beams is forked from them. A search advances on its own among everything else that runs. Thread
 // contract: the engine's thread.
-class BeamSearches {
+class BeamRounds {
  public:
   using Fault = std::function<void(EngineStage, SequenceId)>;  // EngineHooks::fault, or none
 
-  BeamSearches(Scheduler& scheduler, OutputProcessor& outputs, Fault fault)
+  BeamRounds(Scheduler& scheduler, OutputProcessor& outputs, Fault fault)
       : scheduler_(scheduler), outputs_(outputs), fault_(std::move(fault)) {}
 
   // What the scheduler refuses ends the request.

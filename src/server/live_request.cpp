@@ -1,4 +1,4 @@
-#include "server/generation.h"
+#include "server/live_request.h"
 
 #include <algorithm>
 
@@ -15,8 +15,8 @@ bool was_cut_short(const CompletionOutput& output) {
 
 }  // namespace
 
-void Generation::submit(std::vector<EngineRequest> requests) {
-  const std::shared_ptr<Generation> self = shared_from_this();
+void LiveRequest::submit(std::vector<EngineRequest> requests) {
+  const std::shared_ptr<LiveRequest> self = shared_from_this();
   {
     const std::lock_guard lock(mutex_);
     num_unfinished_ = requests.size();
@@ -30,21 +30,21 @@ void Generation::submit(std::vector<EngineRequest> requests) {
     ids_ = service_->submit(requests);
   }
   exchange_->on_disconnect([weak = weak_from_this()] {
-    if (const std::shared_ptr<Generation> generation = weak.lock()) generation->abort();
+    if (const std::shared_ptr<LiveRequest> request = weak.lock()) request->abort();
   });
 }
 
-void Generation::abort() {
+void LiveRequest::abort() {
   const std::lock_guard lock(mutex_);
   done_ = true;
   abort_all();
 }
 
-void Generation::abort_all() {
+void LiveRequest::abort_all() {
   for (const RequestId id : ids_) service_->abort(id);
 }
 
-void Generation::update(std::size_t prompt, const RequestUpdate& update) {
+void LiveRequest::update(std::size_t prompt, const RequestUpdate& update) {
   const std::lock_guard lock(mutex_);
   metrics_[prompt].update(update);
   if (update.finished) record(update.request);
@@ -57,7 +57,7 @@ void Generation::update(std::size_t prompt, const RequestUpdate& update) {
   }
 }
 
-void Generation::record(const RequestOutput& request) {
+void LiveRequest::record(const RequestOutput& request) {
   AccessRecord& record = exchange_->record();
   const auto add = [](std::optional<std::size_t>& sum, std::size_t count) { sum = sum.value_or(0) + count; };
   add(record.prompt_tokens, request.prompt_token_ids.size());
@@ -72,7 +72,7 @@ void Generation::record(const RequestOutput& request) {
   }
 }
 
-void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
+void LiveRequest::answer(std::size_t prompt, const RequestUpdate& update) {
   if (const std::optional<ApiError> error = failure_of(update.output)) {
     if (error->status == 500) log_error("request {}: {}", exchange_->id(), update.output.error);
     return fail(*error);
@@ -91,7 +91,7 @@ void Generation::answer(std::size_t prompt, const RequestUpdate& update) {
   if (--num_unfinished_ == 0) finish();
 }
 
-void Generation::finish() {
+void LiveRequest::finish() {
   done_ = true;
   std::optional<Timings> timings;
   if (response_->form().timings) timings = timings_of(outputs_);
@@ -101,7 +101,7 @@ void Generation::finish() {
   exchange_->end_events();
 }
 
-void Generation::fail(const ApiError& error) {
+void LiveRequest::fail(const ApiError& error) {
   done_ = true;
   abort_all();
   exchange_->fail(error);

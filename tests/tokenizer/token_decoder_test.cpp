@@ -1,4 +1,4 @@
-#include "tokenizer/decoder.h"
+#include "tokenizer/token_decoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,15 +10,15 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
-Decoder decoder(std::string_view steps) {
+TokenDecoder decoder(std::string_view steps) {
   const Json config = Json::parse(R"({"type": "Sequence", "decoders": )" + std::string(steps) + "}");
-  return Decoder(JsonView(config, "decoder"));
+  return TokenDecoder(JsonView(config, "decoder"));
 }
 
 // What each token yields, and then the end.
 Tokens stream(std::string_view steps, const Tokens& tokens) {
-  const Decoder parts = decoder(steps);
-  DecoderStream stream(parts);
+  const TokenDecoder parts = decoder(steps);
+  TokenDecoderStream stream(parts);
   Tokens texts;
   for (const std::string& token : tokens) texts.push_back(stream.push(token));
   texts.push_back(stream.finish());
@@ -59,8 +59,8 @@ TEST(DecoderTest, AWordsEndIsASpaceUnlessItEndsTheText) {
 }
 
 TEST(DecoderTest, AStreamBeginsAnewBehindTheEnd) {
-  const Decoder parts = decoder(R"([{"type": "Metaspace", "replacement": "_"}])");
-  DecoderStream stream(parts);
+  const TokenDecoder parts = decoder(R"([{"type": "Metaspace", "replacement": "_"}])");
+  TokenDecoderStream stream(parts);
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(stream.push("_a"), "a");
     EXPECT_EQ(stream.push("_a"), " a");
@@ -69,7 +69,7 @@ TEST(DecoderTest, AStreamBeginsAnewBehindTheEnd) {
 }
 
 TEST(DecoderTest, BytesAreThoseOfATokenWithinAText) {
-  const Decoder llama = decoder(
+  const TokenDecoder llama = decoder(
       R"([{"type": "Replace", "pattern": {"String": "_"}, "content": " "}, {"type": "ByteFallback"},
           {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}])");
   EXPECT_EQ(llama.bytes("_a"), " a");

@@ -1,4 +1,4 @@
-#include "engine/beam_searches.h"
+#include "engine/beam_rounds.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace quire {
 
-void BeamSearches::add(const std::shared_ptr<const SequenceRequest>& first, BeamSearch::Rules rules) {
+void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, BeamSearch::Rules rules) {
   const SequenceId id = first->id;
   Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
   try {
@@ -16,17 +16,17 @@ void BeamSearches::add(const std::shared_ptr<const SequenceRequest>& first, Beam
     begin_round(search);
     searches_.emplace(id, std::move(search));
   } catch (const std::exception& e) {  // too long, say, or no memory
-    scheduler_.abort_family(id);
+    scheduler_.abort_with_siblings(id);
     outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
   }
 }
 
-void BeamSearches::begin_round(Search& search) {
+void BeamRounds::begin_round(Search& search) {
   search.num_missing = search.beams.beams().size();
   search.next.assign(search.num_missing, {});
 }
 
-std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& updates, TimePoint at) {
+std::vector<SearchResult> BeamRounds::take(std::vector<SequenceUpdate>& updates, TimePoint at) {
   std::vector<SearchResult> results;
   std::erase_if(updates, [&](SequenceUpdate& update) {
     const auto search = find(update.id);
@@ -41,8 +41,7 @@ std::vector<SearchResult> BeamSearches::take(std::vector<SequenceUpdate>& update
   return results;
 }
 
-std::optional<SearchResult> BeamSearches::take(Searches::iterator found, SequenceUpdate& update,
-                                               TimePoint at) {
+std::optional<SearchResult> BeamRounds::take(Searches::iterator found, SequenceUpdate& update, TimePoint at) {
   auto& [first, search] = *found;
   search.num_cached_tokens = update.num_cached_tokens;
   if (update.finish == FinishReason::kError)
@@ -62,16 +61,16 @@ std::optional<SearchResult> BeamSearches::take(Searches::iterator found, Sequenc
   return std::nullopt;
 }
 
-bool BeamSearches::end(SequenceId id, FinishReason reason, const std::string& error) {
+bool BeamRounds::end(SequenceId id, FinishReason reason, const std::string& error) {
   const auto found = find(id);
   if (found == searches_.end()) return false;
   outputs_.finish(close(found, reason, error));
   return true;
 }
 
-SearchResult BeamSearches::close(Searches::iterator found, FinishReason reason, const std::string& error) {
+SearchResult BeamRounds::close(Searches::iterator found, FinishReason reason, const std::string& error) {
   const auto& [first, search] = *found;
-  scheduler_.abort_family(first);
+  scheduler_.abort_with_siblings(first);
   SearchResult result{.id = first,
                       .best = search.beams.best(),
                       .reason = reason,
@@ -82,7 +81,7 @@ SearchResult BeamSearches::close(Searches::iterator found, FinishReason reason, 
   return result;
 }
 
-BeamSearches::Searches::iterator BeamSearches::find(SequenceId id) {
+BeamRounds::Searches::iterator BeamRounds::find(SequenceId id) {
   auto found = searches_.upper_bound(id);
   if (found == searches_.begin()) return searches_.end();
   --found;

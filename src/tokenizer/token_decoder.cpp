@@ -1,4 +1,4 @@
-#include "tokenizer/decoder.h"
+#include "tokenizer/token_decoder.h"
 
 #include <utility>
 
@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-using DecoderSteps = Decoder::Steps;
-using DecodedTokens = Decoder::Tokens;
+using DecoderSteps = TokenDecoder::Steps;
+using DecodedTokens = TokenDecoder::Tokens;
 
 void refuse_joined(const DecoderSteps& steps, const JsonView& config) {
   if (steps.joined)
@@ -132,28 +132,30 @@ constexpr StepKind<DecoderSteps> kDecoders[] = {
 
 }  // namespace
 
-Decoder::Decoder(const JsonView& config) { add_steps(steps_, config, "decoder", "decoders", kDecoders); }
+TokenDecoder::TokenDecoder(const JsonView& config) {
+  add_steps(steps_, config, "decoder", "decoders", kDecoders);
+}
 
-std::string Decoder::bytes(std::string_view token) const {
+std::string TokenDecoder::bytes(std::string_view token) const {
   std::string text(token);
   for (const Step& step : steps_.list) text = step.in_text(std::move(text));
   return text;
 }
 
-std::string DecoderStream::push(std::string_view token) {
+std::string TokenDecoderStream::push(std::string_view token) {
   tokens_.assign(1, std::string(token));
   return run(false);
 }
 
-std::string DecoderStream::finish() {
+std::string TokenDecoderStream::finish() {
   tokens_.clear();
   std::string out = run(true);
   steps_ = decoder_->steps_.list;
   return out;
 }
 
-std::string DecoderStream::run(bool ends) {
-  for (Decoder::Step& step : steps_) {
+std::string TokenDecoderStream::run(bool ends) {
+  for (TokenDecoder::Step& step : steps_) {
     next_.clear();
     for (std::string& text : tokens_) step.take(&text, next_);
     if (ends) step.take(nullptr, next_);

@@ -1,4 +1,4 @@
-#include "engine/sampling_state.h"
+#include "engine/sampling_context.h"
 
 #include <algorithm>
 #include <cmath>

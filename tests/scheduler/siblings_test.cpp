@@ -6,14 +6,14 @@
 namespace quire::testing {
 namespace {
 
-TEST(SchedulerFamilyTest, AFamilysPromptIsComputedOnceAndItsLastBlockCopied) {
+TEST(SchedulerSiblingsTest, ThePromptOfSiblingsIsComputedOnceAndItsLastBlockCopied) {
   for (const int depth : {1, 2}) {
     SchedulerConfig config = small_config();
     config.enable_prefix_caching = false;
     Engine engine(config, depth);
     for (SequenceId i = 0; i < 3; ++i) {
       SequenceRequest request = Engine::request_of(20, 4);
-      request.family = 1;
+      request.first_sibling = 1;
       request.sampling.seed = i;
       engine.add(request);
     }
@@ -32,10 +32,10 @@ TEST(SchedulerFamilyTest, AFamilysPromptIsComputedOnceAndItsLastBlockCopied) {
   }
 }
 
-TEST(SchedulerFamilyTest, TheSequencesOfARequestWaitWithOneCopyOfItsPrompt) {
+TEST(SchedulerSiblingsTest, TheSequencesOfARequestWaitWithOneCopyOfItsPrompt) {
   Engine engine(small_config());
   auto request = std::make_shared<SequenceRequest>(Engine::request_of(20, 4));
-  request->id = request->family = 1;
+  request->id = request->first_sibling = 1;
   request->num_outputs = 3;
   for (SequenceId i = 0; i < 3; ++i) {
     SequenceRequest alone = *request;
@@ -51,13 +51,13 @@ TEST(SchedulerFamilyTest, TheSequencesOfARequestWaitWithOneCopyOfItsPrompt) {
   for (const SequenceId id : {1, 2, 3}) EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 4));
 }
 
-TEST(SchedulerFamilyTest, AForkOutlivesTheSequenceThatComputedItsPrompt) {
+TEST(SchedulerSiblingsTest, AForkOutlivesTheSequenceThatComputedItsPrompt) {
   for (const int num_prompt :
        {16, 17, 20}) {  // a full last block lies in the prefix cache, and is written again
     Engine engine(small_config());
     for (SequenceId i = 0; i < 2; ++i) {
       SequenceRequest request = Engine::request_of(num_prompt, 9);
-      request.family = 1;
+      request.first_sibling = 1;
       request.sampling.seed = i;
       engine.add(request);
     }
@@ -73,11 +73,11 @@ TEST(SchedulerFamilyTest, AForkOutlivesTheSequenceThatComputedItsPrompt) {
   }
 }
 
-TEST(SchedulerFamilyTest, ABlockThatAForkWritesAgainIsNoHitInThatStep) {
+TEST(SchedulerSiblingsTest, ABlockThatAForkWritesAgainIsNoHitInThatStep) {
   Engine engine(small_config());
   for (SequenceId i = 0; i < 2; ++i) {
     SequenceRequest request = Engine::request_of(16, 9);
-    request.family = 1;
+    request.first_sibling = 1;
     engine.add(request);
   }
   engine.submit();
@@ -92,11 +92,11 @@ TEST(SchedulerFamilyTest, ABlockThatAForkWritesAgainIsNoHitInThatStep) {
   engine.run();
 }
 
-TEST(SchedulerFamilyTest, AForkOfALostStepComputesItsPromptAnew) {
+TEST(SchedulerSiblingsTest, AForkOfALostStepComputesItsPromptAnew) {
   Engine engine(small_config());
   for (SequenceId i = 0; i < 2; ++i) {
     SequenceRequest request = Engine::request_of(20, 4);
-    request.family = 1;
+    request.first_sibling = 1;
     engine.add(request);
   }
   engine.submit();

@@ -11,7 +11,7 @@ namespace quire {
 
 // The decoder of a file: the steps that turn the texts of tokens into text. Immutable, usable from any
 // thread.
-class Decoder {
+class TokenDecoder {
  public:
   using Tokens = std::vector<std::string>;
   struct Step {
@@ -26,22 +26,23 @@ class Decoder {
     bool joined = false;  // what the last step hands on is one token, in parts
   };
 
-  Decoder() = default;
-  explicit Decoder(const JsonView& config);
+  TokenDecoder() = default;
+  explicit TokenDecoder(const JsonView& config);
 
   // The bytes of a token within a text; characters may be split between tokens.
   std::string bytes(std::string_view token) const;
 
  private:
-  friend class DecoderStream;
+  friend class TokenDecoderStream;
 
   Steps steps_;
 };
 
 // Decodes one text after another, token by token. For one thread; the decoder outlives it.
-class DecoderStream {
+class TokenDecoderStream {
  public:
-  explicit DecoderStream(const Decoder& decoder) : decoder_(&decoder), steps_(decoder.steps_.list) {}
+  explicit TokenDecoderStream(const TokenDecoder& decoder)
+      : decoder_(&decoder), steps_(decoder.steps_.list) {}
 
   // What a token adds to the text so far.
   std::string push(std::string_view token);
@@ -51,9 +52,9 @@ class DecoderStream {
  private:
   std::string run(bool ends);
 
-  const Decoder* decoder_;
-  std::vector<Decoder::Step> steps_;
-  Decoder::Tokens tokens_, next_;  // of one run
+  const TokenDecoder* decoder_;
+  std::vector<TokenDecoder::Step> steps_;
+  TokenDecoder::Tokens tokens_, next_;  // of one run
 };
 
 }  // namespace quire

@@ -14,13 +14,13 @@ namespace quire::server {
 // A request that the engine works on: what it tells of each prompt becomes an answer, whole or streamed. A
 // client that goes takes its sequences with it. It lives until the engine has told of all ends. Thread
 // contract: submit once; updates come on the engine's output thread, disconnects on any.
-class Generation final : public std::enable_shared_from_this<Generation> {
+class LiveRequest final : public std::enable_shared_from_this<LiveRequest> {
  public:
-  Generation(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange,
-             std::unique_ptr<Response> response)
+  LiveRequest(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange,
+              std::unique_ptr<Response> response)
       : service_(std::move(service)), exchange_(std::move(exchange)), response_(std::move(response)) {}
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
+  LiveRequest(const LiveRequest&) = delete;
+  LiveRequest& operator=(const LiveRequest&) = delete;
 
   // A request for each prompt, all of them or none. Error when the engine refuses them: then answering is the
   // caller's.
