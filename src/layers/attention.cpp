@@ -44,8 +44,8 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   input_.head_dim = options.head_dim;
   input_.norm_eps = options.norm_eps;
   input_.norm_after_rotary = options.qk_norm == QkNorm::kHeadAfterRotary;
-  input_.cos_sin = options.rotary;
-  input_.q_scale = options.q_scale;
+  input_.cos_sin = options.tables.cos_sin;
+  input_.q_scale = options.tables.q_scale;
   Workspace& workspace = context.workspace;
   scores_.scale = options.scale;
   scores_.cap = options.score_cap;

@@ -38,21 +38,21 @@ Norm::Norm(const LoadContext& context, const std::string& prefix, std::int64_t h
   params_.eps = options.eps;
 }
 
-void Norm::forward(const Tensor& out, const Tensor& residual) const {
-  ops::norm(backend_, out, residual, params_);
+void Norm::forward(const Tensor& out, const Tensor& residual, const Update& update) const {
+  if (!update.values.defined()) {
+    ops::norm(backend_, out, residual, params_);
+  } else if (update.whole || comm_.size() == 1) {
+    ops::add_norm(backend_, out, residual, update.values, update_scale_, params_);
+  } else {
+    comm_.all_reduce_add_norm(backend_, out, residual, update.values, update_scale_, params_);
+  }
 }
 
-void Norm::forward(const Tensor& out, const Tensor& residual, const Tensor& update) const {
-  comm_.all_reduce_add_norm(backend_, out, residual, update, update_scale_, params_);
-}
-
-void Norm::forward_whole(const Tensor& out, const Tensor& residual, const Tensor& update) const {
-  ops::add_norm(backend_, out, residual, update, update_scale_, params_);
-}
-
-void Norm::forward_sum(const Tensor& update) const {
-  comm_.all_reduce(update);
-  ops::norm(backend_, update, update, params_);
+Update Norm::forward_sum(const Tensor& part) const {
+  if (!params_.weight.defined()) return {part, false};
+  comm_.all_reduce(part);
+  ops::norm(backend_, part, part, params_);
+  return {part, true};
 }
 
 // Where neighbours share KV heads, each is shared by as many, so the mean over the ranks is that over all

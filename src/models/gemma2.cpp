@@ -18,14 +18,12 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .activation = "gelu_pytorch_tanh"});
   decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 50, kPositive);
   decoder.logits_cap = config.get_float("final_logit_softcapping", 30, kPositive);
-  const auto is_local = [](int layer) { return layer % 2 == 0; };
   const int window = config.get_int("sliding_window", 4096, kPositions);
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
-             with_window(decoder, 0));
+  set_layers(config, decoder, all_but_every(2), with_window(decoder, window), with_window(decoder, 0));
   return decoder;
 }
 
-const DecoderRegistration registration("Gemma2ForCausalLM", read_config, {});
+const DecoderRegistration registration("Gemma2ForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

@@ -23,17 +23,14 @@ DecoderConfig read_config(const ModelConfig& config) {
   decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 0, kNonNegative);
   decoder.logits_cap = config.get_float("final_logit_softcapping", 0, kNonNegative);
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 6, kLayerCount);
-  const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
   LayerAttention local = with_window(decoder, config.get_int("sliding_window", 4096, kPositions));
   local.rotary = read_local_rotary(config, config.get_double("rope_local_base_freq", 10000, kPositive));
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), local,
-             with_window(decoder, 0));
+  set_layers(config, decoder, all_but_every(pattern), local, with_window(decoder, 0));
   return decoder;
 }
 
-const DecoderRegistration text("Gemma3ForCausalLM", read_config, {});
-const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_config, kOtherModalities,
-                                     text_part);
+const DecoderRegistration text("Gemma3ForCausalLM", read_config);
+const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_config, {.text_part = true});
 
 }  // namespace
 }  // namespace quire

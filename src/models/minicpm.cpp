@@ -22,13 +22,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   // MiniCPM-MoE has the same architecture's name.
   if (config.get_int("num_experts", 0, {.min = 0}) > 0)
     config.fail_at("num_experts", "is there, but MiniCPM's routed experts are not supported");
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 11008,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .max_positions = 2048,
-                                                   .tie_word_embeddings = true});
+  DecoderConfig decoder = read_llama_like(config, {.tie_word_embeddings = true});
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.embedding_scale = config.get_float("scale_emb", 1, kPositive);
   decoder.residual_scale =
@@ -40,7 +34,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 }
 
 const DecoderRegistration registration("MiniCPMForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}});
+                                       {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

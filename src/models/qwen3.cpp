@@ -7,10 +7,7 @@ namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 151936,
-                                                   .hidden_size = 4096,
                                                    .intermediate_size = 22016,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 32,
                                                    .max_positions = 32768,
                                                    .head_dim = 128});
@@ -20,9 +17,8 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration text("Qwen3ForCausalLM", read_config, {});
-const DecoderRegistration multimodal("Qwen3VLForConditionalGeneration", read_config, kOtherModalities,
-                                     text_part);
+const DecoderRegistration text("Qwen3ForCausalLM", read_config);
+const DecoderRegistration multimodal("Qwen3VLForConditionalGeneration", read_config, {.text_part = true});
 
 }  // namespace
 }  // namespace quire

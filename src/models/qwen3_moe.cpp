@@ -22,7 +22,6 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .hidden_size = 2048,
                                                    .intermediate_size = 6144,
                                                    .num_layers = 24,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 4,
                                                    .max_positions = 32768});
   decoder.attention.qk_norm = QkNorm::kHead;
@@ -37,7 +36,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Qwen3MoeForCausalLM", read_config, {});
+const DecoderRegistration registration("Qwen3MoeForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

@@ -13,8 +13,6 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 50304,
                                                    .hidden_size = 2560,
                                                    .intermediate_size = 6912,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 32,
                                                    .max_positions = 4096,
                                                    .norm_eps = 1e-5F,
@@ -26,7 +24,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("StableLmForCausalLM", read_config, {});
+const DecoderRegistration registration("StableLmForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

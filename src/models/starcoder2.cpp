@@ -26,12 +26,9 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {{"mlp.up_proj", "mlp.c_fc"}, {"mlp.down_proj", "mlp.c_proj"}};
-
-const DecoderRegistration registration("Starcoder2ForCausalLM", read_config, {},
-                                       [](const DecoderConfig&, WeightSource& weights) {
-                                         return std::make_unique<RenamedWeights>(weights, kRenames);
-                                       });
+const DecoderRegistration registration("Starcoder2ForCausalLM", read_config,
+                                       {.renames = {{"mlp.up_proj", "mlp.c_fc"},
+                                                    {"mlp.down_proj", "mlp.c_proj"}}});
 
 }  // namespace
 }  // namespace quire
