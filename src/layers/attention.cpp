@@ -62,8 +62,11 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
     q_norm_.emplace(context, prefix + ".q_norm", options.num_heads * dim, input_.num_heads * dim, norm);
     k_norm_.emplace(context, prefix + ".k_norm", options.num_kv_heads * dim, input_.num_kv_heads * dim, norm);
   } else if (options.qk_norm != QkNorm::kNone) {
-    input_.q_norm = load_vector(context, prefix + ".q_norm.weight", options.head_dim, 1, options.norm_offset);
-    input_.k_norm = load_vector(context, prefix + ".k_norm.weight", options.head_dim, 1, options.norm_offset);
+    const auto load = [&](const char* name) {
+      return workspace.load(*context.weights.take(prefix + name, {options.head_dim}), 1, options.norm_offset);
+    };
+    input_.q_norm = load(".q_norm.weight");
+    input_.k_norm = load(".k_norm.weight");
   }
   if (options.sinks) {
     const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});

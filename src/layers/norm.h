@@ -22,10 +22,6 @@ struct NormOptions {
   float weight_offset = 0;  // added to the weights: 1 where a file holds what is to be added to one
 };
 
-// A vector of a checkpoint as f32 on the device: (offset + its values) * scale.
-Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale = 1,
-                   float offset = 0);
-
 // What a block adds to the residual stream.
 struct Update {
   Tensor values;       // [tokens, hidden_size]; undefined: nothing

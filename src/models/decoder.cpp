@@ -223,20 +223,6 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   return decoder;
 }
 
-DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults) {
-  if (config.get_bool("use_bidirectional_attention", false))
-    config.fail_at("use_bidirectional_attention", "is true, which is not supported");
-  DecoderConfig decoder = read_llama_like(config, defaults);
-  // What the file says is meant with its scaling.
-  decoder.max_positions = config.get_int("max_position_embeddings", defaults.max_positions, kPositions);
-  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
-  decoder.norm_offset = 1;
-  decoder.norms = BlockNorms::kAround;
-  decoder.attention.scale = 1.0F / std::sqrt(config.get_float("query_pre_attn_scalar", 256, kPositive));
-  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
-  return decoder;
-}
-
 DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_key,
                             const DecoderDefaults& defaults) {
   DecoderConfig decoder;
@@ -308,15 +294,6 @@ void set_layers(const ModelConfig& config, DecoderConfig& decoder,
 
 std::function<bool(int layer)> all_but_every(int n) {
   return [n](int layer) { return (layer + 1) % n != 0; };
-}
-
-void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder) {
-  // A null window means none, a key that is absent the default.
-  if (!config.get_bool("use_sliding_window", false) || config.is_null("sliding_window")) return;
-  const int first = config.get_int("max_window_layers", 28, {.min = 0});
-  const auto is_local = [first](int layer) { return layer >= first; };
-  const int window = config.get_int("sliding_window", 4096, kPositions);
-  set_layers(config, decoder, is_local, with_window(decoder, window), with_window(decoder, 0));
 }
 
 }  // namespace quire

@@ -125,8 +125,6 @@ struct DecoderDefaults {
   const char* rotary_of = nullptr;  // the type of layers whose parameters are read where each has its own
 };
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
-// The same, and what Gemma's generations share from the second on.
-DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults);
 // What GPT-2 and BLOOM share: LayerNorm, a GELU MLP without a gate, biases everywhere, keys of other names.
 // hidden_size_key: that of the hidden size. Of the defaults the first two and the numbers of layers and heads
 // count.
@@ -148,7 +146,5 @@ void set_layers(const ModelConfig& config, DecoderConfig& decoder,
                 const LayerAttention& other);
 // A pattern of local layers: the n-th is none, nor are its multiples.
 std::function<bool(int layer)> all_but_every(int n);
-// The windows of Qwen's layers, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
-void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder);
 
 }  // namespace quire

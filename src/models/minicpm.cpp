@@ -10,14 +10,6 @@
 namespace quire {
 namespace {
 
-// MiniCPM4.1 attends to chosen blocks of keys only, from a length on.
-void check_dense(const ModelConfig& config, DecoderConfig& decoder) {
-  const auto sparse = config.find_object("sparse_config");
-  if (!sparse) return;
-  const int dense_len = sparse->get_int("dense_len", 8192, kPositions);
-  decoder.max_positions = std::min(decoder.max_positions, dense_len);
-}
-
 DecoderConfig read_config(const ModelConfig& config) {
   // MiniCPM-MoE has the same architecture's name.
   if (config.get_int("num_experts", 0, {.min = 0}) > 0)
@@ -29,7 +21,9 @@ DecoderConfig read_config(const ModelConfig& config) {
       config.get_float("scale_depth", 1, kPositive) / std::sqrt(static_cast<float>(decoder.num_layers));
   decoder.logits_scale = static_cast<float>(config.get_int("dim_model_base", 1, kWidth)) /
                          static_cast<float>(decoder.hidden_size);
-  check_dense(config, decoder);
+  // MiniCPM4.1 attends to chosen blocks of keys only, from a length on.
+  if (const auto sparse = config.find_object("sparse_config"))
+    decoder.max_positions = std::min(decoder.max_positions, sparse->get_int("dense_len", 8192, kPositions));
   return decoder;
 }
 

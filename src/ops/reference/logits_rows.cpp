@@ -32,52 +32,50 @@ void select_top(std::span<const float> logits, std::span<std::int32_t> ids) {
   }
 }
 
+struct Penalties {
+  float repetition, frequency, presence;
+
+  float applied(float logit, std::uint16_t state) const {
+    if ((state & token_state::kForbidden) != 0) return -INFINITY;
+    const int count = state & token_state::kMaxCount;
+    if (count > 0 || (state & token_state::kInPrompt) != 0)
+      logit = logit > 0 ? logit / repetition : logit * repetition;
+    logit -= frequency * static_cast<float>(count);
+    return count > 0 ? logit - presence : logit;
+  }
+};
+
 }  // namespace
 
-AdjustedRow::AdjustedRow(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment,
-                         std::int64_t i)
-    : logits_(logits.data_as<float>() + int_at(adjustment.rows, i) * logits.stride(0)),
-      states_(adjustment.token_states.data_as<std::uint16_t>() +
-              int_at(adjustment.seats, i) * adjustment.token_states.stride(0)),
-      last_token_(int_at(last_tokens, int_at(adjustment.seats, i))),
-      state_use_(static_cast<StateUse>(int_at(adjustment.state_uses, i))),
-      repetition_(float_at(adjustment.repetition, i)),
-      frequency_(float_at(adjustment.frequency, i)),
-      presence_(float_at(adjustment.presence, i)),
-      bias_ids_(adjustment.bias_ids.data_as<const std::int32_t>() + int_at(adjustment.bias_starts, i),
-                adjustment.bias_ids.data_as<const std::int32_t>() + int_at(adjustment.bias_starts, i + 1)),
-      bias_values_(adjustment.bias_values.data_as<const float>() + int_at(adjustment.bias_starts, i)),
-      masks_(adjustment.masks.data_as<const Mask>() + int_at(adjustment.mask_starts, i),
-             adjustment.masks.data_as<const Mask>() + int_at(adjustment.mask_starts, i + 1)) {}
-
-float AdjustedRow::penalized(float logit, std::uint16_t state) const {
-  if ((state & token_state::kForbidden) != 0) return -INFINITY;
-  const int count = state & token_state::kMaxCount;
-  if (count > 0 || (state & token_state::kInPrompt) != 0)
-    logit = logit > 0 ? logit / repetition_ : logit * repetition_;
-  logit -= frequency_ * static_cast<float>(count);
-  return count > 0 ? logit - presence_ : logit;
-}
-
-void AdjustedRow::apply(std::int64_t begin, std::int64_t end) const {
+void adjust_row(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment,
+                std::int64_t i, std::int64_t begin, std::int64_t end) {
+  const LogitsAdjustment& a = adjustment;
+  const std::int64_t seat = int_at(a.seats, i);
+  const std::int32_t last_token = int_at(last_tokens, seat);
+  float* row = logits.data_as<float>() + int_at(a.rows, i) * logits.stride(0);
   const auto inside = [&](std::int32_t id) { return id >= begin && id < end; };
-  for (std::size_t i = 0; i < bias_ids_.size(); ++i) {
-    if (inside(bias_ids_[i])) logits_[bias_ids_[i]] += bias_values_[i];
+  for (std::int64_t bias = int_at(a.bias_starts, i); bias < int_at(a.bias_starts, i + 1); ++bias) {
+    const std::int32_t id = int_at(a.bias_ids, bias);
+    if (inside(id)) row[id] += float_at(a.bias_values, bias);
   }
-  for (const Mask& mask : masks_) {
-    if (inside(mask.id) && (mask.after < 0 || mask.after == last_token_)) logits_[mask.id] = -INFINITY;
+  for (std::int64_t mask = int_at(a.mask_starts, i); mask < int_at(a.mask_starts, i + 1); ++mask) {
+    const std::int32_t id = int_at(a.masks, 2 * mask), after = int_at(a.masks, 2 * mask + 1);
+    if (inside(id) && (after < 0 || after == last_token)) row[id] = -INFINITY;
   }
-  if (state_use_ == StateUse::kNone) return;
-  if (state_use_ == StateUse::kCountLastAndRead && inside(last_token_)) {
-    std::uint16_t& state = states_[last_token_];
+  const auto use = static_cast<StateUse>(int_at(a.state_uses, i));
+  if (use == StateUse::kNone) return;
+  auto* states = a.token_states.data_as<std::uint16_t>() + seat * a.token_states.stride(0);
+  if (use == StateUse::kCountLastAndRead && inside(last_token)) {
+    std::uint16_t& state = states[last_token];
     if ((state & token_state::kMaxCount) < token_state::kMaxCount) ++state;
   }
+  const Penalties penalties = {float_at(a.repetition, i), float_at(a.frequency, i), float_at(a.presence, i)};
   for (std::int64_t id = begin; id < end; ++id) {
-    if (states_[id] != 0) logits_[id] = penalized(logits_[id], states_[id]);
+    if (states[id] != 0) row[id] = penalties.applied(row[id], states[id]);
   }
 }
 
-void Ops::set_token_states(const Tensor& seat_states, const Tensor& entries) {
+void Backend::set_token_states(const Tensor& seat_states, const Tensor& entries) {
   HostCopies host(*this, "set_token_states");
   const Tensor states = host.update(seat_states), from = host.read(entries);
   for (std::int64_t i = 0; i < entries.dim(0); ++i) {
@@ -86,17 +84,15 @@ void Ops::set_token_states(const Tensor& seat_states, const Tensor& entries) {
   }
 }
 
-void Ops::adjust_logits(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment) {
+void Backend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
+                            const LogitsAdjustment& adjustment) {
   HostCopies host(*this, "adjust_logits");
   const Tensor rows = host.update(logits), last = host.read(last_tokens);
   LogitsAdjustment near = adjustment;
   near.token_states = host.update(adjustment.token_states);
-  for (Tensor* tensor :
-       {&near.rows, &near.seats, &near.state_uses, &near.repetition, &near.frequency, &near.presence,
-        &near.bias_starts, &near.bias_ids, &near.bias_values, &near.mask_starts, &near.masks})
-    *tensor = host.read(*tensor);
-  for (std::int64_t i = 0; i < adjustment.num_rows; ++i)
-    AdjustedRow(rows, last, near, i).apply(0, logits.dim(1));
+  host.fetch(near.rows, near.seats, near.state_uses, near.repetition, near.frequency, near.presence,
+             near.bias_starts, near.bias_ids, near.bias_values, near.mask_starts, near.masks);
+  for (std::int64_t i = 0; i < adjustment.num_rows; ++i) adjust_row(rows, last, near, i, 0, logits.dim(1));
 }
 
 void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch, std::int64_t i) {
@@ -125,13 +121,12 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
                  std::count_if(values.begin(), values.end(), [given](float value) { return value > given; }));
 }
 
-void Ops::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
+void Backend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
   HostCopies host(*this, "log_probs");
   const LogprobRows rows = {host.update(out.ids), host.update(out.logprobs), host.update(out.ranks)};
   const Tensor from = host.read(logits);
   LogprobBatch near = batch;
-  near.rows = host.read(batch.rows);
-  near.tokens = host.read(batch.tokens);
+  host.fetch(near.rows, near.tokens);
   for (std::int64_t i = 0; i < batch.num_rows; ++i) log_probs_row(rows, from, near, i);
 }
 

@@ -108,14 +108,12 @@ std::int32_t SampledRow::draw(std::span<const float> logits, float top,
   return candidates.draw(seed, position);
 }
 
-void Ops::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
-                 const SamplingBatch& batch) {
+void Backend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
+                     const SamplingBatch& batch) {
   HostCopies host(*this, "sample");
   const Tensor drawn = host.update(tokens), last = host.update(last_tokens), from = host.read(logits);
   SamplingBatch near = batch;
-  for (Tensor* tensor :
-       {&near.temperature, &near.top_k, &near.top_p, &near.min_p, &near.seeds, &near.positions, &near.seats})
-    *tensor = host.read(*tensor);
+  host.fetch(near.temperature, near.top_k, near.top_p, near.min_p, near.seeds, near.positions, near.seats);
   std::vector<std::int32_t> ids;
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
     const SampledRow row(near, r);

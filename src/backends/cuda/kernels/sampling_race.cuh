@@ -8,7 +8,7 @@
 #include "backends/cuda/kernels/row_group.cuh"
 #include "base/tensor.h"
 #include "ops/philox.h"
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 
 namespace quire::cuda {
 
