@@ -254,18 +254,14 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
   if (!types.empty() && std::ssize(types) != num_layers)
     config.fail_at("layer_types", format_text("names {} layers; there are {}", types.size(), num_layers));
   std::vector<bool> local;
-  for (int i = 0; i < num_layers; ++i) {
-    if (types.empty()) {
-      local.push_back(is_local(i));
-      continue;
-    }
-    const std::string& type = types[static_cast<std::size_t>(i)];
-    if (type != "sliding_attention" && type != "full_attention") {
+  for (int i = 0; types.empty() && i < num_layers; ++i) local.push_back(is_local(i));
+  for (const std::string& type : types) {
+    local.push_back(type == "sliding_attention");
+    if (!local.back() && type != "full_attention") {
       config.fail_at("layer_types", format_text("has {}; only \"full_attention\" and \"sliding_attention\" "
                                                 "are supported",
                                                 in_quotes(type)));
     }
-    local.push_back(type == "sliding_attention");
   }
   return local;
 }
