@@ -34,9 +34,8 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_eps = 0;
-  float norm_offset = 0;  // added to the norms' weights
-  bool sinks = false;     // a learned score of each head, without a value: PREFIX.sinks
+  NormOptions norm;    // of q and k; eps and weight_offset count
+  bool sinks = false;  // a learned score of each head, without a value: PREFIX.sinks
   RotaryTables tables;
 };
 

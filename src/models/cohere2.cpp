@@ -17,8 +17,8 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps_key = "layer_norm_eps",
                                                    .tie_word_embeddings = true});
   decoder.norms = BlockNorms::kShared;
-  decoder.norm = NormKind::kLayer;
-  decoder.norm_bias = false;
+  decoder.norm.kind = NormKind::kLayer;
+  decoder.norm.bias = false;
   decoder.logits_scale = config.get_float("logit_scale", 0.0625F, kPositive);
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   const int window = read_window(config, 4096);

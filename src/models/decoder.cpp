@@ -13,20 +13,6 @@ namespace {
 constexpr char kEmbedding[] = "model.embed_tokens";
 constexpr char kHead[] = "lm_head";
 
-NormOptions norm_options(const DecoderConfig& config) {
-  return {.kind = config.norm,
-          .bias = config.norm_bias,
-          .eps = config.norm_eps,
-          .update_scale = config.residual_scale,
-          .weight_offset = config.norm_offset};
-}
-
-NormOptions final_norm_options(const DecoderConfig& config) {
-  NormOptions options = norm_options(config);
-  options.output_scale = config.logits_scale;  // the head is linear
-  return options;
-}
-
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
                  const VocabParallelEmbedding& embedding) {
   if (config.tie_word_embeddings)
@@ -53,8 +39,7 @@ std::vector<LayerAttention> attention_of_layers(const LoadContext& context, cons
   layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
   for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
     layer->hidden_size = config.hidden_size;
-    layer->norm_eps = config.norm_eps;
-    layer->norm_offset = config.norm_offset;
+    layer->norm = config.norm;
     if (!layer->rotary) continue;
     const auto same = std::find_if(layers.begin(), layer, [&](const LayerAttention& other) {
       return other.rotary == layer->rotary && other.head_dim == layer->head_dim;
@@ -89,9 +74,15 @@ std::string layer_prefix(int layer) { return "model.layers." + std::to_string(la
 Norm make_norm(const LoadContext& context, int layer, const char* NormNames::*norm,
                const DecoderConfig& config) {
   const char* name = kNormNames[static_cast<std::size_t>(config.norms)].*norm;
-  NormOptions options = norm_options(config);
+  NormOptions options = config.norm;
   if (name == nullptr) options.kind = NormKind::kNone;
   return {context, layer_prefix(layer) + (name == nullptr ? "" : name), config.hidden_size, options};
+}
+
+Norm make_final_norm(const LoadContext& context, const DecoderConfig& config) {
+  NormOptions options = config.norm;
+  options.output_scale = config.logits_scale;  // the head is linear
+  return {context, "model.norm", config.hidden_size, options};
 }
 
 IgnorableTensors ignorable(const FileLayout& layout) {
@@ -116,7 +107,7 @@ DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderC
 
 DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& context)
     : embedding_(context, kEmbedding, config.vocab_size, config.hidden_size, config.embedding_scale),
-      final_norm_(context, "model.norm", config.hidden_size, final_norm_options(config)),
+      final_norm_(make_final_norm(context, config)),
       head_(make_head(context, config, embedding_)),
       residual_(context.workspace.activation("residual", DType::kF32, config.hidden_size)),
       normed_(context.workspace.activation("normed", context.dtype, config.hidden_size)) {
@@ -125,7 +116,7 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
     position_rows_ = context.workspace.activation("positions", DType::kF32, config.hidden_size);
   }
   if (config.embedding_norm)
-    embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, norm_options(config));
+    embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, config.norm);
   if (config.norms == BlockNorms::kShared)
     unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
   const std::vector<LayerAttention> attention = attention_of_layers(context, config);
@@ -199,7 +190,7 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   decoder.mlp.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
   decoder.num_layers = config.get_int("num_hidden_layers", defaults.num_layers, kLayerCount);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", defaults.tie_word_embeddings);
-  decoder.norm_eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
+  decoder.norm.eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
 
   LayerAttention& attention = decoder.attention;
   attention.num_heads = config.get_int("num_attention_heads", defaults.num_heads, kHeadCount);
@@ -230,8 +221,8 @@ DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_k
   decoder.hidden_size = config.get_int({hidden_size_key, "hidden_size"}, defaults.hidden_size, kWidth);
   decoder.num_layers = config.get_int({"n_layer", "num_hidden_layers"}, defaults.num_layers, kLayerCount);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", true);
-  decoder.norm = NormKind::kLayer;
-  decoder.norm_eps = config.get_float("layer_norm_epsilon", 1e-5F, kPositive);
+  decoder.norm.kind = NormKind::kLayer;
+  decoder.norm.eps = config.get_float("layer_norm_epsilon", 1e-5F, kPositive);
   decoder.mlp = {.intermediate_size = 4 * std::int64_t{decoder.hidden_size},
                  .activation = Activation::kGelu,
                  .gated = false,

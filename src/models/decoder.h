@@ -18,7 +18,7 @@
 
 namespace quire {
 
-// The attention of one layer, all but what follows from DecoderConfig: hidden size, norms and tables.
+// The attention of one layer, all but the hidden size, the norm's options and the tables.
 struct LayerAttention : AttentionOptions {
   std::optional<ModelConfig::RotaryConfig> rotary;
 };
@@ -42,15 +42,11 @@ struct DecoderConfig {
   bool embedding_norm = false;    // a norm over the embedding
   int num_learned_positions = 0;  // an embedding of positions is added; 0: none
   float embedding_scale = 1;      // of the embedding
-  float residual_scale = 1;       // of what a block adds
   float logits_scale = 1;
   float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
   BlockNorms norms = BlockNorms::kBefore;
-  NormKind norm = NormKind::kRms;
-  bool norm_bias = true;  // of LayerNorm
-  float norm_eps = 0;
-  float norm_offset = 0;                 // added to the weights of every norm
+  NormOptions norm;                      // of every norm; update_scale is that of what a block adds
   LayerAttention attention;              // of every layer
   std::vector<LayerAttention> layers;    // where layers differ: instead, of each
   MlpOptions mlp;                        // all but the hidden size

@@ -25,7 +25,7 @@ DecoderConfig read_gemma(const ModelConfig& config, DecoderDefaults defaults) {
   // What the file says is meant with its scaling.
   decoder.max_positions = config.get_int("max_position_embeddings", defaults.max_positions, kPositions);
   decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
-  decoder.norm_offset = 1;
+  decoder.norm.weight_offset = 1;
   decoder.norms = BlockNorms::kAround;
   decoder.attention.scale = 1.0F / std::sqrt(config.get_float("query_pre_attn_scalar", 256, kPositive));
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);

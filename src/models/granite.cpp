@@ -10,7 +10,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.mlp.bias = config.get_bool("mlp_bias", false);
   decoder.embedding_scale = config.get_float("embedding_multiplier", 1);
-  decoder.residual_scale = config.get_float("residual_multiplier", 1);
+  decoder.norm.update_scale = config.get_float("residual_multiplier", 1);
   decoder.attention.scale = config.get_float("attention_multiplier", 1);
   decoder.logits_scale = 1.0F / config.get_float("logits_scaling", 1, kPositive);
   return decoder;

@@ -17,7 +17,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.tie_word_embeddings = true});
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.embedding_scale = config.get_float("scale_emb", 1, kPositive);
-  decoder.residual_scale =
+  decoder.norm.update_scale =
       config.get_float("scale_depth", 1, kPositive) / std::sqrt(static_cast<float>(decoder.num_layers));
   decoder.logits_scale = static_cast<float>(config.get_int("dim_model_base", 1, kWidth)) /
                          static_cast<float>(decoder.hidden_size);

@@ -18,7 +18,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps = 1e-5F,
                                                    .norm_eps_key = "layer_norm_eps",
                                                    .partial_rotary_factor = 0.25});
-  decoder.norm = NormKind::kLayer;
+  decoder.norm.kind = NormKind::kLayer;
   if (config.get_bool("use_parallel_residual", false)) decoder.norms = BlockNorms::kShared;
   decoder.attention.qkv_bias = config.get_bool("use_qkv_bias", false);
   return decoder;

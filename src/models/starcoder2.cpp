@@ -18,7 +18,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps_key = "norm_epsilon",
                                                    .tie_word_embeddings = true,
                                                    .activation = "gelu_pytorch_tanh"});
-  decoder.norm = NormKind::kLayer;
+  decoder.norm.kind = NormKind::kLayer;
   decoder.mlp.gated = false;
   decoder.mlp.bias = decoder.attention.qkv_bias = decoder.attention.out_bias =
       config.get_bool("use_bias", true);

@@ -58,13 +58,6 @@ Tensor HostCopies::read(const Tensor& tensor) {
   return copy;
 }
 
-AttentionBatch HostCopies::read(const AttentionBatch& batch) {
-  AttentionBatch copy = batch;
-  fetch(copy.query_starts, copy.seq_lens, copy.table_rows, copy.block_tables, copy.positions,
-        copy.slot_mapping);
-  return copy;
-}
-
 Tensor HostCopies::update(const Tensor& tensor) {
   const Tensor copy = read(tensor);
   if (tensor.device() != DeviceKind::kCpu) changed_.emplace_back(tensor, copy);

@@ -28,8 +28,6 @@ class HostCopies {
   void fetch(Tensors&... tensors) {
     ((tensors = read(tensors)), ...);
   }
-  // The same, without its workspace and its plan.
-  AttentionBatch read(const AttentionBatch& batch);
   // What the op changes, all of it or some.
   Tensor update(const Tensor& tensor);
 

@@ -133,7 +133,8 @@ void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& 
   HostCopies host(*this, "attention");
   const Tensor results = host.update(out), queries = host.read(q);
   const Tensor keys = host.read(cache.keys), values = host.read(cache.values);
-  const AttentionBatch near = host.read(batch);
+  AttentionBatch near = batch;
+  host.fetch(near.query_starts, near.seq_lens, near.table_rows, near.block_tables);
   const std::int64_t dim = cache.keys.dim(3);
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
