@@ -11,7 +11,7 @@
 #include "backends/cuda/nccl.h"
 #include "backends/cuda/rank_watch.h"
 #include "bench/cuda/timing.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda::bench {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
 #include "ops/backend_module.h"
+#include "ops/ops.h"
 
 namespace quire {
 

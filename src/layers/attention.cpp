@@ -42,10 +42,11 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   input_.num_heads = static_cast<int>(shard_size(options.num_heads, context.comm, "attention heads"));
   input_.num_kv_heads = local_kv_heads(options.num_kv_heads, context.comm);
   input_.head_dim = options.head_dim;
-  input_.norm_eps = options.norm_eps;
+  const NormOptions& norm = options.norm;
+  input_.norm_eps = norm.eps;
   input_.norm_after_rotary = options.qk_norm == QkNorm::kHeadAfterRotary;
-  input_.cos_sin = options.rotary;
-  input_.q_scale = options.q_scale;
+  input_.cos_sin = options.tables.cos_sin;
+  input_.q_scale = options.tables.q_scale;
   Workspace& workspace = context.workspace;
   scores_.scale = options.scale;
   scores_.cap = options.score_cap;
@@ -57,13 +58,15 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
     scores_.alibi_slopes = workspace.upload({first, first + input_.num_heads});
   }
   if (options.qk_norm == QkNorm::kAll) {
-    const NormOptions norm = {.eps = options.norm_eps, .weight_offset = options.norm_offset};
     const std::int64_t dim = options.head_dim;
     q_norm_.emplace(context, prefix + ".q_norm", options.num_heads * dim, input_.num_heads * dim, norm);
     k_norm_.emplace(context, prefix + ".k_norm", options.num_kv_heads * dim, input_.num_kv_heads * dim, norm);
   } else if (options.qk_norm != QkNorm::kNone) {
-    input_.q_norm = load_vector(context, prefix + ".q_norm.weight", options.head_dim, 1, options.norm_offset);
-    input_.k_norm = load_vector(context, prefix + ".k_norm.weight", options.head_dim, 1, options.norm_offset);
+    const auto load = [&](const char* name) {
+      return workspace.load(*context.weights.take(prefix + name, {options.head_dim}), 1, norm.weight_offset);
+    };
+    input_.q_norm = load(".q_norm.weight");
+    input_.k_norm = load(".k_norm.weight");
   }
   if (options.sinks) {
     const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});

@@ -16,6 +16,12 @@ enum class QkNorm : std::uint8_t {
   kAll               // over all heads of q, and all of k
 };
 
+// What layers of equal rotary embedding share, by position.
+struct RotaryTables {
+  Tensor cos_sin;  // f32 [max_model_len, rotary_dim], as in AttentionInput; undefined: no rotary embedding
+  Tensor q_scale;  // f32 [max_model_len], of queries; undefined: 1
+};
+
 struct AttentionOptions {
   std::int64_t hidden_size = 0;
   int num_heads = 0;     // over all ranks
@@ -28,11 +34,9 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_eps = 0;
-  float norm_offset = 0;  // added to the norms' weights
-  bool sinks = false;     // a learned score of each head, without a value: PREFIX.sinks
-  Tensor rotary;          // of make_rotary_table; undefined: none
-  Tensor q_scale;         // of queries, by position; undefined: 1
+  NormOptions norm;    // of q and k; eps and weight_offset count
+  bool sinks = false;  // a learned score of each head, without a value: PREFIX.sinks
+  RotaryTables tables;
 };
 
 // Causal self-attention over the paged cache; PREFIX is "model.layers.3.self_attn". Query heads are spread

@@ -22,9 +22,11 @@ struct NormOptions {
   float weight_offset = 0;  // added to the weights: 1 where a file holds what is to be added to one
 };
 
-// A vector of a checkpoint as f32 on the device: (offset + its values) * scale.
-Tensor load_vector(const LoadContext& context, const std::string& name, std::int64_t size, float scale = 1,
-                   float offset = 0);
+// What a block adds to the residual stream.
+struct Update {
+  Tensor values;       // [tokens, hidden_size]; undefined: nothing
+  bool whole = false;  // each rank has it as a whole; or its part of a sum
+};
 
 // The norm of the residual stream, if any; PREFIX is "model.layers.3.input_layernorm".
 class Norm {
@@ -32,14 +34,11 @@ class Norm {
   Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
        const NormOptions& options);
 
-  void forward(const Tensor& out, const Tensor& residual) const;  // both [tokens, hidden_size]
-  // residual += update_scale * the sum over the ranks of update, of which each has a part, first. update may
-  // be written.
-  void forward(const Tensor& out, const Tensor& residual, const Tensor& update) const;
-  // The same of an update that each rank has as a whole.
-  void forward_whole(const Tensor& out, const Tensor& residual, const Tensor& update) const;
-  // update becomes the sum over the ranks, normed.
-  void forward_sum(const Tensor& update) const;
+  // residual [tokens, hidden_size] += update_scale * update, of all ranks; out [tokens, hidden_size] =
+  // residual, normed. The update may be written.
+  void forward(const Tensor& out, const Tensor& residual, const Update& update = {}) const;
+  // The norm of an update, of which each rank has a part; with NormKind::kNone the part.
+  Update forward_sum(const Tensor& part) const;
 
  private:
   Backend& backend_;

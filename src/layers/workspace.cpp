@@ -40,9 +40,10 @@ Tensor Workspace::upload(const std::vector<float>& values) {
   return tensor;
 }
 
-Tensor Workspace::load(const WeightTensor& vector) {
+Tensor Workspace::load(const WeightTensor& vector, float scale, float offset) {
   std::vector<float> values(static_cast<std::size_t>(vector.cols()));
   vector.read_rows(0, Tensor(values.data(), DType::kF32, {1, vector.cols()}));
+  for (float& value : values) value = (value + offset) * scale;
   return upload(values);
 }
 

@@ -25,8 +25,8 @@ class Workspace {
   Tensor scratch(const std::string& name, std::size_t bytes);
   // float32 values on the device: [n].
   Tensor upload(const std::vector<float>& values);
-  // A vector parameter of a checkpoint in float32: [n].
-  Tensor load(const WeightTensor& vector);
+  // A vector parameter of a checkpoint in float32: [n], (offset + its values) * scale.
+  Tensor load(const WeightTensor& vector, float scale = 1, float offset = 0);
 
   int max_tokens() const { return max_tokens_; }
   std::size_t bytes() const { return bytes_; }

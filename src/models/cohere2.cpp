@@ -17,25 +17,22 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps_key = "layer_norm_eps",
                                                    .tie_word_embeddings = true});
   decoder.norms = BlockNorms::kShared;
-  decoder.norm = NormKind::kLayer;
-  decoder.norm_bias = false;
-  decoder.neighbour_rotary = true;
+  decoder.norm.kind = NormKind::kLayer;
+  decoder.norm.bias = false;
   decoder.logits_scale = config.get_float("logit_scale", 0.0625F, kPositive);
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   const int window = read_window(config, 4096);
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 4, kLayerCount);
-  const auto is_local = [pattern](int layer) { return (layer + 1) % pattern != 0; };
-  if (window == 0) decoder.rotary.reset();
+  if (window == 0) decoder.attention.rotary.reset();
   LayerAttention global = with_window(decoder, 0);
   global.rotary.reset();
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
-             global);
+  set_layers(config, decoder, all_but_every(pattern), with_window(decoder, window), global);
   return decoder;
 }
 
-const DecoderRegistration text("Cohere2ForCausalLM", read_config, {});
-const DecoderRegistration multimodal("Cohere2VisionForConditionalGeneration", read_config, kOtherModalities,
-                                     text_part);
+const DecoderRegistration text("Cohere2ForCausalLM", read_config, {.neighbour_rotary = true});
+const DecoderRegistration multimodal("Cohere2VisionForConditionalGeneration", read_config,
+                                     {.neighbour_rotary = true, .text_part = true});
 
 }  // namespace
 }  // namespace quire

@@ -5,27 +5,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "models/rotary_frequencies.h"
+#include "models/rotary.h"
 
 namespace quire {
 namespace {
 
 constexpr char kEmbedding[] = "model.embed_tokens";
 constexpr char kHead[] = "lm_head";
-
-NormOptions norm_options(const DecoderConfig& config) {
-  return {.kind = config.norm,
-          .bias = config.norm_bias,
-          .eps = config.norm_eps,
-          .update_scale = config.residual_scale,
-          .weight_offset = config.norm_offset};
-}
-
-NormOptions final_norm_options(const DecoderConfig& config) {
-  NormOptions options = norm_options(config);
-  options.output_scale = config.logits_scale;  // the head is linear
-  return options;
-}
 
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
                  const VocabParallelEmbedding& embedding) {
@@ -47,35 +33,21 @@ std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const
   return Mlp(context, prefix, options);
 }
 
-// By position, what queries are multiplied by so that scores stay apart where there are many keys: as Llama 4
-// has it, 1 + beta log(1 + floor(position / original length)). Undefined: 1.
-Tensor query_scales(const LoadContext& context, const ModelConfig::RotaryConfig& rotary) {
-  if (rotary.query_scaling_beta == 0) return {};
-  std::vector<float> scales;
-  for (int position = 0; position < context.max_model_len; ++position) {
-    const int stretches = position / rotary.original_max_position_embeddings;
-    scales.push_back(static_cast<float>(1 + rotary.query_scaling_beta * std::log1p(stretches)));
+// The attention of each layer. Layers of equal rotary embedding and head size share their tables.
+std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config) {
+  std::vector<LayerAttention> layers = config.layers;
+  layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
+  for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
+    layer->hidden_size = config.hidden_size;
+    layer->norm = config.norm;
+    if (!layer->rotary) continue;
+    const auto same = std::find_if(layers.begin(), layer, [&](const LayerAttention& other) {
+      return other.rotary == layer->rotary && other.head_dim == layer->head_dim;
+    });
+    layer->tables =
+        same == layer ? make_rotary_tables(context, *layer->rotary, layer->head_dim) : same->tables;
   }
-  return context.workspace.upload(scales);
-}
-
-// What layers of equal rotary embedding and head size share.
-struct RotaryTables {
-  LayerAttention of;
-  Tensor cos_sin, q_scale;
-};
-
-// Those of a layer; `made` has all so far.
-RotaryTables rotary_tables(const LoadContext& context, const LayerAttention& attention,
-                           std::vector<RotaryTables>& made) {
-  for (const RotaryTables& tables : made) {
-    if (tables.of.rotary == attention.rotary && tables.of.options.head_dim == attention.options.head_dim)
-      return tables;
-  }
-  const ModelConfig::RotaryConfig& rotary = *attention.rotary;
-  const RotaryFrequencies frequencies =
-      rotary_frequencies(rotary, attention.options.head_dim, context.max_model_len);
-  return made.emplace_back(attention, make_rotary_table(context, frequencies), query_scales(context, rotary));
+  return layers;
 }
 
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
@@ -85,56 +57,57 @@ DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConf
   return config;
 }
 
-// What a block adds to the residual stream.
-struct Update {
-  Tensor values;       // undefined: nothing
-  bool whole = false;  // each rank has it as a whole; or its part of a sum
-
-  static Update of(const Tensor& part, const std::optional<Norm>& norm) {
-    if (norm) norm->forward_sum(part);
-    return {part, norm.has_value()};
-  }
-  // normed = the residual stream with it, normed.
-  void add_to(const Tensor& residual, const Tensor& normed, const Norm& norm) const {
-    if (!values.defined()) return norm.forward(normed, residual);
-    whole ? norm.forward_whole(normed, residual, values) : norm.forward(normed, residual, values);
-  }
+// The norms of a block, by their names in a file; null: there is none.
+struct NormNames {
+  const char *attention, *after_attention, *mlp, *after_mlp;
 };
+constexpr NormNames kNormNames[] = {
+    // by BlockNorms
+    {"input_layernorm", nullptr, "post_attention_layernorm", nullptr},
+    {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"},
+    {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+     "post_feedforward_layernorm"},
+    {"input_layernorm", nullptr, nullptr, nullptr}};
 
-std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer); }
+std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer) + "."; }
 
-// A norm before attention or the MLP, if it stands there.
-Norm norm_before(const LoadContext& context, int layer, const char* name, const DecoderConfig& config,
-                 bool stands) {
-  NormOptions options = norm_options(config);
-  if (!stands) options.kind = NormKind::kNone;
-  return {context, layer_prefix(layer) + name, config.hidden_size, options};
+Norm make_norm(const LoadContext& context, int layer, const char* NormNames::*norm,
+               const DecoderConfig& config) {
+  const char* name = kNormNames[static_cast<std::size_t>(config.norms)].*norm;
+  NormOptions options = config.norm;
+  if (name == nullptr) options.kind = NormKind::kNone;
+  return {context, layer_prefix(layer) + (name == nullptr ? "" : name), config.hidden_size, options};
 }
 
-std::optional<Norm> norm_after(const LoadContext& context, int layer, const char* name,
-                               const DecoderConfig& config) {
-  if (config.norms != BlockNorms::kAfter && config.norms != BlockNorms::kAround) return std::nullopt;
-  return Norm(context, layer_prefix(layer) + name, config.hidden_size, norm_options(config));
+Norm make_final_norm(const LoadContext& context, const DecoderConfig& config) {
+  NormOptions options = config.norm;
+  options.output_scale = config.logits_scale;  // the head is linear
+  return {context, "model.norm", config.hidden_size, options};
+}
+
+IgnorableTensors ignorable(const FileLayout& layout) {
+  IgnorableTensors tensors = {.endings = layout.unneeded};
+  if (layout.text_part)
+    tensors.beginnings = {
+        "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+        "visual.",       "model.visual."};
+  return tensors;
 }
 
 }  // namespace
 
 DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderConfig& config,
                            const AttentionOptions& options)
-    : attention_norm(
-          norm_before(context, index, ".input_layernorm", config, config.norms != BlockNorms::kAfter)),
-      attention(context, layer_prefix(index) + ".self_attn", options),
-      after_attention_norm(norm_after(context, index, ".post_attention_layernorm", config)),
-      mlp_norm(norm_before(
-          context, index,
-          config.norms == BlockNorms::kAround ? ".pre_feedforward_layernorm" : ".post_attention_layernorm",
-          config, config.norms == BlockNorms::kBefore || config.norms == BlockNorms::kAround)),
-      after_mlp_norm(norm_after(context, index, ".post_feedforward_layernorm", config)),
-      mlp(make_mlp(context, index, layer_prefix(index) + ".mlp", config)) {}
+    : attention_norm(make_norm(context, index, &NormNames::attention, config)),
+      attention(context, layer_prefix(index) + "self_attn", options),
+      after_attention_norm(make_norm(context, index, &NormNames::after_attention, config)),
+      mlp_norm(make_norm(context, index, &NormNames::mlp, config)),
+      after_mlp_norm(make_norm(context, index, &NormNames::after_mlp, config)),
+      mlp(make_mlp(context, index, layer_prefix(index) + "mlp", config)) {}
 
 DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& context)
     : embedding_(context, kEmbedding, config.vocab_size, config.hidden_size, config.embedding_scale),
-      final_norm_(context, "model.norm", config.hidden_size, final_norm_options(config)),
+      final_norm_(make_final_norm(context, config)),
       head_(make_head(context, config, embedding_)),
       residual_(context.workspace.activation("residual", DType::kF32, config.hidden_size)),
       normed_(context.workspace.activation("normed", context.dtype, config.hidden_size)) {
@@ -143,26 +116,13 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
     position_rows_ = context.workspace.activation("positions", DType::kF32, config.hidden_size);
   }
   if (config.embedding_norm)
-    embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, norm_options(config));
+    embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, config.norm);
   if (config.norms == BlockNorms::kShared)
     unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
-  const LayerAttention common = {config.attention, config.rotary};
-  std::vector<RotaryTables> tables;
-  layers_.reserve(static_cast<std::size_t>(config.num_layers));
-  for (int i = 0; i < config.num_layers; ++i) {
-    const LayerAttention& attention =
-        config.layers.empty() ? common : config.layers[static_cast<std::size_t>(i)];
-    AttentionOptions options = attention.options;
-    options.hidden_size = config.hidden_size;
-    options.norm_eps = config.norm_eps;
-    options.norm_offset = config.norm_offset;
-    if (attention.rotary) {
-      const RotaryTables found = rotary_tables(context, attention, tables);
-      options.rotary = found.cos_sin;
-      options.q_scale = found.q_scale;
-    }
-    layers_.emplace_back(context, i, config, options);
-  }
+  const std::vector<LayerAttention> attention = attention_of_layers(context, config);
+  layers_.reserve(attention.size());
+  for (int i = 0; i < config.num_layers; ++i)
+    layers_.emplace_back(context, i, config, attention[static_cast<std::size_t>(i)]);
 }
 
 Tensor DecoderModel::forward(const Step& step) {
@@ -177,42 +137,36 @@ Tensor DecoderModel::forward(const Step& step) {
     positions_->forward_part(update.values, step.positions);
   }
   for (const Layer& layer : layers_) {
-    update.add_to(residual, normed, layer.attention_norm);
-    update = Update::of(layer.attention.forward(normed, step), layer.after_attention_norm);
-    update.add_to(residual, unread_.defined() ? unread_.rows(0, tokens) : normed, layer.mlp_norm);
-    update = Update::of(std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp),
-                        layer.after_mlp_norm);
+    layer.attention_norm.forward(normed, residual, update);
+    update = layer.after_attention_norm.forward_sum(layer.attention.forward(normed, step));
+    layer.mlp_norm.forward(unread_.defined() ? unread_.rows(0, tokens) : normed, residual, update);
+    update = layer.after_mlp_norm.forward_sum(
+        std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp));
   }
-  update.add_to(residual, normed, final_norm_);
+  final_norm_.forward(normed, residual, update);
   return normed;
 }
 
 DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadConfig read,
-                                         IgnorableTensors ignorable, RenameWeights rename)
-    : registration_(
-          {architecture,
-           [read](const ModelConfig& model) {
-             const DecoderConfig config = read_checked(read, model);
-             return ModelSpec{.num_layers = config.num_layers,
-                              .num_heads = config.attention.num_heads,
-                              .num_kv_heads = config.attention.num_kv_heads,
-                              .head_dim = config.attention.head_dim,
-                              .hidden_size = config.hidden_size,
-                              .vocab_size = config.vocab_size,
-                              .max_model_len = config.max_positions};
-           },
-           [read, rename](const ModelConfig& model, const LoadContext& context) -> std::unique_ptr<Model> {
-             const DecoderConfig config = read_checked(read, model);
-             std::unique_ptr<WeightSource> renamed, ordered;
-             if (rename) renamed = rename(config, context.weights);
-             WeightSource& weights = renamed ? *renamed : context.weights;
-             if (config.neighbour_rotary && config.rotary)
-               ordered = std::make_unique<NeighbourRotary>(
-                   weights, config.attention.head_dim, rotary_dim(*config.rotary, config.attention.head_dim));
-             return std::make_unique<DecoderModel>(config,
-                                                   context.with_weights(ordered ? *ordered : weights));
-           },
-           std::move(ignorable)}) {}
+                                         const FileLayout& layout)
+    : registration_({architecture,
+                     [read](const ModelConfig& model) {
+                       const DecoderConfig config = read_checked(read, model);
+                       return ModelSpec{.num_layers = config.num_layers,
+                                        .num_heads = config.attention.num_heads,
+                                        .num_kv_heads = config.attention.num_kv_heads,
+                                        .head_dim = config.attention.head_dim,
+                                        .hidden_size = config.hidden_size,
+                                        .vocab_size = config.vocab_size,
+                                        .max_model_len = config.max_positions};
+                     },
+                     [read, layout](const ModelConfig& model, const LoadContext& context) {
+                       const DecoderConfig config = read_checked(read, model);
+                       const std::unique_ptr<WeightSource> weights =
+                           read_layout(layout, config, context.weights);
+                       return std::make_unique<DecoderModel>(config, context.with_weights(*weights));
+                     },
+                     ignorable(layout)}) {}
 
 Activation read_activation(const ModelConfig& config, const char* fallback) {
   constexpr std::pair<std::string_view, Activation> kNames[] = {{"silu", Activation::kSilu},
@@ -236,9 +190,9 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   decoder.mlp.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
   decoder.num_layers = config.get_int("num_hidden_layers", defaults.num_layers, kLayerCount);
   decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", defaults.tie_word_embeddings);
-  decoder.norm_eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
+  decoder.norm.eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
 
-  AttentionOptions& attention = decoder.attention;
+  LayerAttention& attention = decoder.attention;
   attention.num_heads = config.get_int("num_attention_heads", defaults.num_heads, kHeadCount);
   const bool has_default = defaults.num_kv_heads > 0 && !config.is_null("num_key_value_heads");
   attention.num_kv_heads = config.get_int(
@@ -252,25 +206,36 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   attention.head_dim = config.get_int("head_dim", has_size ? defaults.head_dim : even_share, kHeadSize);
   attention.scale = 1.0F / std::sqrt(static_cast<float>(attention.head_dim));
 
-  decoder.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of, defaults.partial_rotary_factor);
-  if (!defaults.scales_queries) decoder.rotary->query_scaling_beta = 0;
+  attention.rotary = config.rotary(defaults.rope_theta, defaults.rotary_of, defaults.partial_rotary_factor);
+  if (!defaults.scales_queries) attention.rotary->query_scaling_beta = 0;
   decoder.max_positions = scaled_max_positions(
-      *decoder.rotary, config.get_int("max_position_embeddings", defaults.max_positions, kPositions));
+      *attention.rotary, config.get_int("max_position_embeddings", defaults.max_positions, kPositions));
   decoder.mlp.activation = read_activation(config, defaults.activation);
   return decoder;
 }
 
-DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults) {
-  if (config.get_bool("use_bidirectional_attention", false))
-    config.fail_at("use_bidirectional_attention", "is true, which is not supported");
-  DecoderConfig decoder = read_llama_like(config, defaults);
-  // What the file says is meant with its scaling.
-  decoder.max_positions = config.get_int("max_position_embeddings", defaults.max_positions, kPositions);
-  decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
-  decoder.norm_offset = 1;
-  decoder.norms = BlockNorms::kAround;
-  decoder.attention.scale = 1.0F / std::sqrt(config.get_float("query_pre_attn_scalar", 256, kPositive));
-  decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
+DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_key,
+                            const DecoderDefaults& defaults) {
+  DecoderConfig decoder;
+  decoder.vocab_size = config.get_int("vocab_size", defaults.vocab_size, kVocabSize);
+  decoder.hidden_size = config.get_int({hidden_size_key, "hidden_size"}, defaults.hidden_size, kWidth);
+  decoder.num_layers = config.get_int({"n_layer", "num_hidden_layers"}, defaults.num_layers, kLayerCount);
+  decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", true);
+  decoder.norm.kind = NormKind::kLayer;
+  decoder.norm.eps = config.get_float("layer_norm_epsilon", 1e-5F, kPositive);
+  decoder.mlp = {.intermediate_size = 4 * std::int64_t{decoder.hidden_size},
+                 .activation = Activation::kGelu,
+                 .gated = false,
+                 .bias = true};
+  AttentionOptions& attention = decoder.attention;
+  attention.num_heads = attention.num_kv_heads =
+      config.get_int({"n_head", "num_attention_heads"}, defaults.num_heads, kHeadCount);
+  if (decoder.hidden_size % attention.num_heads != 0)
+    config.fail_at("n_head", format_text("is {}, which does not divide {} {}", attention.num_heads,
+                                         hidden_size_key, decoder.hidden_size));
+  attention.head_dim = decoder.hidden_size / attention.num_heads;
+  attention.scale = 1.0F / std::sqrt(static_cast<float>(attention.head_dim));
+  attention.qkv_bias = attention.out_bias = true;
   return decoder;
 }
 
@@ -280,18 +245,14 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
   if (!types.empty() && std::ssize(types) != num_layers)
     config.fail_at("layer_types", format_text("names {} layers; there are {}", types.size(), num_layers));
   std::vector<bool> local;
-  for (int i = 0; i < num_layers; ++i) {
-    if (types.empty()) {
-      local.push_back(is_local(i));
-      continue;
-    }
-    const std::string& type = types[static_cast<std::size_t>(i)];
-    if (type != "sliding_attention" && type != "full_attention") {
+  for (int i = 0; types.empty() && i < num_layers; ++i) local.push_back(is_local(i));
+  for (const std::string& type : types) {
+    local.push_back(type == "sliding_attention");
+    if (!local.back() && type != "full_attention") {
       config.fail_at("layer_types", format_text("has {}; only \"full_attention\" and \"sliding_attention\" "
                                                 "are supported",
                                                 in_quotes(type)));
     }
-    local.push_back(type == "sliding_attention");
   }
   return local;
 }
@@ -306,40 +267,20 @@ ModelConfig::RotaryConfig read_local_rotary(const ModelConfig& config, double th
 }
 
 LayerAttention with_window(const DecoderConfig& decoder, int window) {
-  LayerAttention layer = {decoder.attention, decoder.rotary};
-  layer.options.window = window;
+  LayerAttention layer = decoder.attention;
+  layer.window = window;
   return layer;
 }
 
-void set_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, const LayerAttention& local,
+void set_layers(const ModelConfig& config, DecoderConfig& decoder,
+                const std::function<bool(int layer)>& is_local, const LayerAttention& local,
                 const LayerAttention& other) {
-  for (const bool layer_is_local : is_local) decoder.layers.push_back(layer_is_local ? local : other);
+  for (const bool layer_is_local : read_local_layers(config, decoder.num_layers, is_local))
+    decoder.layers.push_back(layer_is_local ? local : other);
 }
 
-void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder) {
-  // A null window means none, a key that is absent the default.
-  if (!config.get_bool("use_sliding_window", false) || config.is_null("sliding_window")) return;
-  const int first = config.get_int("max_window_layers", 28, {.min = 0});
-  const auto is_local = [first](int layer) { return layer >= first; };
-  const int window = config.get_int("sliding_window", 4096, kPositions);
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
-             with_window(decoder, 0));
-}
-
-std::vector<FusedPart> fused_qkv(const DecoderConfig& config) {
-  const AttentionOptions& attention = config.attention;
-  const std::int64_t q = std::int64_t{attention.num_heads} * attention.head_dim;
-  const std::int64_t kv = std::int64_t{attention.num_kv_heads} * attention.head_dim;
-  const std::int64_t all = q + 2 * kv;
-  return {{"q_proj", "qkv_proj", 0, q, all},
-          {"k_proj", "qkv_proj", q, kv, all},
-          {"v_proj", "qkv_proj", q + kv, kv, all}};
-}
-
-std::vector<FusedPart> fused_gate_up(const DecoderConfig& config) {
-  const std::int64_t size = config.mlp.intermediate_size;
-  return {{"gate_proj", "gate_up_proj", 0, size, 2 * size},
-          {"up_proj", "gate_up_proj", size, size, 2 * size}};
+std::function<bool(int layer)> all_but_every(int n) {
+  return [n](int layer) { return (layer + 1) % n != 0; };
 }
 
 }  // namespace quire

@@ -18,13 +18,12 @@
 
 namespace quire {
 
-// The attention of one layer.
-struct LayerAttention {
-  AttentionOptions options;  // all but the hidden size and the rotary table
+// The attention of one layer, all but the hidden size, the norm's options and the tables.
+struct LayerAttention : AttentionOptions {
   std::optional<ModelConfig::RotaryConfig> rotary;
 };
 
-// Where the norms of a block stand.
+// Where the norms of a block stand, in the order of decoder.cpp's kNormNames.
 enum class BlockNorms : std::uint8_t {
   kBefore,  // before attention (input_layernorm) and before the MLP (post_attention_layernorm)
   kAfter,   // of what they add (post_attention_layernorm, post_feedforward_layernorm)
@@ -43,19 +42,13 @@ struct DecoderConfig {
   bool embedding_norm = false;    // a norm over the embedding
   int num_learned_positions = 0;  // an embedding of positions is added; 0: none
   float embedding_scale = 1;      // of the embedding
-  float residual_scale = 1;       // of what a block adds
   float logits_scale = 1;
   float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
   BlockNorms norms = BlockNorms::kBefore;
-  NormKind norm = NormKind::kRms;
-  bool norm_bias = true;  // of LayerNorm
-  float norm_eps = 0;
-  float norm_offset = 0;       // added to the weights of every norm
-  AttentionOptions attention;  // of every layer, all but the hidden size and the rotary table
-  std::optional<ModelConfig::RotaryConfig> rotary;
-  bool neighbour_rotary = false;         // of the file: neighbouring dimensions rotate together
-  std::vector<LayerAttention> layers;    // where layers differ: instead of these two, of each
+  NormOptions norm;                      // of every norm; update_scale is that of what a block adds
+  LayerAttention attention;              // of every layer
+  std::vector<LayerAttention> layers;    // where layers differ: instead, of each
   MlpOptions mlp;                        // all but the hidden size
   std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
   std::vector<int> dense_layers;         // layers that have the MLP nevertheless
@@ -77,11 +70,12 @@ class DecoderModel : public Model {
     Layer(const LoadContext& context, int index, const DecoderConfig& config,
           const AttentionOptions& options);
 
+    // Some of the norms do nothing (NormKind::kNone).
     Norm attention_norm;
     Attention attention;
-    std::optional<Norm> after_attention_norm;
+    Norm after_attention_norm;
     Norm mlp_norm;
-    std::optional<Norm> after_mlp_norm;
+    Norm after_mlp_norm;
     std::variant<Mlp, Experts> mlp;
   };
 
@@ -95,31 +89,27 @@ class DecoderModel : public Model {
   Tensor unread_;  // where norms are shared: in place of normed, which the MLP reads as attention did
 };
 
-// What a model of several kinds of input has beside its text part.
-inline const IgnorableTensors kOtherModalities = {
-    .beginnings = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                   "model.multi_modal_projector.", "visual.", "model.visual."}};
-
 // Registers a family of decoders before main.
 class DecoderRegistration {
  public:
   using ReadConfig = DecoderConfig (*)(const ModelConfig& config);
-  // A family's own names of its tensors; the result refers to `weights`.
-  using RenameWeights =
-      std::function<std::unique_ptr<WeightSource>(const DecoderConfig& config, WeightSource& weights)>;
 
-  DecoderRegistration(const std::string& architecture, ReadConfig read, IgnorableTensors ignorable,
-                      RenameWeights rename = {});
+  DecoderRegistration(const std::string& architecture, ReadConfig read, const FileLayout& layout = {});
 
  private:
   ModelRegistration registration_;
 };
 
-// The keys that Llama and the families after it share, with transformers' defaults for a family.
+// The keys that Llama and the families after it share, with transformers' defaults for a family; what is left
+// out is as Llama's.
 struct DecoderDefaults {
-  int vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
+  int vocab_size = 32000;
+  int hidden_size = 4096;
+  int intermediate_size = 11008;
+  int num_layers = 32;
+  int num_heads = 32;
   int num_kv_heads = 0;  // 0: as many as heads
-  int max_positions = 0;
+  int max_positions = 2048;
   int head_dim = 0;  // 0: hidden_size / num_heads
   float norm_eps = 1e-6F;
   const char* norm_eps_key = "rms_norm_eps";
@@ -131,8 +121,11 @@ struct DecoderDefaults {
   const char* rotary_of = nullptr;  // the type of layers whose parameters are read where each has its own
 };
 DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& defaults);
-// The same, and what Gemma's generations share from the second on.
-DecoderConfig read_gemma_like(const ModelConfig& config, const DecoderDefaults& defaults);
+// What GPT-2 and BLOOM share: LayerNorm, a GELU MLP without a gate, biases everywhere, keys of other names.
+// hidden_size_key: that of the hidden size. Of the defaults the first two and the numbers of layers and heads
+// count.
+DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_key,
+                            const DecoderDefaults& defaults);
 
 // Which layers are local by layer_types, or where that is absent by is_local(layer). Error of other types.
 std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
@@ -143,14 +136,11 @@ int read_window(const ModelConfig& config, int fallback);
 ModelConfig::RotaryConfig read_local_rotary(const ModelConfig& config, double theta);
 // What every layer has so far, with a window.
 LayerAttention with_window(const DecoderConfig& decoder, int window);
-// Local layers have the one attention, the others the other.
-void set_layers(DecoderConfig& decoder, const std::vector<bool>& is_local, const LayerAttention& local,
+// Layers that are local (read_local_layers) have the one attention, the others the other.
+void set_layers(const ModelConfig& config, DecoderConfig& decoder,
+                const std::function<bool(int layer)>& is_local, const LayerAttention& local,
                 const LayerAttention& other);
-// The windows of Qwen's layers, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
-void read_qwen_windows(const ModelConfig& config, DecoderConfig& decoder);
-
-// For FusedWeights: q, k and v as qkv_proj; the gate and up as gate_up_proj.
-std::vector<FusedPart> fused_qkv(const DecoderConfig& config);
-std::vector<FusedPart> fused_gate_up(const DecoderConfig& config);
+// A pattern of local layers: the n-th is none, nor are its multiples.
+std::function<bool(int layer)> all_but_every(int n);
 
 }  // namespace quire

@@ -17,14 +17,13 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps = 1e-5F,
                                                    .rope_theta = 500000,
                                                    .tie_word_embeddings = true});
-  decoder.neighbour_rotary = true;
   decoder.attention.qkv_bias = decoder.attention.out_bias = decoder.mlp.bias =
       config.get_bool("use_bias", false);
   return decoder;
 }
 
-const DecoderRegistration registration("Ernie4_5ForCausalLM", read_config, {});
-const DecoderRegistration of_older_files("Ernie4_5_ForCausalLM", read_config, {});
+const DecoderRegistration registration("Ernie4_5ForCausalLM", read_config, {.neighbour_rotary = true});
+const DecoderRegistration of_older_files("Ernie4_5_ForCausalLM", read_config, {.neighbour_rotary = true});
 
 }  // namespace
 }  // namespace quire

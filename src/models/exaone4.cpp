@@ -7,14 +7,8 @@ namespace quire {
 namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 102400,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 16384,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .num_kv_heads = 32,
-                                                   .max_positions = 2048,
-                                                   .norm_eps = 1e-5F});
+  DecoderConfig decoder = read_llama_like(
+      config, {.vocab_size = 102400, .intermediate_size = 16384, .num_kv_heads = 32, .norm_eps = 1e-5F});
   decoder.norms = BlockNorms::kAfter;
   decoder.attention.qk_norm = QkNorm::kHead;
   const int window = read_window(config, 4096);
@@ -25,12 +19,11 @@ DecoderConfig read_config(const ModelConfig& config) {
   };
   LayerAttention global = with_window(decoder, 0);
   global.rotary.reset();
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), with_window(decoder, window),
-             global);
+  set_layers(config, decoder, is_local, with_window(decoder, window), global);
   return decoder;
 }
 
-const DecoderRegistration registration("Exaone4ForCausalLM", read_config, {});
+const DecoderRegistration registration("Exaone4ForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

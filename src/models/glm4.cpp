@@ -9,16 +9,13 @@ namespace {
 
 DecoderConfig read_glm(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 151552,
-                                                   .hidden_size = 4096,
                                                    .intermediate_size = 13696,
                                                    .num_layers = 40,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 2,
                                                    .max_positions = 131072,
                                                    .head_dim = 128,
                                                    .norm_eps = 1.5625e-7F,
                                                    .partial_rotary_factor = 0.5});
-  decoder.neighbour_rotary = true;
   decoder.attention.qkv_bias = config.get_bool("attention_bias", true);
   return decoder;
 }
@@ -29,20 +26,16 @@ DecoderConfig read_glm4(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kNorms = {{"post_attention_layernorm", "post_self_attn_layernorm"},
-                                        {"pre_feedforward_layernorm", "post_attention_layernorm"},
-                                        {"post_feedforward_layernorm", "post_mlp_layernorm"}};
-
-const DecoderRegistration glm("GlmForCausalLM", read_glm, {.endings = {".rotary_emb.inv_freq"}},
-                              [](const DecoderConfig& config, WeightSource& weights) {
-                                return std::make_unique<FusedWeights>(weights, RenamedWeights::Renames(),
-                                                                      fused_gate_up(config));
-                              });
-const DecoderRegistration glm4("Glm4ForCausalLM", read_glm4, {},
-                               [](const DecoderConfig& config, WeightSource& weights) {
-                                 return std::make_unique<FusedWeights>(weights, kNorms,
-                                                                       fused_gate_up(config));
-                               });
+const DecoderRegistration glm("GlmForCausalLM", read_glm,
+                              {.gate_up = "gate_up_proj",
+                               .neighbour_rotary = true,
+                               .unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration glm4("Glm4ForCausalLM", read_glm4,
+                               {.renames = {{"post_attention_layernorm", "post_self_attn_layernorm"},
+                                            {"pre_feedforward_layernorm", "post_attention_layernorm"},
+                                            {"post_feedforward_layernorm", "post_mlp_layernorm"}},
+                                .gate_up = "gate_up_proj",
+                                .neighbour_rotary = true});
 
 }  // namespace
 }  // namespace quire

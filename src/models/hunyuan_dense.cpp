@@ -10,24 +10,15 @@ DecoderConfig read_config(const ModelConfig& config) {
   if (config.get_bool("use_cla", false)) config.fail_at("use_cla", "is true, which is not supported");
   if (!config.get_bool("use_qk_norm", true))
     config.fail_at("use_qk_norm", "is false, which is not supported");
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 290943,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 11008,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .max_positions = 2048,
-                                                   .norm_eps = 1e-5F});
+  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 290943, .norm_eps = 1e-5F});
   decoder.attention.qk_norm = QkNorm::kHeadAfterRotary;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {{"q_norm", "query_layernorm"}, {"k_norm", "key_layernorm"}};
-
-const DecoderRegistration registration("HunYuanDenseV1ForCausalLM", read_config, {},
-                                       [](const DecoderConfig&, WeightSource& weights) {
-                                         return std::make_unique<RenamedWeights>(weights, kRenames);
-                                       });
+const DecoderRegistration registration("HunYuanDenseV1ForCausalLM", read_config,
+                                       {.renames = {{"q_norm", "query_layernorm"},
+                                                    {"k_norm", "key_layernorm"}}});
 
 }  // namespace
 }  // namespace quire

@@ -7,19 +7,14 @@ namespace quire {
 namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 11008,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .max_positions = 2048});
+  DecoderConfig decoder = read_llama_like(config, {});
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.mlp.bias = config.get_bool("mlp_bias", false);
   return decoder;
 }
 
 const DecoderRegistration registration("LlamaForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}});
+                                       {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -10,37 +10,25 @@
 namespace quire {
 namespace {
 
-// MiniCPM4.1 attends to chosen blocks of keys only, from a length on.
-void check_dense(const ModelConfig& config, DecoderConfig& decoder) {
-  const auto sparse = config.find_object("sparse_config");
-  if (!sparse) return;
-  const int dense_len = sparse->get_int("dense_len", 8192, kPositions);
-  decoder.max_positions = std::min(decoder.max_positions, dense_len);
-}
-
 DecoderConfig read_config(const ModelConfig& config) {
   // MiniCPM-MoE has the same architecture's name.
   if (config.get_int("num_experts", 0, {.min = 0}) > 0)
     config.fail_at("num_experts", "is there, but MiniCPM's routed experts are not supported");
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 11008,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .max_positions = 2048,
-                                                   .tie_word_embeddings = true});
+  DecoderConfig decoder = read_llama_like(config, {.tie_word_embeddings = true});
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
   decoder.embedding_scale = config.get_float("scale_emb", 1, kPositive);
-  decoder.residual_scale =
+  decoder.norm.update_scale =
       config.get_float("scale_depth", 1, kPositive) / std::sqrt(static_cast<float>(decoder.num_layers));
   decoder.logits_scale = static_cast<float>(config.get_int("dim_model_base", 1, kWidth)) /
                          static_cast<float>(decoder.hidden_size);
-  check_dense(config, decoder);
+  // MiniCPM4.1 attends to chosen blocks of keys only, from a length on.
+  if (const auto sparse = config.find_object("sparse_config"))
+    decoder.max_positions = std::min(decoder.max_positions, sparse->get_int("dense_len", 8192, kPositions));
   return decoder;
 }
 
 const DecoderRegistration registration("MiniCPMForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}});
+                                       {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -8,13 +8,8 @@ namespace quire {
 namespace {
 
 DecoderConfig read_mistral(const ModelConfig& config) {
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 14336,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .num_kv_heads = 8,
-                                                   .max_positions = 4096 * 32});
+  DecoderConfig decoder =
+      read_llama_like(config, {.intermediate_size = 14336, .num_kv_heads = 8, .max_positions = 4096 * 32});
   decoder.attention.window = read_window(config, 4096);
   return decoder;
 }
@@ -23,10 +18,8 @@ DecoderConfig read_ministral3(const ModelConfig& config) {
   if (!config.contains("rope_parameters") && !config.contains("rope_scaling"))
     config.fail_at("rope_parameters", "is missing");
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 131072,
-                                                   .hidden_size = 4096,
                                                    .intermediate_size = 14336,
                                                    .num_layers = 34,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 8,
                                                    .max_positions = 262144,
                                                    .head_dim = 128,
@@ -41,10 +34,9 @@ DecoderConfig read_text_part(const ModelConfig& config) {
                                                                     : read_mistral(config);
 }
 
-const DecoderRegistration mistral("MistralForCausalLM", read_mistral, {.endings = {".rotary_emb.inv_freq"}});
-const DecoderRegistration ministral3("Ministral3ForCausalLM", read_ministral3, {});
-const DecoderRegistration multimodal("Mistral3ForConditionalGeneration", read_text_part, kOtherModalities,
-                                     text_part);
+const DecoderRegistration mistral("MistralForCausalLM", read_mistral, {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration ministral3("Ministral3ForCausalLM", read_ministral3);
+const DecoderRegistration multimodal("Mistral3ForConditionalGeneration", read_text_part, {.text_part = true});
 
 }  // namespace
 }  // namespace quire

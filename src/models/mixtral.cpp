@@ -8,11 +8,7 @@ namespace {
 constexpr IntRange kExperts{1, 1 << 12};
 
 DecoderConfig read_config(const ModelConfig& config) {
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32000,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 14336,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
+  DecoderConfig decoder = read_llama_like(config, {.intermediate_size = 14336,
                                                    .num_kv_heads = 8,
                                                    .max_positions = 4096 * 32,
                                                    .norm_eps = 1e-5F,
@@ -25,14 +21,10 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {
-    {"mlp", "block_sparse_moe"}, {"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}};
-
-const DecoderRegistration registration("MixtralForCausalLM", read_config,
-                                       {.endings = {".rotary_emb.inv_freq"}},
-                                       [](const DecoderConfig&, WeightSource& weights) {
-                                         return std::make_unique<RenamedWeights>(weights, kRenames);
-                                       });
+const DecoderRegistration registration(
+    "MixtralForCausalLM", read_config,
+    {.renames = {{"mlp", "block_sparse_moe"}, {"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}},
+     .unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -9,14 +9,8 @@ namespace {
 
 // rotary_of: as in DecoderDefaults.
 DecoderConfig read_olmo(const ModelConfig& config, const char* rotary_of) {
-  DecoderConfig decoder = read_llama_like(config, {.vocab_size = 50304,
-                                                   .hidden_size = 4096,
-                                                   .intermediate_size = 11008,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
-                                                   .max_positions = 2048,
-                                                   .norm_eps = 1e-5F,
-                                                   .rotary_of = rotary_of});
+  DecoderConfig decoder =
+      read_llama_like(config, {.vocab_size = 50304, .norm_eps = 1e-5F, .rotary_of = rotary_of});
   decoder.norms = BlockNorms::kAfter;
   decoder.attention.qk_norm = QkNorm::kAll;
   decoder.attention.qkv_bias = decoder.attention.out_bias = config.get_bool("attention_bias", false);
@@ -27,16 +21,14 @@ DecoderConfig read_olmo2(const ModelConfig& config) { return read_olmo(config, n
 
 DecoderConfig read_olmo3(const ModelConfig& config) {
   DecoderConfig decoder = read_olmo(config, "full_attention");
-  const auto is_local = [](int layer) { return (layer + 1) % 4 != 0; };
   LayerAttention local = with_window(decoder, read_window(config, 4096));
-  local.rotary = read_local_rotary(config, decoder.rotary->theta);
-  set_layers(decoder, read_local_layers(config, decoder.num_layers, is_local), local,
-             with_window(decoder, 0));
+  local.rotary = read_local_rotary(config, decoder.attention.rotary->theta);
+  set_layers(config, decoder, all_but_every(4), local, with_window(decoder, 0));
   return decoder;
 }
 
-const DecoderRegistration olmo2("Olmo2ForCausalLM", read_olmo2, {});
-const DecoderRegistration olmo3("Olmo3ForCausalLM", read_olmo3, {});
+const DecoderRegistration olmo2("Olmo2ForCausalLM", read_olmo2);
+const DecoderRegistration olmo3("Olmo3ForCausalLM", read_olmo3);
 
 }  // namespace
 }  // namespace quire

@@ -10,22 +10,16 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 32064,
                                                    .hidden_size = 3072,
                                                    .intermediate_size = 8192,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
                                                    .max_positions = 4096,
                                                    .norm_eps = 1e-5F});
   decoder.attention.window = config.get_int("sliding_window", 0, kPositions);
   return decoder;
 }
 
-const DecoderRegistration registration("Phi3ForCausalLM", read_config, {.endings = {".rotary_emb.inv_freq"}},
-                                       [](const DecoderConfig& config, WeightSource& weights) {
-                                         std::vector<FusedPart> parts = fused_qkv(config);
-                                         for (FusedPart& part : fused_gate_up(config))
-                                           parts.push_back(std::move(part));
-                                         return std::make_unique<FusedWeights>(
-                                             weights, RenamedWeights::Renames(), std::move(parts));
-                                       });
+const DecoderRegistration registration("Phi3ForCausalLM", read_config,
+                                       {.qkv = "qkv_proj",
+                                        .gate_up = "gate_up_proj",
+                                        .unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace quire

@@ -7,7 +7,6 @@ namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 155136,
-                                                   .hidden_size = 4096,
                                                    .intermediate_size = 27648,
                                                    .num_layers = 64,
                                                    .num_heads = 80,
@@ -20,7 +19,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("SeedOssForCausalLM", read_config, {});
+const DecoderRegistration registration("SeedOssForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

@@ -22,7 +22,6 @@ std::vector<bool> read_rotary_layers(const ModelConfig& config, int num_layers) 
 DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 128256,
                                                    .hidden_size = 2048,
-                                                   .intermediate_size = 11008,
                                                    .num_layers = 36,
                                                    .num_heads = 16,
                                                    .num_kv_heads = 4,
@@ -36,14 +35,14 @@ DecoderConfig read_config(const ModelConfig& config) {
   const auto has_none = [&](int layer) { return !rotary[static_cast<std::size_t>(layer)]; };
   const std::vector<bool> local = read_local_layers(config, decoder.num_layers, has_none);
   for (std::size_t i = 0; i < rotary.size(); ++i) {
-    LayerAttention& layer = decoder.layers.emplace_back(decoder.attention, decoder.rotary);
-    if (windows && local[i]) layer.options.window = config.get_int("sliding_window", 0, kPositions);
+    LayerAttention& layer = decoder.layers.emplace_back(decoder.attention);
+    if (windows && local[i]) layer.window = config.get_int("sliding_window", 0, kPositions);
     if (!rotary[i]) layer.rotary.reset();
   }
   return decoder;
 }
 
-const DecoderRegistration registration("SmolLM3ForCausalLM", read_config, {});
+const DecoderRegistration registration("SmolLM3ForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

@@ -13,20 +13,18 @@ DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.vocab_size = 50304,
                                                    .hidden_size = 2560,
                                                    .intermediate_size = 6912,
-                                                   .num_layers = 32,
-                                                   .num_heads = 32,
                                                    .num_kv_heads = 32,
                                                    .max_positions = 4096,
                                                    .norm_eps = 1e-5F,
                                                    .norm_eps_key = "layer_norm_eps",
                                                    .partial_rotary_factor = 0.25});
-  decoder.norm = NormKind::kLayer;
+  decoder.norm.kind = NormKind::kLayer;
   if (config.get_bool("use_parallel_residual", false)) decoder.norms = BlockNorms::kShared;
   decoder.attention.qkv_bias = config.get_bool("use_qkv_bias", false);
   return decoder;
 }
 
-const DecoderRegistration registration("StableLmForCausalLM", read_config, {});
+const DecoderRegistration registration("StableLmForCausalLM", read_config);
 
 }  // namespace
 }  // namespace quire

@@ -18,7 +18,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps_key = "norm_epsilon",
                                                    .tie_word_embeddings = true,
                                                    .activation = "gelu_pytorch_tanh"});
-  decoder.norm = NormKind::kLayer;
+  decoder.norm.kind = NormKind::kLayer;
   decoder.mlp.gated = false;
   decoder.mlp.bias = decoder.attention.qkv_bias = decoder.attention.out_bias =
       config.get_bool("use_bias", true);
@@ -26,12 +26,9 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const RenamedWeights::Renames kRenames = {{"mlp.up_proj", "mlp.c_fc"}, {"mlp.down_proj", "mlp.c_proj"}};
-
-const DecoderRegistration registration("Starcoder2ForCausalLM", read_config, {},
-                                       [](const DecoderConfig&, WeightSource& weights) {
-                                         return std::make_unique<RenamedWeights>(weights, kRenames);
-                                       });
+const DecoderRegistration registration("Starcoder2ForCausalLM", read_config,
+                                       {.renames = {{"mlp.up_proj", "mlp.c_fc"},
+                                                    {"mlp.down_proj", "mlp.c_proj"}}});
 
 }  // namespace
 }  // namespace quire

@@ -45,8 +45,8 @@ struct AttentionBatch {
   Tensor block_tables;  // [max_num_seqs, max_model_len / block_size, rounded up] block ids
   Tensor positions;     // [num_tokens]
   Tensor slot_mapping;  // [num_tokens] block id * block_size + offset in the block; -1: not stored
-  Tensor workspace;     // u8 [Ops::attention_workspace_bytes], or undefined where that is 0
-  std::shared_ptr<const AttentionPlan> plan;  // of Ops::plan_attention, for this batch and its group
+  Tensor workspace;     // u8 [Backend::attention_workspace_bytes], or undefined where that is 0
+  std::shared_ptr<const AttentionPlan> plan;  // of Backend::plan_attention, for this batch and its group
 };
 
 }  // namespace quire

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire {
 

@@ -39,30 +39,22 @@ void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
 
 HostCopies::~HostCopies() noexcept(false) {
   if (changed_.empty() || std::uncaught_exceptions() > 0) return;
-  for (const auto& [tensor, copy] : changed_) copy_pieces(ops_.device_, tensor, copy);
-  ops_.device_.wait(ops_.device_.record());
+  for (const auto& [tensor, copy] : changed_) copy_pieces(backend_, tensor, copy);
+  backend_.wait(backend_.record());
 }
 
 Tensor HostCopies::read(const Tensor& tensor) {
   if (tensor.device() == DeviceKind::kCpu) return tensor;
-  std::vector<std::string_view>& told = ops_.ops_on_host_;
+  std::vector<std::string_view>& told = backend_.ops_on_host_;
   if (std::find(told.begin(), told.end(), op_) == told.end()) {
     told.push_back(op_);
     log_warning("{} has no kernel for {}, which runs on the host: without graphs, one step at a time",
-                ops_.device_.name(), op_);
+                backend_.name(), op_);
   }
   memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.bytes()));
   const Tensor copy = tensor_like(tensor, memory_.back().get());
-  copy_pieces(ops_.device_, copy, tensor);
-  ops_.device_.wait(ops_.device_.record());
-  return copy;
-}
-
-AttentionBatch HostCopies::read(const AttentionBatch& batch) {
-  AttentionBatch copy = batch;
-  for (Tensor* tensor : {&copy.query_starts, &copy.seq_lens, &copy.table_rows, &copy.block_tables,
-                         &copy.positions, &copy.slot_mapping})
-    *tensor = read(*tensor);
+  copy_pieces(backend_, copy, tensor);
+  backend_.wait(backend_.record());
   return copy;
 }
 

@@ -15,7 +15,7 @@ namespace quire {
 class HostCopies {
  public:
   // op: its name, which is told once.
-  HostCopies(Ops& ops, std::string_view op) : ops_(ops), op_(op) {}
+  HostCopies(Backend& backend, std::string_view op) : backend_(backend), op_(op) {}
   // Copies back what has changed, unless the op failed. Error where that cannot be done.
   ~HostCopies() noexcept(false);
   HostCopies(const HostCopies&) = delete;
@@ -23,13 +23,16 @@ class HostCopies {
 
   // What the op reads; undefined stays undefined.
   Tensor read(const Tensor& tensor);
-  // The same, without its workspace and its plan.
-  AttentionBatch read(const AttentionBatch& batch);
+  // The same in place of each.
+  template <typename... Tensors>
+  void fetch(Tensors&... tensors) {
+    ((tensors = read(tensors)), ...);
+  }
   // What the op changes, all of it or some.
   Tensor update(const Tensor& tensor);
 
  private:
-  Ops& ops_;
+  Backend& backend_;
   std::string_view op_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::pair<Tensor, Tensor>> changed_;  // on the device, and its copy

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::ops {
 namespace {

@@ -11,16 +11,12 @@
 #include "base/tensor.h"
 #include "ops/activation.h"
 #include "ops/attention_batch.h"
+#include "ops/device.h"
 #include "ops/experts.h"
-#include "ops/logits_adjustment.h"
-#include "ops/logprob_batch.h"
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 #include "ops/weight_source.h"
 
 namespace quire {
-
-class Backend;
-class Device;
 
 // A matrix [out_features, in_features] in the form this backend multiplies with; the layout is the backend's
 // own.
@@ -40,7 +36,7 @@ class LinearWeights {
 };
 
 // The key and value halves of a fused projection, and what is done to them before attention; see
-// Ops::rotate_and_store.
+// Backend::rotate_and_store.
 struct AttentionInput {
   Tensor
       qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
@@ -78,18 +74,19 @@ struct NormParams {
   float eps = 0;  // added to the mean square, or to the variance
 };
 
-// Every op, with its shapes and its meaning. Arguments come checked (quire::ops, below). Sums are taken in
+// A device and every op, with its shapes and its meaning. Ops are queued in the order they are called, as
+// copies are. Arguments come checked (quire::ops, below). Sums are taken in
 // float32. Activations and weights of one model share a float dtype; the residual stream is always float32.
 //
 // What an op does not say otherwise is its reference in ops/reference: plain C++ that adds up each output
 // element in one fixed order, whatever else is in the batch. It is the oracle of everything faster, and what
 // runs until a device overrides it: in place where memory is the host's, else on copies in host memory. Then
 // a model runs without graphs and with one step in flight, and the log says so once.
-class Ops {
+class Backend : public Device {
  public:
-  virtual ~Ops() = default;
-  Ops(const Ops&) = delete;
-  Ops& operator=(const Ops&) = delete;
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
 
   // Whether an op has run on copies in host memory.
   bool runs_on_host() const { return !ops_on_host_.empty(); }
@@ -219,14 +216,9 @@ class Ops {
   virtual void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
                            const Tensor& pairs);
 
- protected:
-  // device: has the memory that these ops work on.
-  explicit Ops(Device& device) : device_(device) {}
-
  private:
   friend class HostCopies;
 
-  Device& device_;
   std::vector<std::string_view> ops_on_host_;  // those that ran there
 };
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 #include "runner/staging_area.h"
 #include "runner/token_states.h"
 

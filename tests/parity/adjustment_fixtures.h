@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "ops/logits_adjustment.h"
+#include "ops/logits_batches.h"
 
 namespace quire::testing {
 

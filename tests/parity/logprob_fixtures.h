@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/logprob_batch.h"
+#include "ops/logits_batches.h"
 
 namespace quire::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::testing {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 
 namespace quire {
 namespace {

@@ -239,14 +239,14 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
   const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
   const bool fused = !deterministic_ && activation != Activation::kRelu2 &&
                      fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
-  if (!fused) Ops::gated_linear(out, x, weights, gate_up, activation);
+  if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  bool normalize, const Tensor& logits) {
   const Tensor& weight = dynamic_cast<const CudaLinear&>(router).weight();
   if (deterministic_ || !routing_linear_supports(x, weight)) {
-    Ops::routing_linear(out, x, router, normalize, logits);
+    Backend::routing_linear(out, x, router, normalize, logits);
   } else {
     cuda::routing_linear(context(OpKind::kLinear), out, x, weight, normalize);
   }

@@ -9,8 +9,8 @@
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/op_timer.h"
 #include "backends/cuda/rank_watch.h"
-#include "ops/backend.h"
 #include "ops/backend_module.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 

@@ -49,7 +49,7 @@ class LibraryMatmul {
   std::map<Shape, Algorithm> algorithms_;
 };
 
-// Ops::linear on a plain weight, by what is fastest for the shape. Without a library (null) every element
+// Backend::linear on a plain weight, by what is fastest for the shape. Without a library (null) every element
 // is summed in one order, whatever the number of tokens.
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias);

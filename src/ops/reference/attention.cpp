@@ -32,60 +32,14 @@ T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int
   return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
 }
 
-// Ops::rotate_and_store in host memory.
-void prepare(const AttentionInput& input, const KvCacheLayer& cache, const AttentionBatch& batch) {
-  const std::int64_t dim = input.head_dim;
-  const std::int64_t block_size = cache.keys.dim(2);
-  std::vector<float> scratch(static_cast<std::size_t>(dim));
-  float* head = scratch.data();
-  dispatch_float(input.qkv.dtype(), [&]<typename T>() {
-    for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
-      T* qkv = input.qkv.data_as<T>() + t * input.qkv.stride(0);
-      const std::int64_t position = batch.positions.data_as<const std::int32_t>()[t];
-      const std::int64_t slot = batch.slot_mapping.data_as<const std::int32_t>()[t];
-      const auto transform = [&](const T* from, const Tensor& norm, float scale, T* to) {
-        for (std::int64_t i = 0; i < dim; ++i) head[i] = to_float(from[i]);
-        const auto norm_where = [&](bool after_rotary) {
-          if (norm.defined() && input.norm_after_rotary == after_rotary)
-            norm_head(head, norm, dim, input.norm_eps);
-        };
-        norm_where(false);
-        if (input.cos_sin.defined()) rotate_head(head, input.cos_sin, position);
-        norm_where(true);
-        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(scale * head[i]);
-      };
-      const float q_scale = input.q_scale.defined() ? input.q_scale.data_as<const float>()[position] : 1;
-      for (std::int64_t h = 0; h < input.num_heads; ++h)
-        transform(qkv + h * dim, input.q_norm, q_scale, qkv + h * dim);
-      if (slot < 0) continue;
-      for (std::int64_t h = 0; h < input.num_kv_heads; ++h) {
-        const T* key = qkv + (input.num_heads + h) * dim;
-        const T* value = key + input.num_kv_heads * dim;
-        transform(key, input.k_norm, 1, cache_row<T>(cache.keys, slot / block_size, h, slot % block_size));
-        std::copy_n(value, dim, cache_row<T>(cache.values, slot / block_size, h, slot % block_size));
-      }
-    }
-  });
-}
-
-// Where one sequence's keys and values of one KV head lie.
+// The keys, or the values, of one sequence and one KV head, by position.
+template <typename T>
 struct CachedHead {
-  const KvCacheLayer& cache;
+  const Tensor& half;
   const std::int32_t* blocks;
   std::int64_t head;
 
-  template <typename T>
-  const T* key(std::int64_t position) const {
-    return row<T>(cache.keys, position);
-  }
-  template <typename T>
-  const T* value(std::int64_t position) const {
-    return row<T>(cache.values, position);
-  }
-
- private:
-  template <typename T>
-  const T* row(const Tensor& half, std::int64_t position) const {
+  const T* operator[](std::int64_t position) const {
     const std::int64_t block_size = half.dim(2);
     return cache_row<const T>(half, blocks[position / block_size], head, position % block_size);
   }
@@ -102,14 +56,15 @@ struct View {
 
 // Scores in order of position, then one pass over the values. scratch [end - first + dim].
 template <typename T>
-void attend(const T* query, const CachedHead& cached, const View& view, float* scratch, T* out) {
+void attend(const T* query, const CachedHead<T>& keys, const CachedHead<T>& values, const View& view,
+            float* scratch, T* out) {
   const auto [first, end, scale, cap, slope, sink] = view;
-  const std::int64_t dim = cached.cache.keys.dim(3);
+  const std::int64_t dim = keys.half.dim(3);
   float* scores = scratch;
   float* sums = scratch + (end - first);
   float top = sink;
   for (std::int64_t j = first; j < end; ++j) {
-    const T* key = cached.key<T>(j);
+    const T* key = keys[j];
     float score = 0;
     for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
     score *= scale;
@@ -121,7 +76,7 @@ void attend(const T* query, const CachedHead& cached, const View& view, float* s
   float total = std::exp(sink - top);
   std::fill_n(sums, dim, 0.0F);
   for (std::int64_t j = first; j < end; ++j) {
-    const T* value = cached.value<T>(j);
+    const T* value = values[j];
     const float weight = std::exp(scores[j - first] - top);
     total += weight;
     for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
@@ -129,24 +84,72 @@ void attend(const T* query, const CachedHead& cached, const View& view, float* s
   for (std::int64_t i = 0; i < dim; ++i) out[i] = from_float<T>(sums[i] / total);
 }
 
-// Ops::attention in host memory.
-void attend(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
-            const AttentionScores& scores) {
+}  // namespace
+
+void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
+                               const AttentionBatch& batch) {
+  HostCopies host(*this, "rotate_and_store");
+  AttentionInput near = input;
+  near.qkv = host.update(input.qkv);
+  host.fetch(near.q_norm, near.k_norm, near.cos_sin, near.q_scale);
+  const Tensor keys = host.update(cache.keys), values = host.update(cache.values);
+  const Tensor positions = host.read(batch.positions), slots = host.read(batch.slot_mapping);
+  const std::int64_t dim = near.head_dim;
+  const std::int64_t block_size = keys.dim(2);
+  std::vector<float> scratch(static_cast<std::size_t>(dim));
+  float* head = scratch.data();
+  dispatch_float(near.qkv.dtype(), [&]<typename T>() {
+    for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
+      T* qkv = near.qkv.data_as<T>() + t * near.qkv.stride(0);
+      const std::int64_t position = positions.data_as<const std::int32_t>()[t];
+      const std::int64_t slot = slots.data_as<const std::int32_t>()[t];
+      const auto transform = [&](const T* from, const Tensor& norm, float scale, T* to) {
+        for (std::int64_t i = 0; i < dim; ++i) head[i] = to_float(from[i]);
+        const auto norm_where = [&](bool after_rotary) {
+          if (norm.defined() && near.norm_after_rotary == after_rotary)
+            norm_head(head, norm, dim, near.norm_eps);
+        };
+        norm_where(false);
+        if (near.cos_sin.defined()) rotate_head(head, near.cos_sin, position);
+        norm_where(true);
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(scale * head[i]);
+      };
+      const float q_scale = near.q_scale.defined() ? near.q_scale.data_as<const float>()[position] : 1;
+      for (std::int64_t h = 0; h < near.num_heads; ++h)
+        transform(qkv + h * dim, near.q_norm, q_scale, qkv + h * dim);
+      if (slot < 0) continue;
+      for (std::int64_t h = 0; h < near.num_kv_heads; ++h) {
+        const T* key = qkv + (near.num_heads + h) * dim;
+        const T* value = key + near.num_kv_heads * dim;
+        transform(key, near.k_norm, 1, cache_row<T>(keys, slot / block_size, h, slot % block_size));
+        std::copy_n(value, dim, cache_row<T>(values, slot / block_size, h, slot % block_size));
+      }
+    }
+  });
+}
+
+void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                        const AttentionBatch& batch, const AttentionScores& scores) {
+  HostCopies host(*this, "attention");
+  const Tensor results = host.update(out), queries = host.read(q);
+  const Tensor keys = host.read(cache.keys), values = host.read(cache.values);
+  AttentionBatch near = batch;
+  host.fetch(near.query_starts, near.seq_lens, near.table_rows, near.block_tables);
   const std::int64_t dim = cache.keys.dim(3);
   const std::int64_t heads = q.dim(1) / dim;
   const std::int64_t group = heads / cache.keys.dim(1);
-  const auto* slopes = scores.alibi_slopes.data_as<const float>();
-  const auto* sinks = scores.sinks.data_as<const float>();
+  const auto* slopes = host.read(scores.alibi_slopes).data_as<const float>();
+  const auto* sinks = host.read(scores.sinks).data_as<const float>();
   std::vector<float> scratch(static_cast<std::size_t>(batch.max_seq_len + dim));
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
-      const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
-      const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
-      const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
+      const std::int64_t begin = near.query_starts.data_as<const std::int32_t>()[s];
+      const std::int64_t end = near.query_starts.data_as<const std::int32_t>()[s + 1];
+      const std::int64_t seq_len = near.seq_lens.data_as<const std::int32_t>()[s];
       if (seq_len == 0) continue;
-      const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
+      const std::int64_t table_row = near.table_rows.data_as<const std::int32_t>()[s];
       const auto* blocks =
-          batch.block_tables.data_as<const std::int32_t>() + table_row * batch.block_tables.stride(0);
+          near.block_tables.data_as<const std::int32_t>() + table_row * near.block_tables.stride(0);
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t context = seq_len - (end - 1 - t);  // tokens this one sees, itself included
         const std::int64_t first =
@@ -158,37 +161,16 @@ void attend(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const
                              scores.cap,
                              slopes == nullptr ? 0.0F : slopes[h],
                              sinks == nullptr ? -INFINITY : sinks[h]};
-          attend(q.data_as<const T>() + t * q.stride(0) + h * dim, CachedHead{cache, blocks, h / group}, view,
-                 scratch.data(), out.data_as<T>() + t * out.stride(0) + h * dim);
+          attend<T>(queries.data_as<const T>() + t * queries.stride(0) + h * dim, {keys, blocks, h / group},
+                    {values, blocks, h / group}, view, scratch.data(),
+                    results.data_as<T>() + t * results.stride(0) + h * dim);
         }
       }
     }
   });
 }
 
-}  // namespace
-
-void Ops::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
-                           const AttentionBatch& batch) {
-  HostCopies host(*this, "rotate_and_store");
-  AttentionInput near = input;
-  near.qkv = host.update(input.qkv);
-  for (Tensor* tensor : {&near.q_norm, &near.k_norm, &near.cos_sin, &near.q_scale})
-    *tensor = host.read(*tensor);
-  prepare(near, {host.update(cache.keys), host.update(cache.values)}, host.read(batch));
-}
-
-void Ops::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                    const AttentionBatch& batch, const AttentionScores& scores) {
-  HostCopies host(*this, "attention");
-  AttentionScores near = scores;
-  near.alibi_slopes = host.read(scores.alibi_slopes);
-  near.sinks = host.read(scores.sinks);
-  attend(host.update(out), host.read(q), {host.read(cache.keys), host.read(cache.values)}, host.read(batch),
-         near);
-}
-
-void Ops::update_block_tables(const Tensor& tables, const Tensor& entries) {
+void Backend::update_block_tables(const Tensor& tables, const Tensor& entries) {
   HostCopies host(*this, "update_block_tables");
   const Tensor to = host.update(tables);
   const auto* entry = host.read(entries).data_as<const std::int32_t>();
@@ -197,14 +179,14 @@ void Ops::update_block_tables(const Tensor& tables, const Tensor& entries) {
 }
 
 // Blocks do not go through the host.
-void Ops::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                      const Tensor& pairs) {
+void Backend::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
+                          const Tensor& pairs) {
   HostCopies host(*this, "copy_blocks");
   const auto* pair = host.read(pairs).data_as<const std::int32_t>();
   for (std::int64_t i = 0; i < pairs.dim(0); ++i, pair += 2) {
     for (std::size_t layer = 0; layer < to.size(); ++layer) {
-      copy_pieces(device_, to[layer].keys.rows(pair[1], 1), from[layer].keys.rows(pair[0], 1));
-      copy_pieces(device_, to[layer].values.rows(pair[1], 1), from[layer].values.rows(pair[0], 1));
+      copy_pieces(*this, to[layer].keys.rows(pair[1], 1), from[layer].keys.rows(pair[0], 1));
+      copy_pieces(*this, to[layer].values.rows(pair[1], 1), from[layer].values.rows(pair[0], 1));
     }
   }
 }

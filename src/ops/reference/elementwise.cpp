@@ -27,6 +27,17 @@ float activated(float x, Activation activation) {
   return x;
 }
 
+// out[t][i] = value(row t of x, i); both of one dtype.
+template <typename Value>
+void fill_rows(const Tensor& out, const Tensor& x, const Value& value) {
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    for (std::int64_t t = 0; t < out.dim(0); ++t) {
+      for (std::int64_t i = 0; i < out.dim(1); ++i)
+        row<T>(out, t)[i] = from_float<T>(value(row<const T>(x, t), i));
+    }
+  });
+}
+
 // One row; RMSNorm, with a bias LayerNorm, without a weight a copy.
 template <typename Out, typename In>
 void norm_row(Out* out, const In* x, std::int64_t n, const NormParams& params) {
@@ -50,7 +61,7 @@ void norm_row(Out* out, const In* x, std::int64_t n, const NormParams& params) {
 
 }  // namespace
 
-void Ops::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
+void Backend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
   HostCopies host(*this, "norm");
   const Tensor from = host.read(x), to = host.update(out);
   const NormParams near = {host.read(params.weight), host.read(params.bias), params.eps};
@@ -65,8 +76,8 @@ void Ops::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
   });
 }
 
-void Ops::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
-                   const NormParams& params) {
+void Backend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                       const NormParams& params) {
   {
     HostCopies host(*this, "add_norm");
     const Tensor sum = host.update(residual), from = host.read(x);
@@ -80,42 +91,28 @@ void Ops::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, f
   norm(out, residual, params);
 }
 
-void Ops::activate(const Tensor& out, const Tensor& x, Activation activation) {
+void Backend::activate(const Tensor& out, const Tensor& x, Activation activation) {
   HostCopies host(*this, "activate");
-  const Tensor from = host.read(x), to = host.update(out);
-  dispatch_float(out.dtype(), [&]<typename T>() {
-    for (std::int64_t t = 0; t < out.dim(0); ++t) {
-      for (std::int64_t i = 0; i < out.dim(1); ++i)
-        row<T>(to, t)[i] = from_float<T>(activated(to_float(row<const T>(from, t)[i]), activation));
-    }
-  });
+  const auto value = [&](const auto* row, std::int64_t i) { return activated(to_float(row[i]), activation); };
+  fill_rows(host.update(out), host.read(x), value);
 }
 
-void Ops::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
+void Backend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
   HostCopies host(*this, "activate_gate");
-  const Tensor from = host.read(gate_up), to = host.update(out);
-  const std::int64_t n = out.dim(1);
-  dispatch_float(out.dtype(), [&]<typename T>() {
-    for (std::int64_t t = 0; t < out.dim(0); ++t) {
-      const T* gate = row<const T>(from, t);
-      for (std::int64_t i = 0; i < n; ++i)
-        row<T>(to, t)[i] = from_float<T>(activated(to_float(gate[i]), activation) * to_float(gate[n + i]));
-    }
-  });
+  const auto value = [&, n = out.dim(1)](const auto* row, std::int64_t i) {
+    return activated(to_float(row[i]), activation) * to_float(row[n + i]);
+  };
+  fill_rows(host.update(out), host.read(gate_up), value);
 }
 
-void Ops::cap(const Tensor& x, float cap) {
+void Backend::cap(const Tensor& x, float cap) {
   HostCopies host(*this, "cap");
   const Tensor near = host.update(x);
-  for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    for (std::int64_t i = 0; i < x.dim(1); ++i) {
-      float& value = row<float>(near, t)[i];
-      value = cap * std::tanh(value / cap);
-    }
-  }
+  fill_rows(near, near,
+            [&](const auto* row, std::int64_t i) { return cap * std::tanh(to_float(row[i]) / cap); });
 }
 
-void Ops::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
+void Backend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
   HostCopies host(*this, "gather_rows");
   const Tensor to = host.update(out), from = host.read(x);
   const auto* ids = host.read(rows).data_as<const std::int32_t>();
@@ -124,7 +121,7 @@ void Ops::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
     std::memcpy(to.rows(i, 1).data(), from.rows(ids[i], 1).data(), bytes);
 }
 
-void Ops::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
+void Backend::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   HostCopies host(*this, "take_sampled_tokens");
   auto* filled = host.update(ids).data_as<std::int32_t>();
   const auto* from = host.read(places).data_as<const std::int32_t>();
@@ -134,7 +131,7 @@ void Ops::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Ten
   }
 }
 
-void Ops::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
+void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
   HostCopies host(*this, "route_experts");
   const ExpertRouting to = {host.update(out.experts), host.update(out.weights)};
   const Tensor from = host.read(logits);

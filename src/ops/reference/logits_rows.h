@@ -4,41 +4,19 @@
 #include <span>
 #include <vector>
 
-#include "ops/logits_adjustment.h"
-#include "ops/logprob_batch.h"
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 
 // What is done to single rows of logits, for who has many at once.
 namespace quire {
 
 constexpr std::int32_t kInvalidLogits = -2;
 
-// One row of a LogitsAdjustment.
-class AdjustedRow {
- public:
-  AdjustedRow(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment,
-              std::int64_t i);
-  // Changes the logits of ids [begin, end), and counts the last token if it is one of them.
-  void apply(std::int64_t begin, std::int64_t end) const;
+// Row i of Backend::adjust_logits, of which it changes ids [begin, end); the last token is counted if it is
+// one of them.
+void adjust_row(const Tensor& logits, const Tensor& last_tokens, const LogitsAdjustment& adjustment,
+                std::int64_t i, std::int64_t begin, std::int64_t end);
 
- private:
-  struct Mask {
-    std::int32_t id, after;
-  };
-
-  float penalized(float logit, std::uint16_t state) const;
-
-  float* logits_;
-  std::uint16_t* states_;
-  std::int32_t last_token_;
-  StateUse state_use_;
-  float repetition_, frequency_, presence_;
-  std::span<const std::int32_t> bias_ids_;
-  const float* bias_values_;
-  std::span<const Mask> masks_;
-};
-
-// Row i of Ops::log_probs.
+// Row i of Backend::log_probs.
 void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch, std::int64_t i);
 
 // One row of a SamplingBatch.

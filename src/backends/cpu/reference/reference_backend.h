@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire {
 

@@ -28,9 +28,8 @@ void SimdBackend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
   const std::int64_t vocab = logits.dim(1);
   const std::int64_t pieces = (vocab + kPiece - 1) / kPiece;
   pool_.run(static_cast<int>(adjustment.num_rows * pieces), [&](int part, int) {
-    const AdjustedRow row(logits, last_tokens, adjustment, part / pieces);
     const std::int64_t begin = part % pieces * kPiece;
-    row.apply(begin, std::min(begin + kPiece, vocab));
+    adjust_row(logits, last_tokens, adjustment, part / pieces, begin, std::min(begin + kPiece, vocab));
   });
 }
 

@@ -13,7 +13,7 @@ struct NormParams;
 
 namespace quire::cuda {
 
-// What each op computes, and the shapes, are said at Ops.
+// What each op computes, and the shapes, are said at Backend.
 
 void embedding(const LaunchContext& context, const Tensor& out, const Tensor& weight, const Tensor& ids,
                std::int64_t first_row, float scale);

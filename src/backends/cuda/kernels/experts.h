@@ -7,7 +7,7 @@
 
 namespace quire::cuda {
 
-// Routed experts; what the ops compute is said at Ops.
+// Routed experts; what the ops compute is said at Backend.
 
 constexpr int kMaxExperts = 512;
 constexpr int kMaxTopK = 32;  // a lane of a warp for each

@@ -1,9 +1,7 @@
 #pragma once
 
 #include "backends/cuda/kernels/launch.h"
-#include "ops/logits_adjustment.h"
-#include "ops/logprob_batch.h"
-#include "ops/sampling_batch.h"
+#include "ops/logits_batches.h"
 
 namespace quire::cuda {
 
@@ -11,12 +9,12 @@ namespace quire::cuda {
 // 16 bytes, and its own.
 std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms);
 
-// Ops::sample. Same filters and same random numbers as the CPU reference; tokens may differ from it only
+// Backend::sample. Same filters and same random numbers as the CPU reference; tokens may differ from it only
 // where two candidates are equal to rounding. The logits are read, not changed.
 void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
             const Tensor& logits, const SamplingBatch& batch, const Tensor& workspace);
 
-// What each op computes is said at Ops. Rows of token states start at multiples of 16 bytes.
+// What each op computes is said at Backend. Rows of token states start at multiples of 16 bytes.
 void set_token_states(const LaunchContext& context, const Tensor& seat_states, const Tensor& entries);
 void adjust_logits(const LaunchContext& context, const Tensor& logits, const Tensor& last_tokens,
                    const LogitsAdjustment& adjustment);

@@ -7,8 +7,8 @@
 
 #include "backends/cuda/kernels/row_group.cuh"
 #include "base/tensor.h"
+#include "ops/logits_batches.h"
 #include "ops/philox.h"
-#include "ops/sampling_batch.h"
 
 namespace quire::cuda {
 

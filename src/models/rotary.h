@@ -1,9 +1,17 @@
 #pragma once
 
+#include <vector>
+
 #include "checkpoint/model_config.h"
-#include "layers/rotary.h"
+#include "layers/attention.h"
 
 namespace quire {
+
+// Angles per position of a rotary embedding: inverse_frequencies[i] radians a position for dimension pair i.
+struct RotaryFrequencies {
+  std::vector<float> inverse_frequencies;
+  float attention_scaling = 1.0F;  // cosines and sines are multiplied by it (YaRN)
+};
 
 // The angles of a rotary embedding over heads of head_dim, fixed at start. Types: default, linear, dynamic
 // with alpha, yarn, llama3 and longrope, which stretches by its long factors where sequences of max_model_len
@@ -16,5 +24,9 @@ int rotary_dim(const ModelConfig::RotaryConfig& rotary, int head_dim);
 
 // Positions the model was made for, scaling included (as vLLM derives max_model_len).
 int scaled_max_positions(const ModelConfig::RotaryConfig& rotary, int max_position_embeddings);
+
+// Computed once, for every position.
+RotaryTables make_rotary_tables(const LoadContext& context, const ModelConfig::RotaryConfig& rotary,
+                                int head_dim);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
 // Expected values: transformers 5.17, ROPE_INIT_FUNCTIONS, over heads of 32 dimensions.
-#include "models/rotary_frequencies.h"
+#include "models/rotary.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/rotary_frequencies.h"
+#include "models/rotary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,8 +22,7 @@ std::vector<float> plain_frequencies(double theta, int dim) {
 }
 
 // YaRN (Peng et al., 2023): high frequencies stay, low ones are divided by the factor, a ramp lies between.
-RotaryFrequencies yarn_frequencies(const ModelConfig::RotaryConfig& rotary, int dim) {
-  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+void stretch_yarn(const ModelConfig::RotaryConfig& rotary, int dim, RotaryFrequencies& result) {
   // The dimension whose wave turns `rotations` times over the original context.
   const auto dimension_of = [&](double rotations) {
     return dim * std::log(rotary.original_max_position_embeddings / (rotations * 2 * std::numbers::pi)) /
@@ -54,13 +53,11 @@ RotaryFrequencies yarn_frequencies(const ModelConfig::RotaryConfig& rotary, int 
   } else {
     result.attention_scaling = static_cast<float>(magnitude(1.0));
   }
-  return result;
 }
 
 // Llama 3: waves longer than the original context are stretched by the factor, short ones stay, a ramp lies
 // between.
-RotaryFrequencies llama3_frequencies(const ModelConfig::RotaryConfig& rotary, int dim) {
-  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+void stretch_llama3(const ModelConfig::RotaryConfig& rotary, RotaryFrequencies& result) {
   const double original = rotary.original_max_position_embeddings;
   for (float& frequency : result.inverse_frequencies) {
     const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
@@ -68,16 +65,15 @@ RotaryFrequencies llama3_frequencies(const ModelConfig::RotaryConfig& rotary, in
         (turns - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor), 0.0, 1.0);
     frequency = static_cast<float>((1 - kept) * frequency / rotary.factor + kept * frequency);
   }
-  return result;
 }
 
 // LongRoPE (Ding et al., 2024): a factor for each pair of dimensions.
-RotaryFrequencies longrope_frequencies(const ModelConfig::RotaryConfig& rotary, int dim, int max_model_len) {
+void stretch_longrope(const ModelConfig::RotaryConfig& rotary, int max_model_len, RotaryFrequencies& result) {
   const bool is_long = max_model_len > rotary.original_max_position_embeddings;
   const std::vector<double>& factors = is_long ? rotary.long_factor : rotary.short_factor;
-  if (std::ssize(factors) != dim / 2)
-    fail("config.json: {} factors of longrope; heads have {} pairs of dimensions", factors.size(), dim / 2);
-  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
+  const std::size_t pairs = result.inverse_frequencies.size();
+  if (factors.size() != pairs)
+    fail("config.json: {} factors of longrope; heads have {} pairs of dimensions", factors.size(), pairs);
   for (std::size_t i = 0; i < factors.size(); ++i)
     result.inverse_frequencies[i] /= static_cast<float>(factors[i]);
   if (rotary.attention_factor) {
@@ -86,7 +82,30 @@ RotaryFrequencies longrope_frequencies(const ModelConfig::RotaryConfig& rotary, 
     result.attention_scaling = static_cast<float>(
         std::sqrt(1 + std::log(rotary.factor) / std::log(rotary.original_max_position_embeddings)));
   }
-  return result;
+}
+
+// [max_model_len, rotary_dim]
+Tensor make_cos_sin(const LoadContext& context, const RotaryFrequencies& frequencies) {
+  constexpr std::int64_t kChunk = 4096;  // positions computed on the host at a time
+  const auto half = std::ssize(frequencies.inverse_frequencies);
+  const Tensor table = context.workspace.allocate(DType::kF32, context.max_model_len, 2 * half);
+  std::vector<float> rows(static_cast<std::size_t>(std::min<std::int64_t>(kChunk, table.dim(0)) * 2 * half));
+  for (std::int64_t first = 0; first < table.dim(0); first += kChunk) {
+    const std::int64_t count = std::min(kChunk, table.dim(0) - first);
+    for (std::int64_t position = 0; position < count; ++position) {
+      float* row = &rows[static_cast<std::size_t>(position * 2 * half)];
+      for (std::int64_t i = 0; i < half; ++i) {
+        // The angle is rounded to float32, as the reference does.
+        const double angle = static_cast<float>(first + position) *
+                             frequencies.inverse_frequencies[static_cast<std::size_t>(i)];
+        row[i] = static_cast<float>(std::cos(angle)) * frequencies.attention_scaling;
+        row[i + half] = static_cast<float>(std::sin(angle)) * frequencies.attention_scaling;
+      }
+    }
+    context.backend.copy(table.rows(first, count), Tensor(rows.data(), DType::kF32, {count, 2 * half}));
+    context.backend.wait(context.backend.record());  // the rows are written again
+  }
+  return table;
 }
 
 }  // namespace
@@ -101,16 +120,19 @@ int rotary_dim(const ModelConfig::RotaryConfig& rotary, int head_dim) {
 RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
                                      int max_model_len) {
   const int dim = rotary_dim(rotary, head_dim);
-  if (rotary.type == "yarn") return yarn_frequencies(rotary, dim);
-  if (rotary.type == "llama3") return llama3_frequencies(rotary, dim);
-  if (rotary.type == "longrope") return longrope_frequencies(rotary, dim, max_model_len);
-  // The base that positions beyond the original length would change is fixed by alpha.
-  if (rotary.type == "dynamic" && rotary.alpha)
-    return {plain_frequencies(rotary.theta * std::pow(*rotary.alpha, dim / (dim - 2.0)), dim)};
-  RotaryFrequencies result{plain_frequencies(rotary.theta, dim)};
-  if (rotary.type == "linear") {
+  // Of the dynamic type, the base that positions beyond the original length would change is fixed by alpha.
+  const bool fixed = rotary.type == "dynamic" && rotary.alpha;
+  const double theta = fixed ? rotary.theta * std::pow(*rotary.alpha, dim / (dim - 2.0)) : rotary.theta;
+  RotaryFrequencies result{plain_frequencies(theta, dim)};
+  if (rotary.type == "yarn") {
+    stretch_yarn(rotary, dim, result);
+  } else if (rotary.type == "llama3") {
+    stretch_llama3(rotary, result);
+  } else if (rotary.type == "longrope") {
+    stretch_longrope(rotary, max_model_len, result);
+  } else if (rotary.type == "linear") {
     for (float& frequency : result.inverse_frequencies) frequency /= static_cast<float>(rotary.factor);
-  } else if (rotary.type != "default") {
+  } else if (rotary.type != "default" && !fixed) {
     fail(
         "config.json: rotary type {} is not supported; supported are default, linear, dynamic with alpha, "
         "yarn, llama3 and longrope",
@@ -124,6 +146,22 @@ int scaled_max_positions(const ModelConfig::RotaryConfig& rotary, int max_positi
   if (rotary.type == "yarn") positions = rotary.original_max_position_embeddings * rotary.factor;
   if (rotary.type == "linear") positions *= rotary.factor;
   return static_cast<int>(std::min(positions, 1.0 * (1 << 30)));
+}
+
+RotaryTables make_rotary_tables(const LoadContext& context, const ModelConfig::RotaryConfig& rotary,
+                                int head_dim) {
+  RotaryTables tables = {make_cos_sin(context, rotary_frequencies(rotary, head_dim, context.max_model_len)),
+                         {}};
+  if (rotary.query_scaling_beta == 0) return tables;
+  // So that scores stay apart where there are many keys: as Llama 4 has it, 1 + beta log(1 + floor(position /
+  // original length)).
+  std::vector<float> scales;
+  for (int position = 0; position < context.max_model_len; ++position) {
+    const int stretches = position / rotary.original_max_position_embeddings;
+    scales.push_back(static_cast<float>(1 + rotary.query_scaling_beta * std::log1p(stretches)));
+  }
+  tables.q_scale = context.workspace.upload(scales);
+  return tables;
 }
 
 }  // namespace quire
