@@ -5,33 +5,18 @@
 #include "ops/ops.h"
 
 namespace quire {
-namespace {
 
-constexpr std::int64_t kRowAlignment = 64;  // states: whole vectors of every device
-
-}  // namespace
-
-TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config) : backend_(backend) {
-  const std::int64_t vocab = config.spec.vocab_size;
-  const std::int64_t cols = (vocab + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
-  const std::int64_t rows = config.max_num_seqs + 2;
-  buffer_ =
-      backend.allocate(static_cast<std::size_t>(rows * cols) * sizeof(std::uint16_t), MemoryKind::kDevice);
-  const Tensor all(buffer_.data(), DType::kI16, {rows, cols}, backend.device());
+TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config, Workspace& workspace)
+    : backend_(backend), of_token_(static_cast<std::size_t>(config.spec.vocab_size)) {
+  const std::int64_t cols = (config.spec.vocab_size + 63) / 64 * 64;  // whole vectors of every device
+  const Tensor all = workspace.allocate(DType::kI16, config.max_num_seqs + 2, cols);
   states_ = all.rows(0, config.max_num_seqs);
   blank_rows_ = all.rows(config.max_num_seqs, 2);
   std::vector<std::uint16_t> forbidden(static_cast<std::size_t>(cols), token_state::kForbidden);
   backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
   backend.wait(backend.record());  // the values may go away now
-  constexpr std::size_t bytes = std::size_t{2} * kEntries * sizeof(std::int32_t);
-  host_entries_ = backend.allocate(kMaxStepsInFlight * bytes, MemoryKind::kHost);
-  device_entries_ = backend.allocate(bytes, MemoryKind::kDevice);
-  of_token_.resize(static_cast<std::size_t>(vocab));
-}
-
-void TokenStates::begin_step() {
-  part_ = (part_ + 1) % kMaxStepsInFlight;
-  num_staged_ = 0;
+  device_entries_ = workspace.allocate(DType::kI32, kEntries, 2);
+  host_entries_ = backend.allocate(kMaxStepsInFlight * device_entries_.bytes(), MemoryKind::kHost);
 }
 
 void TokenStates::start(const SequencePlan& plan) {
@@ -80,7 +65,7 @@ void TokenStates::upload(const Tensor& row) {
     const std::int64_t count = std::min(kEntries - num_staged_, total - first);
     auto* host = static_cast<std::int32_t*>(host_entries_.data()) + 2 * (part_ * kEntries + num_staged_);
     std::copy_n(entries_.begin() + 2 * first, 2 * count, host);
-    const Tensor entries(device_entries_.data(), DType::kI32, {count, 2}, backend_.device());
+    const Tensor entries = device_entries_.rows(0, count);
     backend_.copy(entries, Tensor(host, DType::kI32, {count, 2}));
     ops::set_token_states(backend_, row, entries);
     num_staged_ += count;
