@@ -3,23 +3,12 @@
 #include <algorithm>
 
 namespace quire {
-namespace {
-
-// Numbers of sequences that graphs are recorded for: each one where a step is short and padding would show,
-// then coarser.
-std::vector<int> graph_sizes(int max_rows) {
-  std::vector<int> sizes;
-  const auto step_after = [](int rows) { return rows < 16 ? 1 : rows < 64 ? 8 : rows < 256 ? 16 : 32; };
-  for (int rows = 1; rows <= max_rows; rows += step_after(rows)) sizes.push_back(rows);
-  if (sizes.back() != max_rows) sizes.push_back(max_rows);
-  return sizes;
-}
-
-}  // namespace
 
 void DecodeGraphs::capture(Backend& backend, int max_rows,
                            const std::function<QueueStep(int rows)>& step_of) {
-  for (const int rows : graph_sizes(max_rows)) {
+  // Each number where a step is short and padding would show, then coarser.
+  const auto step_after = [](int rows) { return rows < 16 ? 1 : rows < 64 ? 8 : rows < 256 ? 16 : 32; };
+  for (int rows = 1;; rows = std::min(rows + step_after(rows), max_rows)) {
     const QueueStep queue_step = step_of(rows);
     // As it must be before it is recorded; no sequence has a length.
     const StepOutputs outputs = queue_step();
@@ -28,6 +17,7 @@ void DecodeGraphs::capture(Backend& backend, int max_rows,
     backend.wait(backend.record());
     if (backend.runs_on_host()) return;
     graphs_.push_back({rows, backend.capture(queue_step), outputs});
+    if (rows == max_rows) return;
   }
 }
 
