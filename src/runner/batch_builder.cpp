@@ -37,24 +37,6 @@ std::size_t BatchBuilder::staging_bytes() const {
   return token_arrays + sequence_arrays + tables + copies + swaps + alignment_slack;
 }
 
-void BatchBuilder::record_changes(const StepPlan& plan) {
-  changes_.clear();
-  const int num_lanes = config_.cache.layout.num_lanes();
-  for (const SequencePlan& sequence : plan.sequences) {
-    const auto num_rows = static_cast<int>(sequence.new_blocks.size()) / num_lanes;
-    QUIRE_CHECK(sequence.first_new_row + num_rows <= config_.max_table_rows());
-    auto block = sequence.new_blocks.begin();
-    for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
-      for (int lane = 0; lane < num_lanes; ++lane, ++block) {
-        if (*block == kNoBlock) continue;
-        const std::int64_t place = table_index(lane, sequence.seat);
-        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
-        changes_.push_back({static_cast<std::int32_t>(place), row, *block});
-      }
-    }
-  }
-}
-
 void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
                                 StepTensors& tensors) const {
   AttentionBatch batch;
@@ -140,8 +122,22 @@ void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
 
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {
   QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
+  changes_.clear();
+  const int num_lanes = config_.cache.layout.num_lanes();
+  for (const SequencePlan& sequence : plan.sequences) {
+    const auto num_rows = static_cast<int>(sequence.new_blocks.size()) / num_lanes;
+    QUIRE_CHECK(sequence.first_new_row + num_rows <= config_.max_table_rows());
+    auto block = sequence.new_blocks.begin();
+    for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
+      for (int lane = 0; lane < num_lanes; ++lane, ++block) {
+        if (*block == kNoBlock) continue;
+        const std::int64_t place = table_index(lane, sequence.seat);
+        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
+        changes_.push_back({static_cast<std::int32_t>(place), row, *block});
+      }
+    }
+  }
   StepTensors tensors;
-  record_changes(plan);
   build_tokens(plan, staging, min_rows, tensors);
   tensors.table_entries = staging.put(changes_);
   tensors.saves = staging.put(plan.saves);

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "layers/step.h"
-#include "layers/workspace.h"
 #include "ops/backend.h"
 #include "runner/runtime_config.h"
 #include "runner/staging_area.h"
@@ -48,7 +47,6 @@ class BatchBuilder {
     BlockId block;
   };
 
-  void record_changes(const StepPlan& plan);
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
   // Where the first of a seat's blocks in a lane stands in the tables.

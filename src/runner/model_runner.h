@@ -44,7 +44,7 @@ class ModelRunner {
   struct InFlight {
     StagingArea inputs;
     Sampler::Samples samples;
-    Pooler::LastRows last_rows;
+    Pooler::HostRows last_rows;
     StepResult result = {};
     Event done = 0;
   };

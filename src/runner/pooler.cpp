@@ -26,14 +26,14 @@ Pooler::Pooler(Device& device, const RuntimeConfig& config)
       window_(make_rows()),
       sums_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
-Pooler::LastRows Pooler::make_rows() const {
+Pooler::HostRows Pooler::make_rows() const {
   const std::int64_t rows = config_.max_output_rows(), cols = config_.spec.hidden_size;
   const Buffer memory =
       device_.allocate(static_cast<std::size_t>(rows * cols) * size_of(config_.dtype), MemoryKind::kHost);
   return {memory, Tensor(memory.data(), config_.dtype, {rows, cols}), {}};
 }
 
-void Pooler::add(const SequencePlan& span, const Tensor& hidden, std::size_t sequence, LastRows& last,
+void Pooler::add(const SequencePlan& span, const Tensor& hidden, std::size_t sequence, HostRows& last,
                  StepResult& result) {
   if (span.output == OutputKind::kLastHidden) {
     device_.copy(last.rows.rows(std::ssize(last.sequences), 1), hidden.rows(span.num_tokens - 1, 1));
@@ -60,11 +60,12 @@ void Pooler::add(const SequencePlan& span, const Tensor& hidden, std::size_t seq
   if (span.output != OutputKind::kHiddenMean) return;
   const Sum whole = std::exchange(sum, {});
   std::vector<float> mean;
+  mean.reserve(whole.values.size());
   for (const double value : whole.values) mean.push_back(static_cast<float>(value / whole.num_positions));
   answer_with(std::move(mean), result.sequences[sequence]);
 }
 
-void Pooler::read(const LastRows& last, StepResult& result) const {
+void Pooler::read(const HostRows& last, StepResult& result) const {
   for (std::size_t i = 0; i < last.sequences.size(); ++i) {
     std::vector<float> hidden(static_cast<std::size_t>(config_.spec.hidden_size));
     convert(config_.dtype, last.rows.rows(static_cast<std::int64_t>(i), 1).data(), DType::kF32, hidden.data(),

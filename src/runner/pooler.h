@@ -12,22 +12,22 @@ namespace quire {
 // where its prompt was cut.
 class Pooler {
  public:
-  // Last positions of one step, on their way to the host.
-  struct LastRows {
-    Buffer memory;                       // [max_output_rows, hidden_size] on the host
-    Tensor rows;                         // the same
-    std::vector<std::size_t> sequences;  // entries of the result, by row
+  // Rows of hidden states on their way to the host.
+  struct HostRows {
+    Buffer memory;
+    Tensor rows;                         // [max_output_rows, hidden_size], in that
+    std::vector<std::size_t> sequences;  // of last positions: entries of the result
   };
 
   Pooler(Device& device, const RuntimeConfig& config);
-  LastRows make_rows() const;
+  HostRows make_rows() const;
 
   // Of a span that is pooled, with its hidden states [num_tokens, hidden_size]. Queues a last position's
   // copy, or waits for what is added up. A sum begins with position 0.
-  void add(const SequencePlan& span, const Tensor& hidden, std::size_t sequence, LastRows& last,
+  void add(const SequencePlan& span, const Tensor& hidden, std::size_t sequence, HostRows& last,
            StepResult& result);
   // The last positions, once the step is done.
-  void read(const LastRows& last, StepResult& result) const;
+  void read(const HostRows& last, StepResult& result) const;
 
  private:
   struct Sum {
@@ -37,7 +37,7 @@ class Pooler {
 
   Device& device_;
   const RuntimeConfig& config_;
-  LastRows window_;        // rows on their way into a sum
+  HostRows window_;        // of what is added up
   std::vector<Sum> sums_;  // by seat
 };
 

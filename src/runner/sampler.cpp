@@ -193,9 +193,11 @@ StepOutputs Sampler::compute_logits(const Tensor& hidden) const {
 // Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
 bool Sampler::may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
 
-Tensor Sampler::gathered(const StepOutputs& step, std::int64_t row, std::int64_t count) const {
-  return step.logits.defined() ? step.logits.rows(row, count)
-                               : head_.gather(step.logits_part.rows(row, count));
+// The logits of some rows, from what the step has computed of them.
+Tensor Sampler::logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const {
+  if (step.logits.defined()) return step.logits.rows(row, count);
+  return head_.gather(step.logits_part.defined() ? step.logits_part.rows(row, count)
+                                                 : head_.forward(step.hidden.rows(row, count)));
 }
 
 void Sampler::sample(Samples& samples, StepOutputs step) {
@@ -212,7 +214,7 @@ void Sampler::sample(Samples& samples, StepOutputs step) {
   if (may_share(rows) && !adjusts && !reports) {
     sample_share(samples, step.logits_part.rows(0, rows));
   } else {
-    const Tensor all = gathered(step, 0, rows);
+    const Tensor all = logits_of(step, 0, rows);
     if (adjusts) ops::adjust_logits(backend_, all, last_tokens_, samples.adjustment);
     ops::sample(backend_, tokens, last_tokens_, all, samples.batch);
     if (reports) {
@@ -264,22 +266,21 @@ void Sampler::read_positions(const SequencePlan& span, std::int64_t first, const
   std::vector<std::byte> host(whole ? 0 : LogprobRows::bytes(most, num_top));
   for (std::int64_t row = first, count = 0; row < end; row += count) {
     count = std::min(most, end - row);
-    const Tensor all = step.logits_part.defined() ? gathered(step, row, count)
-                                                  : head_.gather(head_.forward(step.hidden.rows(row, count)));
-    backend_.wait(
-        backend_.record());  // a copy to memory that is not pinned waits, too, but looks after no rank
+    const Tensor logits = logits_of(step, row, count);
+    // A copy to memory that is not pinned waits, too, but looks after no rank.
+    backend_.wait(backend_.record());
     if (whole) {
       float* out = result.logits.data() + (row - first) * vocab;
       for (std::int64_t i = 0; i < count; ++i)
-        backend_.copy(Tensor(out + i * vocab, DType::kF32, {1, vocab}), all.rows(i, 1));
+        backend_.copy(Tensor(out + i * vocab, DType::kF32, {1, vocab}), logits.rows(i, 1));
       backend_.wait(backend_.record());
       continue;
     }
-    const LogprobRows reported = report({.num_rows = static_cast<int>(count),
-                                         .num_top = num_top,
-                                         .rows = {},
-                                         .tokens = next_tokens.rows(row, count)},
-                                        all, host.data());
+    const LogprobBatch batch = {.num_rows = static_cast<int>(count),
+                                .num_top = num_top,
+                                .rows = {},
+                                .tokens = next_tokens.rows(row, count)};
+    const LogprobRows reported = report(batch, logits, host.data());
     backend_.wait(backend_.record());
     for (std::int64_t i = 0; i < count; ++i) result.prompt_logprobs.push_back(read_row(reported, i, num_top));
   }

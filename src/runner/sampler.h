@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "layers/embedding.h"
+#include "models/model.h"
 #include "runner/token_states.h"
 
 namespace quire {
@@ -87,7 +87,7 @@ class Sampler {
   void add_change(const Samples::Row& sampled, std::int32_t row);
   bool may_share(std::int64_t rows) const;
   void sample_share(const Samples& samples, const Tensor& part);
-  Tensor gathered(const StepOutputs& step, std::int64_t row, std::int64_t count) const;
+  Tensor logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const;
   LogprobRows report(const LogprobBatch& batch, const Tensor& logits, void* host);
   Seat& seat_of(std::int32_t seat) { return seats_[static_cast<std::size_t>(seat)]; }
 

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "layers/workspace.h"
 #include "ops/backend.h"
 #include "runner/runtime_config.h"
 #include "runner/staging_area.h"
@@ -31,8 +30,12 @@ class TokenStates {
   static constexpr std::int64_t kEntries = 32768;  // four times the tokens of a step on a GPU, by default
 
  private:
+  struct Entry {
+    TokenId token;
+    std::int32_t state;
+  };
+
   void collect(const SequencePlan& plan);
-  void upload(const Tensor& row);
 
   Backend& backend_;
   Tensor states_;
@@ -42,7 +45,7 @@ class TokenStates {
   std::int64_t part_ = 0;                // of the host's entries, for this step
   std::int64_t num_staged_ = 0;          // entries of it that copies may still be reading
   std::vector<std::uint16_t> of_token_;  // 0, but while entries are collected
-  std::vector<std::int32_t> entries_;    // (token, state) pairs of one row
+  std::vector<Entry> entries_;           // of one row
 };
 
 }  // namespace quire
