@@ -81,7 +81,7 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& inputs, const
       sampler_.read_positions(span, first, outputs, inputs.next_tokens, step.result.sequences[s]);
     }
   }
-  // A graph's rows are all the sequences, padded.
+  // A graph has computed logits of all sequences, in order.
   const bool all_sampled = step.samples.rows.size() == plan.sequences.size();
   sampler_.sample(step.samples, all_sampled ? outputs : StepOutputs{outputs.hidden});
 }
