@@ -211,23 +211,23 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
   const int shards = config.spec.num_heads / config.num_heads;
   const std::int64_t vocab_rows = (config.spec.vocab_size + shards - 1) / shards;
   double head_bytes = 0;
-  for (const MemoryPlan::Matrix& matrix : plan.matrices) {
+  for (const LinearWeights& matrix : plan.matrices) {
     const double flop =
-        2.0 * static_cast<double>(matrix.out_features) * static_cast<double>(matrix.in_features);
-    if (matrix.out_features == vocab_rows) {
+        2.0 * static_cast<double>(matrix.out_features()) * static_cast<double>(matrix.in_features());
+    if (matrix.out_features() == vocab_rows) {
       flop_per_logits = flop;
-      head_bytes = static_cast<double>(matrix.bytes);
+      head_bytes = static_cast<double>(matrix.bytes());
     } else {
       flop_per_token += flop;
-      weight_bytes += static_cast<double>(matrix.bytes);
+      weight_bytes += static_cast<double>(matrix.bytes());
     }
   }
   weight_bytes += head_bytes;
-  for (const MemoryPlan::Experts& experts : plan.experts) {
-    const ExpertShape& shape = experts.shape;
+  for (const ExpertWeights& experts : plan.experts) {
+    const ExpertShape& shape = experts.shape();
     flop_per_token += 6.0 * shape.top_k * static_cast<double>(shape.hidden_size) *
                       static_cast<double>(shape.intermediate_size);
-    expert_bytes += static_cast<double>(experts.bytes);
+    expert_bytes += static_cast<double>(experts.bytes());
     routed_share = static_cast<double>(shape.top_k) / shape.num_experts;
   }
   // A product with the key and one with the value, in every head.

@@ -24,6 +24,7 @@ Tensor Workspace::activation(const std::string& name, DType dtype, std::int64_t 
 }
 
 Tensor Workspace::scratch(const std::string& name, std::size_t bytes) {
+  if (bytes == 0) return {};
   Tensor& tensor = activations_[name];
   const auto n = static_cast<std::int64_t>(bytes);
   if (!tensor.defined()) tensor = Tensor(take(bytes), DType::kU8, {n}, device_.device());

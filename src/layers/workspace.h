@@ -21,7 +21,7 @@ class Workspace {
   // The activation [max_tokens, cols] of this name, one for all layers that ask: its contents last until the
   // next layer writes it.
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
-  // Bytes of this name, one tensor for all layers that ask: u8 [bytes].
+  // Bytes of this name, one tensor for all layers that ask: u8 [bytes]; undefined where that is 0.
   Tensor scratch(const std::string& name, std::size_t bytes);
   // float32 values on the device: [n].
   Tensor upload(const std::vector<float>& values);

@@ -61,9 +61,7 @@ class DecoderModel : public Model {
   DecoderModel(const DecoderConfig& config, const LoadContext& context);
 
   Tensor forward(const Step& step) override;
-  Tensor compute_logits(const Tensor& hidden) override { return head_.forward(hidden); }
-  Tensor gather_logits(const Tensor& part) override { return head_.gather(part); }
-  Tensor gather_logits_share(const Tensor& part) override { return head_.gather_share(part); }
+  const LmHead& head() const override { return head_; }
 
  private:
   struct Layer {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/model_config.h"
-#include "layers/load_context.h"
+#include "layers/embedding.h"
 
 namespace quire {
 
@@ -28,14 +28,8 @@ class Model {
 
   // Hidden states after the final norm: [tokens, hidden_size], until the next call.
   virtual Tensor forward(const Step& step) = 0;
-  // This rank's part of the logits, f32 [m, n], of hidden states [m, hidden_size], m <= max_output_rows,
-  // until the next call.
-  virtual Tensor compute_logits(const Tensor& hidden) = 0;
-  // Logits f32 [m, vocab_size] of the parts of all ranks, until the next call of this, the one before or the
-  // one after.
-  virtual Tensor gather_logits(const Tensor& part) = 0;
-  // The same, of this rank's share of the rows alone (Communicator::share_of).
-  virtual Tensor gather_logits_share(const Tensor& part) = 0;
+  // What makes logits of them.
+  virtual const LmHead& head() const = 0;
 };
 
 // Tensors that nobody needs to claim, by their names.

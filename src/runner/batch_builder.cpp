@@ -6,27 +6,26 @@
 
 namespace quire {
 
-BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups)
-    : backend_(backend), config_(config), sampling_(backend, config) {
-  staging_device_ = backend.allocate(staging_bytes(), MemoryKind::kDevice);
+BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups,
+                           Workspace& workspace)
+    : backend_(backend), config_(config) {
   for (const StateSpec& group : groups) {
     shapes_.push_back({group.num_heads, group.num_kv_heads, group.head_dim, config.block_size(),
                        config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len,
                        group.window});
-    workspaces_.push_back(allocate_workspace(backend, backend.attention_workspace_bytes(shapes_.back())));
+    workspaces_.push_back(workspace.scratch("attention" + std::to_string(shapes_.size()),
+                                            backend.attention_workspace_bytes(shapes_.back())));
   }
-  const std::int64_t rows = table_index(config.cache.layout.num_lanes(), 0);
-  const std::int64_t cols = config.max_table_rows();
-  host_tables_.resize(static_cast<std::size_t>(rows * cols));
-  table_buffer_ = backend.allocate(host_tables_.size() * sizeof(BlockId), MemoryKind::kDevice);
-  block_tables_ = Tensor(table_buffer_.data(), DType::kI32, {rows, cols}, backend.device());
+  block_tables_ = workspace.allocate(DType::kI32, table_index(config.cache.layout.num_lanes(), 0),
+                                     config.max_table_rows());
+  host_tables_.resize(static_cast<std::size_t>(block_tables_.numel()));
 }
 
 std::size_t BatchBuilder::staging_bytes() const {
   const auto tokens = static_cast<std::size_t>(config_.max_num_batched_tokens);
   const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
   const auto lanes = static_cast<std::size_t>(config_.cache.layout.num_lanes());
-  const std::size_t token_arrays = (3 + lanes) * tokens * sizeof(std::int32_t);
+  const std::size_t token_arrays = (4 + lanes) * tokens * sizeof(std::int32_t);
   const std::size_t sequence_arrays = 4 * (sequences + 1) * sizeof(std::int32_t);
   // Every seat could get all the blocks that it can hold from the cache.
   const std::size_t tables = 3 * sequences *
@@ -35,27 +34,7 @@ std::size_t BatchBuilder::staging_bytes() const {
   const std::size_t copies = lanes * sequences * sizeof(BlockCopy);  // of the row that a sequence writes next
   const std::size_t swaps = 2 * static_cast<std::size_t>(config_.num_host_blocks) * sizeof(BlockCopy);
   const std::size_t alignment_slack = 64 * (16 + lanes);
-  return token_arrays + sequence_arrays + tables + copies + swaps + alignment_slack +
-         sampling_.staging_bytes();
-}
-
-void BatchBuilder::record_changes(const StepPlan& plan) {
-  changes_.clear();
-  const int num_lanes = config_.cache.layout.num_lanes();
-  for (const SequencePlan& sequence : plan.sequences) {
-    if (sequence.start) sampling_.start(sequence);
-    const auto num_rows = static_cast<int>(sequence.new_blocks.size()) / num_lanes;
-    QUIRE_CHECK(sequence.first_new_row + num_rows <= config_.max_table_rows());
-    auto block = sequence.new_blocks.begin();
-    for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
-      for (int lane = 0; lane < num_lanes; ++lane, ++block) {
-        if (*block == kNoBlock) continue;
-        const std::int64_t place = table_index(lane, sequence.seat);
-        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
-        changes_.insert(changes_.end(), {static_cast<std::int32_t>(place), row, *block});
-      }
-    }
-  }
+  return token_arrays + sequence_arrays + tables + copies + swaps + alignment_slack;
 }
 
 void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
@@ -63,12 +42,15 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   AttentionBatch batch;
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
-  const auto ids = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.token_ids);
-  const auto sources = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, tensors.source_seats);
-  const auto positions = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.positions);
-  const auto starts = staging.take<std::int32_t>(DType::kI32, batch.num_sequences + 1, batch.query_starts);
-  const auto lengths = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.seq_lens);
-  const auto rows = staging.take<std::int32_t>(DType::kI32, batch.num_sequences, batch.table_rows);
+  const auto asks = [](const SequencePlan& s) { return s.output == OutputKind::kLogprobs; };
+  const bool wants_next = std::any_of(plan.sequences.begin(), plan.sequences.end(), asks);
+  const auto ids = staging.take(batch.num_tokens, tensors.token_ids);
+  const auto sources = staging.take(batch.num_tokens, tensors.source_seats);
+  const auto positions = staging.take(batch.num_tokens, batch.positions);
+  const auto starts = staging.take(batch.num_sequences + 1, batch.query_starts);
+  const auto lengths = staging.take(batch.num_sequences, batch.seq_lens);
+  const auto rows = staging.take(batch.num_sequences, batch.table_rows);
+  const auto next = staging.take(wants_next ? batch.num_tokens : 0, tensors.next_tokens);
 
   std::size_t token = 0;
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
@@ -82,10 +64,13 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
     batch.max_query_len = std::max(batch.max_query_len, sequence.num_tokens);
     batch.max_seq_len = std::max(batch.max_seq_len, lengths[s]);
     for (int i = 0; i < sequence.num_tokens; ++i, ++token) {
-      const int position = sequence.first_position + i;
       ids[token] = given ? sequence.tokens[static_cast<std::size_t>(i)] : 0;
       sources[token] = given ? -1 : sequence.seat;
-      positions[token] = position;
+      positions[token] = sequence.first_position + i;
+    }
+    if (asks(sequence)) {
+      std::copy(sequence.tokens.begin() + 1, sequence.tokens.end(), &next[token - sequence.tokens.size()]);
+      next[token - 1] = sequence.next_token;
     }
   }
   QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
@@ -109,9 +94,9 @@ void BatchBuilder::build_slots(const StepPlan& plan, int lane, StagingArea& stag
                                AttentionBatch& batch) const {
   const int block_size = config_.block_size();
   const auto group = static_cast<std::size_t>(config_.cache.lanes[static_cast<std::size_t>(lane)].group);
-  batch.workspace = workspace_of(workspaces_[group]);
+  batch.workspace = workspaces_[group];
   batch.block_tables = block_tables_.rows(table_index(lane, 0), config_.max_num_seqs);
-  const auto slots = staging.take<std::int32_t>(DType::kI32, batch.num_tokens, batch.slot_mapping);
+  const auto slots = staging.take(batch.num_tokens, batch.slot_mapping);
   auto slot = slots.begin();
   for (const SequencePlan& sequence : plan.sequences) {
     const BlockId* table =
@@ -137,22 +122,27 @@ void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
 
 StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {
   QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
+  changes_.clear();
+  const int num_lanes = config_.cache.layout.num_lanes();
+  for (const SequencePlan& sequence : plan.sequences) {
+    const auto num_rows = static_cast<int>(sequence.new_blocks.size()) / num_lanes;
+    QUIRE_CHECK(sequence.first_new_row + num_rows <= config_.max_table_rows());
+    auto block = sequence.new_blocks.begin();
+    for (int row = sequence.first_new_row; block != sequence.new_blocks.end(); ++row) {
+      for (int lane = 0; lane < num_lanes; ++lane, ++block) {
+        if (*block == kNoBlock) continue;
+        const std::int64_t place = table_index(lane, sequence.seat);
+        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
+        changes_.push_back({static_cast<std::int32_t>(place), row, *block});
+      }
+    }
+  }
   StepTensors tensors;
-  staging.clear();
-  sampling_.begin_step();
-  record_changes(plan);
   build_tokens(plan, staging, min_rows, tensors);
-  tensors.sampling = sampling_.build(plan, staging);
-  tensors.table_entries = staging.take_rows(changes_, 3);
-  const auto take_copies = [&staging](const std::vector<BlockCopy>& copies) {
-    std::vector<std::int32_t> pairs;
-    for (const BlockCopy& copy : copies) pairs.insert(pairs.end(), {copy.from, copy.to});
-    return staging.take_rows(pairs, 2);
-  };
-  tensors.saves = take_copies(plan.saves);
-  tensors.block_copies = take_copies(plan.block_copies);
-  tensors.restores = take_copies(plan.restores);
-  staging.upload();
+  tensors.table_entries = staging.put(changes_);
+  tensors.saves = staging.put(plan.saves);
+  tensors.block_copies = staging.put(plan.block_copies);
+  tensors.restores = staging.put(plan.restores);
   return tensors;
 }
 

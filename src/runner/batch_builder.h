@@ -3,50 +3,50 @@
 #include <vector>
 
 #include "layers/step.h"
+#include "ops/ops.h"
 #include "runner/runtime_config.h"
-#include "runner/sampling_builder.h"
 #include "runner/staging_area.h"
 #include "scheduler/step_plan.h"
 
 namespace quire {
 
-// A step plan as tensors on the device.
+// What a step computes, and where, as tensors on the device. Sampler has what is sampled.
 struct StepTensors {
   std::vector<AttentionBatch> batches;  // by lane of the cache
   Tensor token_ids;                     // i32 [tokens]
   Tensor source_seats;   // i32 [tokens]: the seat whose last sample is the id, or -1: the id is given
+  Tensor next_tokens;    // i32 [tokens], set in spans with kLogprobs; [0] where there is none
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
   Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
   Tensor block_copies;
   Tensor restores;
-  SamplingTensors sampling;
 };
 
-// Turns plans into tensors. Keeps what lasts over steps: each seat's block table, and by its SamplingBuilder
-// what sampling must know of it.
+// Turns plans into tensors. Keeps each seat's block table over steps.
 class BatchBuilder {
  public:
   // groups: the model's states.
-  BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups);
+  BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups,
+               Workspace& workspace);
 
-  // Writes the plan into `staging` and queues its upload. With min_rows, a plan of one token a sequence is
-  // padded to that many sequences of length 0, and where its tokens and sequences lie on the device depends
-  // on min_rows alone.
+  std::size_t staging_bytes() const;  // that build takes at most
+  // Writes the plan into `staging`. With min_rows, a plan of one token a sequence is padded to that many
+  // sequences of length 0, and where its tokens and sequences lie on the device depends on min_rows alone.
   StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
 
   // Lets the backend plan the attention of every group, for all its lanes.
   void plan_attention(std::span<AttentionBatch> batches) const;
 
   std::span<const AttentionShape> attention_shapes() const { return shapes_; }  // by group
-  SamplingBuilder& sampling() { return sampling_; }
-
-  StagingArea make_staging() const { return {backend_, staging_device_}; }
   // On the device, as of the table_entries applied.
   const Tensor& block_tables() const { return block_tables_; }
 
  private:
-  void record_changes(const StepPlan& plan);
-  std::size_t staging_bytes() const;
+  struct TableEntry {
+    std::int32_t row, column;
+    BlockId block;
+  };
+
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
   // Where the first of a seat's blocks in a lane stands in the tables.
@@ -57,13 +57,10 @@ class BatchBuilder {
   Backend& backend_;
   const RuntimeConfig& config_;
   std::vector<AttentionShape> shapes_;  // by group
-  Buffer staging_device_;
-  std::vector<Buffer> workspaces_;  // of attention, by group
-  Buffer table_buffer_;
-  Tensor block_tables_;                // i32 [lanes * max_num_seqs, max_table_rows]
-  std::vector<BlockId> host_tables_;   // the same, on the host
-  std::vector<std::int32_t> changes_;  // of this plan: (seat, index, block) triples
-  SamplingBuilder sampling_;
+  std::vector<Tensor> workspaces_;      // of attention, by group
+  Tensor block_tables_;                 // i32 [lanes * max_num_seqs, max_table_rows]
+  std::vector<BlockId> host_tables_;    // the same, on the host
+  std::vector<TableEntry> changes_;     // of this plan
 };
 
 }  // namespace quire

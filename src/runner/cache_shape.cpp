@@ -41,8 +41,4 @@ CacheShape::CacheShape(const StateDeclarations& states, int block_size) {
   }
 }
 
-double CacheShape::idle_share() const {
-  return 1 - static_cast<double>(places.size()) / static_cast<double>(lanes.size()) / layers_per_block;
-}
-
 }  // namespace quire

@@ -31,7 +31,9 @@ struct CacheShape {
   CacheShape() = default;
 
   // Of the memory, what no layer uses.
-  double idle_share() const;
+  double idle_share() const {
+    return 1 - static_cast<double>(places.size()) / static_cast<double>(lanes.size()) / layers_per_block;
+  }
 };
 
 }  // namespace quire

@@ -35,17 +35,15 @@ class PlanningBackend final : public Backend {
   }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     const auto [rows, cols] = shape_of(parts);
-    const std::size_t bytes = real_.linear_bytes(parts, dtype);
-    plan_.matrices.push_back({rows, cols, bytes});
-    plan_.weights += bytes;
-    return std::make_unique<LinearWeights>(rows, cols, bytes);
+    plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
+    plan_.weights += plan_.matrices.back().bytes();
+    return std::make_unique<LinearWeights>(plan_.matrices.back());
   }
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
-    const std::size_t bytes = real_.expert_bytes(experts, dtype);
-    plan_.experts.push_back({shape, bytes});
-    plan_.weights += bytes;
-    return std::make_unique<ExpertWeights>(shape, bytes);
+    plan_.experts.emplace_back(shape, real_.expert_bytes(experts, dtype));
+    plan_.weights += plan_.experts.back().bytes();
+    return std::make_unique<ExpertWeights>(plan_.experts.back());
   }
   void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
   void embedding(const Tensor&, const LinearWeights&, const Tensor&, std::int64_t, float) override {}
@@ -104,9 +102,9 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   ShapesOnly shapes;
   const ModelRunner runner(planning, comm, config, model, shapes);
   std::int64_t widest = 0;
-  for (const MemoryPlan::Matrix& matrix : plan.matrices) widest = std::max(widest, matrix.in_features);
-  for (const MemoryPlan::Experts& experts : plan.experts)
-    widest = std::max({widest, experts.shape.hidden_size, experts.shape.intermediate_size});
+  for (const LinearWeights& matrix : plan.matrices) widest = std::max(widest, matrix.in_features());
+  for (const ExpertWeights& experts : plan.experts)
+    widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
   plan.workspace += backend.reserved_bytes(widest, runner.attention_shapes());
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);

@@ -1,30 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "ops/experts.h"
+#include "ops/ops.h"
 #include "runner/runtime_config.h"
 
 namespace quire {
 
 // What a ModelRunner allocates on its backend, in bytes, for one rank.
 struct MemoryPlan {
-  struct Matrix {
-    std::int64_t out_features = 0;
-    std::int64_t in_features = 0;
-    std::size_t bytes = 0;  // as packed
-  };
-
-  struct Experts {
-    ExpertShape shape;
-    std::size_t bytes = 0;
-  };
-
-  std::vector<Matrix> matrices;  // one for each packed matrix
-  std::vector<Experts> experts;  // one for each layer of them
-  std::size_t weights = 0;       // all of them
+  std::vector<LinearWeights> matrices;  // their sizes as packed, and no values
+  std::vector<ExpertWeights> experts;   // the same
+  std::size_t weights = 0;              // all of them
   std::size_t kv_cache = 0;
   std::size_t workspace = 0;    // norms, biases, rotary tables, activations, block tables
   std::size_t connections = 0;  // of ranks with each other

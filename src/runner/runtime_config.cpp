@@ -55,20 +55,17 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
   return allowed - fixed;
 }
 
-// Bytes of KV cache at most.
-std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config, const ModelConfig& model,
-                        Backend& backend, Communicator& comm) {
-  const std::size_t memory = config.kv_cache_memory;
-  if (memory > backend.total_memory()) {
-    fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
+// Blocks of KV cache at most.
+std::size_t affordable_blocks(const RuntimeConfig& runtime, const EngineConfig& config,
+                              const ModelConfig& model, Backend& backend, Communicator& comm) {
+  std::size_t bytes = config.kv_cache_memory;
+  if (bytes > backend.total_memory())
+    fail("kv-cache-memory is {} bytes; {} has {}", bytes, backend.name(), backend.total_memory());
+  if (bytes == 0 && backend.device() == DeviceKind::kCpu) {  // ranks may be on one host
+    bytes = std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
+  } else if (bytes == 0) {
+    bytes = device_cache_bytes(runtime, config, model, backend, comm);
   }
-  if (memory > 0) return memory;
-  if (backend.device() != DeviceKind::kCpu) return device_cache_bytes(runtime, config, model, backend, comm);
-  // Ranks may be on one host.
-  return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
-}
-
-std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   const std::size_t blocks = bytes / runtime.block_bytes();
   const auto lanes = static_cast<std::size_t>(runtime.cache.layout.num_lanes());
   if (blocks < lanes) {
@@ -99,17 +96,6 @@ int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
 }
 
 }  // namespace
-
-std::size_t RuntimeConfig::block_bytes() const {
-  return std::size_t{2} * cache.layers_per_block * num_kv_heads * block_size() * spec.head_dim *
-         size_of(dtype);
-}
-
-std::int64_t RuntimeConfig::cached_tokens() const {
-  return std::int64_t{num_blocks} / cache.layout.num_lanes() * block_size();
-}
-
-int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
 
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
                              Communicator& comm) {
@@ -143,7 +129,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size);
-  const std::size_t blocks = affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm));
+  const std::size_t blocks = affordable_blocks(runtime, config, model, backend, comm);
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
   if (config.max_model_len == 0)
     runtime.max_model_len =

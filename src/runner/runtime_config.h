@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "models/model.h"
 #include "quire/engine_config.h"
 #include "runner/cache_shape.h"
@@ -23,15 +25,23 @@ struct RuntimeConfig {
   bool use_graphs = false;
 
   int block_size() const { return cache.layout.block_size; }
-  std::size_t block_bytes() const;     // keys and values of one block, over its layers on one rank
-  std::int64_t cached_tokens() const;  // that the whole cache holds in every lane
+  // Keys and values of one block, over its layers on one rank.
+  std::size_t block_bytes() const {
+    return std::size_t{2} * cache.layers_per_block * num_kv_heads * block_size() * spec.head_dim *
+           size_of(dtype);
+  }
+  // That the whole cache holds in every lane.
+  std::int64_t cached_tokens() const {
+    return std::int64_t{num_blocks} / cache.layout.num_lanes() * block_size();
+  }
   int max_table_rows() const { return cache.layout.rows_for(max_model_len); }
   // Blocks that a sequence holds at most until it has `length` tokens: in windows, what they hold and what
   // one step in flight does.
   std::int64_t max_blocks_held(int length) const {
     return cache.layout.blocks_held(length, max_num_batched_tokens);
   }
-  int max_output_rows() const;  // positions of one step that may want logits
+  // Positions of one step that may want logits.
+  int max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
 };
 
 // Error that names the flag and what would be right.

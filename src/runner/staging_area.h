@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/device.h"
@@ -9,16 +12,6 @@
 namespace quire {
 
 inline constexpr int kMaxStepsInFlight = 2;  // submitted to a runner and not collected
-
-// Memory an op wants for itself: a buffer, and the tensor that it is told; none of either where it wants
-// none.
-inline Buffer allocate_workspace(Device& device, std::size_t bytes) {
-  return bytes == 0 ? Buffer() : device.allocate(bytes, MemoryKind::kDevice);
-}
-inline Tensor workspace_of(const Buffer& buffer) {
-  if (buffer.bytes() == 0) return {};
-  return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
-}
 
 // Small arrays of one step, laid out side by side in host memory and brought to the device in one copy. The
 // device side is shared by all steps, which run one after the other; the host side is a step's own, since it
@@ -30,23 +23,31 @@ class StagingArea {
 
   void clear() { used_ = 0; }
 
-  // The host side of an array [n]; `tensor` becomes its device side, valid once upload() was called.
-  template <typename T>
-  std::span<T> take(DType dtype, std::int64_t n, Tensor& tensor) {
+  // The host side of an array [n]; `tensor` becomes its device side, valid once upload() was called. Of
+  // structures of k int32 the device has [n, k].
+  template <typename T = std::int32_t>
+  std::span<T> take(std::int64_t n, Tensor& tensor) {
+    constexpr DType kDType = std::is_same_v<T, float>                  ? DType::kF32
+                             : std::is_integral_v<T> && sizeof(T) == 8 ? DType::kI64
+                                                                       : DType::kI32;
+    constexpr std::int64_t kColumns = sizeof(T) / sizeof(std::int32_t);
     const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
-    QUIRE_CHECK(sizeof(T) == size_of(dtype) && used_ + bytes <= host_.bytes());
-    tensor = Tensor(static_cast<std::byte*>(device_.data()) + used_, dtype, {n}, device_.device());
+    QUIRE_CHECK(used_ + bytes <= host_.bytes());
+    void* const place = static_cast<std::byte*>(device_.data()) + used_;
+    tensor = std::is_class_v<T> ? Tensor(place, kDType, {n, kColumns}, device_.device())
+                                : Tensor(place, kDType, {n}, device_.device());
     T* host = reinterpret_cast<T*>(static_cast<std::byte*>(host_.data()) + used_);
     used_ = (used_ + bytes + 63) / 64 * 64;
     return {host, static_cast<std::size_t>(n)};
   }
 
-  // A copy of `values`: i32 [values.size() / cols, cols].
-  Tensor take_rows(std::span<const std::int32_t> values, std::int64_t cols) {
-    Tensor flat;
-    const auto staged = take<std::int32_t>(DType::kI32, std::ssize(values), flat);
-    std::copy(values.begin(), values.end(), staged.begin());
-    return Tensor(flat.data(), DType::kI32, {std::ssize(values) / cols, cols}, flat.device());
+  // An array of what value_of says of each item.
+  template <typename Items, typename ValueOf = std::identity>
+  Tensor put(const Items& items, ValueOf value_of = {}) {
+    using T = std::decay_t<std::invoke_result_t<ValueOf, decltype(*std::begin(items))>>;
+    Tensor tensor;
+    std::ranges::transform(items, take<T>(std::ssize(items), tensor).begin(), value_of);
+    return tensor;
   }
 
   void upload() {

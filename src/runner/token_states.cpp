@@ -1,45 +1,43 @@
 #include "runner/token_states.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/ops.h"
 
 namespace quire {
-namespace {
 
-constexpr std::int64_t kRowAlignment = 64;  // states: whole vectors of every device
-
-}  // namespace
-
-TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config) : backend_(backend) {
-  const std::int64_t vocab = config.spec.vocab_size;
-  const std::int64_t cols = (vocab + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
-  const std::int64_t rows = config.max_num_seqs + 2;
-  buffer_ =
-      backend.allocate(static_cast<std::size_t>(rows * cols) * sizeof(std::uint16_t), MemoryKind::kDevice);
-  const Tensor all(buffer_.data(), DType::kI16, {rows, cols}, backend.device());
+TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config, Workspace& workspace)
+    : backend_(backend), of_token_(static_cast<std::size_t>(config.spec.vocab_size)) {
+  const std::int64_t cols = (config.spec.vocab_size + 63) / 64 * 64;  // whole vectors of every device
+  const Tensor all = workspace.allocate(DType::kI16, config.max_num_seqs + 2, cols);
   states_ = all.rows(0, config.max_num_seqs);
   blank_rows_ = all.rows(config.max_num_seqs, 2);
   std::vector<std::uint16_t> forbidden(static_cast<std::size_t>(cols), token_state::kForbidden);
   backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
   backend.wait(backend.record());  // the values may go away now
-  constexpr std::size_t bytes = std::size_t{2} * kEntries * sizeof(std::int32_t);
-  host_entries_ = backend.allocate(kMaxStepsInFlight * bytes, MemoryKind::kHost);
-  device_entries_ = backend.allocate(bytes, MemoryKind::kDevice);
-  of_token_.resize(static_cast<std::size_t>(vocab));
-}
-
-void TokenStates::begin_step() {
-  part_ = (part_ + 1) % kMaxStepsInFlight;
-  num_staged_ = 0;
+  device_entries_ = workspace.allocate(DType::kI32, kEntries, 2);
+  host_entries_ = backend.allocate(kMaxStepsInFlight * device_entries_.bytes(), MemoryKind::kHost);
 }
 
 void TokenStates::start(const SequencePlan& plan) {
-  const bool all_allowed = plan.start->allowed_ids.empty();
   const Tensor row = states_.rows(plan.seat, 1);
-  backend_.copy(row, blank_rows_.rows(all_allowed ? 0 : 1, 1));
+  backend_.copy(row, blank_rows_.rows(plan.start->allowed_ids.empty() ? 0 : 1, 1));
   collect(plan);
-  upload(Tensor(row.data(), DType::kI16, {row.dim(1)}, row.device()));
+  // Behind the entries of the rows before it, whose copies may still wait for earlier steps.
+  for (std::int64_t first = 0, count = 0; first < std::ssize(entries_); first += count) {
+    if (num_staged_ == kEntries) {
+      backend_.wait(backend_.record());
+      num_staged_ = 0;
+    }
+    count = std::min(kEntries - num_staged_, std::ssize(entries_) - first);
+    auto* host = static_cast<Entry*>(host_entries_.data()) + part_ * kEntries + num_staged_;
+    std::copy_n(entries_.begin() + first, count, host);
+    const Tensor entries = device_entries_.rows(0, count);
+    backend_.copy(entries, Tensor(host, DType::kI32, {count, 2}));
+    ops::set_token_states(backend_, Tensor(row.data(), DType::kI16, {row.dim(1)}, row.device()), entries);
+    num_staged_ += count;
+  }
 }
 
 // Entries of the tokens whose state is not that of the blank row.
@@ -47,7 +45,7 @@ void TokenStates::collect(const SequencePlan& plan) {
   entries_.clear();
   const auto touch = [this](TokenId id) -> std::uint16_t& {
     std::uint16_t& state = of_token_[static_cast<std::size_t>(id)];
-    if (state == 0) entries_.insert(entries_.end(), {id, 0});
+    if (state == 0) entries_.push_back({id, 0});
     return state;
   };
   // While they are collected, the flag says the opposite.
@@ -62,30 +60,8 @@ void TokenStates::collect(const SequencePlan& plan) {
     }
   }
   const std::uint16_t blank = plan.start->allowed_ids.empty() ? 0 : token_state::kForbidden;
-  for (std::size_t i = 0; i < entries_.size(); i += 2) {
-    std::uint16_t& state = of_token_[static_cast<std::size_t>(entries_[i])];
-    entries_[i + 1] = state ^ blank;
-    state = 0;
-  }
-}
-
-// Behind the entries of the rows before it, whose copies may still wait for earlier steps.
-void TokenStates::upload(const Tensor& row) {
-  const auto total = std::ssize(entries_) / 2;
-  for (std::int64_t first = 0; first < total;) {
-    if (num_staged_ == kEntries) {
-      backend_.wait(backend_.record());
-      num_staged_ = 0;
-    }
-    const std::int64_t count = std::min(kEntries - num_staged_, total - first);
-    auto* host = static_cast<std::int32_t*>(host_entries_.data()) + 2 * (part_ * kEntries + num_staged_);
-    std::copy_n(entries_.begin() + 2 * first, 2 * count, host);
-    const Tensor entries(device_entries_.data(), DType::kI32, {count, 2}, backend_.device());
-    backend_.copy(entries, Tensor(host, DType::kI32, {count, 2}));
-    ops::set_token_states(backend_, row, entries);
-    num_staged_ += count;
-    first += count;
-  }
+  for (Entry& entry : entries_)
+    entry.state = std::exchange(of_token_[static_cast<std::size_t>(entry.token)], std::uint16_t{0}) ^ blank;
 }
 
 }  // namespace quire

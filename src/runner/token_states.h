@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/ops.h"
 #include "runner/runtime_config.h"
 #include "runner/staging_area.h"
 #include "scheduler/step_plan.h"
@@ -13,10 +14,13 @@ namespace quire {
 // of seats without either are never touched.
 class TokenStates {
  public:
-  TokenStates(Backend& backend, const RuntimeConfig& config);
+  TokenStates(Backend& backend, const RuntimeConfig& config, Workspace& workspace);
 
   // A step begins; all but the last kMaxStepsInFlight - 1 have been waited for.
-  void begin_step();
+  void begin_step() {
+    part_ = (part_ + 1) % kMaxStepsInFlight;
+    num_staged_ = 0;
+  }
   // Writes the row of a seat's new owner; queued before the step that the plan belongs to. Waits for nothing,
   // unless the step's new owners have more than kEntries entries in all.
   void start(const SequencePlan& plan);
@@ -26,19 +30,22 @@ class TokenStates {
   static constexpr std::int64_t kEntries = 32768;  // four times the tokens of a step on a GPU, by default
 
  private:
+  struct Entry {
+    TokenId token;
+    std::int32_t state;
+  };
+
   void collect(const SequencePlan& plan);
-  void upload(const Tensor& row);
 
   Backend& backend_;
-  Buffer buffer_;
   Tensor states_;
   Tensor blank_rows_;                    // i16 [2, vocab, rounded up]: all tokens allowed, none allowed
   Buffer host_entries_;                  // i32 [kMaxStepsInFlight, kEntries, 2]: a part for each step
-  Buffer device_entries_;                // i32 [kEntries, 2]
+  Tensor device_entries_;                // i32 [kEntries, 2]
   std::int64_t part_ = 0;                // of the host's entries, for this step
   std::int64_t num_staged_ = 0;          // entries of it that copies may still be reading
   std::vector<std::uint16_t> of_token_;  // 0, but while entries are collected
-  std::vector<std::int32_t> entries_;    // (token, state) pairs of one row
+  std::vector<Entry> entries_;           // of one row
 };
 
 }  // namespace quire

@@ -101,10 +101,8 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   EXPECT_EQ(StepWork(routed, config).flop_per_token, work.flop_per_token + 2 * 3 * 2.0 * 10 * 5);
   // One of two ranks has half of everything; both together have it all.
   MemoryPlan half = plan;
-  for (MemoryPlan::Matrix& matrix : half.matrices) {
-    matrix.out_features /= 2;
-    matrix.bytes /= 2;
-  }
+  for (LinearWeights& matrix : half.matrices)
+    matrix = {matrix.out_features() / 2, matrix.in_features(), matrix.bytes() / 2};
   RuntimeConfig shard = config;
   shard.num_heads = 8;
   shard.num_kv_heads = 4;

@@ -1,6 +1,8 @@
 // Steps replayed from graphs compute what the same steps compute op by op.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "backends/cpu/reference/reference_backend.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/golden_models.h"

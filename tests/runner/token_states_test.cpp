@@ -74,7 +74,8 @@ class TokenStatesTest : public ::testing::Test {
 
   LateBackend backend_;
   RuntimeConfig config_ = make_config();
-  TokenStates states_{backend_, config_};
+  Workspace workspace_{backend_, 1};
+  TokenStates states_{backend_, config_, workspace_};
 };
 
 TEST_F(TokenStatesTest, SequencesThatStartInStepsInFlightWaitForNothing) {
