@@ -27,43 +27,21 @@ concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 template <typename T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
-template <typename T, typename Struct>
-concept MaybeConst = std::same_as<std::remove_const_t<T>, Struct>;
-
-// The fields of each struct in their order, for writing and reading alike. A binding must name all members,
-// so that a struct with a new one does not compile here until the member is sent, too.
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<BlockCopy> auto& copy) {
-  auto& [from, to] = copy;
-  archive(from, to);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SamplingState::Bias> auto& bias) {
-  auto& [id, value] = bias;
-  archive(id, value);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SamplingState> auto& state) {
-  auto& [temperature, top_p, min_p, top_k, seed, stop_ids, presence_penalty, frequency_penalty,
-         repetition_penalty, biases, allowed_ids, bad_words, num_logprobs, num_prompt_logprobs] = state;
-  archive(temperature, top_p, min_p, top_k, seed, stop_ids, presence_penalty, frequency_penalty,
-          repetition_penalty, biases, allowed_ids, bad_words, num_logprobs, num_prompt_logprobs);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SequencePlan> auto& plan) {
-  auto& [sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
-         new_blocks, output, next_token, sample, mask_stop] = plan;
-  archive(sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
-          new_blocks, output, next_token, sample, mask_stop);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<StepPlan> auto& plan) {
-  auto& [id, num_tokens, sequences, saves, block_copies, restores] = plan;
-  archive(id, num_tokens, sequences, saves, block_copies, restores);
+// A struct's members in the order of their declaration, for writing and reading alike. A binding must name
+// all members, so that a struct with a new one does not compile here until the member is sent, too.
+template <typename Archive, typename Struct>
+constexpr void members(Archive& archive, Struct& object) {
+  using Type = std::remove_const_t<Struct>;
+  if constexpr (std::same_as<Type, BlockCopy> || std::same_as<Type, SamplingState::Bias>) {
+    auto& [a, b] = object;
+    archive(a, b);
+  } else if constexpr (std::same_as<Type, StepPlan>) {
+    auto& [a, b, c, d, e, f] = object;
+    archive(a, b, c, d, e, f);
+  } else {  // SequencePlan, SamplingState
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = object;
+    archive(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  }
 }
 
 constexpr bool is_known(OutputKind kind) {
@@ -80,49 +58,32 @@ constexpr bool is_known(OutputKind kind) {
   return false;
 }
 
-// Counts the bytes of a message, which is then allocated at once.
-class Counter {
- public:
-  constexpr void add(const void* /*data*/, std::size_t bytes) { size_ += bytes; }
-  constexpr std::size_t size() const { return size_; }
-
- private:
-  std::size_t size_ = 0;
-};
-
-// Fills a message that a Counter has measured.
-class Filler {
- public:
-  explicit Filler(std::byte* out) : out_(out) {}
-  void add(const void* data, std::size_t bytes) {
-    std::memcpy(out_, data, bytes);
-    out_ += bytes;
-  }
-  const std::byte* end() const { return out_; }
-
- private:
-  std::byte* out_;
-};
-
-template <typename Sink>
+// Writes values to `out`, or only counts their bytes where that is null.
 class Writer {
  public:
-  constexpr explicit Writer(Sink& sink) : sink_(sink) {}
+  constexpr explicit Writer(std::byte* out) : out_(out) {}
 
   template <typename... T>
   constexpr void operator()(const T&... values) {
     (write(values), ...);
   }
 
+  constexpr std::size_t size() const { return size_; }
+
  private:
-  constexpr void write(const Scalar auto& value) { sink_.add(&value, sizeof value); }
+  constexpr void add(const void* data, std::size_t bytes) {
+    if (out_ != nullptr) std::memcpy(out_ + size_, data, bytes);
+    size_ += bytes;
+  }
+
+  constexpr void write(const Scalar auto& value) { add(&value, sizeof value); }
 
   template <typename T>
   constexpr void write(const std::vector<T>& values) {
     QUIRE_CHECK(values.size() <= std::numeric_limits<std::uint32_t>::max());
     write(static_cast<std::uint32_t>(values.size()));
     if constexpr (Number<T>) {
-      if (!values.empty()) sink_.add(values.data(), values.size() * sizeof(T));
+      if (!values.empty()) add(values.data(), values.size() * sizeof(T));
     } else {
       for (const T& value : values) write(value);
     }
@@ -136,18 +97,18 @@ class Writer {
 
   template <typename T>
   constexpr void write(const T& value) {
-    fields(*this, value);
+    members(*this, value);
   }
 
-  Sink& sink_;
+  std::byte* out_;
+  std::size_t size_ = 0;
 };
 
 template <typename... T>
 constexpr std::size_t encoded_bytes(const T&... values) {
-  Counter counter;
-  Writer<Counter> write(counter);
-  write(values...);
-  return counter.size();
+  Writer count(nullptr);
+  count(values...);
+  return count.size();
 }
 
 class Reader {
@@ -164,7 +125,8 @@ class Reader {
  private:
   void copy(void* to, std::size_t bytes) {
     if (bytes > num_left()) [[unlikely]]
-      fail_cut_short(bytes);
+      fail("step plan: cut short: byte {} begins a value of {} bytes, of {} in all", at_, bytes,
+           message_.size());
     std::memcpy(to, message_.data() + at_, bytes);
     at_ += bytes;
   }
@@ -193,7 +155,8 @@ class Reader {
     // An element takes no less than one that holds nothing.
     constexpr std::size_t kElementBytes = encoded_bytes(T{});
     if (size > num_left() / kElementBytes) [[unlikely]]
-      fail_size(size, kElementBytes);
+      fail("step plan: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
+           size * kElementBytes, num_left());
     values.resize(size);
     if constexpr (Number<T>) {
       copy(values.data(), size * sizeof(T));
@@ -211,17 +174,7 @@ class Reader {
 
   template <typename T>
   void read(T& value) {
-    fields(*this, value);
-  }
-
-  [[noreturn]] void fail_cut_short(std::size_t bytes) const {
-    fail("step plan: cut short: byte {} begins a value of {} bytes, of {} in all", at_, bytes,
-         message_.size());
-  }
-
-  [[noreturn]] void fail_size(std::uint32_t size, std::size_t element_bytes) const {
-    fail("step plan: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
-         size * element_bytes, num_left());
+    members(*this, value);
   }
 
   std::span<const std::byte> message_;
@@ -232,10 +185,9 @@ class Reader {
 
 std::vector<std::byte> encode(const StepPlan& plan) {
   std::vector<std::byte> message(encoded_bytes(kMagic, kVersion, plan));
-  Filler filler(message.data());
-  Writer<Filler> write(filler);
+  Writer write(message.data());
   write(kMagic, kVersion, plan);
-  QUIRE_CHECK(filler.end() == message.data() + message.size());
+  QUIRE_CHECK(write.size() == message.size());
   return message;
 }
 
