@@ -8,18 +8,16 @@
 
 namespace quire {
 
-BlockTable::BlockTable(BlockTable&& other) noexcept
-    : pool_(other.pool_),
-      layout_(other.layout_),
-      blocks_(std::exchange(other.blocks_, {})),
-      position_(std::exchange(other.position_, 0)) {}
+BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *other.layout_) {
+  position_ = other.position_;
+  for (int i = 0; i < other.size(); ++i) share(other.row(i));
+}
 
-BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+void BlockTable::swap(BlockTable& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(layout_, other.layout_);
   std::swap(blocks_, other.blocks_);
   std::swap(position_, other.position_);
-  return *this;
 }
 
 std::vector<BlockId> BlockTable::held() const {
@@ -98,13 +96,6 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
     }
   }
   return first_changed;
-}
-
-BlockTable BlockTable::fork() const {
-  BlockTable copy(*pool_, *layout_);
-  copy.position_ = position_;
-  for (int i = 0; i < size(); ++i) copy.share(row(i));
-  return copy;
 }
 
 void BlockTable::clear() {

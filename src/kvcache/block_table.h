@@ -17,13 +17,21 @@ class BlockTable {
  public:
   // Refers to both.
   BlockTable(BlockPool& pool, const CacheLayout& layout) : pool_(&pool), layout_(&layout) {}
+  // A table of the same blocks: whoever writes first gets a copy.
+  BlockTable(const BlockTable& other);
+  BlockTable(BlockTable&& other) noexcept : BlockTable(*other.pool_, *other.layout_) { swap(other); }
+  BlockTable& operator=(BlockTable other) noexcept {
+    swap(other);
+    return *this;
+  }
   ~BlockTable() { clear(); }
-  BlockTable(BlockTable&& other) noexcept;
-  BlockTable& operator=(BlockTable&& other) noexcept;
 
   int size() const { return static_cast<int>(blocks_.size() / layout_->windows.size()); }  // rows
   std::span<const BlockId> blocks() const { return blocks_; }  // [size, num_lanes]
   std::span<const BlockId> row(int index) const { return layout_->row(blocks_, index); }
+  std::span<const BlockId> rows_from(int first) const {
+    return blocks().subspan(static_cast<std::size_t>(first) * layout_->windows.size());
+  }
   std::vector<BlockId> held() const;
   int num_held() const;
   // What no position from here on attends to has been given back.
@@ -46,11 +54,10 @@ class BlockTable {
   // The pool must have the blocks: see writable().
   int prepare_write(int first, int last, std::vector<BlockCopy>& copies);
 
-  // A table of the same blocks; whoever writes first gets a copy.
-  BlockTable fork() const;
   void clear();
 
  private:
+  void swap(BlockTable& other) noexcept;
   bool shared(BlockId block) const { return pool_->ref_count(block) > 1; }
   BlockId& at(int index, int lane) {
     return blocks_[static_cast<std::size_t>(index) * layout_->windows.size() +
