@@ -13,11 +13,12 @@ BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *othe
   for (int i = 0; i < other.size(); ++i) share(other.row(i));
 }
 
-void BlockTable::swap(BlockTable& other) noexcept {
+BlockTable& BlockTable::operator=(BlockTable other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(layout_, other.layout_);
   std::swap(blocks_, other.blocks_);
   std::swap(position_, other.position_);
+  return *this;
 }
 
 std::vector<BlockId> BlockTable::held() const {
@@ -50,13 +51,15 @@ void BlockTable::append() {
     blocks_.push_back(index < layout_->num_outside(lane, position_) ? kNoBlock : pool_->allocate());
 }
 
-void BlockTable::release_outside(int position) {
+bool BlockTable::release_outside(int position) {
+  bool any = false;
   for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
     const int end = std::min(size(), layout_->num_outside(lane, position));
-    for (int index = layout_->num_outside(lane, position_); index < end; ++index)
+    for (int index = layout_->num_outside(lane, position_); index < end; ++index, any = true)
       pool_->release(std::exchange(at(index, lane), kNoBlock));
   }
   position_ = std::max(position_, position);
+  return any;
 }
 
 int BlockTable::writable(int first, int wanted) const {

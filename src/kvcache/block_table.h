@@ -19,11 +19,7 @@ class BlockTable {
   BlockTable(BlockPool& pool, const CacheLayout& layout) : pool_(&pool), layout_(&layout) {}
   // A table of the same blocks: whoever writes first gets a copy.
   BlockTable(const BlockTable& other);
-  BlockTable(BlockTable&& other) noexcept : BlockTable(*other.pool_, *other.layout_) { swap(other); }
-  BlockTable& operator=(BlockTable other) noexcept {
-    swap(other);
-    return *this;
-  }
+  BlockTable& operator=(BlockTable other) noexcept;
   ~BlockTable() { clear(); }
 
   int size() const { return static_cast<int>(blocks_.size() / layout_->windows.size()); }  // rows
@@ -44,7 +40,8 @@ class BlockTable {
   void append();
 
   // Gives back the blocks that no position from `position` on attends to; rows to come are without them.
-  void release_outside(int position);
+  // True: there were some.
+  bool release_outside(int position);
 
   // How many tokens from `first` on, at most `wanted`, could be written now. The positions before `first` are
   // filled.
@@ -57,7 +54,6 @@ class BlockTable {
   void clear();
 
  private:
-  void swap(BlockTable& other) noexcept;
   bool shared(BlockId block) const { return pool_->ref_count(block) > 1; }
   BlockId& at(int index, int lane) {
     return blocks_[static_cast<std::size_t>(index) * layout_->windows.size() +

@@ -96,16 +96,14 @@ void KvCache::forget_row_to_write(const SequenceBlocks& blocks) {
   }
 }
 
-void KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
-  const SavedBlocks& saved = blocks.saved;
-  restores.reserve(restores.size() + saved.blocks.size());  // behind this nothing fails
+int KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
+  const std::size_t num_before = restores.size();
+  restores.reserve(num_before + blocks.saved.blocks.size());  // behind this nothing fails
+  const SavedBlocks saved = std::exchange(blocks.saved, {});
   const auto to = blocks.table.rows_from(saved.first);
-  for (std::size_t i = 0; i < saved.blocks.size(); ++i) {
-    if (saved.blocks[i] == kNoBlock) continue;
-    restores.push_back({saved.blocks[i], to[i]});
-    ++num_restored_;
-  }
-  blocks.saved = {};
+  for (std::size_t i = 0; i < saved.blocks.size(); ++i)
+    if (saved.blocks[i] != kNoBlock) restores.push_back({saved.blocks[i], to[i]});
+  return static_cast<int>(restores.size() - num_before);
 }
 
 void KvCache::index(SequenceBlocks& blocks, std::span<const TokenId> tokens) {
@@ -140,13 +138,7 @@ void KvCache::lose_steps(std::span<const BlockCopy> restores) {
   prefix_cache_.clear();
 }
 
-bool KvCache::release_outside(SequenceBlocks& blocks, int position) {
-  const bool gives_back = layout_.leaves_rows(blocks.table.position(), position);
-  blocks.table.release_outside(position);
-  return gives_back;
-}
-
-void KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs) {
+int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs) {
   const BlockTable& table = blocks.table;
   const auto is_own = [this](BlockId block) { return block != kNoBlock && !is_shared(block); };
   const bool saves_all = !shares || layout_.leaves_rows(0, table.position());
@@ -158,19 +150,13 @@ void KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& c
   const int num_tokens = blocks.num_tokens - num_before;
   if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
       !costs.saving_pays(num_before, num_tokens, num_blocks))
-    return;
+    return 0;
   blocks.saved = {first, blocks.num_tokens, {}};
   for (const BlockId block : to_save) {
     blocks.saved.blocks.push_back(block == kNoBlock ? kNoBlock : host_pool_.allocate());
     if (block != kNoBlock) saves_.push_back({block, blocks.saved.blocks.back()});
   }
-  num_saved_ += static_cast<std::uint64_t>(num_blocks);
-}
-
-void KvCache::clear(SequenceBlocks& blocks) {
-  blocks.table.clear();
-  blocks.num_tokens = blocks.num_indexed = 0;
-  blocks.last_index = {};
+  return num_blocks;
 }
 
 void KvCache::forget_saved(SavedBlocks& saved, int num_kept) {

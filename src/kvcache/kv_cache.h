@@ -29,6 +29,13 @@ struct SequenceBlocks {
   int num_indexed = 0;                // rows of the table that the prefix cache has seen
   PrefixCache::Link last_index = {};  // what stands for the last of these
   SavedBlocks saved = {};             // until a step that restores them is planned
+
+  // Gives back what is in the cache.
+  void clear() {
+    table.clear();
+    num_tokens = num_indexed = 0;
+    last_index = {};
+  }
 };
 
 // What is computed of a sequence when it is admitted.
@@ -78,17 +85,13 @@ class KvCache {
   // Shares what was found, with new blocks for what is to be restored; what is saved beside is given up.
   void admit(SequenceBlocks& blocks, const ComputedPrefix& computed);
 
-  // How many of the next tokens, at most `wanted`, have a place.
-  int writable(const SequenceBlocks& blocks, int wanted) const {
-    return blocks.table.writable(blocks.num_tokens, wanted);
-  }
   // Gives the next num_tokens tokens their blocks; those that are replaced by copies are added to `copies`,
   // and kept as long as a step `in_flight` may use them. Returns the first row that is new to the runner, to
   // whom the sequence is not known at its start.
   int prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
                     std::vector<BlockCopy>& copies);
-  // Adds to `restores` what is saved.
-  void restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores);
+  // Adds to `restores` what is saved. Returns how many blocks.
+  int restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores);
   // Enters the rows that are full, as far as their tokens are known, once their computation is planned: steps
   // run in order, so every later step may read them, even if this sequence is aborted meanwhile.
   void index(SequenceBlocks& blocks, std::span<const TokenId> tokens);
@@ -101,15 +104,11 @@ class KvCache {
   // is cached can be trusted. forget_saved() must follow for every sequence.
   void lose_steps(std::span<const BlockCopy> restores);
 
-  // Gives back the blocks that no position from `position` on attends to. True: there were some.
-  bool release_outside(SequenceBlocks& blocks, int position);
   // Saves the blocks behind those that others hold as well, if host memory has room for all of them and
   // `costs` speak for it; all blocks of a sequence that may share none, or that could not reach them through
-  // the prefix cache: it has given back those before. clear() may follow at once: the next step saves before
-  // it does anything else.
-  void save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs);
-  // Gives back what the sequence has in the cache.
-  static void clear(SequenceBlocks& blocks);
+  // the prefix cache: it has given back those before. Returns how many. They may be given back at once: the
+  // next step saves before it does anything else.
+  int save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs);
   // Gives back what is saved but for the last num_kept rows. What was still to be saved there is not.
   void forget_saved(SavedBlocks& saved, int num_kept = 0);
   // The keys and values of `tokens`, with which the sequence begins, may be broken, those that it has given
@@ -122,8 +121,6 @@ class KvCache {
   }
   const BlockPool& pool() const { return pool_; }
   const BlockPool& host_pool() const { return host_pool_; }
-  std::uint64_t num_saved() const { return num_saved_; }  // blocks, to host memory
-  std::uint64_t num_restored() const { return num_restored_; }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold. `all`: what all sequences
   // have.
@@ -144,8 +141,6 @@ class KvCache {
   // By step in flight: blocks that the next one replaces by copies, while this one or an earlier one may use
   // them. They are kept until it is applied.
   std::deque<std::vector<BlockId>> replaced_;
-  std::uint64_t num_saved_ = 0;
-  std::uint64_t num_restored_ = 0;
 };
 
 }  // namespace quire

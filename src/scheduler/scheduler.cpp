@@ -147,7 +147,7 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
   Sequence& sequence = *span.sequence;
   sequence.suspect &= !span.ends_text;
   if (result.token == SequenceResult::kInvalidLogits) cache_.distrust(sequence.blocks, sequence.tokens());
-  if (cache_.release_outside(sequence.blocks, span.last)) queue_.unblock();
+  if (sequence.blocks.table.release_outside(span.last)) queue_.unblock();
   if (sequence.state == SequenceState::kRetiring) return end(sequence);
   SequenceUpdate update = update_of(sequence);
   update.logprobs = std::move(result.logprobs);
@@ -192,7 +192,7 @@ void Scheduler::end(Sequence& sequence) {
 }
 
 void Scheduler::give_back(Sequence& sequence) {
-  cache_.clear(sequence.blocks);
+  sequence.blocks.clear();
   free_seats_.push_back(std::exchange(sequence.seat, -1));
   queue_.unblock();
 }
@@ -247,8 +247,6 @@ SchedulerStats Scheduler::stats() const {
   stats.num_queued_tokens = queue_.num_tokens();
   stats.num_blocks = cache_.pool().num_blocks();
   stats.num_free_blocks = cache_.pool().num_free();
-  stats.num_saved_blocks = cache_.num_saved();
-  stats.num_restored_blocks = cache_.num_restored();
   stats.num_host_blocks = cache_.host_pool().num_blocks();
   stats.num_free_host_blocks = cache_.host_pool().num_free();
   return stats;

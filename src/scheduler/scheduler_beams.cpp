@@ -15,7 +15,7 @@ bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
   if (found == running_.rend()) return false;
-  cache_.clear((*found)->blocks);
+  (*found)->blocks.clear();
   queue_.unblock();
   ++counters_.num_preemptions;
   return true;
@@ -60,7 +60,7 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
   if (beam.num_planned() > 0 && !free_seats_.empty()) return start_running(beam);
-  cache_.clear(beam.blocks);
+  beam.blocks.clear();
   queue_.push(beam);
 }
 

@@ -75,7 +75,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens) {
   const auto new_rows = sequence.blocks.table.rows_from(plan.first_new_row);
   plan.new_blocks.assign(new_rows.begin(), new_rows.end());
   if (!sequence.blocks.saved.blocks.empty()) {
-    cache_.restore(sequence.blocks, step.restores);
+    counters_.num_restored_blocks += cache_.restore(sequence.blocks, step.restores);
     sequence.prompt_step = steps_.id();  // copies within the cache come before: no fork before the next step
   }
   steps_.add(sequence, std::move(plan));
@@ -88,7 +88,7 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens) {
 int Scheduler::make_room(const Sequence& sequence, int wanted) {
   while (true) {
     const SequenceBlocks& blocks = sequence.blocks;
-    if (const int writable = cache_.writable(blocks, wanted); writable > 0) return writable;
+    if (const int writable = blocks.table.writable(blocks.num_tokens, wanted); writable > 0) return writable;
     const bool gives_back = config_.layout.leaves_rows(blocks.table.position(), blocks.num_tokens);
     if (gives_back && sequence.num_in_flight > 0) return 0;
     if (running_.back() == &sequence ? !strip_held_sibling(sequence) : !preempt_last()) return 0;
@@ -105,7 +105,8 @@ bool Scheduler::preempt_last() {
   // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
   // use. A sum of hidden states is begun anew with its sequence.
   if (sequence.started && !sequence.held && !adds_up(sequence.prompt_output()))
-    cache_.save(sequence.blocks, !of_every_position(sequence.prompt_output()), config_.preemption);
+    counters_.num_saved_blocks +=
+        cache_.save(sequence.blocks, !of_every_position(sequence.prompt_output()), config_.preemption);
   give_back(sequence);
   sequence.state = SequenceState::kWaiting;
   if (!sequence.held) queue_.push(sequence);
