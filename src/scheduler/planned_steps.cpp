@@ -46,19 +46,19 @@ StepPlan PlannedSteps::close() {
 std::vector<PlannedSteps::Span> PlannedSteps::take_oldest(const StepResult& result) {
   QUIRE_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id, "result {} is not the oldest's",
               result.id);
-  std::vector<Span>& spans = in_flight_.front().spans;
-  QUIRE_CHECK(result.sequences.size() == spans.size());
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    QUIRE_CHECK(result.sequences[i].sequence == spans[i].sequence->id);
-    QUIRE_CHECK(is_answer(spans[i], result.sequences[i].token));
+  const std::vector<Span>& expected = in_flight_.front().spans;
+  QUIRE_CHECK(result.sequences.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    QUIRE_CHECK(result.sequences[i].sequence == expected[i].sequence->id);
+    QUIRE_CHECK(is_answer(expected[i], result.sequences[i].token));
   }
+  std::vector<Span> spans = std::move(in_flight_.front().spans);
+  in_flight_.pop_front();
   for (const Span& span : spans) {
     --span.sequence->num_in_flight;
     span.sequence->num_pending -= span.ends_text ? 1 : 0;
   }
-  const std::vector<Span> taken = std::move(spans);
-  in_flight_.pop_front();
-  return taken;
+  return spans;
 }
 
 std::vector<SequenceId> PlannedSteps::drop() {

@@ -26,7 +26,6 @@ class PlannedSteps {
   // Begins a plan of that many sequences at most.
   void open(std::size_t most);
   StepPlan& plan() { return plan_; }
-  int num_tokens() const { return plan_.num_tokens; }
   std::uint64_t id() const { return last_id_ + 1; }  // of the open step
   // Takes a span into the open step. Nothing fails.
   void add(Sequence& sequence, SequencePlan plan);

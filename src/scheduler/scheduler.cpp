@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -116,11 +117,10 @@ std::vector<SequenceId> Scheduler::abort_with_siblings(SequenceId first) {
   const auto belongs = [first](const auto& entry) {
     return entry.first == first || (first != 0 && entry.second.request->first_sibling == first);
   };
-  std::vector<SequenceId> members;
-  for (auto it = sequences_.lower_bound(first); it != sequences_.end() && belongs(*it); ++it)
-    members.push_back(it->first);
-  std::erase_if(members, [this](SequenceId id) { return !abort(id); });
-  return members;
+  std::vector<SequenceId> ended;
+  for (auto next = sequences_.lower_bound(first); next != sequences_.end() && belongs(*next);)
+    if (const SequenceId id = (next++)->first; abort(id)) ended.push_back(id);
+  return ended;
 }
 
 std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
@@ -232,10 +232,9 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
 
 std::vector<SequenceUpdate> Scheduler::fail_all() {
   std::vector<SequenceUpdate> updates = fail_in_flight();
-  std::vector<SequenceId> left;
-  for (const auto& [id, sequence] : sequences_) left.push_back(id);
-  for (const SequenceId id : left)
-    if (abort(id)) updates.push_back({.id = id, .finish = FinishReason::kError});
+  for (auto next = sequences_.begin(); next != sequences_.end();)
+    if (const SequenceId id = (next++)->first; abort(id))
+      updates.push_back({.id = id, .finish = FinishReason::kError});
   return updates;
 }
 
@@ -250,6 +249,77 @@ SchedulerStats Scheduler::stats() const {
   stats.num_host_blocks = cache_.host_pool().num_blocks();
   stats.num_free_host_blocks = cache_.host_pool().num_free();
   return stats;
+}
+
+// The numbers are those of docs/invariants.md.
+void Scheduler::check() const {
+  check_order();
+  steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
+  std::vector<const SequenceBlocks*> blocks;
+  std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
+  std::size_t num_retiring = 0;
+  std::size_t num_parked = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    check_sequence(sequence);
+    blocks.push_back(&sequence.blocks);
+    num_parked += sequence.state == SequenceState::kWaiting && sequence.held ? 1 : 0;
+    num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
+    if (sequence.seat < 0) continue;  // it holds nothing
+    const auto seat = static_cast<std::size_t>(sequence.seat);
+    QUIRE_CHECK(!taken.at(seat), "10: seat {} is taken twice", seat);
+    taken.at(seat) = true;
+  }
+  cache_.check(blocks);
+  QUIRE_CHECK(running_.size() + queue_.size() + num_retiring + num_parked == sequences_.size(), "9");
+  QUIRE_CHECK(running_.size() + num_retiring + free_seats_.size() == taken.size(), "10: seats are lost");
+}
+
+void Scheduler::check_order() const {
+  std::map<int, std::uint64_t> newest;  // arrival of those running, by priority
+  for (const Sequence* sequence : running_) {
+    QUIRE_CHECK(sequence->state == SequenceState::kRunning, "9: sequence {} does not run", sequence->id);
+    // Only the last one may have to yield, or it would not be the next to be preempted.
+    QUIRE_CHECK(!sequence->yielding || sequence == running_.back(), "11");
+    newest[sequence->priority] = sequence->arrival;
+  }
+  for (const Sequence* sequence : queue_) {
+    QUIRE_CHECK(sequence->state == SequenceState::kWaiting && !sequence->held, "9: sequence {} does not wait",
+                sequence->id);
+    // A beam may have to wait for blocks while what came after its search runs.
+    QUIRE_CHECK(sequence->is_beam() || sequence->arrival > newest[sequence->priority],
+                "11: sequence {} lost its place", sequence->id);
+  }
+  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), Precedes{}) &&
+                  std::is_sorted(queue_.begin(), queue_.end(), Precedes{}),
+              "11: not in order of precedence");
+}
+
+void Scheduler::check_sequence(const Sequence& sequence) const {
+  const SequenceId id = sequence.id;
+  const BlockTable& table = sequence.blocks.table;
+  const int num_tokens_in_flight = steps_.check(sequence);
+  if (sequence.state == SequenceState::kWaiting)
+    QUIRE_CHECK(
+        table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 && !sequence.has_sampled,
+        "9: sequence {} waits and holds something", id);
+  QUIRE_CHECK(sequence.state != SequenceState::kRetiring || sequence.num_in_flight > 0,
+              "6: sequence {} is kept", id);
+  QUIRE_CHECK(table.position() == sequence.num_planned() - num_tokens_in_flight,
+              "14, 17: sequence {} has given back what lies before position {}", id, table.position());
+  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone_, "7: sequence {} cannot end", id);
+  if (sequence.state != SequenceState::kRunning) return;
+  QUIRE_CHECK(sequence.num_planned() <= sequence.length() && sequence.length() <= sequence.max_length,
+              "14: sequence {}", id);
+  const int block_size = config_.layout.block_size;
+  for (int i = sequence.num_planned() / block_size; i < table.size(); ++i) {
+    // The row that the prompt of siblings ends in, and the last one of a beam, is shared until it is
+    // written, by way of a copy.
+    const bool may_be_shared = sequence.is_beam() || (sequence.request->first_sibling != 0 &&
+                                                      i == (sequence.num_prompt - 1) / block_size);
+    for (const BlockId block : table.row(i))
+      QUIRE_CHECK(may_be_shared || cache_.may_be_written(block),
+                  "3: block {} is shared, and sequence {} will write it", block, id);
+  }
 }
 
 }  // namespace quire

@@ -162,7 +162,7 @@ class Scheduler {
   int span_limit(const Sequence& sequence) const {
     return std::min(sequence.span_limit(steps_.id()), config_.max_span);
   }
-  int budget() const { return config_.max_num_batched_tokens - steps_.num_tokens(); }
+  int budget() { return config_.max_num_batched_tokens - steps_.plan().num_tokens; }
   int make_room(const Sequence& sequence, int wanted);
   bool preempt_last();
 

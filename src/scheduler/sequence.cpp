@@ -19,7 +19,8 @@ OutputKind output_of(const Sequence& sequence, bool ends_text) {
 }  // namespace
 
 int Sequence::span_limit(std::uint64_t step) const {
-  if (yielding || held || complete() || awaits_token()) return 0;
+  // What follows in a beam depends on a token that is still in flight.
+  if (yielding || held || complete() || (is_beam() && num_pending > 0)) return 0;
   // What it was forked from may be written in that very step.
   if (!started && prompt_step >= step) return 0;
   int last = length();

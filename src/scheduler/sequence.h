@@ -102,9 +102,6 @@ struct Sequence {
   bool is_beam() const { return request->beam_width > 0; }
   // Whether it is held and had to give its blocks to another beam of its search.
   bool is_stripped() const { return held && num_planned() == 0; }
-  // Whether what is computed next follows from a token that is still in flight: it is not planned before that
-  // is known.
-  bool awaits_token() const { return is_beam() && num_pending > 0; }
   OutputKind prompt_output() const { return index == 0 ? request->prompt_output : OutputKind::kLast; }
   bool is_pooled() const { return quire::is_pooled(prompt_output()); }
   // Whether some of its tokens may be computed already, for others.

@@ -17,9 +17,17 @@ class WaitingQueue {
   auto begin() const { return waiting_.begin(); }
   auto end() const { return waiting_.end(); }
 
-  void push(Sequence& sequence);
+  void push(Sequence& sequence) {
+    waiting_.insert(&sequence);
+    blocked_ = blocked_ && &sequence != &first();
+    count(sequence, 1);
+  }
   // Does nothing if it does not wait here.
-  void remove(Sequence& sequence);
+  void remove(Sequence& sequence) {
+    if (waiting_.erase(&sequence) == 0) return;
+    blocked_ = false;
+    count(sequence, -1);
+  }
 
   // The first does not fit, until something is given back or another one is the first.
   void block() { blocked_ = true; }
@@ -30,11 +38,14 @@ class WaitingQueue {
   std::int64_t num_requests() const { return num_requests_; }
   std::int64_t num_tokens() const { return num_tokens_; }
 
-  // Throws InternalError where an invariant of docs/invariants.md does not hold.
-  void check() const;
-
  private:
-  void count(const Sequence& sequence, int sign);
+  void count(const Sequence& sequence, int sign) {
+    const SequenceRequest& request = *sequence.request;
+    const bool is_first = request.first_sibling == 0 || request.first_sibling == sequence.id;
+    if (!is_first || sequence.num_cached_tokens >= 0) return;
+    num_requests_ += sign;
+    num_tokens_ += sign * request.num_queued_tokens();
+  }
 
   std::set<Sequence*, Precedes> waiting_;
   bool blocked_ = false;
