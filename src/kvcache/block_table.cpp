@@ -13,14 +13,6 @@ BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *othe
   for (int i = 0; i < other.size(); ++i) share(other.row(i));
 }
 
-BlockTable& BlockTable::operator=(BlockTable other) noexcept {
-  std::swap(pool_, other.pool_);
-  std::swap(layout_, other.layout_);
-  std::swap(blocks_, other.blocks_);
-  std::swap(position_, other.position_);
-  return *this;
-}
-
 std::vector<BlockId> BlockTable::held() const {
   std::vector<BlockId> held;
   std::copy_if(blocks_.begin(), blocks_.end(), std::back_inserter(held),

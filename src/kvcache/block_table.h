@@ -19,7 +19,7 @@ class BlockTable {
   BlockTable(BlockPool& pool, const CacheLayout& layout) : pool_(&pool), layout_(&layout) {}
   // A table of the same blocks: whoever writes first gets a copy.
   BlockTable(const BlockTable& other);
-  BlockTable& operator=(BlockTable other) noexcept;
+  BlockTable& operator=(const BlockTable&) = delete;
   ~BlockTable() { clear(); }
 
   int size() const { return static_cast<int>(blocks_.size() / layout_->windows.size()); }  // rows

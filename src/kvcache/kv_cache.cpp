@@ -8,12 +8,13 @@
 
 namespace quire {
 
-KvCache::KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, std::uint64_t hash_seed,
-                 int hash_bits)
+KvCache::KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, bool caches_prefixes,
+                 std::uint64_t hash_seed, int hash_bits)
     : layout_(layout),
       pool_(num_blocks),
       host_pool_(num_host_blocks),
-      prefix_cache_(pool_, layout_, hash_seed, hash_bits) {}
+      prefix_cache_(pool_, layout_, hash_seed, hash_bits),
+      caches_prefixes_(caches_prefixes) {}
 
 ComputedPrefix KvCache::find(const SequenceBlocks& blocks, std::span<const TokenId> tokens,
                              const SequenceBlocks* sibling, int num_common) const {
@@ -109,7 +110,7 @@ int KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
 void KvCache::index(SequenceBlocks& blocks, std::span<const TokenId> tokens) {
   const auto size = static_cast<std::size_t>(layout_.block_size);
   const int num_full = std::min(blocks.num_tokens, static_cast<int>(tokens.size())) / layout_.block_size;
-  for (; blocks.num_indexed < num_full; ++blocks.num_indexed) {
+  for (; caches_prefixes_ && blocks.num_indexed < num_full; ++blocks.num_indexed) {
     const auto i = static_cast<std::size_t>(blocks.num_indexed);
     const PrefixCache::Key key = {blocks.last_index, tokens.subspan(i * size, size), blocks.salt};
     const auto link = prefix_cache_.insert(blocks.table.row(blocks.num_indexed), key);

@@ -63,8 +63,10 @@ struct PreemptionCosts {
 // they are planned and applied in one order, and of sequences only what SequenceBlocks says.
 class KvCache {
  public:
-  KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, std::uint64_t hash_seed,
-          int hash_bits);
+  // caches_prefixes: whether what sequences have computed is kept for others; hash_seed, hash_bits: as
+  // PrefixCache's.
+  KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, bool caches_prefixes,
+          std::uint64_t hash_seed, int hash_bits);
 
   // Of a sequence whose cached prefixes are those of equal `salt`.
   SequenceBlocks new_blocks(std::string_view salt) {
@@ -137,6 +139,7 @@ class KvCache {
   BlockPool pool_;
   BlockPool host_pool_;
   PrefixCache prefix_cache_;
+  bool caches_prefixes_;
   std::vector<BlockCopy> saves_;  // for the next step that is planned
   // By step in flight: blocks that the next one replaces by copies, while this one or an earlier one may use
   // them. They are kept until it is applied.

@@ -51,8 +51,8 @@ SequenceUpdate update_of(const Sequence& sequence) {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       longest_alone_(config_.layout.longest(config_.num_blocks)),
-      cache_(config_.layout, config_.num_blocks, config_.num_host_blocks, *config_.hash_seed,
-             config_.hash_bits),
+      cache_(config_.layout, config_.num_blocks, config_.num_host_blocks, config_.enable_prefix_caching,
+             *config_.hash_seed, config_.hash_bits),
       free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
 }
@@ -171,7 +171,7 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
   } else if (span.ends_text) {
     update.token = result.token;
     sequence.append(result.token);
-    index(sequence);
+    cache_.index(sequence.blocks, sequence.tokens());
     update.finish = sequence.finish_reason();
   }
   const bool ended = update.finish != FinishReason::kNone;

@@ -174,14 +174,8 @@ class Scheduler {
   int blocks_ahead(const Sequence& sequence) const;
   void admit(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling);
   void start_running(Sequence& sequence);
-  bool uses_prefix_cache(const Sequence& sequence) const {
-    return config_.enable_prefix_caching && sequence.may_share();
-  }
 
   void book(const PlannedSteps::Span& span, SequenceResult& result, std::vector<SequenceUpdate>& updates);
-  void index(Sequence& sequence) {
-    if (config_.enable_prefix_caching) cache_.index(sequence.blocks, sequence.tokens());
-  }
   void end(Sequence& sequence);
   void give_back(Sequence& sequence);
   void forget(Sequence& sequence);

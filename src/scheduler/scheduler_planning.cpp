@@ -17,7 +17,8 @@ std::optional<StepPlan> Scheduler::schedule() {
   if (planned.empty()) plan_suspect();  // one may just have been admitted
   if (planned.empty()) return std::nullopt;
   // Only now, so that a step finds no block that it writes itself: what is hit, an earlier step has written.
-  for (const PlannedSteps::Span& span : steps_.spans()) index(*span.sequence);
+  for (const PlannedSteps::Span& span : steps_.spans())
+    cache_.index(span.sequence->blocks, span.sequence->tokens());
   StepPlan plan = steps_.close();
   plan.saves = cache_.close_step(plan.restores);
   return plan;
@@ -183,7 +184,7 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
 ComputedPrefix Scheduler::find_computed(const Sequence& sequence, const Sequence* sibling) const {
   const std::size_t most = sequence.tokens().size() - 1;
   const int num_common = std::min(sequence.num_prompt, static_cast<int>(most));
-  return cache_.find(sequence.blocks, sequence.tokens().first(uses_prefix_cache(sequence) ? most : 0),
+  return cache_.find(sequence.blocks, sequence.tokens().first(sequence.may_share() ? most : 0),
                      sibling ? &sibling->blocks : nullptr, num_common);
 }
 
@@ -203,7 +204,8 @@ void Scheduler::admit(Sequence& sequence, const ComputedPrefix& computed, const 
   sequence.prompt_step = computed.forked ? sibling->prompt_step : 0;
   if (sequence.num_cached_tokens >= 0) return;
   sequence.num_cached_tokens = computed.forked ? 0 : computed.num_tokens;
-  if (uses_prefix_cache(sequence) && !computed.forked) counters_.prefix_cache_queries += sequence.num_prompt;
+  if (config_.enable_prefix_caching && sequence.may_share() && !computed.forked)
+    counters_.prefix_cache_queries += sequence.num_prompt;
   counters_.prefix_cache_hits += sequence.num_cached_tokens;
 }
 

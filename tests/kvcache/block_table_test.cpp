@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <list>
 #include <map>
 #include <random>
 #include <utility>
@@ -110,8 +112,7 @@ TEST(BlockTableTest, GivesItsFrontBackAndKeepsTheOthersInPlace) {
   fork.release_outside(24);
   EXPECT_EQ(pool.ref_count(2), 1);  // the other's
 
-  table = std::move(fork);
-  EXPECT_EQ(ids(table), (std::vector<BlockId>{kNoBlock, kNoBlock, kNoBlock, 4, 5}));
+  EXPECT_EQ(ids(fork), (std::vector<BlockId>{kNoBlock, kNoBlock, kNoBlock, 4, 5}));
   table.clear();
   fork.clear();
   EXPECT_EQ(table.size(), 0);
@@ -198,17 +199,17 @@ TEST(BlockTableTest, ForksNeverSeeEachOthersTokens) {
   for (int round = 0; round < 300; ++round) {
     BlockPool pool(24);
     std::map<std::pair<BlockId, int>, int> memory;
-    std::vector<Writer> writers;
+    std::list<Writer> writers;
     writers.push_back({BlockTable(pool, kLayout), {}});
     for (int i = 0; i < 60; ++i) {
-      const std::size_t which = random() % writers.size();
-      Writer& writer = writers[which];
+      const auto which = std::next(writers.begin(), static_cast<std::ptrdiff_t>(random() % writers.size()));
+      Writer& writer = *which;
       const auto length = static_cast<int>(writer.written.size());
       const auto kind = random() % 8;
       if (kind == 0 && writers.size() < 6) {
         writers.push_back({writer.table, writer.written});
       } else if (kind == 1 && writers.size() > 1) {
-        writers.erase(writers.begin() + static_cast<std::ptrdiff_t>(which));
+        writers.erase(which);
       } else if (const int count = writer.table.writable(length, 1 + static_cast<int>(random() % 12));
                  count > 0) {
         std::vector<BlockCopy> copies;
