@@ -75,12 +75,11 @@ void KvCache::admit(SequenceBlocks& blocks, const ComputedPrefix& computed) {
 int KvCache::prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
                            std::vector<BlockCopy>& copies) {
   if (at_start) forget_row_to_write(blocks);
-  const auto first_copy = std::ssize(copies);
   const int first_changed =
       blocks.table.prepare_write(blocks.num_tokens, blocks.num_tokens + num_tokens, copies);
-  for (auto copy = copies.begin() + first_copy; in_flight && copy != copies.end(); ++copy) {
-    replaced_.back().push_back(copy->from);
-    pool_.acquire(copy->from);
+  for (std::size_t i = 0; in_flight && i < copies.size(); ++i) {
+    replaced_.back().push_back(copies[i].from);
+    pool_.acquire(copies[i].from);
   }
   return at_start ? layout_.num_outside_all(blocks.table.position()) : first_changed;
 }

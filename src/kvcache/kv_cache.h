@@ -87,9 +87,9 @@ class KvCache {
   // Shares what was found, with new blocks for what is to be restored; what is saved beside is given up.
   void admit(SequenceBlocks& blocks, const ComputedPrefix& computed);
 
-  // Gives the next num_tokens tokens their blocks; those that are replaced by copies are added to `copies`,
-  // and kept as long as a step `in_flight` may use them. Returns the first row that is new to the runner, to
-  // whom the sequence is not known at its start.
+  // Gives the next num_tokens tokens their blocks. Those that are replaced by copies are put into `copies`,
+  // and kept as long as steps of the sequence that are in flight may use them. Returns the first row that is
+  // new to the runner, which knows nothing of the sequence at its start.
   int prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
                     std::vector<BlockCopy>& copies);
   // Adds to `restores` what is saved. Returns how many blocks.

@@ -70,11 +70,13 @@ bool Scheduler::plan_next(Sequence& sequence) {
 void Scheduler::plan_span(Sequence& sequence, int num_tokens) {
   if (config_.on_plan) config_.on_plan(sequence.id);
   SequencePlan plan = sequence.plan_span(num_tokens);
-  StepPlan& step = steps_.plan();
+  std::vector<BlockCopy> copies;  // of one row at most
   plan.first_new_row = cache_.prepare_write(sequence.blocks, num_tokens, !sequence.started,
-                                            sequence.num_in_flight > 0, step.block_copies);
+                                            sequence.num_in_flight > 0, copies);
   const auto new_rows = sequence.blocks.table.rows_from(plan.first_new_row);
   plan.new_blocks.assign(new_rows.begin(), new_rows.end());
+  StepPlan& step = steps_.plan();
+  step.block_copies.insert(step.block_copies.end(), copies.begin(), copies.end());
   if (!sequence.blocks.saved.blocks.empty()) {
     counters_.num_restored_blocks += cache_.restore(sequence.blocks, step.restores);
     sequence.prompt_step = steps_.id();  // copies within the cache come before: no fork before the next step
