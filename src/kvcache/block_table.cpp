@@ -10,7 +10,7 @@ namespace quire {
 
 BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *other.layout_) {
   position_ = other.position_;
-  for (int i = 0; i < other.size(); ++i) share(other.row(i));
+  for (int i = 0; i < other.size(); ++i) append(other.row(i));
 }
 
 std::vector<BlockId> BlockTable::held() const {
@@ -27,20 +27,18 @@ int BlockTable::num_held() const {
   return count;
 }
 
-void BlockTable::share(std::span<const BlockId> row) {
+void BlockTable::append(std::span<const BlockId> row) {
   const int index = size();
   for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
-    const bool outside = index < layout_->num_outside(lane, position_);
-    const BlockId block = outside || row.empty() ? kNoBlock : row[static_cast<std::size_t>(lane)];
-    if (!outside) pool_->acquire(block);
-    blocks_.push_back(block);
+    if (index < layout_->num_outside(lane, position_)) {
+      blocks_.push_back(kNoBlock);
+    } else if (row.empty()) {
+      blocks_.push_back(pool_->allocate());
+    } else {
+      pool_->acquire(row[static_cast<std::size_t>(lane)]);
+      blocks_.push_back(row[static_cast<std::size_t>(lane)]);
+    }
   }
-}
-
-void BlockTable::append() {
-  const int index = size();
-  for (int lane = 0; lane < layout_->num_lanes(); ++lane)
-    blocks_.push_back(index < layout_->num_outside(lane, position_) ? kNoBlock : pool_->allocate());
 }
 
 bool BlockTable::release_outside(int position) {

@@ -33,11 +33,9 @@ class BlockTable {
   // What no position from here on attends to has been given back.
   int position() const { return position_; }
 
-  // Appends a row of blocks whose contents are already there; those outside their window are not taken, and
-  // where all are, the row may be empty.
-  void share(std::span<const BlockId> row);
-  // Appends a row of new blocks, whose contents are to come. The pool must have them.
-  void append();
+  // Appends a row of blocks whose contents are already there; without one, of new blocks, which the pool must
+  // have. Those outside their window are not taken.
+  void append(std::span<const BlockId> row = {});
 
   // Gives back the blocks that no position from `position` on attends to; rows to come are without them.
   // True: there were some.

@@ -65,9 +65,9 @@ void KvCache::admit(SequenceBlocks& blocks, const ComputedPrefix& computed) {
     blocks.last_index = prefix_cache_.link(layout_.row(computed.blocks, num_shared - 1));
   }
   blocks.table.release_outside(computed.num_tokens);
-  for (int i = 0; i < layout_.rows_for(computed.num_tokens) - computed.num_restored; ++i)
-    blocks.table.share(i < num_shared ? layout_.row(computed.blocks, i) : std::span<const BlockId>{});
-  for (int i = 0; i < computed.num_restored; ++i) blocks.table.append();
+  // Behind the shared rows are those before every window, and then those that are restored.
+  for (int i = 0; i < layout_.rows_for(computed.num_tokens); ++i)
+    blocks.table.append(i < num_shared ? layout_.row(computed.blocks, i) : std::span<const BlockId>{});
   blocks.num_tokens = computed.num_tokens;
   forget_saved(blocks.saved, computed.num_restored);
 }
