@@ -1,4 +1,7 @@
-// The beams of a search: siblings that advance round by round.
+// The beams of a search: siblings that advance round by round. Elsewhere the scheduler knows that a beam with
+// its token is held (book), which is neither planned nor saved nor queued, that it can be stripped where no
+// other block is found (make_room, admit_next), and that a search has its precedences set aside
+// (add_sequence).
 #include <algorithm>
 
 #include "base/error.h"
