@@ -8,18 +8,9 @@
 
 namespace quire {
 
-BlockTable::BlockTable(BlockTable&& other) noexcept
-    : pool_(other.pool_),
-      layout_(other.layout_),
-      blocks_(std::exchange(other.blocks_, {})),
-      position_(std::exchange(other.position_, 0)) {}
-
-BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
-  std::swap(pool_, other.pool_);
-  std::swap(layout_, other.layout_);
-  std::swap(blocks_, other.blocks_);
-  std::swap(position_, other.position_);
-  return *this;
+BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *other.layout_) {
+  position_ = other.position_;
+  for (int i = 0; i < other.size(); ++i) append(other.row(i));
 }
 
 std::vector<BlockId> BlockTable::held() const {
@@ -36,29 +27,29 @@ int BlockTable::num_held() const {
   return count;
 }
 
-void BlockTable::share(std::span<const BlockId> row) {
+void BlockTable::append(std::span<const BlockId> row) {
   const int index = size();
   for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
-    const bool outside = index < layout_->num_outside(lane, position_);
-    const BlockId block = outside || row.empty() ? kNoBlock : row[static_cast<std::size_t>(lane)];
-    if (!outside) pool_->acquire(block);
-    blocks_.push_back(block);
+    if (index < layout_->num_outside(lane, position_)) {
+      blocks_.push_back(kNoBlock);
+    } else if (row.empty()) {
+      blocks_.push_back(pool_->allocate());
+    } else {
+      pool_->acquire(row[static_cast<std::size_t>(lane)]);
+      blocks_.push_back(row[static_cast<std::size_t>(lane)]);
+    }
   }
 }
 
-void BlockTable::append() {
-  const int index = size();
-  for (int lane = 0; lane < layout_->num_lanes(); ++lane)
-    blocks_.push_back(index < layout_->num_outside(lane, position_) ? kNoBlock : pool_->allocate());
-}
-
-void BlockTable::release_outside(int position) {
+bool BlockTable::release_outside(int position) {
+  bool any = false;
   for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
     const int end = std::min(size(), layout_->num_outside(lane, position));
-    for (int index = layout_->num_outside(lane, position_); index < end; ++index)
+    for (int index = layout_->num_outside(lane, position_); index < end; ++index, any = true)
       pool_->release(std::exchange(at(index, lane), kNoBlock));
   }
   position_ = std::max(position_, position);
+  return any;
 }
 
 int BlockTable::writable(int first, int wanted) const {
@@ -98,13 +89,6 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
     }
   }
   return first_changed;
-}
-
-BlockTable BlockTable::fork() const {
-  BlockTable copy(*pool_, *layout_);
-  copy.position_ = position_;
-  for (int i = 0; i < size(); ++i) copy.share(row(i));
-  return copy;
 }
 
 void BlockTable::clear() {

@@ -17,26 +17,29 @@ class BlockTable {
  public:
   // Refers to both.
   BlockTable(BlockPool& pool, const CacheLayout& layout) : pool_(&pool), layout_(&layout) {}
+  // A table of the same blocks: whoever writes first gets a copy.
+  BlockTable(const BlockTable& other);
+  BlockTable& operator=(const BlockTable&) = delete;
   ~BlockTable() { clear(); }
-  BlockTable(BlockTable&& other) noexcept;
-  BlockTable& operator=(BlockTable&& other) noexcept;
 
   int size() const { return static_cast<int>(blocks_.size() / layout_->windows.size()); }  // rows
   std::span<const BlockId> blocks() const { return blocks_; }  // [size, num_lanes]
   std::span<const BlockId> row(int index) const { return layout_->row(blocks_, index); }
+  std::span<const BlockId> rows_from(int first) const {
+    return blocks().subspan(static_cast<std::size_t>(first) * layout_->windows.size());
+  }
   std::vector<BlockId> held() const;
   int num_held() const;
   // What no position from here on attends to has been given back.
   int position() const { return position_; }
 
-  // Appends a row of blocks whose contents are already there; those outside their window are not taken, and
-  // where all are, the row may be empty.
-  void share(std::span<const BlockId> row);
-  // Appends a row of new blocks, whose contents are to come. The pool must have them.
-  void append();
+  // Appends a row of blocks whose contents are already there; without one, of new blocks, which the pool must
+  // have. Those outside their window are not taken.
+  void append(std::span<const BlockId> row = {});
 
   // Gives back the blocks that no position from `position` on attends to; rows to come are without them.
-  void release_outside(int position);
+  // True: there were some.
+  bool release_outside(int position);
 
   // How many tokens from `first` on, at most `wanted`, could be written now. The positions before `first` are
   // filled.
@@ -46,8 +49,6 @@ class BlockTable {
   // The pool must have the blocks: see writable().
   int prepare_write(int first, int last, std::vector<BlockCopy>& copies);
 
-  // A table of the same blocks; whoever writes first gets a copy.
-  BlockTable fork() const;
   void clear();
 
  private:

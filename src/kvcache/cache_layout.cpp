@@ -16,11 +16,14 @@ bool CacheLayout::leaves_rows(int from, int to) const {
   return false;
 }
 
-std::int64_t CacheLayout::blocks_held(int length, int span) const {
+std::int64_t CacheLayout::blocks_held(int length, int span, int position, int num_rows) const {
   std::int64_t count = 0;
-  for (const int window : windows) {
-    const int all = rows_for(length);
-    count += window == 0 ? all : std::min(all, blocks_across(window - 1 + span, block_size));
+  for (int lane = 0; lane < num_lanes(); ++lane) {
+    const int window = windows[static_cast<std::size_t>(lane)];
+    const int outside = num_outside(lane, position);
+    const int all = rows_for(length) - outside;
+    const int at_once = window == 0 ? all : std::min(all, blocks_across(window - 1 + span, block_size));
+    count += std::max(num_rows - outside, at_once);
   }
   return count;
 }

@@ -30,8 +30,9 @@ struct CacheLayout {
   int num_outside_all(int position) const { return num_outside(farthest_lane(), position); }
   // Whether some lane needs a row when `from` is computed that it needs no more when `to` is.
   bool leaves_rows(int from, int to) const;
-  // Blocks that a sequence of `length` tokens holds at most, if `span` at a time are computed.
-  std::int64_t blocks_held(int length, int span) const;
+  // Blocks that a sequence holds at most until it has `length` tokens, if `span` at a time are computed. It
+  // has num_rows rows, without what `position` leaves behind.
+  std::int64_t blocks_held(int length, int span, int position = 0, int num_rows = 0) const;
   // Tokens that a sequence may have if it has num_blocks for itself, in small steps if it must.
   int longest(int num_blocks) const;
   // Of a table [n, num_lanes].

@@ -5,8 +5,8 @@
 
 #include "models/model.h"
 #include "runner/batch_builder.h"
+#include "runner/cache_memory.h"
 #include "runner/decode_graphs.h"
-#include "runner/kv_cache.h"
 #include "runner/pooler.h"
 #include "runner/sampler.h"
 
@@ -62,7 +62,7 @@ class ModelRunner {
   Sampler sampler_;
   BatchBuilder batch_builder_;
   Pooler pooler_;
-  KvCache cache_;
+  CacheMemory cache_;
   DecodeGraphs graphs_;
   std::vector<InFlight> steps_;  // kMaxInFlight of them, in turn
   std::size_t oldest_ = 0;       // of those in flight

@@ -19,209 +19,118 @@ static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
 constexpr std::uint32_t kVersion = 2;            // of the fields below: any change of them takes a new one
 
-// What is sent as its bytes in memory.
-template <typename T>
-concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+constexpr auto kLastKind = OutputKind::kLogprobs;  // of those that a message may name
 
-// Of these, what any bytes are a value of: a vector is copied as a whole.
+// Of what is sent as its bytes in memory, what any bytes are a value of: a vector is copied as a whole.
 template <typename T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
-template <typename T, typename Struct>
-concept MaybeConst = std::same_as<std::remove_const_t<T>, Struct>;
-
-// The fields of each struct in their order, for writing and reading alike. A binding must name all members,
-// so that a struct with a new one does not compile here until the member is sent, too.
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<BlockCopy> auto& copy) {
-  auto& [from, to] = copy;
-  archive(from, to);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SamplingState::Bias> auto& bias) {
-  auto& [id, value] = bias;
-  archive(id, value);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SamplingState> auto& state) {
-  auto& [temperature, top_p, min_p, top_k, seed, stop_ids, presence_penalty, frequency_penalty,
-         repetition_penalty, biases, allowed_ids, bad_words, num_logprobs, num_prompt_logprobs] = state;
-  archive(temperature, top_p, min_p, top_k, seed, stop_ids, presence_penalty, frequency_penalty,
-          repetition_penalty, biases, allowed_ids, bad_words, num_logprobs, num_prompt_logprobs);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<SequencePlan> auto& plan) {
-  auto& [sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
-         new_blocks, output, next_token, sample, mask_stop] = plan;
-  archive(sequence, seat, start, history, num_prompt, first_position, num_tokens, tokens, first_new_row,
-          new_blocks, output, next_token, sample, mask_stop);
-}
-
-template <typename Archive>
-constexpr void fields(Archive& archive, MaybeConst<StepPlan> auto& plan) {
-  auto& [id, num_tokens, sequences, saves, block_copies, restores] = plan;
-  archive(id, num_tokens, sequences, saves, block_copies, restores);
-}
-
-constexpr bool is_known(OutputKind kind) {
-  switch (kind) {  // without a default: the compiler asks for a new kind
-    case OutputKind::kNone:
-    case OutputKind::kLast:
-    case OutputKind::kLastHidden:
-    case OutputKind::kHiddenSum:
-    case OutputKind::kHiddenMean:
-    case OutputKind::kAll:
-    case OutputKind::kLogprobs:
-      return true;
+// The walk over a value, for writing and reading alike: a struct's members in the order of their declaration.
+// A binding must name all members, so that a struct with a new one does not compile here until it is sent,
+// too.
+template <typename Archive, typename T>
+constexpr void walk(Archive& archive, T& value) {
+  using Type = std::remove_const_t<T>;
+  const auto walk_all = [&archive](auto&... members) { (walk(archive, members), ...); };
+  if constexpr (std::is_arithmetic_v<Type> || std::is_enum_v<Type>) {
+    archive.scalar(value);
+  } else if constexpr (requires { value.capacity(); }) {  // a vector
+    archive.size_of(value);
+    if constexpr (Number<typename Type::value_type>) {
+      if (!value.empty()) archive.bytes(value.data(), value.size() * sizeof value[0]);
+    } else {
+      for (auto& element : value) walk(archive, element);
+    }
+  } else if constexpr (requires { value.has_value(); }) {  // an optional
+    archive.presence_of(value);
+    if (value) walk(archive, *value);
+  } else if constexpr (std::same_as<Type, BlockCopy> || std::same_as<Type, SamplingState::Bias>) {
+    auto& [a, b] = value;
+    walk_all(a, b);
+  } else if constexpr (std::same_as<Type, StepPlan>) {
+    auto& [a, b, c, d, e, f] = value;
+    walk_all(a, b, c, d, e, f);
+  } else {  // SequencePlan, SamplingState
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
+    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   }
-  return false;
 }
 
-// Counts the bytes of a message, which is then allocated at once.
-class Counter {
+// Writes to `out`, or only counts the bytes where that is null.
+class Writer {
  public:
-  constexpr void add(const void* /*data*/, std::size_t bytes) { size_ += bytes; }
+  constexpr explicit Writer(std::byte* out) : out_(out) {}
   constexpr std::size_t size() const { return size_; }
 
- private:
-  std::size_t size_ = 0;
-};
-
-// Fills a message that a Counter has measured.
-class Filler {
- public:
-  explicit Filler(std::byte* out) : out_(out) {}
-  void add(const void* data, std::size_t bytes) {
-    std::memcpy(out_, data, bytes);
-    out_ += bytes;
+  constexpr void bytes(const void* data, std::size_t count) {
+    if (out_ != nullptr) std::memcpy(out_ + size_, data, count);
+    size_ += count;
   }
-  const std::byte* end() const { return out_; }
+  constexpr void scalar(const auto& value) { bytes(&value, sizeof value); }
+  constexpr void size_of(const auto& values) {
+    QUIRE_CHECK(values.size() <= std::numeric_limits<std::uint32_t>::max());
+    scalar(static_cast<std::uint32_t>(values.size()));
+  }
+  constexpr void presence_of(const auto& value) { scalar(value.has_value()); }
 
  private:
   std::byte* out_;
+  std::size_t size_ = 0;
 };
 
-template <typename Sink>
-class Writer {
- public:
-  constexpr explicit Writer(Sink& sink) : sink_(sink) {}
-
-  template <typename... T>
-  constexpr void operator()(const T&... values) {
-    (write(values), ...);
-  }
-
- private:
-  constexpr void write(const Scalar auto& value) { sink_.add(&value, sizeof value); }
-
-  template <typename T>
-  constexpr void write(const std::vector<T>& values) {
-    QUIRE_CHECK(values.size() <= std::numeric_limits<std::uint32_t>::max());
-    write(static_cast<std::uint32_t>(values.size()));
-    if constexpr (Number<T>) {
-      if (!values.empty()) sink_.add(values.data(), values.size() * sizeof(T));
-    } else {
-      for (const T& value : values) write(value);
-    }
-  }
-
-  template <typename T>
-  constexpr void write(const std::optional<T>& value) {
-    write(value.has_value());
-    if (value) write(*value);
-  }
-
-  template <typename T>
-  constexpr void write(const T& value) {
-    fields(*this, value);
-  }
-
-  Sink& sink_;
-};
-
-template <typename... T>
-constexpr std::size_t encoded_bytes(const T&... values) {
-  Counter counter;
-  Writer<Counter> write(counter);
-  write(values...);
-  return counter.size();
+template <typename T>
+constexpr std::size_t encoded_bytes(const T& value) {
+  Writer count(nullptr);
+  walk(count, value);
+  return count.size();
 }
 
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> message) : message_(message) {}
-
-  template <typename... T>
-  void operator()(T&... values) {
-    (read(values), ...);
-  }
-
   std::size_t num_left() const { return message_.size() - at_; }
 
- private:
-  void copy(void* to, std::size_t bytes) {
-    if (bytes > num_left()) [[unlikely]]
-      fail_cut_short(bytes);
-    std::memcpy(to, message_.data() + at_, bytes);
-    at_ += bytes;
+  void bytes(void* to, std::size_t count) {
+    if (count > num_left()) [[unlikely]]
+      fail("step plan: cut short: byte {} begins a value of {} bytes, of {} in all", at_, count,
+           message_.size());
+    std::memcpy(to, message_.data() + at_, count);
+    at_ += count;
   }
-
-  void read(Number auto& value) { copy(&value, sizeof value); }
-
-  void read(bool& value) {
-    std::uint8_t byte = 0;
-    read(byte);
+  void scalar(Number auto& value) { bytes(&value, sizeof value); }
+  void scalar(bool& value) {
+    const std::uint8_t byte = next_byte();
     if (byte > 1) fail("step plan: byte {} must be a bool, 0 or 1, not {}", at_ - 1, byte);
     value = byte == 1;
   }
-
-  void read(OutputKind& kind) {
-    std::uint8_t byte = 0;
-    read(byte);
+  void scalar(OutputKind& kind) {
+    const std::uint8_t byte = next_byte();
     kind = OutputKind{byte};
-    if (!is_known(kind)) fail("step plan: byte {} must be an output kind, not {}", at_ - 1, byte);
+    if (kind > kLastKind) fail("step plan: byte {} must be an output kind, not {}", at_ - 1, byte);
   }
-
   template <typename T>
-  void read(std::vector<T>& values) {
+  void size_of(std::vector<T>& values) {
     std::uint32_t size = 0;
-    read(size);
-    if (size == 0) return;
+    scalar(size);
     // An element takes no less than one that holds nothing.
     constexpr std::size_t kElementBytes = encoded_bytes(T{});
     if (size > num_left() / kElementBytes) [[unlikely]]
-      fail_size(size, kElementBytes);
+      fail("step plan: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
+           size * kElementBytes, num_left());
     values.resize(size);
-    if constexpr (Number<T>) {
-      copy(values.data(), size * sizeof(T));
-    } else {
-      for (T& value : values) read(value);
-    }
   }
-
   template <typename T>
-  void read(std::optional<T>& value) {
+  void presence_of(std::optional<T>& value) {
     bool set = false;
-    read(set);
-    if (set) read(value.emplace());
+    scalar(set);
+    if (set) value.emplace();
   }
 
-  template <typename T>
-  void read(T& value) {
-    fields(*this, value);
-  }
-
-  [[noreturn]] void fail_cut_short(std::size_t bytes) const {
-    fail("step plan: cut short: byte {} begins a value of {} bytes, of {} in all", at_, bytes,
-         message_.size());
-  }
-
-  [[noreturn]] void fail_size(std::uint32_t size, std::size_t element_bytes) const {
-    fail("step plan: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
-         size * element_bytes, num_left());
+ private:
+  std::uint8_t next_byte() {
+    std::uint8_t byte = 0;
+    scalar(byte);
+    return byte;
   }
 
   std::span<const std::byte> message_;
@@ -231,27 +140,29 @@ class Reader {
 }  // namespace
 
 std::vector<std::byte> encode(const StepPlan& plan) {
-  std::vector<std::byte> message(encoded_bytes(kMagic, kVersion, plan));
-  Filler filler(message.data());
-  Writer<Filler> write(filler);
-  write(kMagic, kVersion, plan);
-  QUIRE_CHECK(filler.end() == message.data() + message.size());
+  std::vector<std::byte> message(sizeof kMagic + sizeof kVersion + encoded_bytes(plan));
+  Writer writer(message.data());
+  writer.scalar(kMagic);
+  writer.scalar(kVersion);
+  walk(writer, plan);
+  QUIRE_CHECK(writer.size() == message.size());
   return message;
 }
 
 StepPlan decode_plan(std::span<const std::byte> message) {
-  Reader read(message);
+  Reader reader(message);
   std::uint32_t magic = 0;
   std::uint32_t version = 0;
-  read(magic);
+  reader.scalar(magic);
   if (magic != kMagic) fail("step plan: begins with {:#010x}, not with {:#010x}", magic, kMagic);
-  read(version);
+  reader.scalar(version);
   if (version != kVersion)
     fail("step plan: version {}, but this program reads version {}; all ranks must run the same Quire",
          version, kVersion);
   StepPlan plan;
-  read(plan);
-  if (read.num_left() != 0) fail("step plan: {} bytes are left over of {}", read.num_left(), message.size());
+  walk(reader, plan);
+  if (reader.num_left() != 0)
+    fail("step plan: {} bytes are left over of {}", reader.num_left(), message.size());
   return plan;
 }
 

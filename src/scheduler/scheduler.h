@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,29 +15,18 @@
 
 #include "kvcache/block_pool.h"
 #include "kvcache/cache_layout.h"
-#include "kvcache/prefix_cache.h"
+#include "kvcache/kv_cache.h"
 #include "quire/request_output.h"
+#include "scheduler/planned_steps.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_plan.h"
+#include "scheduler/waiting_queue.h"
 
 namespace quire {
 
 enum class SchedulingPolicy : std::uint8_t {
   kFcfs,      // first come, first served
   kPriority,  // lower numbers of SequenceRequest::priority first; among equals, first come, first served
-};
-
-// Seconds that go by for a sequence's preemption.
-struct PreemptionCosts {
-  double block_copied = 0;  // to host memory and back
-  double token = 1;         // computed again
-  double pair = 0;          // what each token before it adds to that
-
-  // Of num_tokens tokens in num_blocks blocks, behind num_before others that are there.
-  bool saving_pays(int num_before, int num_tokens, int num_blocks) const {
-    const double again = num_tokens * (token + (num_before + 0.5 * num_tokens) * pair);
-    return num_blocks * block_copied < again;
-  }
 };
 
 struct SchedulerConfig {
@@ -60,16 +48,16 @@ struct SchedulerConfig {
 // What a step brought one sequence.
 struct SequenceUpdate {
   SequenceId id = 0;
-  std::optional<TokenId> token;  // a beam has none
+  std::optional<TokenId> token = {};  // a beam has none
   // kStop: token is one of the stop ids (and is its last token), or there is `hidden`. kError: the logits or
   // hidden states were not finite, or none_left.
   FinishReason finish = FinishReason::kNone;
   bool none_left = false;  // what the sequence asks of sampling rules out all tokens
   int num_cached_tokens = 0;
-  std::vector<float> logits;                 // [n, vocab]: of the next n prompt positions, where asked for
-  std::optional<PositionLogprobs> logprobs;  // of token, or of what could follow a beam, where asked for
-  std::vector<PositionLogprobs> prompt_logprobs;  // of the next prompt tokens, where asked for
-  std::vector<float> hidden;  // [hidden_size], pooled: of a sequence that ends with its prompt
+  std::vector<float> logits = {};  // [n, vocab]: of the next n prompt positions, where asked for
+  std::optional<PositionLogprobs> logprobs = {};  // of token, or of what could follow a beam, where asked for
+  std::vector<PositionLogprobs> prompt_logprobs = {};  // of the next prompt tokens, where asked for
+  std::vector<float> hidden = {};  // [hidden_size], pooled: of a sequence that ends with its prompt
 };
 
 // A sequence that could not be planned, and ended with kError.
@@ -154,116 +142,64 @@ class Scheduler {
   // Ends every sequence with kError; steps in flight are lost.
   std::vector<SequenceUpdate> fail_all();
 
-  bool has_unfinished() const { return !running_.empty() || !waiting_.empty(); }
-  int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
+  bool has_unfinished() const { return !running_.empty() || !queue_.empty(); }
+  int num_in_flight() const { return steps_.num_in_flight(); }
   SchedulerStats stats() const;
-  const BlockPool& pool() const { return pool_; }
+  const BlockPool& pool() const { return cache_.pool(); }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold. Costs about as much as a
   // step.
   void check() const;
 
  private:
-  struct PlannedSequence {
-    Sequence* sequence;
-    int num_tokens;
-    int last;  // the position behind them
-    OutputKind output;
-    bool ends_text;  // its last position is the sequence's: there is a sample, or what is pooled
-  };
-  struct PlannedStep {
-    std::uint64_t id = 0;
-    std::vector<PlannedSequence> sequences;
-    // Blocks that the next step replaces by copies, while this one or an earlier one may use them: kept until
-    // this one is applied.
-    std::vector<BlockId> replaced;
-    // Of host memory, restored by this step: kept until it is planned, since its saves come first.
-    std::vector<BlockId> restored;
-  };
-  // A plan in the making.
-  struct OpenPlan {
-    StepPlan plan;
-    int budget = 0;        // tokens left
-    int decodes_left = 0;  // sequences not yet planned that want one token
-  };
-  // What is computed of a sequence when it is admitted.
-  struct ComputedPrefix {
-    std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
-    int num_tokens = 0;    // in them and the restored ones; a last row that is shared and not full is copied
-    int num_restored = 0;  // rows that follow, from host memory
-    bool forked = false;   // the shared ones are a sibling's
-  };
-
-  bool plan_suspect(OpenPlan& open);
-  void plan_by_precedence(OpenPlan& open);
-  bool plan_next(Sequence& sequence, OpenPlan& open);
   void check_fits(const SequenceRequest& request) const;
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
-  void enqueue(Sequence& sequence);
-  void count_queued(const Sequence& sequence, int sign);
+
+  bool plan_suspect();
+  void plan_by_precedence();
+  bool plan_next(Sequence& sequence);
+  void plan_span(Sequence& sequence, int num_tokens);
+  int span_limit(const Sequence& sequence) const {
+    return std::min(sequence.span_limit(steps_.id()), config_.max_span);
+  }
+  int budget() { return config_.max_num_batched_tokens - steps_.plan().num_tokens; }
+  int make_room(const Sequence& sequence, int wanted);
+  bool preempt_last();
+
   bool waiting_is_next(std::size_t place) const;
   bool admit_next(std::size_t place);
   int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
-  ComputedPrefix find_shared(const Sequence& sequence, const Sequence* sibling) const;
   ComputedPrefix find_computed(const Sequence& sequence, const Sequence* sibling) const;
-  int num_shared_rows(const ComputedPrefix& computed) const {
-    return static_cast<int>(computed.blocks.size()) / config_.layout.num_lanes();
-  }
-  int blocks_to_admit(const Sequence& sequence, const ComputedPrefix& computed) const;
-  void start_running(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling);
-  int span_limit(const Sequence& sequence) const;
-  static OutputKind output_of(const Sequence& sequence, bool ends_text);
-  void plan_span(Sequence& sequence, int num_tokens, OpenPlan& open);
-  void prepare_write(Sequence& sequence, SequencePlan& plan, OpenPlan& open);
-  void release_replaced(PlannedStep& step);
-  void release_outside(Sequence& sequence, int position);
-  void forget_block_to_write(const Sequence& sequence);
-  int make_room(const Sequence& sequence, int wanted);
-  void preempt_last();
-  void save_blocks(Sequence& sequence);
-  void restore_blocks(Sequence& sequence, OpenPlan& open);
-  void forget_saved(SavedBlocks& saved, int num_kept);
+  int blocks_ahead(const Sequence& sequence) const;
+  void admit(Sequence& sequence, const ComputedPrefix& computed, const Sequence* sibling);
+  void start_running(Sequence& sequence);
+
+  void book(const PlannedSteps::Span& span, SequenceResult& result, std::vector<SequenceUpdate>& updates);
+  void end(Sequence& sequence);
+  void give_back(Sequence& sequence);
+  void forget(Sequence& sequence);
+
   bool strip_held_sibling(const Sequence& sequence);
   std::map<SequenceId, Sequence> take_out_beams(SequenceId first);
   void add_beam(SequenceId id, const Sequence& parent, TokenId token);
-  int blocks_ahead(const Sequence& sequence) const;
-  void index_full_blocks(Sequence& sequence);
-  void book(const PlannedSequence& planned, SequenceResult& result, std::vector<SequenceUpdate>& updates);
-  static bool is_answer(const PlannedSequence& planned, TokenId token);
-  FinishReason finish_reason(const Sequence& sequence) const;
-  void end(Sequence& sequence);
-  static SequenceUpdate error_update(const Sequence& sequence);
-  void give_back(Sequence& sequence);
-  void forget(Sequence& sequence);
-  void check_sequence(const Sequence& sequence) const;
+
   void check_order() const;
+  void check_sequence(const Sequence& sequence) const;
 
   SchedulerConfig config_;
   int longest_alone_;  // tokens that a sequence may have computed if it has the whole cache for itself
-  BlockPool pool_;
-  BlockPool host_pool_;
-  PrefixCache prefix_cache_;
+  KvCache cache_;
   std::map<SequenceId, Sequence> sequences_;  // all that exist; addresses are stable
   std::vector<Sequence*> running_;            // by precedence; of one priority, all before those waiting
-  std::set<Sequence*, Precedes> waiting_;
+  WaitingQueue queue_;
+  PlannedSteps steps_;
   std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
   std::vector<int> free_seats_;
-  std::deque<PlannedStep> in_flight_;
-  PlannedStep open_step_;         // the step that is being planned
-  std::vector<BlockCopy> saves_;  // for the next step that is planned
+  int decodes_left_ = 0;  // of the step that is planned: sequences not yet in it that want one token
   std::vector<PlanningFailure> planning_failures_;
   std::uint64_t last_arrival_ = 0;
-  std::uint64_t last_plan_ = 0;
-  bool admission_blocked_ = false;  // the first waiting one did not fit, and nothing was given back since
-  std::int64_t num_queued_requests_ = 0;
-  std::int64_t num_queued_tokens_ = 0;
-  std::uint64_t num_preemptions_ = 0;
-  std::uint64_t num_saved_blocks_ = 0;
-  std::uint64_t num_restored_blocks_ = 0;
-  std::uint64_t prefix_cache_queries_ = 0;
-  std::uint64_t prefix_cache_hits_ = 0;
-  std::uint64_t num_invalid_logits_ = 0;
+  SchedulerStats counters_;  // what is counted here, up from the start
 };
 
 }  // namespace quire

@@ -1,4 +1,7 @@
-// The beams of a search: siblings that advance round by round.
+// The beams of a search: siblings that advance round by round. Elsewhere the scheduler knows that a beam with
+// its token is held (book), which is neither planned nor saved nor queued, that it can be stripped where no
+// other block is found (make_room, admit_next), and that a search has its precedences set aside
+// (add_sequence).
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,15 +14,13 @@ namespace quire {
 bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   const auto can_be_stripped = [&](const Sequence* other) {
     return other->held && other->request->first_sibling == sequence.request->first_sibling &&
-           other->table.size() > 0;
+           other->blocks.table.size() > 0;
   };
   const auto found = std::find_if(running_.rbegin(), running_.rend(), can_be_stripped);
   if (found == running_.rend()) return false;
-  Sequence& sibling = **found;
-  sibling.table.clear();
-  sibling.num_planned = sibling.num_indexed = 0;
-  admission_blocked_ = false;
-  ++num_preemptions_;
+  (*found)->blocks.clear();
+  queue_.unblock();
+  ++counters_.num_preemptions;
   return true;
 }
 
@@ -30,7 +31,7 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
               std::ssize(forks) <= parents.begin()->second.request->beam_width);
   for (SequenceId id = first; const BeamFork& fork : forks)
     add_beam(id++, parents.at(fork.parent), fork.token);
-  admission_blocked_ = false;
+  queue_.unblock();
 }
 
 std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
@@ -40,9 +41,10 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
     Sequence& beam = next->second;
     QUIRE_CHECK(beam.held && beam.num_in_flight == 0 && beam.state != SequenceState::kRetiring,
                 "beam {} has no result", next->first);
+    QUIRE_CHECK(beam.blocks.saved.blocks.empty(), "beam {} has saved blocks", next->first);
     if (beam.state == SequenceState::kRunning) {
-      running_.erase(std::find(running_.begin(), running_.end(), &beam));
-      free_seats_.push_back(beam.seat);
+      std::erase(running_, &beam);
+      free_seats_.push_back(std::exchange(beam.seat, -1));
     }
     if (const auto& deadline = beam.request->deadline) deadlines_.erase({*deadline, next->first});
     beams.insert(sequences_.extract(next++));
@@ -52,29 +54,17 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
 
 // It runs at once if its parent's blocks are there and a seat is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
-  Sequence& beam = sequences_.try_emplace(id, BlockTable(pool_, config_.layout)).first->second;
+  Sequence& beam = sequences_.emplace(id, parent).first->second;
   beam.id = id;
-  beam.request = parent.request;
-  beam.priority = parent.priority;
-  beam.own_tokens = parent.own_tokens;
+  beam.arrival += id - parent.id;  // reserved when the search was added
   beam.append(token);
-  beam.arrival = parent.arrival + id - parent.id;  // reserved when the search was added
-  beam.salt = parent.salt;
-  beam.num_prompt = parent.num_prompt;
-  beam.max_length = parent.max_length;
-  beam.num_cached_tokens = parent.num_cached_tokens;
+  beam.state = SequenceState::kWaiting;
+  beam.held = beam.started = beam.has_sampled = false;
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
-  if (parent.table.size() == 0 || free_seats_.empty()) return enqueue(beam);
-  beam.state = SequenceState::kRunning;
-  beam.seat = free_seats_.back();
-  free_seats_.pop_back();
-  beam.table = parent.table.fork();
-  beam.num_planned = parent.num_planned;
-  beam.prompt_step = parent.prompt_step;
-  beam.num_indexed = parent.num_indexed;
-  beam.last_index = parent.last_index;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), &beam, Precedes{}), &beam);
+  if (beam.num_planned() > 0 && !free_seats_.empty()) return start_running(beam);
+  beam.blocks.clear();
+  queue_.push(beam);
 }
 
 }  // namespace quire

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kvcache/block_table.h"
 #include "kvcache/ids.h"
-#include "kvcache/prefix_cache.h"
+#include "kvcache/kv_cache.h"
+#include "quire/request_output.h"
 #include "scheduler/step_plan.h"
 
 namespace quire {
@@ -54,23 +54,14 @@ struct SequenceRequest {
 };
 
 enum class SequenceState : std::uint8_t {
-  kWaiting,   // holds no seat and no block of the cache
+  kWaiting,   // holds no seat and no block of the cache; a beam that is held besides is parked
   kRunning,   // holds a seat and blocks
-  kParked,    // a beam that is held and holds as little: it was preempted
   kRetiring,  // has ended, but steps in flight still use its seat and blocks
-};
-
-// What a preempted sequence has in host memory: the rows of its table from `first` on, of its first
-// num_tokens tokens.
-struct SavedBlocks {
-  int first = 0;
-  int num_tokens = 0;
-  std::vector<BlockId> blocks;  // [rows, num_lanes], kNoBlock where it held none; none: nothing is saved
 };
 
 // The scheduler's book of one sequence. A step in flight is one planned and not yet applied.
 struct Sequence {
-  explicit Sequence(BlockTable empty_table) : table(std::move(empty_table)) {}
+  explicit Sequence(SequenceBlocks empty) : blocks(std::move(empty)) {}
 
   SequenceId id = 0;
   std::shared_ptr<const SequenceRequest> request;
@@ -78,13 +69,11 @@ struct Sequence {
   int priority = 0;                 // the request's, where the policy looks at it
   std::uint64_t arrival = 0;        // counts up
   std::vector<TokenId> own_tokens;  // see tokens()
-  std::uint64_t salt = 0;           // what stands for the request's in the prefix cache
   int num_prompt = 0;
-  int max_length = 0;   // tokens it ends at
-  int num_planned = 0;  // its first tokens whose computation is planned, in flight or done
+  int max_length = 0;  // tokens it ends at
   // Samples in flight: tokens that exist but are not known. What is pooled counts as one.
   int num_pending = 0;
-  int num_in_flight = 0;
+  int num_in_flight = 0;  // steps
   SequenceState state = SequenceState::kWaiting;
   int seat = -1;
   bool started = false;           // a step was planned since it got its seat
@@ -93,12 +82,9 @@ struct Sequence {
   bool suspect = false;           // a step of it was lost, and it got no token since: planned alone
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
-  SavedBlocks saved;              // until a step that restores them is planned
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its seat
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
-  int num_indexed = 0;            // rows of the table the prefix cache has seen
-  PrefixCache::Link last_index;   // what stands for the last of these
-  BlockTable table;
+  SequenceBlocks blocks;
 
   // Prompt and output, as far as known. Until there is an output, the request's prompt is all.
   std::span<const TokenId> tokens() const { return own_tokens.empty() ? request->prompt : own_tokens; }
@@ -109,15 +95,24 @@ struct Sequence {
 
   std::pair<int, std::uint64_t> precedence() const { return {priority, arrival}; }  // lower first
   int length() const { return static_cast<int>(tokens().size()) + num_pending; }
-  int num_unplanned() const { return length() - num_planned; }
+  int num_planned() const { return blocks.num_tokens; }  // in flight or done
+  int num_unplanned() const { return length() - num_planned(); }
   bool complete() const { return length() >= max_length; }  // its last token is known or in flight
   int num_output() const { return length() - num_prompt; }
   bool is_beam() const { return request->beam_width > 0; }
-  // Whether what is computed next follows from a token that is still in flight: it is not planned before that
-  // is known.
-  bool awaits_token() const { return is_beam() && num_pending > 0; }
+  // Whether it is held and had to give its blocks to another beam of its search.
+  bool is_stripped() const { return held && num_planned() == 0; }
   OutputKind prompt_output() const { return index == 0 ? request->prompt_output : OutputKind::kLast; }
   bool is_pooled() const { return quire::is_pooled(prompt_output()); }
+  // Whether some of its tokens may be computed already, for others.
+  bool may_share() const { return !needs_every_position(prompt_output()); }
+
+  // How many tokens its span in that step may have; 0: it is not to be planned.
+  int span_limit(std::uint64_t step) const;
+  // Its next span, without the blocks that this takes.
+  SequencePlan plan_span(int num_tokens) const;
+  // What the token just learned ends, if anything.
+  FinishReason finish_reason() const;
 };
 
 struct Precedes {

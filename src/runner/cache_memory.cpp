@@ -1,4 +1,4 @@
-#include "runner/kv_cache.h"
+#include "runner/cache_memory.h"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 namespace quire {
 
-KvCache::KvCache(Backend& backend, const RuntimeConfig& config)
+CacheMemory::CacheMemory(Backend& backend, const RuntimeConfig& config)
     : backend_(backend), config_(config), device_(allocate(config.num_blocks, MemoryKind::kDevice)) {
   for (const CacheShape::Place& place : config.cache.places) {
     model_layers_.push_back(device_.layers[static_cast<std::size_t>(place.index)]);
@@ -15,7 +15,7 @@ KvCache::KvCache(Backend& backend, const RuntimeConfig& config)
   if (config.num_host_blocks > 0) host_ = allocate(config.num_host_blocks, MemoryKind::kHost);
 }
 
-KvCache::Blocks KvCache::allocate(int num_blocks, MemoryKind kind) const {
+CacheMemory::Blocks CacheMemory::allocate(int num_blocks, MemoryKind kind) const {
   const RuntimeConfig& c = config_;
   Blocks blocks = {backend_.allocate(c.block_bytes() * static_cast<std::size_t>(num_blocks), kind)};
   const std::int64_t half = std::int64_t{c.block_size()} * c.spec.head_dim;
@@ -33,7 +33,7 @@ KvCache::Blocks KvCache::allocate(int num_blocks, MemoryKind kind) const {
   return blocks;
 }
 
-void KvCache::copy_blocks(const Tensor& saves, const Tensor& copies, const Tensor& restores) {
+void CacheMemory::copy_blocks(const Tensor& saves, const Tensor& copies, const Tensor& restores) {
   if (saves.dim(0) > 0) ops::copy_blocks(backend_, host_.layers, device_.layers, saves);
   for (const BlockId block : std::exchange(to_poison_, {})) {
     std::vector<std::uint8_t> nan(config_.block_bytes() / device_.layers.size(),

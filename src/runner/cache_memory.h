@@ -9,9 +9,9 @@
 namespace quire {
 
 // Keys and values of all blocks on one rank: on the device, and of those swapped out in host memory.
-class KvCache {
+class CacheMemory {
  public:
-  KvCache(Backend& backend, const RuntimeConfig& config);
+  CacheMemory(Backend& backend, const RuntimeConfig& config);
 
   std::span<const KvCacheLayer> layers() const { return model_layers_; }  // by StateId
   std::span<const int> lane_of() const { return lane_of_; }               // by StateId

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/block_pool.h"
+#include "kvcache/block_table.h"
+#include "kvcache/cache_layout.h"
+#include "kvcache/ids.h"
+#include "kvcache/prefix_cache.h"
+
+namespace quire {
+
+// What a sequence has in host memory: the rows of its table from `first` on, of its first num_tokens tokens.
+struct SavedBlocks {
+  int first = 0;
+  int num_tokens = 0;
+  std::vector<BlockId> blocks;  // [rows, num_lanes], kNoBlock where it held none; none: nothing is saved
+};
+
+// What a sequence has of the cache. A copy shares its blocks; what is saved is to have one owner.
+struct SequenceBlocks {
+  BlockTable table;
+  std::uint64_t salt = 0;             // what stands for the request's in the prefix cache
+  int num_tokens = 0;                 // its first, whose computation is planned, in flight or done
+  int num_indexed = 0;                // rows of the table that the prefix cache has seen
+  PrefixCache::Link last_index = {};  // what stands for the last of these
+  SavedBlocks saved = {};             // until a step that restores them is planned
+
+  // Gives back what is in the cache.
+  void clear() {
+    table.clear();
+    num_tokens = num_indexed = 0;
+    last_index = {};
+  }
+};
+
+// What is computed of a sequence when it is admitted.
+struct ComputedPrefix {
+  std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
+  int num_tokens = 0;           // in them and the restored ones; a last row that is not full is copied
+  int num_restored = 0;         // rows that follow, from host memory
+  bool forked = false;          // the shared ones are a sibling's
+};
+
+// Seconds that go by for a sequence's preemption.
+struct PreemptionCosts {
+  double block_copied = 0;  // to host memory and back
+  double token = 1;         // computed again
+  double pair = 0;          // what each token before it adds to that
+
+  // Of num_tokens tokens in num_blocks blocks, behind num_before others that are there.
+  bool saving_pays(int num_before, int num_tokens, int num_blocks) const {
+    const double again = num_tokens * (token + (num_before + 0.5 * num_tokens) * pair);
+    return num_blocks * block_copied < again;
+  }
+};
+
+// The blocks of the KV cache and of host memory, and what sequences have of them. It knows of steps only that
+// they are planned and applied in one order, and of sequences only what SequenceBlocks says.
+class KvCache {
+ public:
+  // caches_prefixes: whether what sequences have computed is kept for others; hash_seed, hash_bits: as
+  // PrefixCache's.
+  KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, bool caches_prefixes,
+          std::uint64_t hash_seed, int hash_bits);
+
+  // Of a sequence whose cached prefixes are those of equal `salt`.
+  SequenceBlocks new_blocks(std::string_view salt) {
+    return {.table = BlockTable(pool_, layout_), .salt = prefix_cache_.salt_of(salt)};
+  }
+
+  // What is there of a sequence that has nothing in the cache: what the prefix cache knows of `tokens`, or
+  // what it can share of a sibling, with which it has its first num_common tokens in common, if that is more;
+  // behind that what is saved. nullptr: there is no sibling.
+  ComputedPrefix find(const SequenceBlocks& blocks, std::span<const TokenId> tokens,
+                      const SequenceBlocks* sibling, int num_common) const;
+  // How many blocks it spares: those that are held anyway, less the copies of a shared row that is not full.
+  int num_spared(const ComputedPrefix& computed) const;
+  // The blocks that a sequence will take until it holds `length` tokens, of which up to `span` are computed
+  // at a time, and for copies of shared ones that it will write. It gives back what leaves its windows before
+  // a later step takes more. Alone, never more than the whole cache has.
+  int num_to_take(const SequenceBlocks& blocks, int length, int span) const;
+  // Shares what was found, with new blocks for what is to be restored; what is saved beside is given up.
+  void admit(SequenceBlocks& blocks, const ComputedPrefix& computed);
+
+  // Gives the next num_tokens tokens their blocks. Those that are replaced by copies are put into `copies`,
+  // and kept as long as steps of the sequence that are in flight may use them. Returns the first row that is
+  // new to the runner, which knows nothing of the sequence at its start.
+  int prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
+                    std::vector<BlockCopy>& copies);
+  // Adds to `restores` what is saved. Returns how many blocks.
+  int restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores);
+  // Enters the rows that are full, as far as their tokens are known, once their computation is planned: steps
+  // run in order, so every later step may read them, even if this sequence is aborted meanwhile.
+  void index(SequenceBlocks& blocks, std::span<const TokenId> tokens);
+
+  // A step is planned that does `restores`; those saves come first that are returned.
+  std::vector<BlockCopy> close_step(std::span<const BlockCopy> restores);
+  // The oldest step is applied. True: blocks were given back.
+  bool apply_step();
+  // All steps in flight are lost, and the one in the making, which would have done `restores`: nothing that
+  // is cached can be trusted. forget_saved() must follow for every sequence.
+  void lose_steps(std::span<const BlockCopy> restores);
+
+  // Saves the blocks behind those that others hold as well, if host memory has room for all of them and
+  // `costs` speak for it; all blocks of a sequence that may share none, or that could not reach them through
+  // the prefix cache: it has given back those before. Returns how many. They may be given back at once: the
+  // next step saves before it does anything else.
+  int save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs);
+  // Gives back what is saved but for the last num_kept rows. What was still to be saved there is not.
+  void forget_saved(SavedBlocks& saved, int num_kept = 0);
+  // The keys and values of `tokens`, with which the sequence begins, may be broken, those that it has given
+  // back included: they are found no more.
+  void distrust(const SequenceBlocks& blocks, std::span<const TokenId> tokens);
+
+  // Whether its one holder may write it.
+  bool may_be_written(BlockId block) const {
+    return pool_.ref_count(block) == 1 && !prefix_cache_.contains(block);
+  }
+  const BlockPool& pool() const { return pool_; }
+  const BlockPool& host_pool() const { return host_pool_; }
+
+  // Throws InternalError where an invariant of docs/invariants.md does not hold. `all`: what all sequences
+  // have.
+  void check(std::span<const SequenceBlocks* const> all) const;
+
+ private:
+  int num_rows(const ComputedPrefix& computed) const {
+    return static_cast<int>(computed.blocks.size()) / layout_.num_lanes();
+  }
+  bool is_shared(BlockId block) const { return pool_.ref_count(block) > 1; }
+  void forget_row_to_write(const SequenceBlocks& blocks);
+
+  CacheLayout layout_;
+  BlockPool pool_;
+  BlockPool host_pool_;
+  PrefixCache prefix_cache_;
+  bool caches_prefixes_;
+  std::vector<BlockCopy> saves_;  // for the next step that is planned
+  // By step in flight: blocks that the next one replaces by copies, while this one or an earlier one may use
+  // them. They are kept until it is applied.
+  std::deque<std::vector<BlockId>> replaced_;
+};
+
+}  // namespace quire

@@ -1,0 +1,104 @@
+#include "scheduler/planned_steps.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+// Whether the token is what the plan has asked for.
+bool is_answer(const PlannedSteps::Span& span, TokenId token) {
+  if (span.ends_text && (token == SequenceResult::kInvalidLogits || token == SequenceResult::kNoneLeft))
+    return true;
+  return span.ends_text && !is_pooled(span.output) ? token >= 0 : token == SequenceResult::kNoToken;
+}
+
+}  // namespace
+
+void PlannedSteps::open(std::size_t most) {
+  QUIRE_CHECK(open_.spans.empty(), "a step that failed was not dropped");
+  plan_ = {};
+  plan_.sequences.reserve(most);
+  open_.spans.reserve(most);
+}
+
+void PlannedSteps::add(Sequence& sequence, SequencePlan plan) {
+  const int last = plan.first_position + plan.num_tokens;
+  const bool ends_text = last == sequence.length();
+  sequence.started = true;
+  if (plan.first_position < sequence.num_prompt && last >= sequence.num_prompt) sequence.prompt_step = id();
+  sequence.blocks.num_tokens = last;
+  ++sequence.num_in_flight;
+  sequence.num_pending += ends_text ? 1 : 0;
+  sequence.has_sampled |= plan.sample;
+  open_.spans.push_back({&sequence, plan.num_tokens, last, plan.output, ends_text});
+  plan_.num_tokens += plan.num_tokens;
+  plan_.sequences.push_back(std::move(plan));
+}
+
+StepPlan PlannedSteps::close() {
+  plan_.id = open_.id = ++last_id_;
+  in_flight_.push_back(std::exchange(open_, {}));
+  return std::exchange(plan_, {});
+}
+
+std::vector<PlannedSteps::Span> PlannedSteps::take_oldest(const StepResult& result) {
+  QUIRE_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id, "result {} is not the oldest's",
+              result.id);
+  const std::vector<Span>& expected = in_flight_.front().spans;
+  QUIRE_CHECK(result.sequences.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    QUIRE_CHECK(result.sequences[i].sequence == expected[i].sequence->id);
+    QUIRE_CHECK(is_answer(expected[i], result.sequences[i].token));
+  }
+  std::vector<Span> spans = std::move(in_flight_.front().spans);
+  in_flight_.pop_front();
+  for (const Span& span : spans) {
+    --span.sequence->num_in_flight;
+    span.sequence->num_pending -= span.ends_text ? 1 : 0;
+  }
+  return spans;
+}
+
+std::vector<SequenceId> PlannedSteps::drop() {
+  in_flight_.push_back(std::exchange(open_, {}));  // where planning was left in the middle
+  std::vector<SequenceId> lost;
+  for (const Step& step : in_flight_) {
+    for (const Span& span : step.spans) {
+      span.sequence->num_in_flight = span.sequence->num_pending = 0;
+      lost.push_back(span.sequence->id);
+    }
+  }
+  in_flight_.clear();
+  return lost;
+}
+
+int PlannedSteps::check(const Sequence& sequence) const {
+  int num_in_flight = 0;
+  int num_tokens = 0;
+  int num_pending = 0;
+  for (const Step& step : in_flight_) {
+    for (const Span& span : step.spans) {
+      if (span.sequence != &sequence) continue;
+      ++num_in_flight;
+      num_tokens += span.num_tokens;
+      num_pending += span.ends_text ? 1 : 0;
+    }
+  }
+  QUIRE_CHECK(sequence.num_in_flight == num_in_flight && sequence.num_pending == num_pending,
+              "14: sequence {} counts {} steps and {} samples in flight, there are {} and {}", sequence.id,
+              sequence.num_in_flight, sequence.num_pending, num_in_flight, num_pending);
+  return num_tokens;
+}
+
+void PlannedSteps::check(int max_tokens, int max_sequences) const {
+  for (const Step& step : in_flight_) {
+    int num_tokens = 0;
+    for (const Span& span : step.spans) num_tokens += span.num_tokens;
+    QUIRE_CHECK(num_tokens > 0 && num_tokens <= max_tokens, "10: step of {} tokens", num_tokens);
+    QUIRE_CHECK(std::ssize(step.spans) <= max_sequences, "10: step of {} sequences", step.spans.size());
+  }
+}
+
+}  // namespace quire

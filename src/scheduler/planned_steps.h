@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "scheduler/sequence.h"
+#include "scheduler/step_plan.h"
+
+namespace quire {
+
+// The open step, whose plan is in the making, and the steps in flight. It books in each sequence what of it
+// is planned.
+class PlannedSteps {
+ public:
+  // What a step computes of a sequence.
+  struct Span {
+    Sequence* sequence;
+    int num_tokens;
+    int last;  // the position behind them
+    OutputKind output;
+    bool ends_text;  // its last position is the sequence's: there is a sample, or what is pooled
+  };
+
+  // Begins a plan of that many sequences at most.
+  void open(std::size_t most);
+  StepPlan& plan() { return plan_; }
+  std::uint64_t id() const { return last_id_ + 1; }  // of the open step
+  // Takes a span into the open step. Nothing fails.
+  void add(Sequence& sequence, SequencePlan plan);
+  const std::vector<Span>& spans() const { return open_.spans; }  // of the open step
+  // The open step is in flight.
+  StepPlan close();
+
+  // The oldest step, which is in flight no more. InternalError, and nothing changes, if `result` is not its.
+  std::vector<Span> take_oldest(const StepResult& result);
+  // All steps are lost. Returns their sequences, as often as each was in one.
+  std::vector<SequenceId> drop();
+  int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
+
+  // Tokens of a sequence in flight. Throws InternalError where its counters do not say what the steps do.
+  int check(const Sequence& sequence) const;
+  // Throws InternalError if a step in flight has more of either.
+  void check(int max_tokens, int max_sequences) const;
+
+ private:
+  struct Step {
+    std::uint64_t id = 0;
+    std::vector<Span> spans;
+  };
+
+  StepPlan plan_;  // of the open step
+  Step open_;
+  std::deque<Step> in_flight_;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace quire
