@@ -111,7 +111,8 @@ std::unique_ptr<RankGroup> make_rank_group(const EngineSetup& setup) {
 }
 
 void RankGroup::open() {
-  check_common(together({&Rank::open}));
+  together({&Rank::open});
+  check_common();
   together({&Rank::connect});
 }
 
@@ -121,7 +122,7 @@ const RuntimeConfig& RankGroup::resolve() {
   const auto [least, most] = std::ranges::minmax_element(answers, {}, &RankAnswer::num_blocks);
   if (least->num_blocks != most->num_blocks)
     together({&Rank::resolve, least->num_blocks * resolved.block_bytes()});
-  check_common(answers);
+  check_common();
   const int context =
       setup_.config.max_model_len == 0 ? resolved.spec.max_model_len : setup_.config.max_model_len;
   const int held = resolved.cache.layout.longest(resolved.num_blocks);
@@ -133,9 +134,9 @@ const RuntimeConfig& RankGroup::resolve() {
 }
 
 // Ranks that were started with different flags, or have different models, would compute something else.
-void RankGroup::check_common(const std::vector<RankAnswer>& answers) const {
-  for (std::size_t i = 1; i < answers.size(); ++i) {
-    std::istringstream here(answers[0].common), there(answers[i].common);
+void RankGroup::check_common() const {
+  for (std::size_t i = 1; i < answers_.size(); ++i) {
+    std::istringstream here(answers_[0].common), there(answers_[i].common);
     for (std::string line, other; std::getline(here, line);) {
       std::getline(there, other);
       if (other != line)

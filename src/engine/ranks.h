@@ -62,13 +62,14 @@ class Rank {
   // What handles orders. The first five start the rank, in this order. Error where it cannot be done.
   void open(const RankOrder&, RankAnswer& answer);  // the device
   void connect(const RankOrder&, RankAnswer&);      // to the other ranks
-  void resolve(const RankOrder& order,
-               RankAnswer& answer);          // argument: bytes of the KV cache; 0: as configured
+  // The configuration. argument: bytes of the KV cache; 0: as configured.
+  void resolve(const RankOrder& order, RankAnswer& answer);
   void load(const RankOrder&, RankAnswer&);  // its shard of the weights
   void capture_graphs(const RankOrder&, RankAnswer&) { runner_->capture_graphs(); }
-  void submit(const RankOrder& order, RankAnswer& answer);  // argument: not 0: profiled
-  void collect(const RankOrder&, RankAnswer& answer) { answer.result = runner_->collect(); }  // the oldest
-  void drop(const RankOrder&, RankAnswer&) { runner_->drop_in_flight(); }  // what is in flight
+  // A step, as ModelRunner does. argument: 1: profiled.
+  void submit(const RankOrder& order, RankAnswer& answer);
+  void collect(const RankOrder&, RankAnswer& answer) { answer.result = runner_->collect(); }
+  void drop(const RankOrder&, RankAnswer&) { runner_->drop_in_flight(); }
 
   // Other ranks and this one wait no longer for each other; it cannot go on.
   void abandon() {
@@ -156,7 +157,7 @@ class RankGroup {
 
  private:
   std::vector<RankAnswer>& together(const RankOrder& order, double patience = kForever);
-  void check_common(const std::vector<RankAnswer>& answers) const;
+  void check_common() const;
   // Ranks end a step together, since they meet in it, or drop it; what else they do may take any time.
   double step_patience() const { return survives_failures_ ? kForever : setup_.config.watchdog; }
 
