@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "engine/rank_group.h"
+#include "engine/ranks.h"
 
 namespace quire::cli {
 namespace {

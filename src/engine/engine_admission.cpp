@@ -1,4 +1,4 @@
-// How requests come in, and how many may wait.
+// How requests come in.
 #include <algorithm>
 #include <utility>
 
@@ -45,31 +45,28 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
     if (!same_params(i)) quire::validate(requests[i].params, context);
     validate_without_params(requests[i], context);
   }
-  Arrivals arrivals;
+  std::vector<Arrival> arrivals;
+  std::vector<RequestId> ids;
   std::int64_t num_tokens = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     EngineRequest& request = requests[i];
     truncate_prompt(request.prompt, request.params, config_.max_model_len);
     arrivals.push_back(make_arrival(request, same_params(i) ? &arrivals.back().request->sampling : nullptr));
+    ids.push_back(arrivals.back().request->id);
     num_tokens += std::ssize(request.prompt) + arrivals.back().request->num_queued_tokens();
   }
-  std::vector<RequestId> ids;
-  {
-    const std::lock_guard lock(mutex_);
-    check_queue(std::ssize(requests), num_tokens);
-    queued_requests_ += std::ssize(requests);
-    queued_tokens_ += num_tokens;
+  mailbox_.post({std::ssize(requests), num_tokens}, [&] {
     std::vector<OutputProcessor::Addition> additions;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const std::shared_ptr<SequenceRequest>& made = arrivals[i].request;
       made->prompt = std::move(requests[i].prompt);
-      ids.push_back(made->id);
       additions.push_back({made->id, std::move(requests[i]), {made, &made->prompt}});
     }
     outputs_->add(std::move(additions));
-    messages_.emplace_back(std::move(arrivals));
-  }
-  wake_.notify_one();
+    return [this, arrivals = std::move(arrivals)] {
+      for (const Arrival& arrival : arrivals) begin(arrival);
+    };
+  });
   return ids;
 }
 
@@ -83,7 +80,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
   made.id = id;
   made.num_outputs = n;
   made.first_sibling = n > 1 ? id : 0;
-  const std::uint64_t seed = request_seed(seed_, id);
+  const std::uint64_t seed = request_seed(setup_.config.seed, id);
   made.sampling = alike != nullptr ? *alike : make_sampling_state(request.params, sampling_context(), seed);
   made.sampling.seed = request.params.seed.value_or(seed);
   made.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
@@ -104,48 +101,15 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
   return arrival;
 }
 
-// Refuses what has no room beside what waits. However much it is, an empty queue takes it.
-void Engine::check_queue(std::int64_t num_requests, std::int64_t num_tokens) const {
-  if (queued_requests_ == 0) return;
-  constexpr const char* kFull =
-      "the queue is full: {} {} wait, and {} is {}, too few for {} more; try again later";
-  if (max_queued_requests_ > 0 && queued_requests_ + num_requests > max_queued_requests_)
-    throw QueueFullError(QueueFullError::Limit::kRequests,
-                         format_text(kFull, queued_requests_, "requests", "max-num-queued-reqs",
-                                     max_queued_requests_, num_requests));
-  if (max_queued_tokens_ > 0 && queued_tokens_ + num_tokens > max_queued_tokens_)
-    throw QueueFullError(QueueFullError::Limit::kPromptTokens,
-                         format_text(kFull, queued_tokens_, "tokens", "max-num-queued-tokens",
-                                     max_queued_tokens_, num_tokens));
-}
-
-// What waits in the scheduler, and what it has not been told of.
-void Engine::count_queue() {
-  const SchedulerStats stats = scheduler_->stats();
-  queued_requests_ = stats.num_queued_requests;
-  queued_tokens_ = stats.num_queued_tokens;
-  for (const Message& message : messages_) {
-    const auto* arrivals = std::get_if<Arrivals>(&message);
-    if (arrivals == nullptr) continue;
-    queued_requests_ += std::ssize(*arrivals);
-    for (const Arrival& arrival : *arrivals) queued_tokens_ += arrival.request->num_queued_tokens();
-  }
-}
-
-void Engine::handle(Arrivals arrivals) {
-  for (Arrival& arrival : arrivals) {
-    const SequenceRequest& request = *arrival.request;
-    if (arrival.search) {
-      beams_->add(arrival.request, std::move(*arrival.search));
-      continue;
-    }
-    try {
-      scheduler_->add(arrival.request);
-    } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs
-      scheduler_->abort_with_siblings(request.id);
-      const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
-      for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
-    }
+void Engine::begin(const Arrival& arrival) {
+  if (arrival.search) return beams_->add(arrival.request, *arrival.search);
+  const SequenceRequest& request = *arrival.request;
+  try {
+    scheduler_->add(arrival.request);
+  } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs
+    scheduler_->abort_with_siblings(request.id);
+    const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
+    for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
   }
 }
 

@@ -26,6 +26,10 @@ struct EngineHooks {
   // kRank: by a rank in a thread, id: the rank), on the thread of that stage. What it throws is that stage's
   // failure.
   std::function<void(EngineStage, SequenceId)> fault = {};
+
+  void visit(EngineStage stage, SequenceId id = 0) const {
+    if (fault) fault(stage, id);
+  }
 };
 
 }  // namespace quire

@@ -8,7 +8,9 @@
 
 #include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
+#include "engine/hooks.h"
 #include "ops/weight_source.h"
+#include "quire/engine_config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire {
@@ -21,6 +23,13 @@ struct ModelFiles {
   // Opens the weights, for each rank anew; values are read as they are taken. From any thread.
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
+};
+
+// What an engine is started with.
+struct EngineSetup {
+  EngineConfig config;
+  ModelFiles model;
+  EngineHooks hooks = {};
 };
 
 // A Hugging Face checkpoint directory as EngineConfig::model names it; empty: the bundled model. Error when

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/rank_group.h"
+#include "engine/ranks.h"
 #include "scheduler/scheduler.h"
 
 namespace quire {

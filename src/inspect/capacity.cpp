@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/registry.h"
-#include "engine/rank_group.h"
+#include "engine/ranks.h"
 #include "parallel/absent_ranks.h"
 
 namespace quire {

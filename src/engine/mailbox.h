@@ -1,0 +1,103 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/request.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+// What other threads have the engine's do, and how many requests wait for their first step, in here or in the
+// scheduler. Thread contract: any thread may call any method, but as is said.
+class Mailbox {
+ public:
+  using Task = std::function<void()>;
+  struct Load {
+    std::int64_t requests = 0;
+    std::int64_t tokens = 0;  // that they count as
+
+    Load operator+(Load more) const { return {requests + more.requests, tokens + more.tokens}; }
+  };
+
+  // What may wait; 0: any number. Error where one is negative.
+  explicit Mailbox(Load limits) : limits_(limits) {
+    constexpr const char* kNegative = "{} is {}; it must be at least 1, or 0 for no limit";
+    if (limits.requests < 0) fail(kNegative, kRequestsFlag, limits.requests);
+    if (limits.tokens < 0) fail(kNegative, kTokensFlag, limits.tokens);
+  }
+
+  void post(Task task) {
+    change([&] { tasks_.push_back(std::move(task)); });
+  }
+  // A task that brings requests. QueueFullError where they have no room beside what waits; however much it
+  // is, an empty queue takes it. `make` gives the task where there is room, before anybody can take it.
+  template <typename Make>
+  void post(Load requests, const Make& make) {
+    change([&] {
+      check_room(requests);
+      waiting_ = waiting_ + requests;
+      posted_ = posted_ + requests;
+      tasks_.push_back(make());
+    });
+  }
+  void close() {
+    change([this] { closed_ = true; });
+  }
+
+  // Of the engine's thread: what waits in the scheduler, which knows all that was taken.
+  void count(const SchedulerStats& stats) {
+    const std::lock_guard lock(mutex_);
+    waiting_ = posted_ + Load{stats.num_queued_requests, stats.num_queued_tokens};
+  }
+  // Of the engine's thread: all tasks; waits for one, if it is to. None: it is closed.
+  std::optional<std::vector<Task>> take(bool wait) {
+    std::unique_lock lock(mutex_);
+    if (wait) wake_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
+    if (closed_) return std::nullopt;
+    posted_ = {};
+    return std::exchange(tasks_, {});
+  }
+
+ private:
+  static constexpr const char* kRequestsFlag = "max-num-queued-reqs";
+  static constexpr const char* kTokensFlag = "max-num-queued-tokens";
+
+  template <typename Change>
+  void change(const Change& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    wake_.notify_one();
+  }
+
+  void check_room(Load more) const {
+    if (waiting_.requests == 0) return;
+    const Load all = waiting_ + more;
+    using Limit = QueueFullError::Limit;
+    constexpr const char* kFull =
+        "the queue is full: {} {} wait, and {} is {}, too few for {} more; try again later";
+    if (limits_.requests > 0 && all.requests > limits_.requests)
+      throw QueueFullError(Limit::kRequests, format_text(kFull, waiting_.requests, "requests", kRequestsFlag,
+                                                         limits_.requests, more.requests));
+    if (limits_.tokens > 0 && all.tokens > limits_.tokens)
+      throw QueueFullError(Limit::kPromptTokens, format_text(kFull, waiting_.tokens, "tokens", kTokensFlag,
+                                                             limits_.tokens, more.tokens));
+  }
+
+  const Load limits_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Task> tasks_;  // guarded by mutex_
+  Load posted_;              // guarded by mutex_: with tasks_
+  Load waiting_;             // guarded by mutex_: these, and those in the scheduler
+  bool closed_ = false;      // guarded by mutex_
+};
+
+}  // namespace quire

@@ -1,0 +1,194 @@
+#include "engine/ranks.h"
+
+#include <algorithm>
+#include <exception>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "parallel/processes.h"
+#include "parallel/single_rank.h"
+
+namespace quire {
+
+BackendOptions device_options(const EngineConfig& config, int place) {
+  return {config.device, config.cpu_isa, config.cpu_threads, config.deterministic, place};
+}
+
+void Rank::open(const RankOrder&, RankAnswer& answer) {
+  backend_ = make_backend(device_);
+  answer.common = format_text("on a CPU {}\n", backend_->device() == DeviceKind::kCpu);
+}
+
+void Rank::connect(const RankOrder&, RankAnswer&) {
+  const EngineConfig& config = setup_.config;
+  comm_ = backend_->connect(connect_(*backend_), {config.watchdog, config.disable_custom_all_reduce});
+}
+
+void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
+  EngineConfig config = setup_.config;
+  if (order.argument > 0) config.kv_cache_memory = order.argument;
+  runtime_ = resolve_config(config, setup_.model.config, *backend_, *comm_);
+  const RuntimeConfig& c = runtime_;
+  const ModelSpec& spec = c.spec;
+  answer.num_blocks = static_cast<std::uint64_t>(c.num_blocks);
+  answer.common = format_text(
+      "model {}\nmodel's sizes {}\ndtype {}\ncpu-isa {}\nmax-num-seqs {}\nmax-num-batched-tokens {}\n"
+      "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
+      "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
+      setup_.model.config.architecture(),
+      format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, windows {}", spec.num_layers,
+                  spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
+                  join_text(c.cache.layout.windows, " ")),
+      to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
+      c.max_model_len, c.block_size(), c.num_host_blocks, c.max_logprobs, config.disable_custom_all_reduce,
+      c.use_graphs, config.deterministic);
+}
+
+void Rank::load(const RankOrder&, RankAnswer&) {
+  const std::unique_ptr<WeightSource> weights = setup_.model.open_weights();
+  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights);
+  const std::string& architecture = setup_.model.config.architecture();
+  const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
+  std::set<std::string> left_out;
+  for (const std::string& name : weights->unclaimed()) {
+    const auto part = std::find_if(ignorable.beginnings.begin(), ignorable.beginnings.end(),
+                                   [&](const std::string& beginning) { return name.starts_with(beginning); });
+    if (part != ignorable.beginnings.end())
+      left_out.insert(*part);
+    else if (std::none_of(ignorable.endings.begin(), ignorable.endings.end(),
+                          [&](const std::string& ending) { return name.ends_with(ending); }))
+      fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
+  }
+  if (!left_out.empty() && comm_->rank() == 0)
+    log_warning("{} serves text only: the tensors of {} are left out", architecture,
+                join_text(std::vector(left_out.begin(), left_out.end()), ", "));
+}
+
+void Rank::submit(const RankOrder& order, RankAnswer& answer) {
+  if (setup_.hooks.poison_blocks) poison_new_blocks(*order.plan);
+  if (order.argument == 0)
+    runner_->submit(*order.plan);
+  else
+    answer.ops = runner_->submit_profiled(*order.plan);
+}
+
+// Blocks that nothing has been written to for their sequence: those behind its span's first position.
+void Rank::poison_new_blocks(const StepPlan& plan) {
+  std::vector<BlockId> blocks;
+  const auto num_lanes = runtime_.cache.layout.windows.size();
+  for (const SequencePlan& sequence : plan.sequences) {
+    for (std::size_t i = 0; i < sequence.new_blocks.size(); ++i) {
+      const int row = sequence.first_new_row + static_cast<int>(i / num_lanes);
+      const BlockId block = sequence.new_blocks[i];
+      if (block != kNoBlock && row * runtime_.block_size() >= sequence.first_position)
+        blocks.push_back(block);
+    }
+  }
+  runner_->poison(std::move(blocks));
+}
+
+void check_rank_count(const EngineConfig& config) {
+  constexpr int kMaxRanks = 1024;
+  const int size = config.tensor_parallel_size;
+  if (size < 1 || size > kMaxRanks)
+    fail("tensor-parallel-size is {}; it must be from 1 to {}", size, kMaxRanks);
+}
+
+std::string of_rank(int rank, int size, const std::string& why) {
+  return format_text("rank {} of {}: {}", rank, size, why);
+}
+
+std::unique_ptr<RankGroup> make_rank_group(const EngineSetup& setup) {
+  check_rank_count(setup.config);
+  if (setup.config.tensor_parallel_size > 1)
+    return started_processes() != nullptr ? meet_rank_processes(setup) : start_rank_threads(setup);
+  return std::make_unique<RankGroup>(setup, device_options(setup.config),
+                                     [](Backend& backend) { return std::make_unique<SingleRank>(backend); });
+}
+
+void RankGroup::open() {
+  together({&Rank::open});
+  check_common();
+  together({&Rank::connect});
+}
+
+const RuntimeConfig& RankGroup::resolve() {
+  const std::vector<RankAnswer>& answers = together({&Rank::resolve});
+  const RuntimeConfig& resolved = own_->config();
+  const auto [least, most] = std::ranges::minmax_element(answers, {}, &RankAnswer::num_blocks);
+  if (least->num_blocks != most->num_blocks)
+    together({&Rank::resolve, least->num_blocks * resolved.block_bytes()});
+  check_common();
+  const int context =
+      setup_.config.max_model_len == 0 ? resolved.spec.max_model_len : setup_.config.max_model_len;
+  const int held = resolved.cache.layout.longest(resolved.num_blocks);
+  if (held < context)
+    log_warning(
+        "the KV cache holds {} tokens, fewer than a context of {} (--kv-cache-memory, --max-model-len)", held,
+        context);
+  return resolved;
+}
+
+// Ranks that were started with different flags, or have different models, would compute something else.
+void RankGroup::check_common() const {
+  for (std::size_t i = 1; i < answers_.size(); ++i) {
+    std::istringstream here(answers_[0].common), there(answers_[i].common);
+    for (std::string line, other; std::getline(here, line);) {
+      std::getline(there, other);
+      if (other != line)
+        fail("{}", of_rank(static_cast<int>(i), size(), format_text("{}; rank 0 has {}", other, line)));
+    }
+  }
+}
+
+std::optional<OpTimes> RankGroup::submit(StepPlan plan, bool profiled) {
+  return together({&Rank::submit, profiled, std::make_shared<const StepPlan>(std::move(plan))})[0].ops;
+}
+
+void RankGroup::drop_in_flight() {
+  if (!broken_.empty()) fail("{}", broken_);
+  together({&Rank::drop}, step_patience());
+  reset();
+}
+
+// Has every rank do its part; the first error comes out when all have. Where one cannot go on, no other waits
+// for it. The answers are by rank, and stay until the next order.
+std::vector<RankAnswer>& RankGroup::together(const RankOrder& order, double patience) {
+  if (order.plan) step_ = order.plan->id;
+  if (size() > 1) send(order);
+  answers_.assign(1, {});
+  try {
+    std::exception_ptr failure;
+    bool lost = false;  // it is another's failure
+    try {
+      own_->execute(order, answers_[0]);
+    } catch (const std::exception& e) {
+      failure = std::current_exception();
+      lost = dynamic_cast<const LostRank*>(&e) != nullptr;
+      own_->abandon();
+      abandon(e.what());
+    }
+    for (int rank = 1; rank < size() && order.is_answered(); ++rank)
+      answers_.push_back(answer(rank, patience));
+    if (failure && !lost) std::rethrow_exception(failure);
+    for (const RankAnswer& answer : answers_)
+      if (!answer.error.empty()) fail("{}", answer.error);
+    if (failure) std::rethrow_exception(failure);
+  } catch (const std::exception& e) {
+    own_->abandon();
+    const std::string why = abandon(e.what());
+    if (!survives_failures_ && broken_.empty()) broken_ = why;
+    throw;
+  }
+  return answers_;
+}
+
+std::string RankGroup::in_its_step(const std::string& why) const {
+  return format_text("{} (step {})", why.starts_with("rank ") ? why : of_rank(0, size(), why), step_.load());
+}
+
+}  // namespace quire

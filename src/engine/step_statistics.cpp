@@ -1,0 +1,74 @@
+#include "engine/step_statistics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+// Pairs in one layer of a token and one it attends to, itself included, among a sequence's first `tokens`.
+// window: 0: none.
+std::uint64_t attention_pairs(std::uint64_t tokens, int window) {
+  const std::uint64_t near = window == 0 ? tokens : std::min(tokens, static_cast<std::uint64_t>(window));
+  return near * (near + 1) / 2 + (tokens - near) * near;
+}
+
+}  // namespace
+
+void StepStatistics::observe(Observer observer, int profile_every) {
+  profile_every_ = profile_every;
+  auto shared = observer ? std::make_shared<const Observer>(std::move(observer)) : nullptr;
+  const std::lock_guard lock(mutex_);
+  observer_ = std::move(shared);
+}
+
+StepRecord StepStatistics::describe(const StepPlan& plan, const CacheShape& cache, BeamRounds& beams) {
+  StepRecord record{.tokens = static_cast<std::uint64_t>(plan.num_tokens)};
+  for (const SequencePlan& sequence : plan.sequences) {
+    const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
+    const bool extends_beam = tokens == 1 && beams.contains(sequence.sequence);
+    if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
+    if (sequence.sample) ++record.decode_tokens;
+    const auto first = static_cast<std::uint64_t>(sequence.first_position);
+    for (std::size_t lane = 0; lane < cache.lanes.size(); ++lane) {
+      const int window = cache.layout.windows[lane];
+      const auto num_layers = static_cast<std::uint64_t>(cache.lanes[lane].num_layers);
+      record.attention_pairs +=
+          num_layers * (attention_pairs(first + tokens, window) - attention_pairs(first, window));
+    }
+  }
+  return record;
+}
+
+bool StepStatistics::profile_next() {
+  const int every = profile_every_;
+  return every > 0 && num_planned_++ % static_cast<std::uint64_t>(every) == 0;
+}
+
+void StepStatistics::end(const SchedulerStats& scheduler, TimePoint at) {
+  StepRecord record = in_flight_.front().record;
+  const TimePoint start = std::max(in_flight_.front().start, std::exchange(last_end_, at));
+  record.seconds = std::chrono::duration<double>(at - start).count();
+  in_flight_.pop_front();
+  const double prefill = record.seconds * record.prefill_share();
+  std::shared_ptr<const Observer> observer;
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.scheduler = scheduler;
+    stats_.prefill_tokens += record.prefill_tokens;
+    stats_.decode_tokens += record.tokens - record.prefill_tokens;
+    stats_.prefill_seconds += prefill;
+    stats_.decode_seconds += record.seconds - prefill;
+    observer = observer_;
+  }
+  try {
+    if (observer) (*observer)(record);
+  } catch (const std::exception& e) {
+    log_error("a step's observer failed: {}", e.what());
+  }
+}
+
+}  // namespace quire
