@@ -11,7 +11,6 @@ namespace quire {
 
 namespace detail {
 std::string vformat(fmt::string_view format, fmt::format_args args);
-void vprint(std::FILE* file, fmt::string_view format, fmt::format_args args);
 }  // namespace detail
 
 // fmt::format and fmt::print, with the library compiled in one place: header-only, it takes a file of one
@@ -22,7 +21,8 @@ std::string format_text(fmt::format_string<Args...> format, Args&&... args) {
 }
 template <typename... Args>
 void print_text(std::FILE* file, fmt::format_string<Args...> format, Args&&... args) {
-  detail::vprint(file, format, fmt::make_format_args(args...));
+  const std::string text = detail::vformat(format, fmt::make_format_args(args...));
+  std::fwrite(text.data(), 1, text.size(), file);
 }
 
 // The elements, formatted, with `separator` between them.

@@ -34,21 +34,12 @@ bool Tensor::contiguous() const {
   return true;
 }
 
-Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const {
-  QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(0), "rows {} + {} of {}",
-              begin, count, describe());
+Tensor Tensor::part(int d, std::int64_t begin, std::int64_t count) const {
+  QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(d),
+              "{} + {} of dimension {} of {}", begin, count, d, describe());
   Tensor view = *this;
-  view.shape_[0] = count;
-  view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin * stride(0)) * size_of(dtype_);
-  return view;
-}
-
-Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
-  QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(num_dims_ - 1),
-              "columns {} + {} of {}", begin, count, describe());
-  Tensor view = *this;
-  view.shape_[static_cast<std::size_t>(num_dims_ - 1)] = count;
-  view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin) * size_of(dtype_);
+  view.shape_[static_cast<std::size_t>(d)] = count;
+  view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin * stride(d)) * size_of(dtype_);
   return view;
 }
 

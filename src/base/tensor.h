@@ -39,15 +39,17 @@ class Tensor {
   bool defined() const { return data_ != nullptr; }
 
   // Rows [begin, begin + count) of the first dimension.
-  Tensor rows(std::int64_t begin, std::int64_t count) const;
+  Tensor rows(std::int64_t begin, std::int64_t count) const { return part(0, begin, count); }
   // Columns [begin, begin + count) of the last dimension; the result may be strided.
-  Tensor columns(std::int64_t begin, std::int64_t count) const;
+  Tensor columns(std::int64_t begin, std::int64_t count) const { return part(num_dims_ - 1, begin, count); }
   // The same elements with other strides between the leading dimensions, for interleaved layouts.
   Tensor with_strides(std::initializer_list<std::int64_t> strides) const;
 
   std::string describe() const;  // "bfloat16 [3, 64]"
 
  private:
+  Tensor part(int d, std::int64_t begin, std::int64_t count) const;
+
   void* data_ = nullptr;
   std::array<std::int64_t, kMaxDims> shape_{};
   std::array<std::int64_t, kMaxDims> stride_{};

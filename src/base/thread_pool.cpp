@@ -40,20 +40,21 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// Returns once `value` is no longer `old`.
+// Waits until `value` is no longer `old`, and returns what it is.
 template <typename T>
-void ThreadPool::wait_while(const std::atomic<T>& value, T old) const {
+T ThreadPool::wait_while(const std::atomic<T>& value, T old) const {
   if (spins_) {
     constexpr int kLooks = 32;  // between two at the clock
     const auto end = std::chrono::steady_clock::now() + kSpinTime;
     do {
       for (int i = 0; i < kLooks; ++i) {
-        if (value.load(std::memory_order_acquire) != old) return;
+        if (const T now = value.load(std::memory_order_acquire); now != old) return now;
         pause_briefly();
       }
     } while (std::chrono::steady_clock::now() < end);
   }
   value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
 }
 
 void ThreadPool::run_erased(int num_parts, Call call, const void* function) {
@@ -68,10 +69,8 @@ void ThreadPool::run_erased(int num_parts, Call call, const void* function) {
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();
   take_parts(0);
-  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;
-       left = unfinished_.load(std::memory_order_acquire)) {
-    wait_while(unfinished_, left);
-  }
+  for (int left = unfinished_.load(std::memory_order_acquire); left != 0;)
+    left = wait_while(unfinished_, left);
 }
 
 // A thread that comes late finds nothing to take, or takes a part of the next job, which is as well.
@@ -90,8 +89,7 @@ void ThreadPool::work(int thread) {
   name_thread("quire-compute");
   std::uint32_t seen = 0;
   while (true) {
-    wait_while(job_, seen);
-    seen = job_.load(std::memory_order_acquire);
+    seen = wait_while(job_, seen);
     if (closing_.load(std::memory_order_relaxed)) return;
     take_parts(thread);
   }

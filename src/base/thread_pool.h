@@ -41,7 +41,7 @@ class ThreadPool {
   void work(int thread);
   void take_parts(int thread);
   template <typename T>
-  void wait_while(const std::atomic<T>& value, T old) const;
+  T wait_while(const std::atomic<T>& value, T old) const;
 
   const bool spins_;
   // Written while no part is left to take, read by whoever has taken one.

@@ -88,14 +88,14 @@ void Checkpoint::open_shards(const std::filesystem::path& index) {
   std::set<std::string> names;
   std::error_code ec;
   for (const auto& [tensor, shard] : shards) {
+    if (!names.insert(shard).second) continue;
     const std::filesystem::path path = index.parent_path() / shard;
     if (!std::filesystem::exists(path, ec)) {
       fail("{}: no such file, but {} says that tensor {} is in it", path.string(), index.string(),
            in_quotes(tensor));
     }
-    names.insert(shard);
+    add_file(path);
   }
-  for (const std::string& name : names) add_file(index.parent_path() / name);
   for (const auto& [tensor, shard] : shards) {
     const std::string path = (index.parent_path() / shard).string();
     const auto found = files_.find(tensor);

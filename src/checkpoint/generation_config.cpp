@@ -1,13 +1,8 @@
 #include "checkpoint/generation_config.h"
 
-#include <utility>
-
-#include "checkpoint/config_object.h"
-
 namespace quire {
-namespace {
 
-GenerationConfig from_object(const ConfigObject& object) {
+GenerationConfig parse_generation_config(const ConfigObject& object) {
   GenerationConfig config;
   config.eos_token_ids = object.get_token_ids("eos_token_id");
   config.temperature = object.find_float("temperature", {.min = 0, .max = 1e4});
@@ -19,17 +14,11 @@ GenerationConfig from_object(const ConfigObject& object) {
   return config;
 }
 
-}  // namespace
-
 GenerationConfig read_generation_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "generation_config.json";
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) return {};
-  return from_object(ConfigObject::read_file(path));
-}
-
-GenerationConfig parse_generation_config(std::string_view text, std::string where) {
-  return from_object(ConfigObject(text, std::move(where)));
+  return parse_generation_config(ConfigObject::read_file(path));
 }
 
 }  // namespace quire

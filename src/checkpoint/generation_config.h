@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
+
+#include "checkpoint/config_object.h"
 
 namespace quire {
 
@@ -23,6 +23,6 @@ struct GenerationConfig {
 
 // Without the file: empty.
 GenerationConfig read_generation_config(const std::filesystem::path& directory);
-GenerationConfig parse_generation_config(std::string_view text, std::string where);
+GenerationConfig parse_generation_config(const ConfigObject& object);
 
 }  // namespace quire

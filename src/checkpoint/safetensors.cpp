@@ -29,39 +29,24 @@ struct Format {
   std::optional<DType> dtype;
 };
 
-constexpr std::array<Format, 22> kFormats{{
-    {"F32", 32, DType::kF32},
-    {"F16", 16, DType::kF16},
-    {"BF16", 16, DType::kBF16},
-    {"I64", 64, DType::kI64},
-    {"I32", 32, DType::kI32},
-    {"I16", 16, DType::kI16},
-    {"I8", 8, DType::kI8},
-    {"U8", 8, DType::kU8},
-    {"BOOL", 8, DType::kBool},
-    {"F64", 64, {}},
-    {"U64", 64, {}},
-    {"U32", 32, {}},
-    {"U16", 16, {}},
-    {"C64", 64, {}},
-    {"F8_E4M3", 8, {}},
-    {"F8_E5M2", 8, {}},
-    {"F8_E8M0", 8, {}},
-    {"F8_E4M3FNUZ", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}},
-    {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},
-    {"F4", 4, {}},
-}};
+constexpr std::nullopt_t kNone = std::nullopt;
+constexpr Format kFormats[] = {  // all there are; kNone: Quire has no type for it
+    {"F32", 32, DType::kF32},  {"F16", 16, DType::kF16}, {"BF16", 16, DType::kBF16},
+    {"I64", 64, DType::kI64},  {"I32", 32, DType::kI32}, {"I16", 16, DType::kI16},
+    {"I8", 8, DType::kI8},     {"U8", 8, DType::kU8},    {"BOOL", 8, DType::kBool},
+    {"F64", 64, kNone},        {"U64", 64, kNone},       {"U32", 32, kNone},
+    {"U16", 16, kNone},        {"C64", 64, kNone},       {"F8_E4M3", 8, kNone},
+    {"F8_E5M2", 8, kNone},     {"F8_E8M0", 8, kNone},    {"F8_E4M3FNUZ", 8, kNone},
+    {"F8_E5M2FNUZ", 8, kNone}, {"F6_E2M3", 6, kNone},    {"F6_E3M2", 6, kNone},
+    {"F4", 4, kNone}};
 
 // What follows reads the header's description of one tensor, which errors call `where`.
 
 const Format& parse_format(const std::string& where, const Json& value) {
   if (!value.is_string()) fail("{}: dtype must be a string", where);
   const auto& name = value.get_ref<const std::string&>();
-  const auto* found = std::find_if(kFormats.begin(), kFormats.end(),
-                                   [&](const Format& format) { return format.name == name; });
-  if (found == kFormats.end()) fail("{} has the unknown dtype {}", where, in_quotes(name));
+  const auto* found = std::ranges::find(kFormats, name, &Format::name);
+  if (found == std::end(kFormats)) fail("{} has the unknown dtype {}", where, in_quotes(name));
   return *found;
 }
 

@@ -18,21 +18,8 @@
 namespace quire {
 
 std::string_view to_string(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kTimeout:
-      return "timeout";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"", "stop", "length", "abort", "timeout", "error"};
+  return kNames[static_cast<std::size_t>(reason)];
 }
 
 namespace {
@@ -40,8 +27,12 @@ namespace {
 // The requests of one call to generate, shared with the output thread.
 class Batch {
  public:
-  Batch(std::size_t size, const GenerateOptions& options)
-      : options_(options), outputs_(size), unfinished_(size) {}
+  struct Progress {
+    std::size_t num_finished;
+    std::exception_ptr exception;  // what the callback threw
+  };
+
+  Batch(std::size_t size, const GenerateOptions& options) : options_(options), outputs_(size) {}
 
   // On the output thread. A callback that throws ends the whole batch.
   void update(std::size_t index, const RequestUpdate& update) {
@@ -50,7 +41,7 @@ class Batch {
         options_.on_text(index, update.output, update.new_text);
       } catch (...) {
         const std::lock_guard lock(mutex_);
-        if (!exception_) exception_ = std::current_exception();
+        if (!progress_.exception) progress_.exception = std::current_exception();
       }
     }
     if (update.finished) finish(index, update.request);
@@ -66,43 +57,32 @@ class Batch {
       refused.finish_reason = FinishReason::kError;
       refused.error = why;
     }
-    finish(index, output);
+    finish(index, std::move(output));
   }
 
-  // What the callback threw.
-  std::exception_ptr exception() const {
-    const std::lock_guard lock(mutex_);
-    return exception_;
-  }
-
-  // True: all have ended. False: the time is up.
-  bool wait_for(std::chrono::milliseconds time) {
+  // Returns when all have ended, or the time is up.
+  Progress wait_for(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
-    return done_.wait_for(lock, time, [this] { return unfinished_ == 0; });
-  }
-
-  std::size_t num_finished() const {
-    const std::lock_guard lock(mutex_);
-    return outputs_.size() - unfinished_;
+    done_.wait_for(lock, time, [this] { return progress_.num_finished == outputs_.size(); });
+    return progress_;
   }
   std::vector<RequestOutput> take_outputs() { return std::move(outputs_); }
 
  private:
-  void finish(std::size_t index, const RequestOutput& output) {
+  void finish(std::size_t index, RequestOutput output) {
     {
       const std::lock_guard lock(mutex_);
-      outputs_[index] = output;
-      --unfinished_;
+      outputs_[index] = std::move(output);
+      ++progress_.num_finished;
     }
     done_.notify_all();
   }
 
   GenerateOptions options_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable done_;
   std::vector<RequestOutput> outputs_;  // guarded by mutex_
-  std::size_t unfinished_;              // guarded by mutex_
-  std::exception_ptr exception_;        // guarded by mutex_
+  Progress progress_{};                 // guarded by mutex_
 };
 
 // One line on stderr, rewritten in place.
@@ -195,17 +175,18 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     }
   }
   bool aborted = false;
-  while (!batch->wait_for(std::chrono::milliseconds(20))) {
-    progress.show(batch->num_finished(), prompts.size(), false);
+  while (true) {
+    const auto [num_finished, exception] = batch->wait_for(std::chrono::milliseconds(20));
+    const bool last = num_finished == prompts.size();
+    progress.show(num_finished, prompts.size(), last);
+    if (last && exception) std::rethrow_exception(exception);
+    if (last) return batch->take_outputs();
     const bool cancelled = options.cancelled != nullptr && *options.cancelled;
-    if (!aborted && (cancelled || batch->exception())) {
+    if (!aborted && (cancelled || exception)) {
       for (const RequestId id : ids) engine.abort(id);
       aborted = true;
     }
   }
-  progress.show(prompts.size(), prompts.size(), true);
-  if (const auto exception = batch->exception()) std::rethrow_exception(exception);
-  return batch->take_outputs();
 }
 
 std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage>& messages) const {

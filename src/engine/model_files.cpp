@@ -1,8 +1,7 @@
 #include "engine/model_files.h"
 
-#include <dlfcn.h>
-
 #include "base/error.h"
+#include "base/module.h"
 #include "checkpoint/checkpoint.h"
 
 namespace quire {
@@ -10,10 +9,7 @@ namespace {
 
 // Beside this library, in the installed tree as in the build tree.
 std::filesystem::path bundled_model_directory() {
-  Dl_info info{};
-  QUIRE_CHECK(dladdr(reinterpret_cast<const void*>(&bundled_model_directory), &info) != 0);
-  const auto library = std::filesystem::weakly_canonical(info.dli_fname);
-  const auto directory = library.parent_path().parent_path() / "share" / "quire" / "models" / "toy";
+  const auto directory = library_folder().parent_path() / "share" / "quire" / "models" / "toy";
   if (!std::filesystem::is_directory(directory))
     fail("{}: the bundled model is not there; name a model directory", directory.string());
   return directory;

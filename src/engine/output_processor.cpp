@@ -52,40 +52,35 @@ OutputProcessor::~OutputProcessor() {
   thread_.join();
 }
 
-void OutputProcessor::add(std::vector<Addition> additions) {
-  const TimePoint now = Clock::now();
+template <typename Each>
+void OutputProcessor::queue(std::span<Each> items, TimePoint at) {
   {
     const std::lock_guard lock(mutex_);
-    for (Addition& addition : additions) queue_.push_back({now, std::move(addition)});
+    for (Each& item : items) queue_.push_back({at, std::move(item)});
   }
   wake_.notify_one();
 }
 
+void OutputProcessor::add(std::vector<Addition> additions) { queue(std::span(additions), Clock::now()); }
+
 void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
-  for (const SequenceId id : sequences) queue(Start{id}, at);
+  std::vector<Item> starts;
+  for (const SequenceId id : sequences) starts.emplace_back(Start{id});
+  queue(std::span(starts), at);
 }
 
 void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
-  if (updates.empty()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    for (SequenceUpdate& update : updates) queue_.push_back({at, std::move(update)});
-  }
-  wake_.notify_one();
+  if (!updates.empty()) queue(std::span(updates), at);
 }
 
-void OutputProcessor::finish(SearchResult result) { queue(std::move(result), Clock::now()); }
+void OutputProcessor::finish(SearchResult result) {
+  Item item = std::move(result);
+  queue(std::span(&item, 1), Clock::now());
+}
 
 void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string error) {
-  queue(Ending{id, reason, std::move(error)}, Clock::now());
-}
-
-void OutputProcessor::queue(Item item, TimePoint at) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({at, std::move(item)});
-  }
-  wake_.notify_one();
+  Item item = Ending{id, reason, std::move(error)};
+  queue(std::span(&item, 1), Clock::now());
 }
 
 void OutputProcessor::run() {
@@ -115,24 +110,20 @@ void OutputProcessor::run() {
 }
 
 void OutputProcessor::add(Addition addition, TimePoint at) {
-  EngineRequest& request = addition.request;
-  const SamplingParams& params = request.params;
-  State state{.id = addition.id,
-              .request = {},
-              .prompt = std::move(addition.prompt),
-              .output = {},
-              .texts = {},
-              .stops = StopStrings(params.stop),
-              .num_unfinished = num_sampled(params)};
+  State& state = states_[addition.id];
+  state.id = addition.id;
+  state.request = std::move(addition.request);
+  state.prompt = std::move(addition.prompt);
   state.output.arrival = at;
-  for (int i = 0; i < num_sampled(params); ++i) {
+  const SamplingParams& params = state.request.params;
+  state.stops = StopStrings(params.stop);
+  state.num_unfinished = num_sampled(params);
+  for (int i = 0; i < state.num_unfinished; ++i) {
     state.output.outputs.emplace_back().index = i;
     Text& text = state.texts.emplace_back();
     if (tokenizer_ != nullptr && params.detokenize)
       text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
   }
-  state.request = std::move(request);
-  states_.emplace(addition.id, std::move(state));
 }
 
 // The request that a sequence is of, unless it has ended.
@@ -150,11 +141,6 @@ void OutputProcessor::handle(Event event) {
   if (found == states_.end()) return;
   State& state = found->second;
   if (state.prompt) state.output.prompt_token_ids = *std::exchange(state.prompt, nullptr);
-  if (const auto* result = std::get_if<SearchResult>(&item)) {
-    deliver(state, *result, event.at);
-    states_.erase(found);
-    return;
-  }
   const auto index = static_cast<std::size_t>(id - state.id);
   CompletionOutput& output = state.output.outputs[index];
   if (output.finished()) return;  // by a stop string, or by an abort that overtook this
@@ -163,21 +149,20 @@ void OutputProcessor::handle(Event event) {
   if (auto* update = std::get_if<SequenceUpdate>(&item)) {
     logits = std::move(update->logits);
     apply_or_fail(state, index, *update, event.at);
+    if (output.finished() && update->finish == FinishReason::kNone) stop_(id);
+  } else if (auto* result = std::get_if<SearchResult>(&item)) {
+    state.output.num_cached_tokens = result->num_cached_tokens;
+    for (std::size_t i = 0; i < state.texts.size(); ++i) apply_or_fail(state, i, *result, event.at);
   } else if (auto* ending = std::get_if<Ending>(&item)) {
-    output.finish_reason = ending->reason;
-    output.error = std::move(ending->error);
-    end_text(state, index);
+    apply_or_fail(state, index, *ending, event.at);
   }
-  if (output.finished()) {
-    output.times.finished = event.at;
-    --state.num_unfinished;
-  }
+  const SamplingParams& params = state.request.params;
   const bool finished = state.num_unfinished == 0;
   bool delivered = true;
-  if (!state.request.params.best_of)
+  if (!params.best_of && !params.beam_width)
     delivered = deliver(state, index, finished, std::move(logits));
   else if (finished)
-    delivered = deliver_best(state);
+    delivered = deliver_all(state);
   if (!delivered) stop_unfinished(state);
   if (!delivered || finished) states_.erase(found);
 }
@@ -196,17 +181,21 @@ void OutputProcessor::begin(State& state, std::size_t index, TimePoint at) {
 }
 
 // What goes wrong with an output's text ends that output.
-void OutputProcessor::apply_or_fail(State& state, std::size_t index, SequenceUpdate& update, TimePoint at) {
+template <typename News>
+void OutputProcessor::apply_or_fail(State& state, std::size_t index, News& news, TimePoint at) {
+  CompletionOutput& output = state.output.outputs[index];
+  const SequenceId id = state.id + index;
   try {
-    if (fault_) fault_(EngineStage::kDetokenize, update.id);
-    apply(state, index, update, at);
+    if (fault_) fault_(EngineStage::kDetokenize, id);
+    apply(state, index, news, at);
   } catch (const std::exception& e) {
-    CompletionOutput& output = state.output.outputs[index];
-    log_error("sequence {}: its output failed ({})", update.id, e.what());
+    log_error("sequence {}: its output failed ({})", id, e.what());
     output.finish_reason = FinishReason::kError;
     output.error = e.what();
-    if (update.finish == FinishReason::kNone) stop_(update.id);
   }
+  if (!output.finished()) return;
+  output.times.finished = at;
+  --state.num_unfinished;
 }
 
 void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at) {
@@ -247,39 +236,13 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   }
   if (update.finish == FinishReason::kStop) output.stop_reason = stop_token(output, params);
   if (!stopped && update.finish != FinishReason::kNone) stopped = end_text(state, index);
-  if (!stopped) return;
-  output.finish_reason = FinishReason::kStop;
-  if (update.finish == FinishReason::kNone) stop_(update.id);
+  if (stopped) output.finish_reason = FinishReason::kStop;
 }
 
-void OutputProcessor::deliver(State& state, const SearchResult& result, TimePoint at) {
-  const std::size_t count = state.output.outputs.size();
-  state.output.num_cached_tokens = result.num_cached_tokens;
-  for (std::size_t i = 0; i < count; ++i) {
-    apply_or_fail(state, i, result);
-    OutputTimes& times = state.output.outputs[i].times;
-    times.finished = at;
-    times.first_token = result.first_token;
-    if (result.first_token) times.last_token = at;
-  }
-  for (std::size_t i = 0; i < count; ++i)
-    if (!deliver(state, i, i + 1 == count, {})) return;
-}
-
-void OutputProcessor::apply_or_fail(State& state, std::size_t index, const SearchResult& result) {
-  try {
-    if (fault_) fault_(EngineStage::kDetokenize, state.id + index);
-    apply(state, index, result);
-  } catch (const std::exception& e) {
-    CompletionOutput& output = state.output.outputs[index];
-    log_error("request {}: the text of a beam failed ({})", state.id, e.what());
-    output.finish_reason = FinishReason::kError;
-    output.error = e.what();
-  }
-}
-
-void OutputProcessor::apply(State& state, std::size_t index, const SearchResult& result) {
+void OutputProcessor::apply(State& state, std::size_t index, const SearchResult& result, TimePoint at) {
   CompletionOutput& output = state.output.outputs[index];
+  output.times.first_token = result.first_token;
+  if (result.first_token) output.times.last_token = at;
   output.finish_reason = result.reason;
   output.error = result.error;
   if (index >= result.best.size()) {
@@ -304,6 +267,13 @@ void OutputProcessor::apply(State& state, std::size_t index, const SearchResult&
   output.text += detokenizer->finish();
 }
 
+void OutputProcessor::apply(State& state, std::size_t index, Ending& ending, TimePoint) {
+  CompletionOutput& output = state.output.outputs[index];
+  output.finish_reason = ending.reason;
+  output.error = std::move(ending.error);
+  end_text(state, index);
+}
+
 bool OutputProcessor::end_text(State& state, std::size_t index) {
   auto& detokenizer = state.texts[index].detokenizer;
   return detokenizer && extend_text(state, index, detokenizer->finish());
@@ -314,11 +284,10 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   const std::size_t old_size = output.text.size();
   output.text += new_text;
   if (static_cast<int>(output.token_ids.size()) <= state.request.params.min_tokens) return false;
-  const std::size_t stop = state.stops.find(output.text, old_size);
-  if (stop == std::string::npos) return false;
-  const std::size_t end = state.stops.end_at(output.text, stop, old_size);
-  output.stop_reason = output.text.substr(stop, end - stop);
-  output.text.resize(state.request.params.include_stop_str_in_output ? end : stop);
+  const auto stop = state.stops.find(output.text, old_size);
+  if (!stop) return false;
+  output.stop_reason = output.text.substr(stop->begin, stop->end - stop->begin);
+  output.text.resize(state.request.params.include_stop_str_in_output ? stop->end : stop->begin);
   return true;
 }
 
@@ -347,8 +316,8 @@ void OutputProcessor::choose_best(State& state) {
   }
 }
 
-bool OutputProcessor::deliver_best(State& state) {
-  choose_best(state);
+bool OutputProcessor::deliver_all(State& state) {
+  if (state.request.params.best_of) choose_best(state);
   const std::size_t count = state.output.outputs.size();
   for (std::size_t i = 0; i < count; ++i)
     if (!deliver(state, i, i + 1 == count, {})) return false;

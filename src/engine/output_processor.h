@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -71,35 +72,36 @@ class OutputProcessor {
     std::size_t delivered = 0;  // bytes that were handed out
   };
   struct State {
-    RequestId id;
+    RequestId id = 0;
     EngineRequest request;
     std::shared_ptr<const std::vector<TokenId>> prompt;  // until its first event, when the output gets it
     RequestOutput output;
     std::vector<Text> texts;  // by output
     StopStrings stops;
-    int num_unfinished;
+    int num_unfinished = 0;
   };
   using States = std::map<RequestId, State>;
 
   void run();
-  void queue(Item item, TimePoint at);
+  template <typename Each>  // Item, or an alternative of it
+  void queue(std::span<Each> items, TimePoint at);
   void add(Addition addition, TimePoint at);
   void handle(Event event);
   States::iterator find(SequenceId id);
   static void begin(State& state, std::size_t index, TimePoint at);
-  void apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at);
-  void apply_or_fail(State& state, std::size_t index, SequenceUpdate& update, TimePoint at);
-  void apply_or_fail(State& state, std::size_t index, const SearchResult& result);
-  static void apply(State& state, std::size_t index, const SearchResult& result);
-  void deliver(State& state, const SearchResult& result, TimePoint at);
+  template <typename News>  // what one of the following takes
+  void apply_or_fail(State& state, std::size_t index, News& news, TimePoint at);
+  static void apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at);
+  static void apply(State& state, std::size_t index, const SearchResult& result, TimePoint at);
+  static void apply(State& state, std::size_t index, Ending& ending, TimePoint at);
   // The text that is left when no token follows; true, as below.
   static bool end_text(State& state, std::size_t index);
   // True: a stop string was found and cut.
   static bool extend_text(State& state, std::size_t index, const std::string& new_text);
   static void choose_best(State& state);
-  bool deliver_best(State& state);  // false, as below
-  bool deliver(State& state, std::size_t index, bool finished,
-               std::vector<float> logits);  // false: the callback threw
+  // Hand out one output as it stands, or all at once. False: the callback threw.
+  bool deliver(State& state, std::size_t index, bool finished, std::vector<float> logits);
+  bool deliver_all(State& state);
   void stop_unfinished(const State& state);
 
   const Tokenizer* tokenizer_;

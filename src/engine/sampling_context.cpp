@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -21,9 +22,12 @@ constexpr std::size_t kMaxBadWordBytes = 256;
 constexpr float kMaxBias = 100;
 constexpr float kMaxLengthPenalty = 100;
 
-// Written so that NaN is outside.
-void check_range(const char* name, float value, float min, float max) {
-  if (!(value >= min && value <= max)) fail("{} is {}; it must be from {} to {}", name, value, min, max);
+// Written so that NaN is outside. of_max: what the largest value is, where it has a name.
+template <typename T>
+void check_range(const char* name, T value, std::type_identity_t<T> min, std::type_identity_t<T> max,
+                 const char* of_max = "") {
+  if (!(value >= min && value <= max))
+    fail("{} is {}; it must be from {} to {}{}", name, value, min, of_max, max);
 }
 
 void check_count(const char* name, std::size_t count, std::size_t max) {
@@ -34,13 +38,8 @@ void check_id(const char* name, TokenId id, int vocab_size) {
   if (id < 0 || id >= vocab_size) fail("{} has {}; ids are from 0 to {}", name, id, vocab_size - 1);
 }
 
-void check_logprobs(const char* name, std::optional<int> wanted, int max) {
-  if (wanted && (*wanted < 0 || *wanted > max))
-    fail("{} is {}; it must be from 0 to max-logprobs, {}", name, *wanted, max);
-}
-
 void validate_outputs(const SamplingParams& params) {
-  if (params.n < 1 || params.n > kMaxOutputs) fail("n is {}; it must be from 1 to {}", params.n, kMaxOutputs);
+  check_range("n", params.n, 1, kMaxOutputs);
   if (params.best_of && (*params.best_of < params.n || *params.best_of > kMaxOutputs))
     fail("best_of is {}; it must be from n, {}, to {}", *params.best_of, params.n, kMaxOutputs);
   if (!params.beam_width && num_sampled(params) > 1 && params.temperature < kGreedyBelow) {
@@ -67,8 +66,7 @@ const char* excluded_by_beams(const SamplingParams& params) {
 void validate_beams(const SamplingParams& params, const SamplingContext& context) {
   if (!params.beam_width) return;
   const int width = *params.beam_width;
-  if (width < 1 || width > SamplingContext::kMaxBeams)
-    fail("beam_width is {}; it must be from 1 to {}", width, SamplingContext::kMaxBeams);
+  check_range("beam_width", width, 1, SamplingContext::kMaxBeams);
   if (params.n > width) fail("n is {}; of a beam search it must be at most beam_width, {}", params.n, width);
   if (const char* name = excluded_by_beams(params)) fail("beam_width and {} exclude each other", name);
   check_range("length_penalty", params.length_penalty, -kMaxLengthPenalty, kMaxLengthPenalty);
@@ -96,9 +94,7 @@ void validate_end(const SamplingParams& params, int vocab_size) {
   if (params.max_tokens < (params.prompt_logprobs ? 0 : 1)) {
     fail("max_tokens is {}; it must be at least 1, or 0 with prompt_logprobs", params.max_tokens);
   }
-  if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
-    fail("min_tokens is {}; it must be from 0 to max_tokens, {}", params.min_tokens, params.max_tokens);
-  }
+  check_range("min_tokens", params.min_tokens, 0, params.max_tokens, "max_tokens, ");
   check_count("stop", params.stop.size(), kMaxStops);
   for (const std::string& stop : params.stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
@@ -162,8 +158,9 @@ void validate_choice(const SamplingParams& params, const SamplingContext& contex
 }  // namespace
 
 void validate(const SamplingParams& params, const SamplingContext& context) {
-  check_logprobs("logprobs", params.logprobs, context.max_logprobs);
-  check_logprobs("prompt_logprobs", params.prompt_logprobs, context.max_logprobs);
+  check_range("logprobs", params.logprobs.value_or(0), 0, context.max_logprobs, "max-logprobs, ");
+  check_range("prompt_logprobs", params.prompt_logprobs.value_or(0), 0, context.max_logprobs,
+              "max-logprobs, ");
   validate_outputs(params);
   validate_beams(params, context);
   validate_distribution(params);

@@ -5,23 +5,16 @@
 
 namespace quire {
 
-std::size_t StopStrings::find(const std::string& text, std::size_t old_size) const {
-  std::size_t first = std::string::npos;
+std::optional<StopStrings::Place> StopStrings::find(const std::string& text, std::size_t old_size) const {
+  std::optional<Place> first;
   for (const std::string& stop : stops_) {
     const std::size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
-    first = std::min(first, text.find(stop, from));
+    const std::size_t begin = text.find(stop, from);
+    if (begin == std::string::npos) continue;
+    const Place place{begin, begin + stop.size()};
+    first = std::min(first.value_or(place), place);
   }
   return first;
-}
-
-std::size_t StopStrings::end_at(const std::string& text, std::size_t begin, std::size_t old_size) const {
-  std::size_t end = text.size();
-  for (const std::string& stop : stops_) {
-    const bool counts = begin + stop.size() > old_size;
-    if (counts && std::string_view(text).substr(begin).starts_with(stop))
-      end = std::min(end, begin + stop.size());
-  }
-  return end;
 }
 
 std::size_t StopStrings::held_back(const std::string& text) const {

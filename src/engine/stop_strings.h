@@ -1,6 +1,8 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,12 +14,13 @@ class StopStrings {
   StopStrings() = default;
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Where the earliest stop string begins, looking only where one can have ended since the text had
-  // `old_size` bytes; npos: nowhere.
-  std::size_t find(const std::string& text, std::size_t old_size) const;
-  // Where the shortest of those ends that begin at `begin` and were not there when the text had `old_size`
-  // bytes; there is one.
-  std::size_t end_at(const std::string& text, std::size_t begin, std::size_t old_size) const;
+  struct Place {
+    std::size_t begin, end;  // of a stop string in the text
+    auto operator<=>(const Place&) const = default;
+  };
+  // The one that begins first, of those that begin there the shortest; looking only at those that can have
+  // ended since the text had `old_size` bytes.
+  std::optional<Place> find(const std::string& text, std::size_t old_size) const;
   // How many bytes at the text's end could be the beginning of a stop string.
   std::size_t held_back(const std::string& text) const;
 

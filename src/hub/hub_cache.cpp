@@ -18,15 +18,12 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxIdBytes = 96;  // huggingface_hub's
 constexpr std::size_t kMaxListBytes = 100'000'000;
 
-bool is_alphanumeric(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
+// Letters, digits and _; within also - and dots.
 bool is_id_part(std::string_view part) {
-  const auto allowed = [](char c) { return is_alphanumeric(c) || c == '-' || c == '_' || c == '.'; };
-  const auto at_end = [](char c) { return is_alphanumeric(c) || c == '_'; };
+  constexpr std::string_view kInside = "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const auto at_end = [&](char c) { return kInside.find(c, 2) != std::string_view::npos; };
   return !part.empty() && at_end(part.front()) && at_end(part.back()) &&
-         std::all_of(part.begin(), part.end(), allowed);
+         part.find_first_not_of(kInside) == std::string_view::npos;
 }
 
 // A name beside a file for what shall replace it. By chance, not by process: containers that share a cache

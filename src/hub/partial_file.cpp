@@ -44,24 +44,21 @@ bool is_at(int fd, const fs::path& path) {
 
 FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
   make_folder(path.parent_path());
-  int pauses = 0;
-  while (true) {
+  for (int pauses = 0;;) {
     file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
     if (!file_) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
-    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      const int error = errno;
-      const bool taken = error == EWOULDBLOCK || error == EINTR;
-      if (taken && !(stopped && stopped())) {
-        if (++pauses == kPausesUntilTold)
-          log_warning("{}: waiting for another program's download", path.string());
-        std::this_thread::sleep_for(kLockPause);
-        continue;
-      }
-      if (taken) throw Stopped();
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (is_at(file_.get(), path)) return;
+      continue;
+    }
+    if (const int error = errno; error != EWOULDBLOCK && error != EINTR) {
       fail("{}: cannot be locked: {}; set HF_HUB_CACHE to a folder on a disk of this machine", path.string(),
            text_of(error));
     }
-    if (is_at(file_.get(), path)) return;
+    if (stopped && stopped()) throw Stopped();
+    if (++pauses == kPausesUntilTold)
+      log_warning("{}: waiting for another program's download", path.string());
+    std::this_thread::sleep_for(kLockPause);
   }
 }
 

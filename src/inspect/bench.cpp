@@ -22,90 +22,77 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 
 double ratio(double amount, double by) { return by > 0 && amount > 0 ? amount / by : kNotMeasured; }
 
+using Times = std::vector<Clock::time_point>;  // of an output: its submission, then each token
+
 // What the callers of all rounds saw.
 struct Latencies {
   std::vector<double> first_token_ms;
   std::vector<double> between_tokens_ms;
+
+  void add(const Times& times) {
+    for (std::size_t i = 1; i < times.size(); ++i)
+      (i == 1 ? first_token_ms : between_tokens_ms).push_back(1e3 * seconds_between(times[i - 1], times[i]));
+  }
 };
 
-// The requests of one round: submits them, waits, and takes the times at which their tokens come.
-class Round {
- public:
-  Round(Engine& engine, const BenchOptions& options, std::function<void()> on_token)
-      : engine_(engine), options_(options), on_token_(std::move(on_token)) {}
+struct Round {
+  double seconds = 0;         // from the first submission to the last answer
+  std::vector<Times> tokens;  // [requests, num_outputs]
+};
 
-  // Seconds from the first submission to the last answer.
-  double run(std::span<const RequestSize> sizes, std::mt19937_64& random) {
-    std::vector<EngineRequest> requests;
-    for (const RequestSize& size : sizes) requests.push_back(make_request(size, random));
-    tokens_.resize(sizes.size() * static_cast<std::size_t>(options_.num_outputs));
-    unfinished_ = sizes.size();
-    const Clock::time_point start = Clock::now();
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      const auto outputs = std::span(tokens_).subspan(i * static_cast<std::size_t>(options_.num_outputs),
-                                                      static_cast<std::size_t>(options_.num_outputs));
-      for (Times& times : outputs) times.push_back(Clock::now());
-      requests[i].on_update = [this, outputs](const RequestUpdate& update) {
-        book(outputs[static_cast<std::size_t>(update.output.index)], update);
-      };
-      engine_.submit(std::move(requests[i]));
-    }
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return unfinished_ == 0; });
-    if (!error_.empty()) fail("bench: {}", error_);
-    return seconds_between(start, end_);
-  }
+EngineRequest make_request(const RequestSize& size, const BenchOptions& options, int vocab_size,
+                           std::mt19937_64& random) {
+  std::uniform_int_distribution<TokenId> any(0, vocab_size - 1);
+  EngineRequest request;
+  for (int i = 0; i < size.prompt_tokens; ++i) request.prompt.push_back(any(random));
+  request.params.max_tokens = size.output_tokens;
+  request.params.temperature = options.temperature;
+  request.params.presence_penalty = options.presence_penalty;
+  request.params.logprobs = options.logprobs;
+  request.params.ignore_eos = true;
+  request.params.n = options.num_outputs;
+  return request;
+}
 
-  void add_to(Latencies& latencies) const {
-    for (const Times& times : tokens_) {
-      for (std::size_t i = 1; i < times.size(); ++i) {
-        auto& values = i == 1 ? latencies.first_token_ms : latencies.between_tokens_ms;
-        values.push_back(1e3 * seconds_between(times[i - 1], times[i]));
+// Submits the requests of one round, waits for them, and takes the times at which their tokens come.
+// on_token: on the output thread; may be empty.
+Round run_round(Engine& engine, const BenchOptions& options, std::span<const RequestSize> sizes,
+                std::mt19937_64& random, const std::function<void()>& on_token = {}) {
+  const auto num_outputs = static_cast<std::size_t>(options.num_outputs);
+  std::vector<EngineRequest> requests;
+  for (const RequestSize& size : sizes)
+    requests.push_back(make_request(size, options, engine.config().spec.vocab_size, random));
+  Round round;
+  round.tokens.resize(sizes.size() * num_outputs);
+  std::mutex mutex;
+  std::condition_variable done;
+  std::size_t unfinished = sizes.size();  // guarded by mutex, as are the next two
+  std::string error;
+  const Clock::time_point start = Clock::now();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto outputs = std::span(round.tokens).subspan(i * num_outputs, num_outputs);
+    for (Times& times : outputs) times.push_back(Clock::now());
+    requests[i].on_update = [&, outputs](const RequestUpdate& update) {
+      const Clock::time_point now = Clock::now();
+      Times& times = outputs[static_cast<std::size_t>(update.output.index)];
+      if (update.output.token_ids.size() >= times.size()) {
+        times.push_back(now);
+        if (on_token) on_token();
       }
-    }
+      if (!update.output.finished()) return;
+      const std::lock_guard lock(mutex);
+      if (!update.output.error.empty()) error = update.output.error;
+      if (!update.finished) return;
+      round.seconds = seconds_between(start, now);
+      if (--unfinished == 0) done.notify_all();  // under the lock: all this may be gone right after
+    };
+    engine.submit(std::move(requests[i]));
   }
-
- private:
-  using Times = std::vector<Clock::time_point>;  // of an output: its submission, then each token
-
-  EngineRequest make_request(const RequestSize& size, std::mt19937_64& random) const {
-    std::uniform_int_distribution<TokenId> any(0, engine_.config().spec.vocab_size - 1);
-    EngineRequest request;
-    for (int i = 0; i < size.prompt_tokens; ++i) request.prompt.push_back(any(random));
-    request.params.max_tokens = size.output_tokens;
-    request.params.temperature = options_.temperature;
-    request.params.presence_penalty = options_.presence_penalty;
-    request.params.logprobs = options_.logprobs;
-    request.params.ignore_eos = true;
-    request.params.n = options_.num_outputs;
-    return request;
-  }
-
-  // On the output thread.
-  void book(Times& times, const RequestUpdate& update) {
-    const Clock::time_point now = Clock::now();
-    if (update.output.token_ids.size() >= times.size()) {
-      times.push_back(now);
-      if (on_token_) on_token_();
-    }
-    if (!update.output.finished()) return;
-    const std::lock_guard lock(mutex_);
-    if (!update.output.error.empty()) error_ = update.output.error;
-    if (!update.finished) return;
-    end_ = now;
-    if (--unfinished_ == 0) done_.notify_all();  // under the lock: this object may be gone right after
-  }
-
-  Engine& engine_;
-  const BenchOptions& options_;
-  std::function<void()> on_token_;
-  std::vector<Times> tokens_;  // [requests, num_outputs]
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::size_t unfinished_ = 0;  // guarded by mutex_
-  std::string error_;           // guarded by mutex_
-  Clock::time_point end_;       // guarded by mutex_
-};
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return unfinished == 0; });
+  if (!error.empty()) fail("bench: {}", error);
+  return round;
+}
 
 // Steps with prompt tokens and steps without, added up.
 struct StepTotals {
@@ -184,7 +171,7 @@ void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& rando
     size = {std::min(size.prompt_tokens, kLargest.prompt_tokens),
             std::min(size.output_tokens, kLargest.output_tokens)};
   }
-  Round(engine, options, {}).run(sizes, random);
+  run_round(engine, options, sizes, random);
 }
 
 int longest_request(const std::vector<RequestSize>& requests) {
@@ -283,20 +270,20 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.num_outputs);
   Latencies latencies;
   double seconds = 0;
-  for (int round = 0; round < options.rounds; ++round) {
-    Round requests(engine, options, [&] {
+  for (int i = 0; i < options.rounds; ++i) {
+    const Round round = run_round(engine, options, options.requests, random, [&] {
       ++done;
       if (options.on_progress) options.on_progress(done, total);
     });
-    seconds += requests.run(options.requests, random);
-    requests.add_to(latencies);
+    seconds += round.seconds;
+    for (const Times& times : round.tokens) latencies.add(times);
   }
   engine.observe_steps({});
   DecodeProfile profile;
   if (engine.can_profile()) {
     constexpr int kEvery = 8;
     engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
-    Round(engine, options, {}).run(options.requests, random);
+    run_round(engine, options, options.requests, random);
     engine.observe_steps({});
   }
   const MachineCeiling after = measure_ceiling(engine);

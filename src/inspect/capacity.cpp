@@ -47,12 +47,12 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
   const auto blocks = static_cast<std::int64_t>(left / runtime.block_bytes());
   result.kv_cache = static_cast<std::size_t>(blocks) * runtime.block_bytes();
   result.tokens = blocks / runtime.cache.layout.num_lanes() * runtime.block_size();
-  for (const int length : {512, 2048, 8192, 32768, runtime.max_model_len}) {
-    if (length > runtime.max_model_len) continue;
-    if (length == runtime.max_model_len && !result.rows.empty() && result.rows.back().length == length)
-      continue;
+  const auto add_row = [&](int length) {
     result.rows.push_back({length, blocks / runtime.max_blocks_held(length)});
-  }
+  };
+  for (const int length : {512, 2048, 8192, 32768})
+    if (length < runtime.max_model_len) add_row(length);
+  add_row(runtime.max_model_len);
   return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <deque>
 #include <utility>
 
@@ -32,11 +33,10 @@ struct ControlChannel::Loop {
 
 struct ControlChannel::Peer {
   int rank;
-  tcp::socket socket;                 // the watchdog's; its descriptor is everybody's
-  std::vector<std::byte> going = {};  // the watchdog's: what it writes
+  tcp::socket socket;  // the watchdog's; its descriptor is everybody's
   // Under mutex_.
   std::vector<std::byte> unsent = {};
-  bool writing = false;  // the watchdog writes what did not go at once
+  bool writing = false;  // the watchdog waits to send what did not go at once
   bool said_end = false;
   std::deque<ControlMessage> messages = {};
   std::uint64_t last_step = 0;
@@ -164,37 +164,31 @@ bool ControlChannel::end() {
   return changed_.wait_for(lock, watchdog_, [&] { return loss_ || all_closed(); }) && !loss_;
 }
 
-// What does not go at once is left to the watchdog's thread.
 void ControlChannel::write(Peer& to, FrameHeader header, std::span<const std::byte> body) {
   if (to.said_end) return;
   header.length = body.size();
   append(to.unsent, std::as_bytes(std::span(&header, 1)));
   append(to.unsent, body);
-  if (to.writing) return;
-  const ssize_t n =
-      ::send(to.socket.native_handle(), to.unsent.data(), to.unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  to.unsent.erase(to.unsent.begin(), to.unsent.begin() + std::max<ssize_t>(n, 0));
-  if (to.unsent.empty()) return;
-  to.writing = true;
-  asio::post(loop_->io, [this, &to] {
-    const std::lock_guard lock(mutex_);
-    write_rest(to);
-  });
+  if (!to.writing) flush(to);
 }
 
-void ControlChannel::write_rest(Peer& to) {
-  to.going = std::exchange(to.unsent, {});
-  if (to.going.empty()) {
-    to.writing = false;
+// What does not go at once is left to the watchdog's thread.
+void ControlChannel::flush(Peer& to) {
+  const ssize_t n =
+      ::send(to.socket.native_handle(), to.unsent.data(), to.unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const bool failed = n < 0 && errno != EAGAIN && errno != EINTR;
+  to.unsent.erase(to.unsent.begin(), to.unsent.begin() + std::max<ssize_t>(n, 0));
+  to.writing = !to.unsent.empty();
+  if (failed) return to.shut_down(SHUT_RDWR);  // read() finds out what has become of the peer
+  if (!to.writing) return;
+  const auto go_on = [this, &to](const ErrorCode&) {
+    const std::lock_guard lock(mutex_);
+    flush(to);
+    if (to.writing) return;
     if (to.said_end) to.shut_down(SHUT_WR);
     changed_.notify_all();
-    return;
-  }
-  asio::async_write(to.socket, asio::buffer(to.going), [this, &to](const ErrorCode& error, std::size_t) {
-    if (error) return to.shut_down(SHUT_RDWR);  // read() finds out what has become of the peer
-    const std::lock_guard lock(mutex_);
-    write_rest(to);
-  });
+  };
+  asio::post(loop_->io, [&to, go_on] { to.socket.async_wait(tcp::socket::wait_write, go_on); });
 }
 
 void ControlChannel::say_end(Peer& to) {

@@ -103,7 +103,7 @@ class ControlChannel {
   bool takes_messages(const Peer& to) const;
   void wait_until_sent(const Peer& to, std::unique_lock<std::mutex>& lock);
   void write(Peer& to, FrameHeader header, std::span<const std::byte> body);
-  void write_rest(Peer& to);  // on the watchdog's thread
+  void flush(Peer& to);
   void say_end(Peer& to);
 
   // On the watchdog's thread.

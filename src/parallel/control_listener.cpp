@@ -149,17 +149,78 @@ class Reception {
         joined_(static_cast<std::size_t>(size)) {}
 
   // Whether all have joined by the deadline.
-  bool wait(Clock::time_point deadline);
-  std::string absent_ranks() const;  // "ranks 1, 3 of 4 have"
+  bool wait(Clock::time_point deadline) {
+    asio::co_spawn(io_, welcome_guests(), rethrow);
+    if (!complete()) io_.run_until(deadline);
+    return complete();
+  }
+
+  // "ranks 1, 3 of 4 have"
+  std::string absent_ranks() const {
+    std::vector<std::size_t> absent;
+    for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
+      if (!joined_[rank]) absent.push_back(rank);
+    }
+    const bool one = absent.size() == 1;
+    return format_text("rank{} {} of {} {}", one ? "" : "s", join_text(absent, ", "), joined_.size(),
+                       one ? "has" : "have");
+  }
+
   // Tells all that they are complete. Where one is gone by now, the channel finds it out.
-  std::vector<Descriptor> start(std::chrono::milliseconds watchdog);
+  std::vector<Descriptor> start(std::chrono::milliseconds watchdog) {
+    const Frame start(FrameType::kStart, Start{static_cast<std::uint32_t>(joined_.size()),
+                                               static_cast<std::uint32_t>(watchdog.count())});
+    std::vector<Descriptor> connections(joined_.size());
+    for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
+      write(*joined_[rank], start);
+      connections[rank] = Descriptor(joined_[rank]->release());
+    }
+    return connections;
+  }
 
  private:
   using Guest = std::shared_ptr<tcp::socket>;
 
   bool complete() const { return std::count(joined_.begin(), joined_.end(), nullptr) == 1; }
-  asio::awaitable<void> welcome_guests();
-  asio::awaitable<void> greet(Guest guest);
+
+  asio::awaitable<void> welcome_guests() {
+    namespace errc = boost::system::errc;
+    while (true) {
+      const auto guest = std::make_shared<tcp::socket>(io_);
+      ErrorCode error;
+      co_await acceptor_.async_accept(*guest, asio::redirect_error(asio::use_awaitable, error));
+      // Network errors of a connection that has already gone come out of accept, too.
+      if (error == errc::too_many_files_open || error == errc::too_many_files_open_in_system ||
+          error == errc::no_buffer_space || error == errc::not_enough_memory)
+        fail("this process cannot accept its peers: {}", error_text(error));
+      if (error) continue;
+      prepare(*guest);
+      if (guests_.size() == kMaxGuests) {
+        guests_.front()->close();
+        guests_.pop_front();
+      }
+      guests_.push_back(guest);
+      asio::co_spawn(io_, greet(guest), rethrow);
+    }
+  }
+
+  asio::awaitable<void> greet(Guest guest) {
+    Frame<Hello> hello(FrameType::kBeat);
+    const ErrorCode error = co_await read(*guest, hello, Clock::now() + kHelloTimeout);
+    std::erase(guests_, guest);
+    if (error || !hello.is(FrameType::kHello)) co_return;
+    if (!same_secret(hello.body.secret, invitation_.follower_secret)) co_return;
+    if (hello.body.rank == 0 || hello.body.rank >= joined_.size()) co_return;
+    if (write(*guest, Frame(FrameType::kWelcome, Hello{invitation_.leader_secret, 0}))) co_return;
+    Guest& place = joined_[hello.body.rank];
+    if (place) place->close();
+    place = guest;
+    if (complete()) io_.stop();
+    // A follower says nothing between its hello and the start: it has gone, and may come again.
+    ErrorCode ignored;
+    co_await guest->async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ignored));
+    if (place == guest) place.reset();
+  }
 
   asio::io_context io_;
   tcp::acceptor acceptor_;
@@ -167,72 +228,6 @@ class Reception {
   std::deque<Guest> guests_;   // who have not proved themselves, the oldest first
   std::vector<Guest> joined_;  // by rank; rank 0 itself has none
 };
-
-bool Reception::wait(Clock::time_point deadline) {
-  asio::co_spawn(io_, welcome_guests(), rethrow);
-  if (!complete()) io_.run_until(deadline);
-  return complete();
-}
-
-asio::awaitable<void> Reception::welcome_guests() {
-  namespace errc = boost::system::errc;
-  while (true) {
-    const auto guest = std::make_shared<tcp::socket>(io_);
-    ErrorCode error;
-    co_await acceptor_.async_accept(*guest, asio::redirect_error(asio::use_awaitable, error));
-    // Network errors of a connection that has already gone come out of accept, too.
-    if (error == errc::too_many_files_open || error == errc::too_many_files_open_in_system ||
-        error == errc::no_buffer_space || error == errc::not_enough_memory)
-      fail("this process cannot accept its peers: {}", error_text(error));
-    if (error) continue;
-    prepare(*guest);
-    if (guests_.size() == kMaxGuests) {
-      guests_.front()->close();
-      guests_.pop_front();
-    }
-    guests_.push_back(guest);
-    asio::co_spawn(io_, greet(guest), rethrow);
-  }
-}
-
-asio::awaitable<void> Reception::greet(Guest guest) {
-  Frame<Hello> hello(FrameType::kBeat);
-  const ErrorCode error = co_await read(*guest, hello, Clock::now() + kHelloTimeout);
-  std::erase(guests_, guest);
-  if (error || !hello.is(FrameType::kHello)) co_return;
-  if (!same_secret(hello.body.secret, invitation_.follower_secret)) co_return;
-  if (hello.body.rank == 0 || hello.body.rank >= joined_.size()) co_return;
-  if (write(*guest, Frame(FrameType::kWelcome, Hello{invitation_.leader_secret, 0}))) co_return;
-  Guest& place = joined_[hello.body.rank];
-  if (place) place->close();
-  place = guest;
-  if (complete()) io_.stop();
-  // A follower says nothing between its hello and the start: it has gone, and may come again.
-  ErrorCode ignored;
-  co_await guest->async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ignored));
-  if (place == guest) place.reset();
-}
-
-std::string Reception::absent_ranks() const {
-  std::vector<std::size_t> absent;
-  for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
-    if (!joined_[rank]) absent.push_back(rank);
-  }
-  const bool one = absent.size() == 1;
-  return format_text("rank{} {} of {} {}", one ? "" : "s", join_text(absent, ", "), joined_.size(),
-                     one ? "has" : "have");
-}
-
-std::vector<Descriptor> Reception::start(std::chrono::milliseconds watchdog) {
-  const Frame start(FrameType::kStart, Start{static_cast<std::uint32_t>(joined_.size()),
-                                             static_cast<std::uint32_t>(watchdog.count())});
-  std::vector<Descriptor> connections(joined_.size());
-  for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
-    write(*joined_[rank], start);
-    connections[rank] = Descriptor(joined_[rank]->release());
-  }
-  return connections;
-}
 
 const ErrorCode kImpostor = make_error_code(boost::system::errc::protocol_error);
 

@@ -82,9 +82,6 @@ class ThreadRanks::Meeting {
       QUIRE_CHECK(in_memory(other.in) && in_memory(other.out), "{}", other.describe());
     }
   }
-  void check_contiguous() const {
-    for (const Call& call : calls()) QUIRE_CHECK(call.in.contiguous(), "{}", call.describe());
-  }
 
  private:
   ThreadRanks& ranks_;
@@ -101,8 +98,8 @@ class ThreadRanks::Rank : public Communicator {
   void all_reduce(const Tensor& tensor) override {
     const Meeting meeting(ranks_, rank_, {"all_reduce", tensor, tensor});
     meeting.check_same();
-    meeting.check_contiguous();
-    QUIRE_CHECK(is_float(tensor.dtype()), "all_reduce of {}", tensor.describe());
+    for (const Call& call : meeting.calls())
+      QUIRE_CHECK(call.in.contiguous() && is_float(call.in.dtype()), "{}", call.describe());
     if (size() == 1) return;
     const std::int64_t n = tensor.numel();
     const std::int64_t units = (n + kSliceUnit - 1) / kSliceUnit;

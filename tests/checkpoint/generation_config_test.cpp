@@ -35,7 +35,7 @@ TEST(GenerationConfigTest, AbsentFileAndNullsLeaveEverythingOpen) {
 }
 
 TEST(GenerationConfigTest, NotSamplingDoesNotChangeTheTemperature) {
-  EXPECT_EQ(parse_generation_config(R"({"do_sample": false})", "g").temperature, std::nullopt);
+  EXPECT_EQ(parse_generation_config({R"({"do_sample": false})", "g"}).temperature, std::nullopt);
 }
 
 TEST(GenerationConfigTest, RefusesValuesNoSamplerTakes) {
@@ -45,8 +45,11 @@ TEST(GenerationConfigTest, RefusesValuesNoSamplerTakes) {
         "\"max_new_tokens\": 0", "\"eos_token_id\": -5"}) {
     SCOPED_TRACE(entry);
     const std::string_view key = std::string_view(entry).substr(0, std::string_view(entry).find(':'));
-    expect_error([&] { parse_generation_config("{" + std::string(entry) + "}", "generation_config.json"); },
-                 {"generation_config.json: " + std::string(key) + " must be"});
+    expect_error(
+        [&] {
+          parse_generation_config({"{" + std::string(entry) + "}", "generation_config.json"});
+        },
+        {"generation_config.json: " + std::string(key) + " must be"});
   }
 }
 

@@ -7,19 +7,21 @@
 namespace quire {
 namespace {
 
+using Place = StopStrings::Place;
+
 TEST(StopStringsTest, FindsTheEarliestAcrossPieces) {
   const StopStrings stops({"END", "stop"});
-  EXPECT_EQ(stops.find("abcEND", 5), 3U);
-  EXPECT_EQ(stops.find("abcstopEND", 0), 3U);
-  EXPECT_EQ(stops.find("abcEN", 4), std::string::npos);
-  EXPECT_EQ(stops.find("", 0), std::string::npos);
+  EXPECT_EQ(stops.find("abcEND", 5), (Place{3, 6}));
+  EXPECT_EQ(stops.find("abcstopEND", 0), (Place{3, 7}));
+  EXPECT_EQ(stops.find("abcEN", 4), std::nullopt);
+  EXPECT_EQ(stops.find("", 0), std::nullopt);
 }
 
 TEST(StopStringsTest, TheShortestAtAPlaceEndsFirst) {
   const StopStrings stops({"END.", "END", "stop"});
-  EXPECT_EQ(stops.end_at("abcEND.", 3, 3), 6U);
-  EXPECT_EQ(stops.end_at("abcstop", 3, 3), 7U);
-  EXPECT_EQ(stops.end_at("abcEND.", 3, 6), 7U);  // END was there before, and did not count
+  EXPECT_EQ(stops.find("abcEND.", 3), (Place{3, 6}));
+  EXPECT_EQ(stops.find("abcstop", 3), (Place{3, 7}));
+  EXPECT_EQ(stops.find("abcEND.", 6), (Place{3, 7}));  // END was there before, and did not count
 }
 
 TEST(StopStringsTest, HoldsBackTheLongestPossibleBeginning) {
@@ -38,17 +40,17 @@ TEST(StopStringsTest, PiecesOfAnySizeGiveTheSameText) {
   for (int round = 0; round < 2000; ++round) {
     std::string all;
     for (int i = 0; i < 20; ++i) all += "ab"[random() % 2];
-    const std::size_t expected = stops.find(all, 0);
+    const std::size_t expected = stops.find(all, 0).value_or(Place{all.size(), 0}).begin;
     std::string text;
-    std::size_t found = std::string::npos;
+    std::size_t found = all.size();
     std::size_t released = 0;
-    for (std::size_t at = 0; at < all.size() && found == std::string::npos;) {
+    for (std::size_t at = 0; at < all.size() && found == all.size();) {
       const std::size_t n = std::min<std::size_t>(1 + random() % 4, all.size() - at);
       const std::size_t old_size = text.size();
       text += all.substr(at, n);
       at += n;
-      found = stops.find(text, old_size);
-      if (found == std::string::npos) released = text.size() - stops.held_back(text);
+      found = stops.find(text, old_size).value_or(Place{all.size(), 0}).begin;
+      if (found == all.size()) released = text.size() - stops.held_back(text);
     }
     EXPECT_LE(released, expected);
     // A piece may bring two at once; the earlier one counts, as in the whole text.

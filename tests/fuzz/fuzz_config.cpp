@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       case 0:
         return read_model_config(text);
       case 1:
-        return static_cast<void>(quire::parse_generation_config(text, "generation_config.json"));
+        return static_cast<void>(quire::parse_generation_config({text, "generation_config.json"}));
       default:
         return read_weight_index(text);
     }

@@ -50,7 +50,7 @@ class MpiCommunicator : public Communicator {
   }
   // MPI_Comm_free is left to MPI_Finalize: all ranks would have to be there for it.
   ~MpiCommunicator() override {
-    if (under_way_) (void)scratch_.release();  // MPI may still write there
+    if (under_way_) new auto(std::move(scratch_));  // kept: MPI may still write there
   }
 
   int rank() const override { return rank_; }
@@ -88,22 +88,15 @@ class MpiCommunicator : public Communicator {
 
  private:
   // What rank r sent to the last gather of `bytes`.
-  const std::byte* received(std::size_t r, std::size_t bytes) const { return scratch_.get() + r * bytes; }
-
-  // Scratch memory that is kept from call to call.
-  void reserve(std::size_t bytes) {
-    if (bytes <= scratch_bytes_) return;
-    scratch_ = std::make_unique<std::byte[]>(bytes);
-    scratch_bytes_ = bytes;
-  }
+  const std::byte* received(std::size_t r, std::size_t bytes) const { return scratch_.data() + r * bytes; }
 
   // Every rank's `bytes` at data, to be found by received().
   void gather(const void* data, std::size_t bytes) {
-    reserve(bytes * static_cast<std::size_t>(size_));
+    scratch_.resize(std::max(scratch_.size(), bytes * static_cast<std::size_t>(size_)));
     QUIRE_CHECK(bytes <= INT_MAX);
     const auto count = static_cast<int>(bytes);
     wait("an all-gather", [&](MPI_Request* request) {
-      return MPI_Iallgather(data, count, MPI_BYTE, scratch_.get(), count, MPI_BYTE, comm_, request);
+      return MPI_Iallgather(data, count, MPI_BYTE, scratch_.data(), count, MPI_BYTE, comm_, request);
     });
   }
 
@@ -162,10 +155,9 @@ class MpiCommunicator : public Communicator {
   std::function<void()> check_alive_;
   int rank_ = 0;
   int size_ = 0;
-  std::unique_ptr<std::byte[]> scratch_;
-  std::size_t scratch_bytes_ = 0;
-  std::vector<std::byte> packed_;  // rows of an `in` that is not contiguous
-  bool under_way_ = false;         // an operation is; it stays so where it was given up
+  std::vector<std::byte> scratch_;  // what all ranks sent
+  std::vector<std::byte> packed_;   // rows of an `in` that is not contiguous
+  bool under_way_ = false;          // an operation is; it stays so where it was given up
 };
 
 class MpiProcesses : public Processes {
