@@ -72,7 +72,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(model_.tokenizer ? &*model_.tokenizer : nullptr, hooks_.fault,
                                                [this](SequenceId id) { post(Stop{id}); });
-  beams_.emplace(*scheduler_, *outputs_, hooks_.fault);
+  beams_ = make_search_rounds(*scheduler_, *outputs_, hooks_.fault);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }
@@ -312,8 +312,8 @@ void Engine::submit_step(StepPlan plan) {
   std::vector<SequenceId> started;
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
-    const bool extends_beam = tokens == 1 && beams_->contains(sequence.sequence);
-    if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
+    const bool is_given = !sequence.tokens.empty();  // as prompts are, and the tokens of beams
+    if (is_given && !(tokens == 1 && beams_->contains(sequence.sequence))) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     if (sequence.start) started.push_back(sequence.sequence);
     const auto first = static_cast<std::uint64_t>(sequence.first_position);

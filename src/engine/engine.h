@@ -14,13 +14,13 @@
 #include <variant>
 #include <vector>
 
-#include "engine/beam_rounds.h"
 #include "engine/hooks.h"
 #include "engine/model_files.h"
 #include "engine/output_processor.h"
 #include "engine/rank_group.h"
 #include "engine/request.h"
 #include "engine/sampling_context.h"
+#include "engine/search_rounds.h"
 #include "quire/engine_config.h"
 #include "scheduler/scheduler.h"
 
@@ -105,7 +105,7 @@ class Engine {
  private:
   struct Arrival {
     std::shared_ptr<SequenceRequest> request;
-    std::optional<BeamSearch::Rules> search;  // then it is the first beam
+    std::optional<SearchRules> search;  // then it is the first beam
   };
   using Arrivals = std::vector<Arrival>;  // that came together
   struct Abort {
@@ -164,7 +164,7 @@ class Engine {
   MemoryPlan plan_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
-  std::optional<BeamRounds> beams_;
+  std::unique_ptr<SearchRounds> beams_;
   std::deque<StepInFlight> steps_;
   std::chrono::steady_clock::time_point last_collected_;
 
