@@ -42,21 +42,22 @@ struct SearchResult {
   std::optional<TimePoint> first_token = {};  // when the first round had its results
 };
 
-// The requests in beam search. Each beam is a sequence; when all of a search have their result, the next
-// round of beams is forked from them. A search advances on its own among everything else that runs. Thread
-// contract: the engine's thread.
+// The requests in beam search, of which the base has none. Each beam is a sequence; when all of a search have
+// their result, the next round of beams is forked from them. A search advances on its own among everything
+// else that runs. Thread contract: the engine's thread.
 class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
-
   // What the scheduler refuses ends the request.
-  virtual void add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) = 0;
-  virtual bool contains(SequenceId id) = 0;
+  virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
+  virtual bool contains(SequenceId /*id*/) { return false; }
   // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
   // searches that have ended; one that fails ends alone.
-  virtual std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates, TimePoint at) = 0;
+  virtual std::vector<SearchResult> take(std::vector<SequenceUpdate>& /*updates*/, TimePoint /*at*/) {
+    return {};
+  }
   // Ends the search that a sequence is of, with what it has found. False: it is of none.
-  virtual bool end(SequenceId id, FinishReason reason, const std::string& error) = 0;
+  virtual bool end(SequenceId /*id*/, FinishReason /*reason*/, const std::string& /*error*/) { return false; }
 };
 
 class OutputProcessor;

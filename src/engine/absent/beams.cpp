@@ -3,27 +3,10 @@
 #include "engine/search_rounds.h"
 
 namespace quire {
-namespace {
-
-class NoSearches : public SearchRounds {
- public:
-  void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) override {
-    QUIRE_CHECK(false, "a search was not refused");
-  }
-  bool contains(SequenceId /*id*/) override { return false; }
-  std::vector<SearchResult> take(std::vector<SequenceUpdate>& /*updates*/, TimePoint /*at*/) override {
-    return {};
-  }
-  bool end(SequenceId /*id*/, FinishReason /*reason*/, const std::string& /*error*/) override {
-    return false;
-  }
-};
-
-}  // namespace
 
 std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& /*scheduler*/, OutputProcessor& /*outputs*/,
                                                  decltype(EngineHooks::fault) /*fault*/) {
-  return std::make_unique<NoSearches>();
+  return std::make_unique<SearchRounds>();
 }
 
 void validate_search(const SamplingParams& params, const SamplingContext& /*context*/) {
