@@ -1,10 +1,38 @@
+# quire_part(NAME WHAT): a part that can be left out, by the option QUIRE_NAME.
+macro(quire_part name what)
+  string(TOUPPER QUIRE_${name} quire_option)
+  option(${quire_option} "${what}" ON)
+  list(APPEND quire_parts ${name})
+  if(NOT ${quire_option})
+    message(STATUS "Left out, with its tests: ${name} (${quire_option}=OFF)")
+  endif()
+endmacro()
+
+# quire_sources(OUT FOLDER PATTERN): the files of a folder, and what it has for each part: of one that is built those in
+# FOLDER/PART/, of one that is left out FOLDER/absent/PART, which stands in for it.
+function(quire_sources out folder pattern)
+  set(patterns ${folder}/${pattern})
+  foreach(part ${quire_parts})
+    string(TOUPPER QUIRE_${part} option)
+    if(${option})
+      list(APPEND patterns ${folder}/${part}/${pattern})
+    else()
+      string(REPLACE * ${part} file ${pattern})
+      list(APPEND patterns ${folder}/absent/${file})
+    endif()
+  endforeach()
+  list(TRANSFORM patterns PREPEND ${PROJECT_SOURCE_DIR}/)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 # quire_library(FOLDER DEPS ... PRIVATE_DEPS ...): the static library quire_FOLDER of every .cpp in src/FOLDER.
 # A folder of headers alone makes an interface library.
 function(quire_library folder)
   cmake_parse_arguments(arg "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
   string(REPLACE "/" "_" name quire_${folder})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
-  if(folder MATCHES "backends/|^ops$")  # with its sub-folders
+  quire_sources(sources src/${folder} *.cpp)
+  if(folder STREQUAL ops)  # with its sub-folders
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
   endif()
   if(NOT sources)  # headers only
@@ -15,17 +43,18 @@ function(quire_library folder)
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE quire_options ${arg_PRIVATE_DEPS})
-  if(QUIRE_SANITIZE AND NOT folder STREQUAL models)  # models' files all have the same names
+  if(QUIRE_UNITY AND NOT folder STREQUAL models)  # models' files all have the same names
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON)  # headers are read once
     # Of a file that another includes, GCC takes what is private for what is not.
     target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
   set_property(GLOBAL APPEND PROPERTY quire_libraries ${name})
+  set_property(GLOBAL APPEND PROPERTY quire_dependencies ${arg_PRIVATE_DEPS})
 endfunction()
 
 # quire_tests(FOLDER LIBRARIES...): the test program of every tests/FOLDER/*_test.cpp.
 function(quire_tests folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  quire_sources(sources tests/${folder} *_test.cpp)
   if(NOT sources)
     return()
   endif()
@@ -33,6 +62,10 @@ function(quire_tests folder)
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  foreach(part ${quire_parts})
+    string(TOUPPER ${part} part)
+    target_compile_definitions(${name} PRIVATE QUIRE_HAS_${part}=$<BOOL:${QUIRE_${part}}>)
+  endforeach()
   # Tests take longer to be optimised than to run, and longer to be checked than what they test.
   if(QUIRE_SANITIZE)
     target_compile_options(${name} PRIVATE -O0 -fno-sanitize=undefined)
@@ -53,17 +86,18 @@ endfunction()
 # The product: libquire, which holds every folder, and the command-line program on top of it.
 function(quire_product)
   get_property(libraries GLOBAL PROPERTY quire_libraries)
+  get_property(dependencies GLOBAL PROPERTY quire_dependencies)
+  list(REMOVE_DUPLICATES dependencies)
   list(TRANSFORM libraries REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
   add_library(quire SHARED ${objects})
   set_target_properties(quire PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
   target_include_directories(quire INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} quire::xxhash quire::pcre2
-                        quire::utf8proc OpenSSL::SSL CURL::libcurl)
+  target_link_libraries(quire PRIVATE quire_options Threads::Threads ${CMAKE_DL_LIBS} ${dependencies})
   # What these archives bring is ours alone. (Not all archives: the C++ library may come as one.)
   target_link_options(quire PRIVATE -Wl,--exclude-libs,libxxhash.a:libpcre2-8.a:libutf8proc.a)
 
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
+  quire_sources(sources src/cli *.cpp)
   add_executable(quire_program ${sources})
   set_target_properties(quire_program PROPERTIES OUTPUT_NAME quire INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
   target_include_directories(quire_program PRIVATE ${PROJECT_SOURCE_DIR}/src)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks who includes whom: one line a violation, exit code 1 if there is any.
 
-Holds the table below, that headers form no cycle, that each outside library stays in its folder, that nothing
-uses assert (it vanishes in release builds), that CUDA is named only where it is implemented, and that no namespace has
+Holds the table below, that a part that can be left out is included by itself alone, that headers form no cycle, that
+each outside library stays in its folder, that nothing uses assert (it vanishes in release builds), that CUDA is named only where it is implemented, and that no namespace has
 two classes of one name (the linker would take one's members for the other's and say nothing).
 """
 
@@ -21,19 +21,24 @@ ALLOWED = {
     "parallel": ["base", "ops"],
     "hub": ["base", "http", "checkpoint/weight_index.h"],
     "backends": ["base", "ops", "backends/*"],  # the registry
-    "backends/*": ["base", "ops"],
+    "backends/*": ["base", "ops", "backends/isa.h"],
     "layers": ["base", "ops"],
     "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
     "scheduler": ["base", "kvcache", "quire"],
     "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h", "kvcache/ids.h", "scheduler/step_plan.h"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                "runner", "quire", "backends/registry.h"],
-    "inspect": ["base", "http", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
+    "beams": ["base", "kvcache", "scheduler", "engine", "quire"],
+    "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                 "runner", "engine", "quire", "backends", "backends/*"],
+    "load": ["base", "http", "tokenizer", "inspect"],
     "server": ["base", "engine", "tokenizer", "quire"],
-    "cli": ["base", "hub", "inspect", "server", "engine", "tokenizer", "quire"],
+    "cli": ["base", "hub", "inspect", "load", "server", "engine", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
+
+# The part of a folder, and of every folder below it, that a build may leave out.
+PARTS = {"simd": "simd", "beams": "beams", "hub": "hub", "server": "server", "load": "server", "cuda": "cuda", "mpi": "mpi"}
 
 # Outside headers that only these folders may include.
 OUTSIDE = {
@@ -66,8 +71,13 @@ CLASS = re.compile(r"(?:class|struct|union|enum class)\s+(?:alignas\([^)]*\)\s*)
 
 def folder_of(name):
     """The row of the table that a file such as "backends/cpu/simd/x.h" belongs to."""
-    parts = name.split("/")
-    return "/".join(parts[:2]) if parts[0] == "backends" and len(parts) > 2 else parts[0]
+    folders = [folder for folder in name.split("/")[:-1] if folder != "absent"]
+    return "/".join(folders[:2] if folders[0] == "backends" else folders[:1])
+
+
+def part_of(name):
+    """The part that a file is left out with, or None."""
+    return next((PARTS[folder] for folder in name.split("/")[:-1] if folder in PARTS), None)
 
 
 def may_include(folder, header):
@@ -88,6 +98,8 @@ def check_include(name, bracket, header, files):
     if folder not in ALLOWED and not folder.startswith("backends/"):
         return f"the folder {folder} is not in the table"
     if header in files:
+        if part_of(header) not in (None, part_of(name)):
+            return f"only the part {part_of(header)} may include {header}, since it can be left out"
         return None if may_include(folder, header) else f"{folder} may not include {header}"
     if bracket == '"':
         return f"no file {header} in src or include"

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "backends/cpu/simd/simd_backend.h"
+#include "backends/isa.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/module.h"
@@ -21,8 +21,7 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   if (options.cpu_threads < 0 || options.cpu_threads > kMaxThreads) {
     fail("cpu-threads is {}; it must be from 0 to {}", options.cpu_threads, kMaxThreads);
   }
-  if (isa == CpuIsa::kReference) return std::make_unique<ReferenceBackend>();
-  return std::make_unique<SimdBackend>(isa, options.cpu_threads == 0 ? usable_cores() : options.cpu_threads);
+  return make_cpu_backend(isa, options.cpu_threads == 0 ? usable_cores() : options.cpu_threads);
 }
 
 // The CUDA backend's module.
@@ -110,8 +109,9 @@ MachineReport inspect_machine() {
   MachineReport report;
   for (const CpuIsa isa : available_isas()) report.cpu_isas.emplace_back(to_string(isa));
   report.best_cpu_isa = to_string(resolve_isa("auto"));
+  report.cpu_problem = why_slow();
   report.cores = usable_cores();
-  report.memory = ReferenceBackend().total_memory();
+  report.memory = make_cpu_backend(CpuIsa::kReference, 1)->total_memory();
   report.gpus = GpuModule::get().report();
   return report;
 }

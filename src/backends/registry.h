@@ -28,8 +28,9 @@ std::string resolved_cpu_isa(const std::string& cpu_isa);
 struct MachineReport {
   std::vector<std::string> cpu_isas;  // that the CPU kernels can use
   std::string best_cpu_isa;
-  int cores = 0;           // that this process may use
-  std::size_t memory = 0;  // of the host, in bytes
+  std::string cpu_problem;  // why inference on the CPU is slow; empty: it is not
+  int cores = 0;            // that this process may use
+  std::size_t memory = 0;   // of the host, in bytes
   ModuleReport gpus;
 };
 MachineReport inspect_machine();

@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "hub/download.h"
 
 namespace {
 

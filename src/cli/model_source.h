@@ -3,9 +3,10 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "hub/hub_cache.h"
 
 namespace quire::cli {
+
+// MODEL as a hub id, which cli/hub implements, and cli/absent/hub.cpp where that part is left out.
 
 // Where a MODEL that is a hub id comes from.
 struct ModelSource {
@@ -14,7 +15,7 @@ struct ModelSource {
   bool interruptible = true;  // Ctrl-C throws Stopped
 
   // The directory of a hub id, downloaded where it is not in the cache; anything else as it is.
-  std::string find(const std::string& model, ModelParts parts = ModelParts::kAll) const;
+  std::string find(const std::string& model, bool with_weights = true) const;
 };
 
 void add_source_options(Flags flags, ModelSource& source);

@@ -83,7 +83,7 @@ void print_json(const Capacity& c) {
 }
 
 int Plan::run() {
-  config.model = source.find(config.model, ModelParts::kText);
+  config.model = source.find(config.model, /*with_weights=*/false);
   const Capacity capacity =
       plan_capacity(config,
                     shape ? shape_config(*shape)

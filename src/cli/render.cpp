@@ -53,7 +53,7 @@ struct Render {
 
 int Render::run() const {
   const std::tm time = parse_time(now);
-  const CheckpointChatTemplate chat_template = load(source.find(path, ModelParts::kText));
+  const CheckpointChatTemplate chat_template = load(source.find(path, /*with_weights=*/false));
   int number = 0;
   for (std::string line; std::getline(std::cin, line);) {
     OrderedJson context = parse_ordered_json(line, format_text("standard input, line {}", ++number));

@@ -32,7 +32,7 @@ struct TokenizerOptions {
     add_source_options(flags, source);
   }
   Tokenizer load() const {
-    const std::string found = source.find(path, ModelParts::kText);
+    const std::string found = source.find(path, /*with_weights=*/false);
     return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
   }
 };

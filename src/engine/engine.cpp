@@ -51,7 +51,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   outputs_ = std::make_unique<OutputProcessor>(
       has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
       [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
-  beams_.emplace(*scheduler_, *outputs_, fault);
+  beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }

@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "engine/beam_rounds.h"
 #include "engine/mailbox.h"
 #include "engine/output_processor.h"
 #include "engine/ranks.h"
 #include "engine/request.h"
 #include "engine/sampling_context.h"
+#include "engine/search_rounds.h"
 #include "engine/step_statistics.h"
 
 namespace quire {
@@ -78,7 +78,7 @@ class Engine {
  private:
   struct Arrival {
     std::shared_ptr<SequenceRequest> request;
-    std::optional<BeamSearch::Rules> search;  // then it is the first beam
+    std::optional<SearchRules> search;  // then it is the first beam
   };
 
   template <typename Work>
@@ -110,7 +110,7 @@ class Engine {
   MemoryPlan plan_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
-  std::optional<BeamRounds> beams_;
+  std::unique_ptr<SearchRounds> beams_;
   StepStatistics statistics_;
   std::atomic<RequestId> next_id_{1};
   std::mutex lost_mutex_;

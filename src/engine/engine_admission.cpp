@@ -22,7 +22,7 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
-BeamSearch::Rules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
+SearchRules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
   return {.width = *params.beam_width,
           .length_penalty = params.length_penalty,
           .early_stopping = params.early_stopping,

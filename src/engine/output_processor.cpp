@@ -251,7 +251,7 @@ void OutputProcessor::apply(State& state, std::size_t index, const SearchResult&
     output.error = format_text("the search has found {} texts only", result.best.size());
     return;
   }
-  const BeamSearch::Hypothesis& found = result.best[index];
+  const Hypothesis& found = result.best[index];
   output.token_ids = found.tokens;
   output.cumulative_logprob = found.logprob;
   output.score = found.score;

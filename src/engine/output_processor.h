@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "engine/beam_search.h"
 #include "engine/hooks.h"
 #include "engine/request.h"
+#include "engine/search_rounds.h"
 #include "engine/stop_strings.h"
 #include "scheduler/scheduler.h"
 #include "tokenizer/tokenizer.h"

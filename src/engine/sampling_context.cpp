@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/search_rounds.h"
 
 namespace quire {
 namespace {
@@ -20,7 +21,6 @@ constexpr std::size_t kMaxStopTokenIds = 128;
 constexpr std::size_t kMaxBadWords = SamplingState::kMaxBadWords / 2;  // each may be spelled in two ways
 constexpr std::size_t kMaxBadWordBytes = 256;
 constexpr float kMaxBias = 100;
-constexpr float kMaxLengthPenalty = 100;
 
 // Written so that NaN is outside. of_max: what the largest value is, where it has a name.
 template <typename T>
@@ -45,37 +45,6 @@ void validate_outputs(const SamplingParams& params) {
   if (!params.beam_width && num_sampled(params) > 1 && params.temperature < kGreedyBelow) {
     fail("{} is {}; it must be 1 with temperature 0, since all outputs would be the same",
          params.n > 1 ? "n" : "best_of", num_sampled(params));
-  }
-}
-
-// What a search of beams cannot be asked for, if anything is.
-const char* excluded_by_beams(const SamplingParams& params) {
-  if (params.best_of) return "best_of";
-  if (!params.stop.empty()) return "stop";
-  if (params.logprobs) return "logprobs";
-  if (params.prompt_logprobs) return "prompt_logprobs";
-  if (!params.logit_bias.empty()) return "logit_bias";
-  if (!params.allowed_token_ids.empty()) return "allowed_token_ids";
-  if (!params.bad_words.empty()) return "bad_words";
-  if (params.presence_penalty != 0) return "presence_penalty";
-  if (params.frequency_penalty != 0) return "frequency_penalty";
-  if (params.repetition_penalty != 1) return "repetition_penalty";
-  return nullptr;
-}
-
-void validate_beams(const SamplingParams& params, const SamplingContext& context) {
-  if (!params.beam_width) return;
-  const int width = *params.beam_width;
-  check_range("beam_width", width, 1, SamplingContext::kMaxBeams);
-  if (params.n > width) fail("n is {}; of a beam search it must be at most beam_width, {}", params.n, width);
-  if (const char* name = excluded_by_beams(params)) fail("beam_width and {} exclude each other", name);
-  check_range("length_penalty", params.length_penalty, -kMaxLengthPenalty, kMaxLengthPenalty);
-  const std::size_t num_stop_ids =
-      params.stop_token_ids.size() + (params.ignore_eos ? 0 : context.eos_token_ids.size());
-  const int needed = num_beam_candidates(width, num_stop_ids, context.vocab_size);
-  if (needed > context.max_logprobs) {
-    fail("beam_width is {}; with {} tokens that end a text it takes a max-logprobs of {}, not {}", width,
-         num_stop_ids, needed, context.max_logprobs);
   }
 }
 
@@ -162,7 +131,7 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   check_range("prompt_logprobs", params.prompt_logprobs.value_or(0), 0, context.max_logprobs,
               "max-logprobs, ");
   validate_outputs(params);
-  validate_beams(params, context);
+  if (params.beam_width) validate_search(params, context);
   validate_distribution(params);
   validate_end(params, context.vocab_size);
   validate_text(params);

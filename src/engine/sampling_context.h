@@ -11,8 +11,6 @@ namespace quire {
 
 // What of a model decides which parameters are right.
 struct SamplingContext {
-  static constexpr int kMaxBeams = 512;
-
   int vocab_size = 0;
   int max_logprobs = 0;
   std::span<const TokenId> eos_token_ids = {};

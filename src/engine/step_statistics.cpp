@@ -25,12 +25,12 @@ void StepStatistics::observe(Observer observer, int profile_every) {
   observer_ = std::move(shared);
 }
 
-StepRecord StepStatistics::describe(const StepPlan& plan, const CacheShape& cache, BeamRounds& beams) {
+StepRecord StepStatistics::describe(const StepPlan& plan, const CacheShape& cache, SearchRounds& beams) {
   StepRecord record{.tokens = static_cast<std::uint64_t>(plan.num_tokens)};
   for (const SequencePlan& sequence : plan.sequences) {
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
-    const bool extends_beam = tokens == 1 && beams.contains(sequence.sequence);
-    if (!sequence.tokens.empty() && !extends_beam) record.prefill_tokens += tokens;
+    const bool is_given = !sequence.tokens.empty();  // as prompts are, and the tokens of beams
+    if (is_given && !(tokens == 1 && beams.contains(sequence.sequence))) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.decode_tokens;
     const auto first = static_cast<std::uint64_t>(sequence.first_position);
     for (std::size_t lane = 0; lane < cache.lanes.size(); ++lane) {

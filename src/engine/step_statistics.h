@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "engine/beam_rounds.h"
+#include "engine/search_rounds.h"
 #include "ops/device.h"
 #include "runner/cache_shape.h"
 
@@ -55,7 +55,7 @@ class StepStatistics {
     stats_.scheduler = scheduler;
   }
   // Of a step that is to be submitted; without its times.
-  static StepRecord describe(const StepPlan& plan, const CacheShape& cache, BeamRounds& beams);
+  static StepRecord describe(const StepPlan& plan, const CacheShape& cache, SearchRounds& beams);
   bool profile_next();  // whether it has its ops timed
   // A step was planned `at` then, and submitted.
   void begin(const StepRecord& record, TimePoint at) { in_flight_.push_back({record, at}); }

@@ -8,14 +8,9 @@
 #include <string_view>
 
 #include "base/descriptor.h"
+#include "base/error.h"
 
 namespace quire {
-
-// Thrown where the caller asked to stop.
-class Stopped : public std::exception {
- public:
-  const char* what() const noexcept override { return "stopped"; }
-};
 
 // A file held by flock, as huggingface_hub holds its own, while the object lives. Waits for whoever has it.
 class FileLock {

@@ -19,10 +19,7 @@ Diagnosis diagnose() {
   Diagnosis diagnosis;
   diagnosis.machine = inspect_machine();
   const MachineReport& machine = diagnosis.machine;
-  if (machine.cpu_isas.size() == 1) {
-    diagnosis.problems.emplace_back(
-        "this processor has no AVX2: CPU inference runs on plain C++ and is slow");
-  }
+  if (!machine.cpu_problem.empty()) diagnosis.problems.push_back(machine.cpu_problem);
   if (!machine.gpus.problem.empty() && has_nvidia_gpu()) {
     diagnosis.problems.push_back("there is an NVIDIA GPU, and it cannot be used: " + machine.gpus.problem);
   }

@@ -140,6 +140,7 @@ TEST(CliTest, GenerateGivesSeveralOutputsOfAPrompt) {
 }
 
 TEST(CliTest, GeneratePrintsTheBestTextsOfABeamSearch) {
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   const std::string flags = " --prompt-ids 1,2,3 --ignore-eos --max-tokens 4 --json --beam-width 3 --n 2 ";
   std::vector<double> scores;
   for (const std::string penalty : {"0", "2"}) {
@@ -221,6 +222,7 @@ TEST(CliTest, AFullDiskIsReported) {
 }
 
 TEST(CliTest, AClosedOutputIsNoOtherFile) {
+  if (!QUIRE_HAS_SERVER) GTEST_SKIP() << "needs QUIRE_SERVER=ON";
   const ProgramResult result =
       run_shell(QUIRE_PROGRAM
                 " serve --port 0 >&- & "

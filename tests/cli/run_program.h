@@ -38,7 +38,7 @@ inline ProgramResult run_shell(const std::string& script, const std::string& inp
 
 // Runs `quire ARGUMENTS`.
 inline ProgramResult run_quire(const std::string& arguments, const std::string& input = "") {
-  return run_shell(std::string(QUIRE_PROGRAM) + " " + arguments, input);
+  return run_shell(QUIRE_PROGRAM " " + arguments, input);
 }
 
 }  // namespace quire::testing

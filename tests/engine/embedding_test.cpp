@@ -293,7 +293,7 @@ TEST_P(EmbeddingTest, ExcludesWhatOutputsAreAskedFor) {
   };
   refused("n", [](EngineRequest& request) { request.params.n = 2; });
   refused("best_of", [](EngineRequest& request) { request.params.best_of = 1; });
-  refused("beam_width", [](EngineRequest& request) { request.params.beam_width = 2; });
+  if (QUIRE_HAS_BEAMS) refused("beam_width", [](EngineRequest& request) { request.params.beam_width = 2; });
   refused("logprobs", [](EngineRequest& request) { request.params.logprobs = 0; });
   refused("prompt_logprobs", [](EngineRequest& request) { request.params.prompt_logprobs = 0; });
   refused("the prompt's logits", [](EngineRequest& request) { request.prompt_logits = true; });

@@ -148,7 +148,7 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
       request.prompt.resize(std::min<std::size_t>(request.prompt.size(), 40));
       request.params.temperature = 1.5F;
       request.params.seed = 3;
-      if (i == 0) request.params.beam_width = 3;
+      if (i == 0 && QUIRE_HAS_BEAMS) request.params.beam_width = 3;
       if (i == 1) request.params.n = 3;
       done.push_back(testing::submit(engine, std::move(request)));
     }
@@ -233,6 +233,7 @@ TEST(LostDeviceTest, EndsEveryRequestAndIsToldOnce) {
 }
 
 TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   EngineHooks hooks;
   hooks.fault = [rounds = 0](EngineStage stage, SequenceId) mutable {
     if (stage == EngineStage::kSearch && ++rounds == 4) throw std::runtime_error("injected");
@@ -275,6 +276,7 @@ TEST(IsolationTest, AnOutputThatCannotBePlannedEndsAlone) {
 }
 
 TEST(IsolationTest, ABeamThatCannotBePlannedEndsItsSearch) {
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   SamplingParams params;
   params.beam_width = 3;
   for (const CompletionOutput& output : outputs_with_fault(params)) EXPECT_EQ(output.error, "injected");

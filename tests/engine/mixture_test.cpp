@@ -42,7 +42,7 @@ EngineRequest random_request(Random& random) {
     request.pooling = random.one_of(2) ? Pooling::kMean : Pooling::kLast;
     return request;
   }
-  if (random.one_of(5)) {
+  if (QUIRE_HAS_BEAMS && random.one_of(5)) {
     params.beam_width = random.any(2, 4);
     params.n = *params.beam_width;
     return request;
@@ -132,9 +132,10 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
     totals.num_restored_blocks += stats.num_restored_blocks;
     totals.prefix_cache_hits += stats.prefix_cache_hits;
   }
+  EXPECT_GT(totals.prefix_cache_hits, 0U);
+  if (!QUIRE_HAS_BEAMS) return;  // which make the cache so full that there must be preemptions
   EXPECT_GT(totals.num_preemptions, 0U);
   EXPECT_GT(totals.num_restored_blocks, 0U);
-  EXPECT_GT(totals.prefix_cache_hits, 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, MixtureTest,

@@ -114,6 +114,7 @@ TEST(RequestTimesTest, EachOfSeveralOutputsHasItsOwn) {
 }
 
 TEST(RequestTimesTest, ABeamSearchHasItsFirstTokenBeforeItsEnd) {
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   LLM llm(testing::golden_config("qwen3"));
   SamplingParams params = greedy(6);
   params.n = 2;

@@ -4,13 +4,17 @@
 
 #include <future>
 
-#include "backends/cpu/simd/simd_backend.h"
+#include "backends/cpu/reference/reference_backend.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "inspect/small_shape.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
+#if QUIRE_HAS_SIMD
+#include "backends/cpu/simd/simd_backend.h"
+#endif
 
 namespace quire {
 namespace {
@@ -84,10 +88,12 @@ void expect_allocates_what_was_planned(const MakeBackend& make_backend) {
 
 TEST(CapacityTest, TheRunnerAllocatesWhatWasPlanned) {
   expect_allocates_what_was_planned([] { return std::make_unique<CountingBackend<ReferenceBackend>>(); });
+#if QUIRE_HAS_SIMD
   const CpuIsa isa = resolve_isa("auto");
   if (isa == CpuIsa::kReference) return;
   expect_allocates_what_was_planned(
       [isa] { return std::make_unique<CountingBackend<SimdBackend>>(isa, usable_cores()); });
+#endif
 }
 
 // On a GPU that nobody else uses meanwhile.

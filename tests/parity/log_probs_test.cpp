@@ -1,7 +1,7 @@
 // Log-probabilities against their definition in doubles.
 #include <gtest/gtest.h>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
 #include "parity/logprob_fixtures.h"

@@ -1,7 +1,7 @@
 // Biases, masks and penalties against their definition in doubles.
 #include <gtest/gtest.h>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
 #include "parity/adjustment_fixtures.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
 

@@ -321,6 +321,7 @@ TEST(CompletionRequestTest, EchoWithLogprobsAsksForThePromptsToo) {
 }
 
 TEST(CompletionRequestTest, BeamSearchHasAsManyBeamsAsOutputs) {
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   ServedModel model = test::served_model();
   model.defaults.repetition_penalty = 1.1F;
   const auto request = parse(

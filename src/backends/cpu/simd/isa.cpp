@@ -1,4 +1,4 @@
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -109,6 +109,12 @@ CpuIsa resolve_isa(std::string_view name) {
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
   }
   return *found;
+}
+
+std::string_view why_slow() {
+  return best_isa() == CpuIsa::kReference
+             ? "this processor has no AVX2: CPU inference runs on plain C++ and is slow"
+             : "";
 }
 
 }  // namespace quire

@@ -85,6 +85,11 @@ std::size_t scratch_floats(std::span<const AttentionShape> shapes) {
 
 }  // namespace
 
+std::unique_ptr<Backend> make_cpu_backend(CpuIsa isa, int num_threads) {
+  if (isa == CpuIsa::kReference) return std::make_unique<ReferenceBackend>();
+  return std::make_unique<SimdBackend>(isa, num_threads);
+}
+
 SimdBackend::SimdBackend(CpuIsa isa, int num_threads)
     : kernels_(kernels_of(isa)), pool_(num_threads), survivors_(static_cast<std::size_t>(num_threads)) {}
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
-#include "backends/cpu/simd/isa.h"
 #include "backends/cpu/simd/kernels.h"
 #include "backends/cpu/simd/packed_weights.h"
+#include "backends/isa.h"
 #include "base/thread_pool.h"
 
 namespace quire {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
 #include "parity/ops_fixtures.h"

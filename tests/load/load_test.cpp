@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "expect_error.h"
-#include "inspect/load_generator.h"
+#include "load/load_generator.h"
 #include "temp_dir.h"
 
 namespace quire {

@@ -59,7 +59,7 @@ bool is_hub_model(const std::string& model) {
   return is_hub_id(model) && !std::filesystem::exists(model, ec);
 }
 
-std::string ModelSource::find(const std::string& model, ModelParts parts) const {
+std::string ModelSource::find(const std::string& model, bool with_weights) const {
   if (!is_hub_model(model)) return model;
   std::optional<InterruptFlag> interrupt;
   DownloadHooks hooks;
@@ -71,6 +71,7 @@ std::string ModelSource::find(const std::string& model, ModelParts parts) const 
   settings.offline = settings.offline || offline;
   DownloadBar bar(model, settings.cache);
   hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
+  const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
   return find_hub_model(settings, {model, revision, parts}, hooks).string();
 }
 

@@ -1,4 +1,4 @@
-#include "inspect/load_generator.h"
+#include "load/load_generator.h"
 
 #include <algorithm>
 #include <chrono>

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "expect_error.h"
-#include "inspect/answer_reader.h"
+#include "load/answer_reader.h"
 
 namespace quire {
 namespace {

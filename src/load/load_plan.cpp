@@ -1,4 +1,4 @@
-#include "inspect/load_plan.h"
+#include "load/load_plan.h"
 
 #include <algorithm>
 #include <array>

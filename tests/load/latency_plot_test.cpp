@@ -1,4 +1,4 @@
-#include "inspect/latency_plot.h"
+#include "load/latency_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "engine/beam_search.h"
+#include "beams/beam_search.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,46 @@
 #include "base/error.h"
 
 namespace quire {
+namespace {
 
-BeamSearch::BeamSearch(Rules rules) : rules_(std::move(rules)), beams_(1) {}
+constexpr int kMaxBeams = 512;
+constexpr float kMaxLengthPenalty = 100;
+
+// What a search of beams cannot be asked for, if anything is.
+const char* excluded_by_beams(const SamplingParams& params) {
+  if (params.best_of) return "best_of";
+  if (!params.stop.empty()) return "stop";
+  if (params.logprobs) return "logprobs";
+  if (params.prompt_logprobs) return "prompt_logprobs";
+  if (!params.logit_bias.empty()) return "logit_bias";
+  if (!params.allowed_token_ids.empty()) return "allowed_token_ids";
+  if (!params.bad_words.empty()) return "bad_words";
+  if (params.presence_penalty != 0) return "presence_penalty";
+  if (params.frequency_penalty != 0) return "frequency_penalty";
+  if (params.repetition_penalty != 1) return "repetition_penalty";
+  return nullptr;
+}
+
+}  // namespace
+
+void validate_search(const SamplingParams& params, const SamplingContext& context) {
+  const int width = *params.beam_width;
+  if (width < 1 || width > kMaxBeams) fail("beam_width is {}; it must be from 1 to {}", width, kMaxBeams);
+  if (params.n > width) fail("n is {}; of a beam search it must be at most beam_width, {}", params.n, width);
+  if (const char* name = excluded_by_beams(params)) fail("beam_width and {} exclude each other", name);
+  if (!(std::abs(params.length_penalty) <= kMaxLengthPenalty))  // NaN is outside
+    fail("length_penalty is {}; it must be from {} to {}", params.length_penalty, -kMaxLengthPenalty,
+         kMaxLengthPenalty);
+  const std::size_t num_stop_ids =
+      params.stop_token_ids.size() + (params.ignore_eos ? 0 : context.eos_token_ids.size());
+  const int needed = num_beam_candidates(width, num_stop_ids, context.vocab_size);
+  if (needed > context.max_logprobs) {
+    fail("beam_width is {}; with {} tokens that end a text it takes a max-logprobs of {}, not {}", width,
+         num_stop_ids, needed, context.max_logprobs);
+  }
+}
+
+BeamSearch::BeamSearch(SearchRules rules) : rules_(std::move(rules)), beams_(1) {}
 
 void BeamSearch::advance(std::span<const std::vector<TokenLogprob>> next) {
   QUIRE_CHECK(!beams_.empty() && next.size() == beams_.size());
@@ -72,7 +110,7 @@ bool BeamSearch::can_improve(int length) const {
   return score(beams_.front().logprob, can_grow ? rules_.max_tokens : length) > finished_.back().score;
 }
 
-std::vector<BeamSearch::Hypothesis> BeamSearch::best() const {
+std::vector<Hypothesis> BeamSearch::best() const {
   std::vector<Hypothesis> all = finished_;
   for (const Beam& beam : beams_) {
     const int length = static_cast<int>(beam.tokens.size());

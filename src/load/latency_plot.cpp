@@ -1,4 +1,4 @@
-#include "inspect/latency_plot.h"
+#include "load/latency_plot.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Beam search: its rules by hand, and its results against those of Hugging Face transformers.
-#include "engine/beam_search.h"
+#include "beams/beam_search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "inspect/bench.h"
-#include "inspect/latency_plot.h"
-#include "inspect/load_generator.h"
+#include "load/latency_plot.h"
+#include "load/load_generator.h"
 
 namespace quire::cli {
 namespace {

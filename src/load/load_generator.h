@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "inspect/answer_reader.h"
-#include "inspect/load_plan.h"
+#include "load/answer_reader.h"
+#include "load/load_plan.h"
 
 namespace quire {
 

@@ -3,8 +3,8 @@
 
 #include <csignal>
 
-#include "cli/fake_openai_server.h"
 #include "cli/run_program.h"
+#include "cli/server/fake_openai_server.h"
 #include "temp_dir.h"
 
 namespace quire {

@@ -1,4 +1,4 @@
-#include "inspect/answer_reader.h"
+#include "load/answer_reader.h"
 
 #include "base/error.h"
 #include "base/json.h"

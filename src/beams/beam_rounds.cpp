@@ -1,4 +1,4 @@
-#include "engine/beam_rounds.h"
+#include "beams/beam_rounds.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,12 @@
 
 namespace quire {
 
-void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, BeamSearch::Rules rules) {
+std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& scheduler, OutputProcessor& outputs,
+                                                 BeamRounds::Fault fault) {
+  return std::make_unique<BeamRounds>(scheduler, outputs, std::move(fault));
+}
+
+void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) {
   const SequenceId id = first->id;
   Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
   try {

@@ -1,0 +1,14 @@
+// Commands that are not in --help, and refused whatever follows them.
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace quire::cli {
+
+void add_serve(CLI::App& app, Command& /*chosen*/) {
+  app.add_subcommand("serve")->group("")->preparse_callback(
+      [](std::size_t) { fail("this build has no server (QUIRE_SERVER=OFF)"); });
+}
+
+void add_bench_serve(CLI::App& bench, Command& chosen) { add_serve(bench, chosen); }
+
+}  // namespace quire::cli
