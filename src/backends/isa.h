@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/ops.h"
 
 namespace quire {
 
