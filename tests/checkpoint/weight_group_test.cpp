@@ -1,6 +1,9 @@
 // Groups of tensors are cut, turned and renamed as a whole, and not within a block.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+
 #include "base/error.h"
 #include "expect_error.h"
 #include "ops/weight_source.h"
@@ -28,61 +31,211 @@ class Numbered final : public WeightTensor {
   std::vector<std::int64_t> shape_;
 };
 
+// The columns of 31, 30, …
+class Backwards final : public WeightTensor {
+ public:
+  explicit Backwards(std::int64_t cols) : shape_{cols} {}
+
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return DType::kI32; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    for (std::int64_t i = 0; i < cols(); ++i)
+      dst.data_as<std::int32_t>()[i] = static_cast<std::int32_t>(cols() - 1 - i);
+  }
+
+ private:
+  std::string name_ = "q.order";
+  std::vector<std::int64_t> shape_;
+};
+
 std::vector<float> values_of(const WeightTensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
   tensor.read_rows(0, Tensor(values.data(), DType::kF32, {tensor.rows(), tensor.cols()}));
   return values;
 }
 
-// [8, 6] with a scale for each block of two rows and three columns.
-WeightGroup in_blocks() {
-  return {{{"weight", std::make_shared<Numbered>("q.weight", 8, 6)},
-           {"scale", std::make_shared<Numbered>("q.scale", 4, 2), true}},
-          {.block_rows = 2, .block_cols = 3},
-          8,
-          6};
+// Codes 0 to 255 over and over.
+class Codes final : public WeightTensor {
+ public:
+  Codes(std::string name, std::int64_t rows, std::int64_t cols)
+      : name_(std::move(name)), shape_{rows, cols} {}
+
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return DType::kU8; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    for (std::int64_t i = 0; i < dst.numel(); ++i)
+      dst.data_as<std::uint8_t>()[i] = static_cast<std::uint8_t>(row * cols() + i);
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::int64_t> shape_;
+};
+
+constexpr LinearFormat kBlocks = {.code = CodeType::kInt,
+                                  .bits = 8,
+                                  .code_offset = 10,
+                                  .block_rows = 2,
+                                  .block_cols = 32,
+                                  .scale = ScaleType::kF32};
+
+// [8, 96] with a scale for each block of two rows and 32 columns.
+WeightGroup in_blocks(std::int64_t rows = 8) {
+  return {{{WeightPart::kWeight, std::make_shared<Codes>("q.weight", rows, 96)},
+           {WeightPart::kScale, std::make_shared<Numbered>("q.scale", (rows + 1) / 2, 3)}},
+          kBlocks,
+          rows,
+          96};
+}
+
+float value_in_blocks(std::int64_t row, std::int64_t col) {
+  const auto code = static_cast<std::uint8_t>(row * 96 + col);
+  return static_cast<float>(100 * (row / 2) + col / 32) * static_cast<float>(code - 10);
+}
+
+// That a group's values are those of in_blocks at row_of(row) and column first_col + column.
+void expect_values(const WeightGroup& group, const std::function<std::int64_t(std::int64_t)>& row_of,
+                   std::int64_t first_col = 0) {
+  const std::vector<float> values = values_of(*dequantized(group));
+  ASSERT_EQ(std::ssize(values), group.rows * group.cols);
+  for (std::int64_t i = 0; i < std::ssize(values); ++i)
+    ASSERT_EQ(values[static_cast<std::size_t>(i)],
+              value_in_blocks(row_of(i / group.cols), first_col + i % group.cols))
+        << i;
 }
 
 TEST(WeightGroupTest, SlicesTakeWholeBlocks) {
   const WeightGroup rows = slice_rows(in_blocks(), 2, 4);
-  EXPECT_EQ(rows.rows, 4);
-  EXPECT_EQ(rows.tensors[0].tensor->shape(), (std::vector<std::int64_t>{4, 6}));
-  EXPECT_EQ(values_of(*rows.tensors[1].tensor), (std::vector<float>{100, 101, 200, 201}));
-  const WeightGroup cols = slice_cols(rows, 3, 3);
-  EXPECT_EQ(cols.cols, 3);
-  EXPECT_EQ(values_of(*slice_rows(cols, 0, 2).tensors[0].tensor),
-            (std::vector<float>{203, 204, 205, 303, 304, 305}));
-  EXPECT_EQ(values_of(*cols.tensors[1].tensor), (std::vector<float>{101, 201}));
+  EXPECT_EQ(rows.format, kBlocks);
+  EXPECT_EQ(rows.find(WeightPart::kScale)->shape(), (std::vector<std::int64_t>{2, 3}));
+  expect_values(rows, [](std::int64_t row) { return row + 2; });
+  const WeightGroup cols = slice_cols(rows, 32, 64);
+  EXPECT_EQ(cols.format, kBlocks);
+  EXPECT_EQ(cols.cols, 64);
+  expect_values(
+      cols, [](std::int64_t row) { return row + 2; }, 32);
 }
 
-TEST(WeightGroupTest, ABlockIsNotCut) {
-  expect_error([] { slice_rows(in_blocks(), 3, 4); }, {"q.weight", "rows", "blocks of 2", "at 3"});
-  expect_error([] { slice_rows(in_blocks(), 2, 3); }, {"q.weight", "at 5"});
-  expect_error([] { slice_cols(in_blocks(), 0, 2); }, {"q.weight", "columns", "blocks of 3", "at 2"});
-  expect_error([] { deinterleave(in_blocks(), 4, 2, 0); }, {"q.weight", "rows", "at 1"});
-  EXPECT_NO_THROW(slice_rows(in_blocks(), 0, 8));
+TEST(WeightGroupTest, ACutMakesBlocksSmaller) {
+  const WeightGroup rows = slice_rows(in_blocks(), 3, 4);
+  EXPECT_EQ(rows.format.block_rows, 1);
+  expect_values(rows, [](std::int64_t row) { return row + 3; });
+  const WeightGroup cols = slice_cols(in_blocks(), 48, 48);
+  EXPECT_EQ(cols.format.block_cols, 16);
+  expect_values(
+      cols, [](std::int64_t row) { return row; }, 48);
+  expect_error([] { slice_cols(in_blocks(), 0, 40); }, {"q.weight", "columns", "blocks of 32", "of 8"});
+  EXPECT_EQ(slice_rows(in_blocks(7), 2, 5).format, kBlocks);  // the last block is cut short as it is
 }
 
-TEST(WeightGroupTest, TheLastBlockMayBeShort) {
+TEST(WeightGroupTest, OneScaleServesAnyCut) {
   WeightGroup group = in_blocks();
-  group.tensors[0].tensor = std::make_shared<Numbered>("q.weight", 7, 6);
-  group.rows = 7;
-  EXPECT_EQ(slice_rows(group, 4, 3).tensors[1].tensor->rows(), 2);
-  expect_error([&] { slice_rows(group, 4, 1); }, {"at 5"});
-  const WeightGroup padded = pad_rows(group, 9);
-  EXPECT_EQ(padded.tensors[0].tensor->rows(), 9);
-  EXPECT_EQ(padded.tensors[1].tensor->rows(), 5);
+  group.format.block_rows = group.format.block_cols = LinearFormat::kWhole;
+  group.tensors[1].tensor = std::make_shared<Numbered>("q.scale", 1, 1);
+  const WeightGroup cut = pick_rows(slice_cols(slice_rows(group, 3, 4), 8, 24), {2, 0});
+  EXPECT_EQ(cut.format, group.format);
+  EXPECT_EQ(dequantized(cut)->shape(), (std::vector<std::int64_t>{2, 24}));
 }
 
-TEST(WeightGroupTest, TransposingAndTakingPartsKeepTensorsTogether) {
-  const WeightGroup turned = transpose(in_blocks());
-  EXPECT_EQ(turned.rows, 6);
-  EXPECT_EQ(turned.format, (LinearFormat{.block_rows = 3, .block_cols = 2}));
-  EXPECT_EQ(values_of(*slice_rows(turned, 3, 3).tensors[1].tensor), (std::vector<float>{1, 101, 201, 301}));
+TEST(WeightGroupTest, SuperBlocksAreCutOnTheirOwn) {
+  WeightGroup group = in_blocks();
+  group.format.block_rows = 1;
+  group.format.scale = ScaleType::kU8;
+  group.format.super_cols = 96;
+  group.tensors[1].tensor = std::make_shared<Codes>("q.scale", 8, 3);
+  group.tensors.push_back({WeightPart::kSuperScale, std::make_shared<Numbered>("q.super", 8, 1)});
+  const std::vector<float> whole = values_of(*dequantized(group));
+  const WeightGroup cut = slice_cols(group, 64, 32);
+  EXPECT_EQ(cut.format.block_cols, 32);
+  EXPECT_EQ(cut.format.super_cols, 32);
+  const std::vector<float> values = values_of(*dequantized(cut));
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], whole[i / 32 * 96 + 64 + i % 32]);
+  EXPECT_EQ(whole[96 + 40], 100.0F * 4 * (static_cast<float>(96 + 40) - 10));
+}
+
+TEST(WeightGroupTest, OffsetsAreTakenAway) {
+  WeightGroup zeros = in_blocks();
+  zeros.format.offset = OffsetType::kZero;
+  zeros.tensors.push_back({WeightPart::kOffset, std::make_shared<Codes>("q.zeros", 4, 3)});
+  EXPECT_EQ(values_of(*dequantized(zeros))[2 * 96 + 40], 101.0F * (232 - 10) - 101.0F * 4);
+  WeightGroup minima = in_blocks();
+  minima.format.offset = OffsetType::kMinimum;
+  minima.format.minimum = ScaleType::kF32;
+  minima.tensors.push_back({WeightPart::kOffset, std::make_shared<Numbered>("q.minima", 4, 3)});
+  EXPECT_EQ(values_of(*dequantized(minima))[2 * 96 + 40], 101.0F * (232 - 10) - 101.0F);
+}
+
+TEST(WeightGroupTest, ColumnsOfAnOrderAreNotCut) {
+  WeightGroup group = slice_cols(in_blocks(), 0, 32);
+  group.format.is_ordered = true;
+  group.tensors.push_back({WeightPart::kOrder, std::make_shared<Backwards>(32)});
+  expect_values(slice_rows(in_blocks(), 4, 1), [](std::int64_t) { return 4; });
+  const std::vector<float> values = values_of(*dequantized(slice_rows(group, 4, 1)));
+  for (std::int64_t i = 0; i < 32; ++i)
+    EXPECT_EQ(values[static_cast<std::size_t>(i)], value_in_blocks(4, 31 - i));
+  expect_error([&] { slice_cols(group, 0, 16); }, {"q.weight", "order", "cannot be cut"});
+}
+
+TEST(WeightGroupTest, PartsOfRowsKeepTheirScales) {
   // Two groups of two parts of two rows.
+  const auto row_of = [](std::int64_t row) { return row / 2 * 4 + 2 + row % 2; };
   const WeightGroup part = deinterleave(in_blocks(), 2, 2, 1);
   EXPECT_EQ(part.rows, 4);
-  EXPECT_EQ(values_of(*part.tensors[1].tensor), (std::vector<float>{100, 101, 300, 301}));
+  EXPECT_EQ(part.format, kBlocks);
+  expect_values(part, row_of);
+  expect_values(deinterleave(in_blocks(), 4, 2, 0), [](std::int64_t row) { return 2 * row; });
+  expect_values(pick_rows(in_blocks(), {5, 0, 5}), [](std::int64_t row) { return row == 1 ? 0 : 5; });
+  EXPECT_EQ(pad_rows(in_blocks(7), 9).find(WeightPart::kScale)->rows(), 5);
+}
+
+TEST(WeightGroupTest, QuantisedMatricesAreNotTransposed) {
+  expect_error([] { transpose(in_blocks()); }, {"q.weight", "transposed"});
+}
+
+TEST(WeightGroupTest, OnlyPartsOfOneFormatAndOrderAreOneMatrix) {
+  std::vector<WeightGroup> parts = {in_blocks(), slice_rows(in_blocks(), 3, 2), in_blocks()};
+  EXPECT_EQ(num_alike(parts), 3U);
+  const QuantizedRows all = quantized_rows(parts);
+  EXPECT_EQ(all.rows, 18);
+  std::vector<float> scales(18 * 3), minima(18 * 3, 1);
+  read_block_scales(all, 0, 18, scales.data(), minima.data());
+  EXPECT_EQ(scales[9 * 3 + 1], 201);  // row 4 of the second part's whole
+  EXPECT_EQ(minima[9 * 3 + 1], 0);
+  parts[1].format.code_offset = 0;
+  EXPECT_EQ(num_alike(parts), 1U);
+  EXPECT_EQ(num_alike(std::span(parts).subspan(1)), 1U);
+  EXPECT_THROW(quantized_rows(parts), InternalError);
+}
+
+TEST(LinearFormatTest, CodesOfE4m3AreNumbers) {
+  EXPECT_EQ(from_e4m3(0x00), 0.0F);
+  EXPECT_EQ(from_e4m3(0x01), 0x1p-9F);
+  EXPECT_EQ(from_e4m3(0x08), 0x1p-6F);
+  EXPECT_EQ(from_e4m3(0x38), 1.0F);
+  EXPECT_EQ(from_e4m3(0x7E), 448.0F);
+  EXPECT_EQ(from_e4m3(0xB9), -1.125F);
+  EXPECT_TRUE(std::isnan(from_e4m3(0x7F)) && std::isnan(from_e4m3(0xFF)));
+  for (int code = 0; code < 256; ++code) {
+    const auto bits = static_cast<std::uint8_t>(code);
+    const std::uint8_t back = to_e4m3(from_e4m3(bits));
+    EXPECT_EQ(back, (bits & 0x7F) == 0x7F ? 0x7F : bits);
+  }
+  EXPECT_EQ(to_e4m3(1.0625F), 0x38);  // between 1 and 1.125: the even one
+  EXPECT_EQ(to_e4m3(1.1875F), 0x3A);
+  EXPECT_EQ(to_e4m3(-1e9F), 0xFE);
+  EXPECT_EQ(to_e4m3(0x1.1p-10F), 0x01);
+  EXPECT_EQ(to_e4m3(0x1p-10F), 0x00);
+}
+
+TEST(LinearFormatTest, CodesOfE8m0ArePowersOfTwo) {
+  EXPECT_EQ(from_e8m0(127), 1.0F);
+  EXPECT_EQ(from_e8m0(0), 0x1p-127F);
+  EXPECT_EQ(from_e8m0(254), 0x1p127F);
+  EXPECT_TRUE(std::isnan(from_e8m0(255)));
 }
 
 TEST(WeightGroupTest, PlainPartsAreOneMatrix) {
@@ -140,7 +293,6 @@ TEST(WeightGroupTest, RowsArePickedInAnyOrder) {
   EXPECT_EQ(group.rows, 2);
   EXPECT_EQ(values_of(*group.tensors.front().tensor), (std::vector<float>{100, 101, 100, 101}));
   EXPECT_THROW(pick_rows(WeightTensorPtr(matrix), {4}), InternalError);
-  EXPECT_THROW(pick_rows(in_blocks(), {1, 0}), Error);  // rows that share a block
 }
 
 }  // namespace

@@ -1,0 +1,72 @@
+#include "ops/linear_format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace quire {
+
+float from_e4m3(std::uint8_t bits) {
+  // Moved to the exponent and mantissa of a binary16, and scaled by 2^8 from bias 15 to bias 7.
+  const std::uint16_t half = static_cast<std::uint16_t>((bits & 0x80U) << 8 | (bits & 0x7FU) << 7);
+  return (bits & 0x7FU) == 0x7FU ? NAN : to_float(Float16{half}) * 256.0F;
+}
+
+std::uint8_t to_e4m3(float value) {
+  if (std::isnan(value)) return 0x7F;
+  const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80U : 0);
+  const float magnitude = std::min(std::fabs(value), 448.0F);
+  // The last place: 2^-9 among subnormals, else 2^(exponent - 3).
+  const int exponent = magnitude < 0x1p-6F ? -6 : std::ilogb(magnitude);
+  const float places = std::nearbyint(std::ldexp(magnitude, 3 - exponent));  // up to 16
+  return sign | static_cast<std::uint8_t>(static_cast<int>(places) + 8 * (exponent + 6));
+}
+
+std::array<float, 256> code_values(const LinearFormat& format) {
+  std::array<float, 256> values = {};
+  for (int code = 0; code < 256; ++code) {
+    float& value = values[static_cast<std::size_t>(code)];
+    if (format.code == CodeType::kInt) value = static_cast<float>(code - format.code_offset);
+    if (format.code == CodeType::kE4m3) value = from_e4m3(static_cast<std::uint8_t>(code));
+    if (format.code == CodeType::kTable) value = format.table[static_cast<std::size_t>(code % 16)];
+  }
+  return values;
+}
+
+DType dtype_of(ScaleType type) {
+  switch (type) {
+    case ScaleType::kF32:
+      return DType::kF32;
+    case ScaleType::kF16:
+      return DType::kF16;
+    case ScaleType::kI8:
+      return DType::kI8;
+    default:
+      return DType::kU8;
+  }
+}
+
+void read_scales(ScaleType type, const void* scales, std::int64_t n, float* out) {
+  const auto* bytes = static_cast<const std::uint8_t*>(scales);
+  const auto each = [&](auto value) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = value(bytes[i]);
+  };
+  switch (type) {
+    case ScaleType::kF32:
+    case ScaleType::kF16:
+      return convert(dtype_of(type), scales, DType::kF32, out, static_cast<std::size_t>(n));
+    case ScaleType::kU8:
+      return each([](std::uint8_t code) { return static_cast<float>(code); });
+    case ScaleType::kI8:
+      return each([](std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); });
+    case ScaleType::kE4m3:
+      return each(from_e4m3);
+    case ScaleType::kE8m0:
+      return each(from_e8m0);
+    case ScaleType::kNone:
+      QUIRE_CHECK(false, "no scales are stored");
+  }
+}
+
+}  // namespace quire

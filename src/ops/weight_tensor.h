@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/tensor.h"
+
+namespace quire {
+
+// One named tensor of a checkpoint, read on demand; nothing is held in memory. Seen as a matrix of rows() ×
+// cols(): the first dimension by the product of the others (a vector is one row). Adapters give other views
+// of the same bytes.
+class WeightTensor {
+ public:
+  virtual ~WeightTensor() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual DType dtype() const = 0;  // as stored
+  virtual const std::vector<std::int64_t>& shape() const = 0;
+
+  // Writes rows [row, row + dst.dim(0)) into dst, a contiguous host tensor [n, cols()]. Of a float type it is
+  // any other, too: the values are converted with rounding to nearest even; else dst has the tensor's type.
+  // Error when the file cannot be read. Thread contract: any thread, several at once.
+  virtual void read_rows(std::int64_t row, const Tensor& dst) const = 0;
+
+  std::int64_t rows() const;
+  std::int64_t cols() const;
+
+ protected:
+  // Every read_rows starts with it: dst is as described there and its rows lie in this tensor.
+  void check_read(std::int64_t row, const Tensor& dst) const;
+};
+
+using WeightTensorPtr = std::shared_ptr<const WeightTensor>;
+
+// Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.
+WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// Columns [begin, begin + count): one rank's shard of a row-parallel weight.
+WeightTensorPtr slice_cols(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// A matrix with rows and columns exchanged. Holds all of it in memory from the first read on.
+WeightTensorPtr transpose(WeightTensorPtr tensor);
+// Of rows (of a vector: elements) that lie as [groups][parts][n], those of one part: [groups][n].
+WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
+                             std::int64_t part);
+// These rows (of a vector: elements), in this order.
+WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows);
+// These columns of a matrix, in this order.
+WeightTensorPtr pick_cols(WeightTensorPtr tensor, std::vector<std::int64_t> cols);
+// `tensor` followed by rows of zeros up to `rows`: a vocabulary that does not divide by the ranks.
+WeightTensorPtr pad_rows(WeightTensorPtr tensor, std::int64_t rows);
+// The rows of matrices with as many columns, one below the other.
+WeightTensorPtr stack_rows(std::vector<WeightTensorPtr> tensors);
+
+}  // namespace quire
