@@ -113,10 +113,6 @@ int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_n
 
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
                              Communicator& comm) {
-  if (const auto method = model.quantization()) {
-    fail("config.json: quantization_config {} is not supported; only plain float weights are",
-         in_quotes(*method));
-  }
   RuntimeConfig runtime;
   runtime.spec = find_model_family(model.architecture()).describe(model);
   if (runtime.spec.max_model_len < 2) {
