@@ -54,7 +54,7 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   if (options.alibi) {
     const std::vector<float> slopes = alibi_slopes(options.num_heads);
     const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;
-    scores_.alibi_slopes = workspace.upload({first, first + input_.num_heads});
+    scores_.alibi_slopes = workspace.upload(std::vector<float>(first, first + input_.num_heads));
   }
   if (options.qk_norm == QkNorm::kAll) {
     const NormOptions norm = {.eps = options.norm_eps, .weight_offset = options.norm_offset};

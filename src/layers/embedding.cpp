@@ -14,6 +14,9 @@ std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context
   const std::int64_t ranks = context.comm.size();
   const std::int64_t count = (vocab_size + ranks - 1) / ranks;
   WeightGroup weight = context.weights.take_linear(prefix, vocab_size, hidden_size);
+  if (weight.format.is_ordered)
+    fail("tensor {}: its columns stand in an order of their own (desc_act), which is not supported here",
+         weight.name());
   if (count * ranks != vocab_size) weight = pad_rows(std::move(weight), count * ranks);
   if (ranks > 1) weight = slice_rows(std::move(weight), context.comm.rank() * count, count);
   return context.backend.make_linear({&weight, 1}, context.dtype);
@@ -74,11 +77,10 @@ LmHead::LmHead(const LoadContext& context, const std::string& prefix, std::int64
 LmHead::LmHead(const LoadContext& context, const std::string& prefix, const VocabParallelEmbedding& embedding,
                const std::string& embedding_prefix, std::int64_t vocab_size, float cap)
     : LmHead(context, embedding.weights(), vocab_size, cap) {
-  const std::string name = prefix + ".weight";
-  if (!context.weights.contains(name)) return;
+  if (!context.weights.contains(prefix + ".weight")) return;
   const std::int64_t hidden_size = weights_->in_features();
-  check_same_values(*context.weights.take(name, {vocab_size, hidden_size}),
-                    *context.weights.take(embedding_prefix + ".weight", {vocab_size, hidden_size}));
+  check_same_values(*dequantized(context.weights.take_linear(prefix, vocab_size, hidden_size)),
+                    *dequantized(context.weights.take_linear(embedding_prefix, vocab_size, hidden_size)));
 }
 
 Tensor LmHead::forward(const Tensor& x) const {

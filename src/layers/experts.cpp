@@ -1,10 +1,24 @@
 #include "layers/experts.h"
 
+#include <array>
+
+#include "base/error.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
 namespace quire {
 namespace {
+
+// Gate and up must be one matrix.
+void check_alike(const ExpertParts& parts) {
+  if (num_alike(std::array{parts.gate, parts.up}) < 2)
+    fail("tensors {} and {} of one expert are quantised in different formats, which is not supported",
+         parts.gate.name(), parts.up.name());
+  for (const WeightGroup* group : {&parts.gate, &parts.down})
+    if (group->format.is_ordered)
+      fail("tensor {}: its columns stand in an order of their own (desc_act), which experts do not support",
+           group->name());
+}
 
 std::vector<ExpertParts> load_experts(const LoadContext& context, const std::string& prefix,
                                       const ExpertOptions& options) {
@@ -18,6 +32,7 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
         {slice_rows(context.weights.take_linear(name + ".gate_proj", wide, hidden), begin, count),
          slice_rows(context.weights.take_linear(name + ".up_proj", wide, hidden), begin, count),
          slice_cols(context.weights.take_linear(name + ".down_proj", hidden, wide), begin, count)});
+    check_alike(experts.back());
   }
   return experts;
 }

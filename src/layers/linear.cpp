@@ -1,59 +1,113 @@
 #include "layers/linear.h"
 
+#include "base/format.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
 namespace quire {
+namespace {
+
+// Elements [begin, begin + count) of a vector of the checkpoint, behind the others.
+void append_bias(const LoadContext& context, const ColumnShard& part, std::vector<float>& bias) {
+  const WeightTensorPtr values =
+      slice_cols(context.weights.take(part.prefix + ".bias", {part.out_features}), part.begin, part.count);
+  bias.resize(bias.size() + static_cast<std::size_t>(part.count));
+  values->read_rows(
+      0, Tensor(&bias[bias.size() - static_cast<std::size_t>(part.count)], DType::kF32, {1, part.count}));
+}
+
+std::vector<WeightGroup> column_shards(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                                       std::int64_t in_features) {
+  std::vector<WeightGroup> shards;
+  for (const ColumnShard& part : parts)
+    shards.push_back(slice_rows(context.weights.take_linear(part.prefix, part.out_features, in_features),
+                                part.begin, part.count));
+  return shards;
+}
+
+std::vector<WeightGroup> row_shard(const LoadContext& context, const std::string& prefix,
+                                   std::int64_t out_features, std::int64_t in_features) {
+  const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
+  return {slice_cols(context.weights.take_linear(prefix, out_features, in_features),
+                     context.comm.rank() * count, count)};
+}
+
+std::vector<float> biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {
+  std::vector<float> bias;
+  for (const ColumnShard& part : parts) append_bias(context, part, bias);
+  return bias;
+}
+
+// Of the sum over the ranks: rank 0 adds it.
+std::vector<float> bias_of_sum(const LoadContext& context, const std::string& prefix,
+                               std::int64_t out_features) {
+  std::vector<float> bias = biases(context, {{prefix, out_features, 0, out_features}});
+  return context.comm.rank() == 0 ? bias : std::vector<float>();
+}
+
+}  // namespace
 
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
   const std::int64_t count = shard_size(out_features, comm, "rows of " + prefix);
   return {std::move(prefix), out_features, comm.rank() * count, count};
 }
 
-ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
-                                           std::int64_t in_features, bool has_bias)
+Product::Product(const LoadContext& context, std::span<const WeightGroup> parts,
+                 const std::vector<float>& bias)
     : backend_(context.backend) {
-  std::vector<WeightGroup> weights;
-  std::vector<float> bias;
-  for (const ColumnShard& part : parts) {
-    auto weight = context.weights.take_linear(part.prefix, part.out_features, in_features);
-    weights.push_back(slice_rows(std::move(weight), part.begin, part.count));
-    if (!has_bias) continue;
-    const auto values =
-        slice_cols(context.weights.take(part.prefix + ".bias", {part.out_features}), part.begin, part.count);
-    bias.resize(bias.size() + static_cast<std::size_t>(part.count));
-    values->read_rows(
-        0, Tensor(&bias[bias.size() - static_cast<std::size_t>(part.count)], DType::kF32, {1, part.count}));
+  while (!parts.empty()) {
+    const std::span<const WeightGroup> alike = parts.first(num_alike(parts));
+    parts = parts.subspan(alike.size());
+    Matrix matrix = {backend_.make_linear(alike, context.dtype), {}, {}};
+    const std::int64_t rows = matrix.weights->out_features();
+    if (!bias.empty()) {
+      const auto first = bias.begin() + out_features_;
+      matrix.bias = context.workspace.upload(std::vector<float>(first, first + rows));
+    }
+    const std::vector<std::int32_t> order = column_order(alike.front());
+    if (!order.empty()) {
+      matrix.order = context.workspace.upload(order);
+      ordered_ = context.workspace.activation(format_text("ordered_{}", order.size()), context.dtype,
+                                              std::ssize(order));
+    }
+    out_features_ += rows;
+    matrices_.push_back(std::move(matrix));
   }
-  weights_ = backend_.make_linear(weights, context.dtype);
-  if (has_bias) bias_ = context.workspace.upload(bias);
 }
 
-void ColumnParallelLinear::forward(const Tensor& out, const Tensor& x) const {
-  ops::linear(backend_, out, x, *weights_, bias_);
+Tensor Product::ordered(const Matrix& matrix, const Tensor& x) const {
+  if (!matrix.order.defined()) return x;
+  const Tensor columns = ordered_.rows(0, x.dim(0));
+  ops::gather_cols(backend_, columns, x, matrix.order);
+  return columns;
 }
 
-void ColumnParallelLinear::forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up,
-                                         Activation activation) const {
-  if (!bias_.defined()) return ops::gated_linear(backend_, out, x, *weights_, gate_up, activation);
+void Product::forward(const Tensor& out, const Tensor& x) const {
+  std::int64_t begin = 0;
+  for (const Matrix& matrix : matrices_) {
+    const std::int64_t count = matrix.weights->out_features();
+    ops::linear(backend_, out.columns(begin, count), ordered(matrix, x), *matrix.weights, matrix.bias);
+    begin += count;
+  }
+}
+
+void Product::forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up,
+                            Activation activation) const {
+  const Matrix& first = matrices_.front();
+  if (matrices_.size() == 1 && !first.bias.defined())
+    return ops::gated_linear(backend_, out, ordered(first, x), *first.weights, gate_up, activation);
   forward(gate_up, x);
   ops::activate_gate(backend_, out, gate_up, activation);
 }
 
+ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                                           std::int64_t in_features, bool has_bias)
+    : Product(context, column_shards(context, parts, in_features),
+              has_bias ? biases(context, parts) : std::vector<float>()) {}
+
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
-    : backend_(context.backend) {
-  const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
-  const WeightGroup weight = slice_cols(context.weights.take_linear(prefix, out_features, in_features),
-                                        context.comm.rank() * count, count);
-  weights_ = backend_.make_linear({&weight, 1}, context.dtype);
-  if (!has_bias) return;
-  const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {out_features});
-  if (context.comm.rank() == 0) bias_ = context.workspace.load(*bias);
-}
-
-void RowParallelLinear::forward(const Tensor& out, const Tensor& x) const {
-  ops::linear(backend_, out, x, *weights_, bias_);
-}
+    : Product(context, row_shard(context, prefix, out_features, in_features),
+              has_bias ? bias_of_sum(context, prefix, out_features) : std::vector<float>()) {}
 
 }  // namespace quire

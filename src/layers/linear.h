@@ -20,13 +20,14 @@ struct ColumnShard {
 // This rank's equal share of the rows.
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm);
 
-// Several projections of one input, fused: each rank computes its rows of each of them, side by side.
-class ColumnParallelLinear {
+// The product with some matrices of one input, one below the other. Those of one format are one to the
+// backend.
+class Product {
  public:
-  ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
-                       std::int64_t in_features, bool has_bias = false);
+  // bias f32 [out_features], or none.
+  Product(const LoadContext& context, std::span<const WeightGroup> parts, const std::vector<float>& bias);
 
-  std::int64_t out_features() const { return weights_->out_features(); }
+  std::int64_t out_features() const { return out_features_; }
   void forward(const Tensor& out,
                const Tensor& x) const;  // out [tokens, out_features()], x [tokens, in_features]
   // Of a gate and what it gates: out [tokens, out_features() / 2] = activation(gate) * up; gate_up [tokens,
@@ -34,25 +35,32 @@ class ColumnParallelLinear {
   void forward_gated(const Tensor& out, const Tensor& x, const Tensor& gate_up, Activation activation) const;
 
  private:
+  struct Matrix {
+    std::unique_ptr<LinearWeights> weights;
+    Tensor bias;
+    Tensor order;  // i32 [in_features]: of x's columns in the codes; or undefined
+  };
+  Tensor ordered(const Matrix& matrix, const Tensor& x) const;
+
   Backend& backend_;
-  std::unique_ptr<LinearWeights> weights_;
-  Tensor bias_;
+  std::int64_t out_features_ = 0;
+  std::vector<Matrix> matrices_;
+  Tensor ordered_;  // activation: x's columns in another order
 };
 
-// A projection whose input is spread over the ranks: each multiplies its columns. The result is this rank's
-// part: the sum over the ranks is the projection.
-class RowParallelLinear {
+// Several projections of one input, fused: each rank computes its rows of each of them, side by side.
+class ColumnParallelLinear : public Product {
+ public:
+  ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                       std::int64_t in_features, bool has_bias = false);
+};
+
+// A projection whose input is spread over the ranks: each multiplies its columns, x [tokens, in_features /
+// ranks]. The result is this rank's part: the sum over the ranks is the projection.
+class RowParallelLinear : public Product {
  public:
   RowParallelLinear(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
                     std::int64_t in_features, bool has_bias = false);
-
-  void forward(const Tensor& out,
-               const Tensor& x) const;  // out [tokens, out_features], x [tokens, in_features / ranks]
-
- private:
-  Backend& backend_;
-  std::unique_ptr<LinearWeights> weights_;
-  Tensor bias_;  // on rank 0 only, so that it is added once
 };
 
 }  // namespace quire

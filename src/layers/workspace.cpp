@@ -32,10 +32,9 @@ Tensor Workspace::scratch(const std::string& name, std::size_t bytes) {
   return tensor;
 }
 
-Tensor Workspace::upload(const std::vector<float>& values) {
-  const auto n = std::ssize(values);
-  const Tensor tensor(allocate(DType::kF32, 1, n).data(), DType::kF32, {n}, device_.device());
-  device_.copy(tensor, Tensor(const_cast<float*>(values.data()), DType::kF32, {n}));
+Tensor Workspace::upload(DType dtype, const void* values, std::int64_t n) {
+  const Tensor tensor(allocate(dtype, 1, n).data(), dtype, {n}, device_.device());
+  device_.copy(tensor, Tensor(const_cast<void*>(values), dtype, {n}));
   device_.wait(device_.record());  // the values may go away now
   return tensor;
 }

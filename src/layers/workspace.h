@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,8 +25,13 @@ class Workspace {
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
   // Bytes of this name, one tensor for all layers that ask: u8 [bytes].
   Tensor scratch(const std::string& name, std::size_t bytes);
-  // float32 values on the device: [n].
-  Tensor upload(const std::vector<float>& values);
+  // float32 or int32 values on the device: [n].
+  Tensor upload(const std::vector<float>& values) {
+    return upload(DType::kF32, values.data(), std::ssize(values));
+  }
+  Tensor upload(const std::vector<std::int32_t>& values) {
+    return upload(DType::kI32, values.data(), std::ssize(values));
+  }
   // A vector parameter of a checkpoint in float32: [n].
   Tensor load(const WeightTensor& vector);
 
@@ -33,6 +40,7 @@ class Workspace {
 
  private:
   void* take(std::size_t bytes);
+  Tensor upload(DType dtype, const void* values, std::int64_t n);
 
   Device& device_;
   int max_tokens_;

@@ -206,6 +206,13 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   backend.gather_rows(out, x, rows);
 }
 
+void gather_cols(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& cols) {
+  check(backend, cols, DType::kI32, {cols.dim(0)}, "cols");
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, x.dtype(), {x.dim(0), cols.dim(0)}, "out");
+  backend.gather_cols(out, x, cols);
+}
+
 void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, places, DType::kI32, {ids.dim(0)}, "places");

@@ -96,7 +96,9 @@ class Ops {
 
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
 
-  // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features].
+  // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features], and they are
+  // alike (num_alike). Of a matrix of codes the columns are in the codes' order. dtype: of the activations,
+  // and of the weights where they are plain. Error where the format is not supported.
   virtual std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) = 0;
   // LinearWeights::bytes() of what make_linear would pack, known without packing. A backend that pads its
   // layout says so here.
@@ -186,6 +188,8 @@ class Ops {
                        const ExpertRouting& routing, const Tensor& workspace) = 0;
   // out [m, n] = rows `rows` i32 [m] of x.
   virtual void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows);
+  // out [m, n] = columns `cols` i32 [n] of x [m, any number]; both have one dtype.
+  virtual void gather_cols(const Tensor& out, const Tensor& x, const Tensor& cols);
   // ids i32 [n]: where places i32 [n] is not negative, the id becomes tokens[place].
   virtual void take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens);
   // Bytes that sampling wants for itself in SamplingBatch::workspace, for up to max_rows rows.
@@ -258,6 +262,7 @@ void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x,
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
              const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);
+void gather_cols(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& cols);
 void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens);
 void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries);
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,

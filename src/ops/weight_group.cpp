@@ -111,13 +111,6 @@ class Dequantized final : public WeightTensor {
   std::vector<std::int64_t> shape_;
 };
 
-std::vector<std::int32_t> order_of(const WeightGroup& group) {
-  if (!group.format.is_ordered) return {};
-  std::vector<std::int32_t> order(static_cast<std::size_t>(group.cols));
-  group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
-  return order;
-}
-
 }  // namespace
 
 WeightGroup WeightGroup::plain(WeightTensorPtr tensor) {
@@ -141,6 +134,13 @@ MatrixShape shape_of(std::span<const WeightGroup> parts) {
   return shape;
 }
 
+std::vector<std::int32_t> column_order(const WeightGroup& group) {
+  if (!group.format.is_ordered) return {};
+  std::vector<std::int32_t> order(static_cast<std::size_t>(group.cols));
+  group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
+  return order;
+}
+
 std::size_t num_alike(std::span<const WeightGroup> parts) {
   // Rows may be scaled in blocks of any height: each gets its own scale.
   const auto format_of = [](const WeightGroup& group) {
@@ -148,9 +148,9 @@ std::size_t num_alike(std::span<const WeightGroup> parts) {
     format.block_rows = 1;
     return format;
   };
-  const std::vector<std::int32_t> order = order_of(parts.front());
+  const std::vector<std::int32_t> order = column_order(parts.front());
   const auto differs = [&](const WeightGroup& group) {
-    return format_of(group) != format_of(parts.front()) || order_of(group) != order;
+    return format_of(group) != format_of(parts.front()) || column_order(group) != order;
   };
   return static_cast<std::size_t>(std::find_if(parts.begin() + 1, parts.end(), differs) - parts.begin());
 }
@@ -186,7 +186,7 @@ QuantizedRows quantized_rows(std::span<const WeightGroup> parts) {
                           .offsets = stacked(WeightPart::kOffset),
                           .super_scales = stacked(WeightPart::kSuperScale),
                           .super_minima = stacked(WeightPart::kSuperMinimum),
-                          .order = order_of(parts.front())};
+                          .order = column_order(parts.front())};
   matrix.format.block_cols = std::min(matrix.format.block_cols, shape.cols);
   matrix.format.super_cols = std::min(matrix.format.super_cols, shape.cols);
   return matrix;

@@ -43,6 +43,9 @@ struct MatrixShape {
 };
 MatrixShape shape_of(std::span<const WeightGroup> parts);
 
+// The order of a group's columns, [cols] (LinearFormat::is_ordered); or none.
+std::vector<std::int32_t> column_order(const WeightGroup& group);
+
 // How many of the groups, from the first on, can be one matrix: they are of one format and one order of
 // columns.
 std::size_t num_alike(std::span<const WeightGroup> parts);

@@ -124,6 +124,17 @@ void Ops::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) {
     std::memcpy(to.rows(i, 1).data(), from.rows(ids[i], 1).data(), bytes);
 }
 
+void Ops::gather_cols(const Tensor& out, const Tensor& x, const Tensor& cols) {
+  HostCopies host(*this, "gather_cols");
+  const Tensor to = host.update(out), from = host.read(x);
+  const auto* ids = host.read(cols).data_as<const std::int32_t>();
+  dispatch_float(x.dtype(), [&]<typename T>() {
+    for (std::int64_t t = 0; t < x.dim(0); ++t) {
+      for (std::int64_t i = 0; i < cols.dim(0); ++i) row<T>(to, t)[i] = row<const T>(from, t)[ids[i]];
+    }
+  });
+}
+
 void Ops::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   HostCopies host(*this, "take_sampled_tokens");
   auto* filled = host.update(ids).data_as<std::int32_t>();

@@ -21,6 +21,42 @@ class PlainWeights : public LinearWeights {
   Tensor matrix_;
 };
 
+// Codes, and scales and minima of their blocks.
+class CodedWeights : public LinearWeights {
+ public:
+  CodedWeights(Buffer buffer, const QuantizedRows& matrix)
+      : LinearWeights(matrix.rows, matrix.cols, buffer.bytes()),
+        buffer_(std::move(buffer)),
+        values_(code_values(matrix.format)),
+        block_cols_(matrix.format.block_cols),
+        num_blocks_(matrix.num_blocks()),
+        scales_(static_cast<float*>(buffer_.data())),
+        minima_(scales_ + matrix.rows * num_blocks_),
+        codes_(reinterpret_cast<std::uint8_t*>(minima_ + matrix.rows * num_blocks_)) {
+    read_block_scales(matrix, 0, matrix.rows, scales_, minima_);
+    matrix.codes->read_rows(0, Tensor(codes_, DType::kU8, {matrix.rows, matrix.cols}));
+  }
+  static std::size_t bytes_of(const QuantizedRows& matrix) {
+    return static_cast<std::size_t>(matrix.rows *
+                                    (matrix.cols + 2 * matrix.num_blocks() * std::int64_t{sizeof(float)}));
+  }
+
+  void read_row(std::int64_t row, float* out) const {
+    const std::uint8_t* codes = codes_ + row * in_features();
+    for (std::int64_t col = 0; col < in_features(); ++col) {
+      const std::int64_t block = row * num_blocks_ + col / block_cols_;
+      out[col] = scales_[block] * values_[codes[col]] - minima_[block];
+    }
+  }
+
+ private:
+  Buffer buffer_;
+  std::array<float, 256> values_;
+  std::int64_t block_cols_, num_blocks_;
+  float *scales_, *minima_;  // [out, num_blocks]
+  std::uint8_t* codes_;      // [out, in]
+};
+
 constexpr std::size_t kLanes = 16;
 
 // The dot product in its one order: 16 partial sums over k mod 16, then added pairwise.
@@ -38,38 +74,58 @@ float dot(const float* x, const T* w, std::int64_t n) {
   return sums[0];
 }
 
+// Calls row(i, values) for the rows of a matrix as float32, or in their own type.
+template <typename Row>
+void for_each_row(const LinearWeights& weights, std::vector<float>& scratch, const Row& row) {
+  const std::int64_t n = weights.out_features(), k = weights.in_features();
+  if (const auto* coded = dynamic_cast<const CodedWeights*>(&weights)) {
+    scratch.resize(static_cast<std::size_t>(k));
+    for (std::int64_t i = 0; i < n; ++i) {
+      coded->read_row(i, scratch.data());
+      row(i, static_cast<const float*>(scratch.data()));
+    }
+    return;
+  }
+  const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
+  dispatch_float(matrix.dtype(), [&]<typename W>() {
+    for (std::int64_t i = 0; i < n; ++i) row(i, matrix.data_as<const W>() + i * k);
+  });
+}
+
 }  // namespace
+
+std::size_t ReferenceBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
+  return parts.front().format.is_plain() ? Backend::linear_bytes(parts, dtype)
+                                         : CodedWeights::bytes_of(quantized_rows(parts));
+}
 
 std::unique_ptr<LinearWeights> ReferenceBackend::make_linear(std::span<const WeightGroup> parts,
                                                              DType dtype) {
+  Buffer buffer = allocate(ReferenceBackend::linear_bytes(parts, dtype), MemoryKind::kDevice);
+  if (!parts.front().format.is_plain())
+    return std::make_unique<CodedWeights>(std::move(buffer), quantized_rows(parts));
   const WeightTensorPtr rows = plain_rows(parts);
-  auto weights = std::make_unique<PlainWeights>(allocate(linear_bytes(parts, dtype), MemoryKind::kDevice),
-                                                dtype, rows->rows(), rows->cols());
+  auto weights = std::make_unique<PlainWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
   rows->read_rows(0, weights->matrix());
   return weights;
 }
 
 void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                               const Tensor& bias) {
-  const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
   const std::int64_t tokens = x.dim(0);
-  const std::int64_t n = matrix.dim(0);
-  const std::int64_t k = matrix.dim(1);
+  const std::int64_t k = weights.in_features();
   scratch_.resize(static_cast<std::size_t>(tokens * k));
   for (std::int64_t t = 0; t < tokens; ++t) {
     convert(x.dtype(), x.rows(t, 1).data(), DType::kF32, scratch_.data() + t * k,
             static_cast<std::size_t>(k));
   }
   const float* bias_values = bias.data_as<const float>();
-  dispatch_float(matrix.dtype(), [&]<typename W>() {
+  for_each_row(weights, coded_row_, [&](std::int64_t o, const auto* row) {
     dispatch_float(out.dtype(), [&]<typename Out>() {
-      for (std::int64_t o = 0; o < n; ++o) {
-        const W* row = matrix.data_as<const W>() + o * k;
-        for (std::int64_t t = 0; t < tokens; ++t) {
-          const float sum = dot(scratch_.data() + t * k, row, k);
-          out.data_as<Out>()[t * out.stride(0) + o] =
-              from_float<Out>(bias_values != nullptr ? sum + bias_values[o] : sum);
-        }
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const float sum = dot(scratch_.data() + t * k, row, k);
+        out.data_as<Out>()[t * out.stride(0) + o] =
+            from_float<Out>(bias_values != nullptr ? sum + bias_values[o] : sum);
       }
     });
   });
@@ -77,16 +133,20 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
 
 void ReferenceBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                                  std::int64_t first_row, float scale) {
-  const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
+  const std::int64_t k = weights.in_features();
   for (std::int64_t t = 0; t < ids.dim(0); ++t) {
     const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
     float* values = out.data_as<float>() + t * out.stride(0);
-    if (row < 0 || row >= matrix.dim(0)) {
-      std::fill_n(values, matrix.dim(1), 0.0F);
+    if (row < 0 || row >= weights.out_features()) {
+      std::fill_n(values, k, 0.0F);
     } else {
-      convert(matrix.dtype(), matrix.rows(row, 1).data(), DType::kF32, values,
-              static_cast<std::size_t>(matrix.dim(1)));
-      for (std::int64_t i = 0; i < matrix.dim(1); ++i) values[i] *= scale;
+      if (const auto* coded = dynamic_cast<const CodedWeights*>(&weights)) {
+        coded->read_row(row, values);
+      } else {
+        const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
+        convert(matrix.dtype(), matrix.rows(row, 1).data(), DType::kF32, values, static_cast<std::size_t>(k));
+      }
+      for (std::int64_t i = 0; i < k; ++i) values[i] *= scale;
     }
   }
 }

@@ -19,6 +19,7 @@ class ReferenceBackend : public Backend {
   void copy(const Tensor& dst, const Tensor& src) override;
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
+  std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
                  float scale) override;
@@ -29,6 +30,7 @@ class ReferenceBackend : public Backend {
 
  private:
   std::vector<float> scratch_;          // rows widened to float32
+  std::vector<float> coded_row_;        // one of a matrix of codes
   std::vector<float> expert_sums_;      // [tokens, hidden_size]
   std::vector<std::byte> expert_rows_;  // of one expert's tokens
 };
