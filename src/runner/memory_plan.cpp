@@ -64,7 +64,7 @@ class ShapesOnly final : public WeightSource {
   explicit ShapesOnly(WeightSource* formats = nullptr) : formats_(formats) {}
 
   bool contains(std::string_view name) const override {
-    return formats_ != nullptr && !name.ends_with(".weight") && formats_->contains(name);
+    return formats_ != nullptr && formats_->contains(name);
   }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     return std::make_shared<Shape>(std::string(name), shape);
@@ -109,10 +109,10 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
 }
 
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
-                       const ModelConfig& model) {
+                       const ModelConfig& model, WeightSource* formats) {
   MemoryPlan plan;
   PlanningBackend planning(backend, plan);
-  ShapesOnly shapes;
+  ShapesOnly shapes(formats);
   const ModelRunner runner(planning, comm, config, model, shapes);
   std::int64_t widest = 0;
   for (const MemoryPlan::Matrix& matrix : plan.matrices) widest = std::max(widest, matrix.in_features);

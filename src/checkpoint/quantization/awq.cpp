@@ -1,5 +1,6 @@
-// AWQ as AutoAWQ's WQLinear_GEMM writes it (awq/utils/packing_utils.py): codes packed along the outputs, eight
-// of 4 bits a word in an order of their own.
+// AWQ as AutoAWQ's WQLinear_GEMM writes it (awq/utils/packing_utils.py): codes packed along the outputs,
+// eight of 4 bits a word in an order of their own.
+#include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/quantization/module_names.h"
 #include "checkpoint/quantization/quantization_method.h"
@@ -25,19 +26,20 @@ class Awq final : public QuantizationMethod {
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
+      return linear.take_plain();
     const std::int64_t rows = linear.rows(), cols = linear.cols();
     const std::int64_t num_words = kAwqPacking.num_words(rows);
     const std::int64_t num_groups = ceil_div(cols, group_size_);
     const auto codes_of = [&](std::string_view suffix, std::int64_t count) {
-      return unpacked(transpose(linear.take(suffix, kI32Types, {count, num_words})), kAwqPacking, rows, count);
+      return unpacked(transpose(linear.take(suffix, kI32Types, {count, num_words})), kAwqPacking, rows,
+                      count);
     };
     if (rows % std::ssize(kAwqPacking.shifts) != 0)
       linear.fail_at("qweight", format_text("{} outputs do not fill words of eight codes", rows));
     WeightTensorPtr codes = codes_of("qweight", cols), zeros = codes_of("qzeros", num_groups);
-    const StoredScales scales =
-        checked_scales(transpose(linear.take("scales", kFloatTypes, {num_groups, rows})),
-                       linear.find("scales")->dtype_name);
+    const StoredScales scales = checked_scales(
+        transpose(linear.take("scales", kFloatTypes, {num_groups, rows})), linear.find("scales")->dtype_name);
     return {{{WeightPart::kWeight, std::move(codes)},
              {WeightPart::kScale, scales.tensor},
              {WeightPart::kOffset, std::move(zeros)}},

@@ -104,9 +104,10 @@ WeightGroup take_table(const StoredLinear& linear) {
   // Blocks run on from row to row: where they do not end with it, a block's parts are blocks of their own.
   const std::int64_t block_cols = std::gcd(cols, size);
   if (cols % 2 != 0 || block_cols < std::min(cols, kLeastBnbBlock))
-    linear.fail_at(kAbsmax, format_text("{} columns in blocks of {} elements would be scaled in blocks of {}, "
-                                        "fewer than {}",
-                                        cols, size, block_cols, kLeastBnbBlock));
+    linear.fail_at(kAbsmax,
+                   format_text("{} columns in blocks of {} elements would be scaled in blocks of {}, "
+                               "fewer than {}",
+                               cols, size, block_cols, kLeastBnbBlock));
   WeightTensorPtr bytes = linear.take("weight", kU8Types, {rows * cols / 2, 1}, {rows, cols / 2});
   const Magnitudes magnitudes(linear, state, ceil_div(rows * cols, size));
   const auto table = read_values<float>(*linear.take("weight.quant_map", kF32Types, {16}));
@@ -140,8 +141,8 @@ WeightGroup take_int8(const StoredLinear& linear) {
   WeightTensorPtr codes =
       unpacked(linear.take("weight", kI8Types, {rows, cols}), Packing::bytes(128), rows, cols);
   const WeightTensorPtr magnitudes = linear.take("SCB", kF32Types, {rows}, {rows, 1});
-  WeightTensorPtr scales = computed_scales(
-      magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
+  WeightTensorPtr scales =
+      computed_scales(magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
         const std::vector<float> values = read_floats(*magnitudes, row, count);
         std::transform(values.begin(), values.end(), out, [](float value) { return value / kLargestCode; });
       });

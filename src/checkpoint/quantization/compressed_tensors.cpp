@@ -38,7 +38,8 @@ MatrixShape read_block(const ConfigObject& weights) {
   const std::string strategy = weights.get_string("strategy", "tensor");
   if (strategy == "tensor") return {LinearFormat::kWhole, LinearFormat::kWhole};
   if (strategy == "channel") return {1, LinearFormat::kWhole};
-  if (strategy == "group" || strategy == "tensor_group") return {1, weights.require_int("group_size", kSizes)};
+  if (strategy == "group" || strategy == "tensor_group")
+    return {1, weights.require_int("group_size", kSizes)};
   if (strategy == "block") {
     const std::vector<int> block = weights.get_ints("block_structure", kSizes);
     if (block.size() != 2) weights.fail_at("block_structure", "must be two numbers, of rows and columns");
@@ -53,7 +54,7 @@ MatrixShape read_block(const ConfigObject& weights) {
 void check_fits(const ConfigObject& weights, const ModuleGroup& group, std::string_view type) {
   const bool packs_ints = group.layout == "pack-quantized";
   const bool is_float4 = group.layout.starts_with("nvfp4") || group.layout.starts_with("mxfp4");
-  const std::string_view wanted = group.layout == "naive-quantized"            ? type
+  const std::string_view wanted = group.layout == "naive-quantized"               ? type
                                   : packs_ints || group.layout == "int-quantized" ? "int"
                                                                                   : "float";
   if (type != wanted) weights.fail_at("type", format_text("must be {} for {}", wanted, group.layout));
@@ -175,7 +176,8 @@ class CompressedTensors final : public QuantizationMethod {
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
-    if (ignored_.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    if (ignored_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
+      return linear.take_plain();
     const ModuleGroup* module = find(linear);
     if (module == nullptr) return linear.take_plain();
     if (module->layout == "nvfp4-pack-quantized") {

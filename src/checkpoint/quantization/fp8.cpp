@@ -1,5 +1,6 @@
 // 8-bit floating point: quant_method "fp8" of DeepSeek, Qwen and AutoFP8. Blocks are partial at the edges, as
 // their writers have them.
+#include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/quantization/module_names.h"
 #include "checkpoint/quantization/quantization_method.h"
@@ -21,7 +22,8 @@ class Fp8 final : public QuantizationMethod {
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
+      return linear.take_plain();
     const bool is_inverse = block_.rows != LinearFormat::kWhole || linear.has("weight_scale_inv");
     return take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block_);
   }

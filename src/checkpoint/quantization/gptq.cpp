@@ -84,7 +84,8 @@ class Gptq final : public QuantizationMethod {
     const Packing packing = Packing::words(scheme.bits);
     const auto per_word = std::ssize(packing.shifts);
     if (cols % per_word != 0 || rows % per_word != 0)
-      linear.fail_at("qweight", format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
+      linear.fail_at("qweight",
+                     format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
     const std::int64_t num_groups = ceil_div(cols, scheme.group_size);
     WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
     WeightGroup group = {{{WeightPart::kWeight, unpacked(std::move(words), packing, rows, cols)}},
@@ -104,9 +105,9 @@ class Gptq final : public QuantizationMethod {
     // One for each code of a word: all of them were stored less one, as one number.
     if (is_v1_)
       for (const std::uint8_t shift : packing.shifts) packing.added |= 1U << shift;
-    WeightTensorPtr zeros = unpacked(
-        transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})), packing,
-        group.rows, num_groups);
+    WeightTensorPtr zeros =
+        unpacked(transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})),
+                 packing, group.rows, num_groups);
     auto [scales, type] =
         checked_scales(transpose(linear.take("scales", kFloatTypes, {num_groups, group.rows})),
                        linear.find("scales")->dtype_name);

@@ -2,6 +2,7 @@
 // matrix is follows from its tensors.
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/quantization/module_names.h"
 #include "checkpoint/quantization/quantization_method.h"
@@ -17,8 +18,8 @@ constexpr std::int64_t kFp8Block = 128;
 void check_algorithm(const ConfigObject& config) {
   const std::string name = config.get_string("quant_algo", "");
   if (std::find(std::begin(kAlgorithms), std::end(kAlgorithms), name) == std::end(kAlgorithms))
-    config.fail_at("quant_algo", format_text("{} is not supported; {} are", in_quotes(name),
-                                             join_text(kAlgorithms, ", ")));
+    config.fail_at("quant_algo",
+                   format_text("{} is not supported; {} are", in_quotes(name), join_text(kAlgorithms, ", ")));
 }
 
 class ModelOpt final : public QuantizationMethod {
@@ -33,7 +34,8 @@ class ModelOpt final : public QuantizationMethod {
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
+      return linear.take_plain();
     if (linear.has("pre_quant_scale"))
       linear.fail_at("pre_quant_scale", "scales of inputs (AWQ) are not supported");
     if (!linear.has("weight", kU8Types)) return take_fp8(linear);

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxPatternBytes = 4096;
 constexpr std::size_t kMaxPatterns = 1 << 16;
-constexpr std::uint32_t kMaxNesting = 50;         // of parentheses
-constexpr std::uint32_t kMatchSteps = 100'000;    // of one match: about a millisecond
+constexpr std::uint32_t kMaxNesting = 50;       // of parentheses
+constexpr std::uint32_t kMatchSteps = 100'000;  // of one match: about a millisecond
 constexpr std::uint32_t kMatchHeapKib = 4 * 1024;
 
 std::string pcre2_message(int code) {
@@ -105,8 +105,8 @@ ModuleList::ModuleList(const ConfigObject& config, std::string_view key) {
   constexpr std::string_view kRegex = "re:";
   const std::vector<std::string> entries = config.get_strings({key});
   if (entries.size() > kMaxPatterns)
-    config.fail_at(key, format_text("has {} entries, more than the limit of {}", entries.size(),
-                                    kMaxPatterns));
+    config.fail_at(key,
+                   format_text("has {} entries, more than the limit of {}", entries.size(), kMaxPatterns));
   const std::string where = "quantization_config." + std::string(key);
   for (const std::string_view entry : entries) {
     patterns_.push_back(entry.starts_with(kRegex)

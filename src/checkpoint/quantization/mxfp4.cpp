@@ -42,7 +42,8 @@ class Mxfp4 final : public QuantizationMethod {
     const std::string tensor =
         std::string(name.parent) + (is_half ? ".gate_up_proj" : "." + std::string(name.projection));
     const std::int64_t rows = is_half ? 2 * linear.rows() : linear.rows();
-    const WeightGroup expert = slice_rows(take_all(linear, tensor, name.index, rows), name.index * rows, rows);
+    const WeightGroup expert =
+        slice_rows(take_all(linear, tensor, name.index, rows), name.index * rows, rows);
     if (!is_half) return expert;
     return deinterleave(expert, linear.rows(), 2, name.projection == "gate_proj" ? 0 : 1);
   }
@@ -62,13 +63,13 @@ class Mxfp4 final : public QuantizationMethod {
       fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(),
            kMxfp4Block);
     const std::int64_t all_rows = num_experts * rows;
-    WeightTensorPtr bytes = linear.file().take_stored(
-        blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
-        {all_rows, num_blocks * kMxfp4BlockBytes});
-    const StoredScales scales = checked_scales(
-        linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
-                                  {all_rows, num_blocks}),
-        "U8");
+    WeightTensorPtr bytes =
+        linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
+                                  {all_rows, num_blocks * kMxfp4BlockBytes});
+    const StoredScales scales =
+        checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
+                                                 {all_rows, num_blocks}),
+                       "U8");
     WeightTensorPtr codes = unpacked(std::move(bytes), Packing::nibbles(false), all_rows, linear.cols());
     return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, scales.tensor}},
             e2m1_format(kMxfp4Block, scales.type),
@@ -84,8 +85,7 @@ class Mxfp4 final : public QuantizationMethod {
 QuantizationPtr make_mxfp4(const ConfigObject& config) { return std::make_shared<Mxfp4>(config); }
 
 LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale) {
-  return {
-      .code = CodeType::kTable, .bits = 4, .table = kE2m1Table, .block_cols = block_cols, .scale = scale};
+  return {.code = CodeType::kTable, .bits = 4, .table = kE2m1Table, .block_cols = block_cols, .scale = scale};
 }
 
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,

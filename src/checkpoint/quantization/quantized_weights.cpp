@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -11,19 +12,18 @@ namespace {
 
 using MakeMethod = QuantizationPtr (*)(const ConfigObject&);
 constexpr std::pair<std::string_view, MakeMethod> kMethods[] = {
-    {"fp8", make_fp8},
-    {"compressed-tensors", make_compressed_tensors},
-    {"modelopt", make_modelopt},
-    {"gptq", make_gptq},
-    {"awq", make_awq},
-    {"bitsandbytes", make_bitsandbytes},
+    {"fp8", make_fp8},           {"compressed-tensors", make_compressed_tensors},
+    {"modelopt", make_modelopt}, {"gptq", make_gptq},
+    {"awq", make_awq},           {"bitsandbytes", make_bitsandbytes},
     {"mxfp4", make_mxfp4},
 };
 
-constexpr std::string_view kUnusedScales[] = {
-    ".input_scale",  ".input_global_scale", ".input_zero_point", ".activation_scale", ".output_scale",
-    ".q_scale",      ".k_scale",            ".v_scale",          ".prob_scale",       ".k_zero_point",
-    ".v_zero_point", ".output_zero_point"};
+constexpr std::string_view kUnusedScales[] = {".input_scale",      ".input_global_scale",
+                                              ".input_zero_point", ".activation_scale",
+                                              ".output_scale",     ".q_scale",
+                                              ".k_scale",          ".v_scale",
+                                              ".prob_scale",       ".k_zero_point",
+                                              ".v_zero_point",     ".output_zero_point"};
 
 std::optional<ConfigObject> find_config(const ModelConfig& model, const std::filesystem::path& directory) {
   if (auto config = model.quantization_config()) return config;
@@ -39,11 +39,10 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
   const std::optional<ConfigObject> config = find_config(model, directory);
   if (!config) return nullptr;
   // Older checkpoints of ModelOpt have a file of their own, which names an algorithm alone.
-  const std::string name = config->get_string("quant_method", config->contains("quant_algo") ? "modelopt" : "");
-  const auto* const found =
-      std::find_if(std::begin(kMethods), std::end(kMethods), [&](const auto& method) {
-        return name == method.first;
-      });
+  const std::string name =
+      config->get_string("quant_method", config->contains("quant_algo") ? "modelopt" : "");
+  const auto* const found = std::find_if(std::begin(kMethods), std::end(kMethods),
+                                         [&](const auto& method) { return name == method.first; });
   if (found == std::end(kMethods)) {
     std::vector<std::string_view> names;
     for (const auto& method : kMethods) names.push_back(method.first);

@@ -167,9 +167,8 @@ class ColumnOrder final : public Derived {
 StoredLinear::StoredLinear(Checkpoint& file, std::string_view prefix, std::int64_t rows, std::int64_t cols)
     : file_(file), rows_(rows), cols_(cols) {
   spellings_.emplace_back(prefix);
-  spellings_.push_back(prefix.starts_with(kOuterModel)
-                           ? std::string(prefix.substr(kOuterModel.size()))
-                           : std::string(kOuterModel) + std::string(prefix));
+  spellings_.push_back(prefix.starts_with(kOuterModel) ? std::string(prefix.substr(kOuterModel.size()))
+                                                       : std::string(kOuterModel) + std::string(prefix));
 }
 
 std::string StoredLinear::name_of(std::string_view suffix) const {
@@ -237,7 +236,8 @@ Packing Packing::bytes(int added) {
 }
 
 Packing Packing::nibbles(bool high_first) {
-  return {.bits = 4, .shifts = high_first ? std::vector<std::uint8_t>{4, 0} : std::vector<std::uint8_t>{0, 4}};
+  return {.bits = 4,
+          .shifts = high_first ? std::vector<std::uint8_t>{4, 0} : std::vector<std::uint8_t>{0, 4}};
 }
 
 WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols) {
@@ -253,8 +253,8 @@ void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_v
   const std::int64_t num_groups = ceil_div(group.cols, size);
   for (const std::int32_t index : groups) {
     if (index < 0 || index >= num_groups)
-      linear.fail_at(suffix, format_text("holds group {}; there are {} groups of {} columns", index,
-                                         num_groups, size));
+      linear.fail_at(
+          suffix, format_text("holds group {}; there are {} groups of {} columns", index, num_groups, size));
   }
   std::vector<std::int64_t> order(groups.size());
   std::iota(order.begin(), order.end(), 0);
@@ -270,10 +270,9 @@ void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_v
   WeightTensorPtr& codes = group.tensors.front().tensor;
   codes = pick_cols(std::move(codes), order);
   group.format.is_ordered = true;
-  group.tensors.push_back(
-      {WeightPart::kOrder, std::make_shared<ColumnOrder>(linear.name_of(suffix), std::vector<std::int32_t>(
-                                                                                     order.begin(),
-                                                                                     order.end()))});
+  group.tensors.push_back({WeightPart::kOrder, std::make_shared<ColumnOrder>(
+                                                   linear.name_of(suffix),
+                                                   std::vector<std::int32_t>(order.begin(), order.end()))});
 }
 
 }  // namespace quire
