@@ -194,14 +194,17 @@ class CompressedTensors final : public QuantizationMethod {
   }
 
  private:
-  // A group that names the module, or else one of all linear layers.
+  // The group that names the module, or else has a regular expression for it, or is of all linear layers.
   const ModuleGroup* find(const StoredLinear& linear) const {
-    const ModuleGroup* of_all = nullptr;
+    using Match = ModuleList::Match;
+    const ModuleGroup* found = nullptr;
+    Match best = Match::kNone;
     for (const ModuleGroup& group : groups_) {
-      if (group.targets.contains(linear.spellings())) return &group;
-      if (group.targets_class && of_all == nullptr) of_all = &group;
+      const Match match = group.targets.match(linear.spellings());
+      if (match > best || (found == nullptr && group.targets_class)) found = &group;
+      best = std::max(best, match);
     }
-    return of_all;
+    return found;
   }
 
   ModuleList ignored_;

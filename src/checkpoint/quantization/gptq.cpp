@@ -74,7 +74,7 @@ class Gptq final : public QuantizationMethod {
       config.fail_at("is_marlin_format", "is true, which is not supported");
     if (const std::string type = config.get_string("pack_dtype", "int32"); type != "int32")
       config.fail_at("pack_dtype", format_text("must be int32, not {}", in_quotes(type)));
-    if (const auto dynamic = config.find_object("dynamic")) read_overrides(*dynamic);
+    read_overrides(config);
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
@@ -124,17 +124,19 @@ class Gptq final : public QuantizationMethod {
 
   // Keys are regular expressions of module names: behind "-:" of those that are left out, behind "+:" or
   // nothing of those that are quantised in another way.
-  void read_overrides(const ConfigObject& dynamic) {
-    for (const std::string& key : dynamic.keys()) {
+  void read_overrides(const ConfigObject& config) {
+    const auto dynamic = config.find_object("dynamic");
+    if (!dynamic) return;
+    for (const std::string& key : dynamic->keys()) {
       std::string_view pattern = key;
       GptqScheme scheme = scheme_;
       if (pattern.starts_with("-:")) {
         scheme.is_skipped = true;
-      } else if (const auto changes = dynamic.find_object({key})) {
+      } else if (const auto changes = dynamic->find_object({key})) {
         scheme = read_scheme(*changes, scheme);
       }
       if (pattern.starts_with("-:") || pattern.starts_with("+:")) pattern.remove_prefix(2);
-      overrides_.emplace_back(ModulePattern::regex(pattern, "quantization_config.dynamic"), scheme);
+      overrides_.emplace_back(ModulePattern(pattern, true, config, "dynamic"), scheme);
     }
   }
 

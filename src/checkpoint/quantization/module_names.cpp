@@ -45,15 +45,20 @@ bool glob(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
-void check_length(std::string_view pattern, const std::string& where) {
-  if (pattern.size() > kMaxPatternBytes)
-    fail("{}: a pattern of {} bytes, more than the limit of {}", where, pattern.size(), kMaxPatternBytes);
+bool begins_with_components(std::string_view name, const std::string& pattern) {
+  if (pattern.find('*') != pattern.npos) return glob(pattern, name) || glob(pattern + ".*", name);
+  return name.starts_with(pattern) && (name.size() == pattern.size() || name[pattern.size()] == '.');
 }
 
 }  // namespace
 
-ModulePattern ModulePattern::regex(std::string_view text, const std::string& where) {
-  check_length(text, where);
+ModulePattern::ModulePattern(std::string_view text, bool is_regex, const ConfigObject& config,
+                             std::string_view key)
+    : text_(text) {
+  if (text.size() > kMaxPatternBytes)
+    config.fail_at(key, format_text("holds a pattern of {} bytes, more than the limit of {}", text.size(),
+                                    kMaxPatternBytes));
+  if (!is_regex) return;
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       pcre2_compile_context_create(nullptr), &pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
@@ -63,24 +68,16 @@ ModulePattern ModulePattern::regex(std::string_view text, const std::string& whe
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                    PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
   if (code == nullptr)
-    fail("{}: {} is no usable regular expression: {} (at byte {})", where, in_quotes(text),
-         pcre2_message(error), offset);
-  ModulePattern pattern{std::string(text)};
-  pattern.code_ = std::shared_ptr<const pcre2_code>(
+    config.fail_at(key, format_text("holds {}, which is no usable regular expression: {} (at byte {})",
+                                    in_quotes(text), pcre2_message(error), offset));
+  code_ = std::shared_ptr<const pcre2_code>(
       code, [](const pcre2_code* c) { pcre2_code_free(const_cast<pcre2_code*>(c)); });
-  return pattern;
-}
-
-ModulePattern ModulePattern::components(std::string_view text, const std::string& where) {
-  check_length(text, where);
-  return ModulePattern(std::string(text));
 }
 
 bool ModulePattern::matches(std::string_view name) const {
   if (code_ == nullptr) {
     for (std::size_t begin = 0; begin != name.npos;) {
-      const std::string_view rest = name.substr(begin);
-      if (glob(text_, rest) || glob(text_ + ".*", rest)) return true;
+      if (begins_with_components(name.substr(begin), text_)) return true;
       const std::size_t dot = name.find('.', begin);
       begin = dot == name.npos ? dot : dot + 1;
     }
@@ -107,19 +104,20 @@ ModuleList::ModuleList(const ConfigObject& config, std::string_view key) {
   if (entries.size() > kMaxPatterns)
     config.fail_at(key,
                    format_text("has {} entries, more than the limit of {}", entries.size(), kMaxPatterns));
-  const std::string where = "quantization_config." + std::string(key);
   for (const std::string_view entry : entries) {
-    patterns_.push_back(entry.starts_with(kRegex)
-                            ? ModulePattern::regex(entry.substr(kRegex.size()), where + " re:")
-                            : ModulePattern::components(entry, where));
+    const bool is_regex = entry.starts_with(kRegex);
+    patterns_.emplace_back(is_regex ? entry.substr(kRegex.size()) : entry, is_regex, config, key);
   }
 }
 
-bool ModuleList::contains(std::span<const std::string> spellings) const {
-  return std::any_of(patterns_.begin(), patterns_.end(), [&](const ModulePattern& pattern) {
-    return std::any_of(spellings.begin(), spellings.end(),
-                       [&](const std::string& name) { return pattern.matches(name); });
-  });
+ModuleList::Match ModuleList::match(std::span<const std::string> spellings) const {
+  Match best = Match::kNone;
+  for (const ModulePattern& pattern : patterns_) {
+    if (std::any_of(spellings.begin(), spellings.end(),
+                    [&](const std::string& name) { return pattern.matches(name); }))
+      best = std::max(best, pattern.is_regex() ? Match::kRegex : Match::kName);
+  }
+  return best;
 }
 
 }  // namespace quire

@@ -17,17 +17,15 @@ namespace quire {
 // recurse on the stack as deeply as the name is long.
 class ModulePattern {
  public:
-  // A regular expression that matches from a name's beginning, as Python's re.match. `where` begins errors.
-  static ModulePattern regex(std::string_view pattern, const std::string& where);
-  // Whole components of a name, one after the other: "lm_head", "layers.0.mlp"; * stands for any text.
-  static ModulePattern components(std::string_view pattern, const std::string& where);
+  // A regular expression that matches from a name's beginning, as Python's re.match; else whole components of
+  // a name, one after the other: "lm_head", "layers.0.mlp", where * stands for any text. Error that names the
+  // key of the configuration where it cannot be used.
+  ModulePattern(std::string_view text, bool is_regex, const ConfigObject& config, std::string_view key);
 
+  bool is_regex() const { return code_ != nullptr; }
   bool matches(std::string_view name) const;
-  const std::string& text() const { return text_; }
 
  private:
-  explicit ModulePattern(std::string text) : text_(std::move(text)) {}
-
   std::string text_;
   std::shared_ptr<const pcre2_real_code_8> code_;  // null: components
 };
@@ -38,8 +36,10 @@ class ModuleList {
   ModuleList() = default;
   ModuleList(const ConfigObject& config, std::string_view key);
 
-  // Whether an entry means the module, which is called by any of these names.
-  bool contains(std::span<const std::string> spellings) const;
+  enum class Match { kNone, kRegex, kName };
+  // The nearest way in which an entry means the module, which is called by any of these names.
+  Match match(std::span<const std::string> spellings) const;
+  bool contains(std::span<const std::string> spellings) const { return match(spellings) != Match::kNone; }
 
  private:
   std::vector<ModulePattern> patterns_;
