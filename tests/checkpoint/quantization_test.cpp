@@ -249,7 +249,7 @@ TEST(QuantizationTest, ModulesAreOfTheGroupThatNamesThem) {
       group("re:.*mlp", "channel") + R"(, "d": )" + group("re:a\\\\.other", "tensor") + "}}");
   EXPECT_EQ(dequantize(weights.take_linear("a.mlp.down", 2, 16)), std::vector<float>(32, 1));
   EXPECT_EQ(dequantize(weights.take_linear("a.other", 2, 16)), std::vector<float>(32, 1));
-  expect_error([&] { weights.take_linear("a.mlp.up", 2, 16); }, {"a.mlp.up.weight_scale", "[2]"});
+  expect_error([&] { weights.take_linear("a.mlp.up", 2, 16); }, {"a.mlp.up.weight_scale", "[2, 1]"});
 }
 
 TEST(QuantizationTest, BitsAndBytesBlocksRunOverTheEndsOfRows) {

@@ -18,6 +18,11 @@ std::int64_t blocks_in(std::int64_t n, std::int64_t block) {
   return block == LinearFormat::kWhole ? 1 : ceil_div(n, block);
 }
 
+std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
 // What the tensors below share.
 class Derived : public WeightTensor {
  public:
@@ -212,12 +217,8 @@ StoredScales StoredLinear::take_scales(std::string_view suffix, std::span<const 
                                        MatrixShape block) const {
   const std::vector<std::int64_t> matrix = {blocks_in(rows_, block.rows), blocks_in(cols_, block.cols)};
   const SafetensorsEntry* entry = find(suffix);
-  std::vector<std::int64_t> shape = matrix;
-  if (entry != nullptr && entry->shape.size() < 2 && matrix[1] == 1) {
-    const bool is_scalar = entry->shape.empty() && matrix[0] == 1;
-    shape = is_scalar ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{matrix[0]};
-  }
-  WeightTensorPtr stored = take(suffix, dtypes, shape, matrix);
+  const bool is_same = entry != nullptr && without_ones(entry->shape) == without_ones(matrix);
+  WeightTensorPtr stored = take(suffix, dtypes, is_same ? entry->shape : matrix, matrix);
   return checked_scales(std::move(stored), entry->dtype_name);
 }
 

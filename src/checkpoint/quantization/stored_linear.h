@@ -52,8 +52,8 @@ class StoredLinear {
   // As Checkpoint::take_stored; without a view the tensor is shown as it is.
   WeightTensorPtr take(std::string_view suffix, std::span<const std::string_view> dtypes,
                        const std::vector<std::int64_t>& shape, std::vector<std::int64_t> view = {}) const;
-  // Scales of blocks of block.rows × block.cols. A single one may be stored as a scalar or a vector, and a
-  // column of them as a vector.
+  // Scales of blocks of block.rows × block.cols, stored as a matrix of them or in a shape that differs from
+  // it in dimensions of 1 alone: a scalar, a vector.
   StoredScales take_scales(std::string_view suffix, std::span<const std::string_view> dtypes,
                            MatrixShape block) const;
 
