@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/module.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quantization/quantized_weights.h"
 
 namespace quire {
 namespace {
@@ -24,6 +25,18 @@ std::filesystem::path find_model_directory(const std::string& model) {
   return model;
 }
 
+std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory,
+                                           const ModelConfig& config) {
+  QuantizationPtr quantization = find_quantization(config, directory);
+  if (!quantization) return nullptr;
+  std::error_code ec;
+  if (!std::filesystem::exists(directory / "model.safetensors", ec) &&
+      !std::filesystem::exists(directory / "model.safetensors.index.json", ec))
+    fail("{}: the sizes of quantised weights are in their files' headers, and there is no model.safetensors",
+         directory.string());
+  return std::make_unique<QuantizedWeights>(directory, std::move(quantization));
+}
+
 ModelFiles open_model(const std::string& model) {
   const std::filesystem::path directory = find_model_directory(model);
   ModelFiles files{directory,
@@ -35,7 +48,12 @@ ModelFiles open_model(const std::string& model) {
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
   }
-  files.open_weights = [directory] { return std::make_unique<Checkpoint>(directory); };
+  const QuantizationPtr quantization = find_quantization(files.config, directory);
+  files.is_quantized = quantization != nullptr;
+  files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {
+    if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);
+    return std::make_unique<Checkpoint>(directory);
+  };
   return files;
 }
 

@@ -31,7 +31,8 @@ void Rank::connect(const RankOrder&, RankAnswer&) {
 void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
   EngineConfig config = setup_.config;
   if (order.argument > 0) config.kv_cache_memory = order.argument;
-  runtime_ = resolve_config(config, setup_.model.config, *backend_, *comm_);
+  runtime_ =
+      resolve_config(config, setup_.model.config, *backend_, *comm_, setup_.model.open_formats().get());
   const RuntimeConfig& c = runtime_;
   const ModelSpec& spec = c.spec;
   answer.num_blocks = static_cast<std::uint64_t>(c.num_blocks);

@@ -78,7 +78,10 @@ class Rank {
 
   Backend& backend() { return *backend_; }                  // from open on
   const RuntimeConfig& config() const { return runtime_; }  // from resolve on
-  MemoryPlan plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, setup_.model.config); }
+  MemoryPlan plan_memory() {
+    return quire::plan_memory(*backend_, *comm_, runtime_, setup_.model.config,
+                              setup_.model.open_formats().get());
+  }
 
  private:
   void poison_new_blocks(const StepPlan& plan);

@@ -35,12 +35,12 @@ int in_range(const char* flag, int value, int low, int high) {
 
 // What the share of the device's memory leaves for keys and values once all else is there.
 std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
-                               Backend& backend, Communicator& comm) {
+                               Backend& backend, Communicator& comm, WeightSource* formats) {
   if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1)) {
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
   }
   runtime.num_blocks = runtime.cache.layout.num_lanes();
-  const MemoryPlan plan = plan_memory(backend, comm, runtime, model);
+  const MemoryPlan plan = plan_memory(backend, comm, runtime, model, formats);
   const std::size_t fixed = backend.used_memory() - comm.held_bytes() + kDriverReserve + plan.weights +
                             plan.workspace + plan.connections;
   const auto allowed =
@@ -55,17 +55,20 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
   return allowed - fixed;
 }
 
-// Blocks of KV cache at most.
-std::size_t affordable_blocks(const RuntimeConfig& runtime, const EngineConfig& config,
-                              const ModelConfig& model, Backend& backend, Communicator& comm) {
-  std::size_t bytes = config.kv_cache_memory;
-  if (bytes > backend.total_memory())
-    fail("kv-cache-memory is {} bytes; {} has {}", bytes, backend.name(), backend.total_memory());
-  if (bytes == 0 && backend.device() == DeviceKind::kCpu) {  // ranks may be on one host
-    bytes = std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
-  } else if (bytes == 0) {
-    bytes = device_cache_bytes(runtime, config, model, backend, comm);
-  }
+// Bytes of KV cache at most.
+std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config, const ModelConfig& model,
+                        Backend& backend, Communicator& comm, WeightSource* formats) {
+  const std::size_t memory = config.kv_cache_memory;
+  if (memory > backend.total_memory())
+    fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
+  if (memory > 0) return memory;
+  if (backend.device() != DeviceKind::kCpu)
+    return device_cache_bytes(runtime, config, model, backend, comm, formats);
+  // Ranks may be on one host.
+  return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
+}
+
+std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   const std::size_t blocks = bytes / runtime.block_bytes();
   const auto lanes = static_cast<std::size_t>(runtime.cache.layout.num_lanes());
   if (blocks < lanes) {
@@ -98,11 +101,7 @@ int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
 }  // namespace
 
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
-                             Communicator& comm) {
-  if (const auto method = model.quantization()) {
-    fail("config.json: quantization_config {} is not supported; only plain float weights are",
-         in_quotes(*method));
-  }
+                             Communicator& comm, WeightSource* formats) {
   RuntimeConfig runtime;
   runtime.spec = find_model_family(model.architecture()).describe(model);
   if (runtime.spec.max_model_len < 2) {
@@ -110,6 +109,9 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   }
   runtime.dtype = resolve_dtype(config.dtype, model, backend);
   runtime.quantization = parse_quantization(config.quantization);
+  if (runtime.quantization != Quantization::kNone && formats != nullptr)
+    fail("quantization is {}, but the model's weights are quantised as they are stored",
+         to_string(runtime.quantization));
   runtime.quantize_head = config.quantize_head;
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   const bool on_cpu = backend.device() == DeviceKind::kCpu;
@@ -131,7 +133,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size);
-  const std::size_t blocks = affordable_blocks(runtime, config, model, backend, comm);
+  const std::size_t blocks =
+      affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm, formats));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
   if (config.max_model_len == 0)
     runtime.max_model_len =
