@@ -1,6 +1,7 @@
 #include "backends/cuda/quantized_weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -118,7 +119,7 @@ class QuantizedTiles final : public WeightTensor {
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * matrix_.cols));
     matrix_.codes->read_rows(first, Tensor(codes.data(), DType::kU8, {count, matrix_.cols}));
     for (int row = 0; row < count; ++row) packer.put_codes(row, codes.data() + row * matrix_.cols);
-    const int packed = layout_.block_steps * kStepColumns;
+    const int packed = kStepColumns << layout_.block_log2;
     const auto num_blocks = matrix_.num_blocks();
     if (is_folded(layout_, matrix_.format)) {
       std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
@@ -171,7 +172,8 @@ QuantizedLayout quantized_layout(std::span<const WeightGroup> parts) {
       whole_rows ? kTileColumns : std::gcd(format.block_cols, std::int64_t{kTileColumns});
   if (block < kStepColumns)
     fail("{}: blocks of {} columns are not supported on CUDA", parts.front().name(), format.block_cols);
-  layout.block_steps = static_cast<int>(block) / kStepColumns;
+  layout.block_log2 =
+      std::countr_zero(static_cast<unsigned>(block)) - std::countr_zero(unsigned{kStepColumns});
   layout.scale = kind_of(format.scale);
   if (format.offset == OffsetType::kZero) layout.minimum = ScaleKind::kByte;
   if (format.offset == OffsetType::kMinimum) layout.minimum = kind_of(format.minimum);

@@ -45,14 +45,9 @@ struct RowScale {
     const Layout& layout = matrix.layout;
     const int g = static_cast<int>(row % 8);
     const bool second = row % Layout::kTileRows >= 8;
-    const TileScales scales(layout, tile, g, matrix.values->scale, matrix.values->minimum);
-    const int block = step / layout.block_steps;
-    const float2 both = scales.scales(block);
-    scale = second ? both.y : both.x;
-    if (layout.minimum != ScaleKind::kNone) {
-      const float2 minima = scales.minima(block, both);
-      minimum = second ? minima.y : minima.x;
-    }
+    const BlockScales<1, true> pairs(layout, tile, g, matrix.values->scale, matrix.values->minimum, step);
+    scale = second ? pairs.scales[0].y : pairs.scales[0].x;
+    minimum = second ? pairs.minima[0].y : pairs.minima[0].x;
     if (matrix.row_scales != nullptr) scale *= matrix.row_scales[row];
   }
 };

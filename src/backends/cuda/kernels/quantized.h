@@ -44,7 +44,7 @@ struct QuantizedLayout {
   bool has_supers = false;  // scales, and minima that are no zero points, are times their tile's row's
   bool has_row_scales = false;
   int code_offset = 0;
-  int block_steps = kSteps;  // of a block of columns: 1, 2, 4 or 8
+  int block_log2 = 3;  // of the steps of a block of columns: 0 to 3
   int rows = 0;
   int cols = 0;
   int scale_at = 0;  // bytes from a tile's begin

@@ -94,16 +94,18 @@ class StageCopier {
   std::uint8_t* ring_;
 };
 
-// A warp's sums += its tiles of the stage times x.
-template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles>
-__device__ inline void add_stage(ScaledSums<T, kMinima, kTokenTiles> (&sums)[kWarpTiles],
-                                 const Decoder<T, kCode>& decoder, const QuantizedLayout& layout,
-                                 const std::uint8_t* weight, const std::uint8_t* x, const ByteValues& bytes) {
+template <int kTokenTiles>
+using WarpSums = float[kWarpTiles][kTokenTiles][4];
+
+// A warp's sums += its tiles of the stage times x, in blocks of kBlockSteps steps.
+template <int kBlockSteps, bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
+__device__ inline void add_blocks(WarpSums<kTokenTiles>& sums, const Decoder<T, kCode>& decoder,
+                                  const QuantizedLayout& layout, const std::uint8_t* weight,
+                                  const std::uint8_t* x, const ByteValues& bytes) {
   using Codes = Decoder<T, kCode>;
+  constexpr int kBlocks = Codes::kVectorSteps / kBlockSteps;  // of a vector
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint8_t* x_lane = x + lane / 4 * kXPitch + lane % 4 * 8;
-  const int last = layout.block_steps - 1;
-  int block = 0;
 #pragma unroll 1
   for (int v = 0; v < Codes::kVectors; ++v) {
     uint4 vectors[kWarpTiles];
@@ -111,27 +113,45 @@ __device__ inline void add_stage(ScaledSums<T, kMinima, kTokenTiles> (&sums)[kWa
     for (int r = 0; r < kWarpTiles; ++r)
       vectors[r] = reinterpret_cast<const uint4*>(weight + r * layout.tile_bytes)[v * 32 + lane];
 #pragma unroll
-    for (int s = 0; s < Codes::kVectorSteps; ++s) {
-      std::uint32_t a[kWarpTiles][4];
+    for (int b = 0; b < kBlocks; ++b) {
+      float open[kWarpTiles][kTokenTiles][4] = {};
+      float x_sums[kTokenTiles][4] = {};
 #pragma unroll
-      for (int r = 0; r < kWarpTiles; ++r) decoder.operand(vectors[r], s, a[r]);
+      for (int s = b * kBlockSteps; s < (b + 1) * kBlockSteps; ++s) {
+        std::uint32_t a[kWarpTiles][4];
 #pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t) {
-        const uint2 b =
-            *reinterpret_cast<const uint2*>(x_lane + t * 8 * kXPitch + (v * Codes::kVectorSteps + s) * 32);
+        for (int r = 0; r < kWarpTiles; ++r) decoder.operand(vectors[r], s, a[r]);
 #pragma unroll
-        for (int r = 0; r < kWarpTiles; ++r) sums[r].add(t, a[r], b);
-      }
-      if (((v * Codes::kVectorSteps + s) & last) == last) {
+        for (int t = 0; t < kTokenTiles; ++t) {
+          const uint2 columns =
+              *reinterpret_cast<const uint2*>(x_lane + t * 8 * kXPitch + (v * Codes::kVectorSteps + s) * 32);
 #pragma unroll
-        for (int r = 0; r < kWarpTiles; ++r) {
-          const TileScales scales(layout, weight + r * layout.tile_bytes, lane / 4, bytes.scale,
-                                  bytes.minimum);
-          sums[r].end_block(scales, block);
+          for (int r = 0; r < kWarpTiles; ++r) multiply_add<T>(open[r][t], a[r], columns.x, columns.y);
+          if constexpr (kMinima) add_columns<T>(x_sums[t], columns);
         }
-        ++block;
+      }
+#pragma unroll
+      for (int r = 0; r < kWarpTiles; ++r) {
+        const BlockScales<1, kMinima> scales(layout, weight + r * layout.tile_bytes, lane / 4, bytes.scale,
+                                             bytes.minimum, v * Codes::kVectorSteps + b * kBlockSteps);
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t) {
+          add_scaled(sums[r][t], open[r][t], scales.scales[0]);
+          if constexpr (kMinima) subtract_minima(sums[r][t], x_sums[t], scales.minima[0]);
+        }
       }
     }
+  }
+}
+
+template <bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
+__device__ inline void add_stage(WarpSums<kTokenTiles>& sums, const Decoder<T, kCode>& decoder,
+                                 const QuantizedLayout& layout, const std::uint8_t* weight,
+                                 const std::uint8_t* x, const ByteValues& bytes) {
+  if (layout.block_log2 != 0) {
+    add_blocks<2, kMinima, kTokenTiles>(sums, decoder, layout, weight, x, bytes);
+  } else {
+    add_blocks<1, kMinima, kTokenTiles>(sums, decoder, layout, weight, x, bytes);
   }
 }
 
@@ -158,9 +178,8 @@ __device__ inline void write_sums(const BatchedArgs& args, const float (&sums)[4
 
 // Adds the sums of the cluster's blocks: those of unit u, one of a warp's tiles by 8 tokens, by the block of
 // rank u % split; then writes them.
-template <typename T, bool kMinima, int kTokenTiles>
-__device__ inline void reduce_and_write(const BatchedArgs& args,
-                                        ScaledSums<T, kMinima, kTokenTiles> (&sums)[kWarpTiles],
+template <typename T, int kTokenTiles>
+__device__ inline void reduce_and_write(const BatchedArgs& args, WarpSums<kTokenTiles>& sums,
                                         float4* exchange) {
   const int split = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);
@@ -175,7 +194,7 @@ __device__ inline void reduce_and_write(const BatchedArgs& args,
       if (owner == rank) continue;
       const int sender = (rank - owner - 1 + split) % split;
       hopper::store_to_block(exchange + (sender * slots + u / split) * kThreads + threadIdx.x,
-                             static_cast<unsigned>(owner), sums[u / kTokenTiles].values[u % kTokenTiles]);
+                             static_cast<unsigned>(owner), sums[u / kTokenTiles][u % kTokenTiles]);
     }
     hopper::sync_cluster();
   }
@@ -186,7 +205,7 @@ __device__ inline void reduce_and_write(const BatchedArgs& args,
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     if (u % split != rank) continue;
-    auto& values = sums[u / kTokenTiles].values[u % kTokenTiles];
+    auto& values = sums[u / kTokenTiles][u % kTokenTiles];
     for (int sender = 0; sender < split - 1; ++sender) {
       const float4 part = exchange[(sender * slots + u / split) * kThreads + threadIdx.x];
       values[0] += part.x;
@@ -217,7 +236,7 @@ __global__ __launch_bounds__(kThreads,
     commit_copies();
   }
   const Decoder<T, kCode> decoder(args.matrix);
-  ScaledSums<T, kMinima, kTokenTiles> sums[kWarpTiles];
+  WarpSums<kTokenTiles> sums = {};
   const int warp = static_cast<int>(threadIdx.x) / 32;
   int place = 0;
   int next = ahead;
@@ -236,13 +255,13 @@ __global__ __launch_bounds__(kThreads,
     }
     commit_copies();
     const std::uint8_t* stage = copier.stage(place);
-    add_stage(sums, decoder, layout, stage + warp * kWarpTiles * layout.tile_bytes,
-              stage + copier.weight_bytes(), bytes);
+    add_stage<kMinima, kTokenTiles>(sums, decoder, layout, stage + warp * kWarpTiles * layout.tile_bytes,
+                                    stage + copier.weight_bytes(), bytes);
     place = place + 1 == args.stages ? 0 : place + 1;
     next = next + 1 == args.stages ? 0 : next + 1;
   }
   wait_for_copies<0>();
-  reduce_and_write(args, sums, reinterpret_cast<float4*>(ring));
+  reduce_and_write<T, kTokenTiles>(args, sums, reinterpret_cast<float4*>(ring));
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }

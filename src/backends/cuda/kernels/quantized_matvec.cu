@@ -1,12 +1,12 @@
 // out [tokens, n] = x [tokens, k] · weightᵀ + bias for 1 to 16 tokens and a quantised weight [n, k], and the
 // gated pair activation(gate) · up. Must move the weight's tiles once; x and out are small.
 //
-// A block of 8 warps owns a range of rows of tiles, and splits k among its warps. A warp copies its tiles,
-// which lie one behind the other, to a ring in shared memory that only it uses. The copies begin before the
-// kernel in front has ended. Codes become bfloat16 or float16 in registers, without rounding (but for tables,
-// which are rounded once), as the left operand of tensor cores whose right operand are 8 tokens; sums of a
-// block of columns are multiplied by its scale in float32. For minima another product sums up x. The warps'
-// sums are added in shared memory, in one order.
+// A block of 16 warps owns a range of rows of tiles, and splits k among its warps, and where k is short the
+// rows, too. A warp copies its tiles, which lie one behind the other, to a ring in shared memory that only it
+// uses. The copies begin before the kernel in front has ended. Codes become bfloat16 or float16 in registers,
+// without rounding (but for tables, which are rounded once), as the left operand of tensor cores whose right
+// operand are 8 tokens; sums of a block of columns are multiplied by its scale in float32. For minima another
+// product sums up x. The warps' sums are added in shared memory, in one order.
 #include <algorithm>
 #include <bit>
 
@@ -18,10 +18,12 @@ namespace {
 
 using Layout = QuantizedLayout;
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * 32;
 constexpr int kRowPitch = 20;  // floats between the sums of two tokens: lanes store to different banks
-constexpr int kMaxPassTiles = 8;
+constexpr int kMaxPassTiles = 4;
+constexpr int kInputs = 2;  // tiles of columns whose x is held in registers
+constexpr int kAhead = 2;   // tiles under way before x is there
 
 struct MatvecArgs : LinearArgs {
   MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
@@ -35,15 +37,15 @@ struct MatvecArgs : LinearArgs {
   QuantizedMatrix matrix;
   int row_tiles = 0;  // of out
   int col_tiles = 0;
-  int ring_tiles = 0;  // 2, 4, 8 or 16
-  int pass_tiles = 0;  // whose sums are in shared memory at a time
+  int k_warps = kWarps;  // among which k is split: 16, 8, 4, 2 or 1; the others take other rows
+  int ring_tiles = 0;    // 2, 4 or 8
+  int pass_tiles = 0;    // whose sums are in shared memory at a time
   bool is_gated = false;
   bool out_is_f32 = false;
 };
 
-// Waits until at most so many of this thread's groups of copies are under way: 1, 3, 7 or 15.
+// Waits until at most so many of this thread's groups of copies are under way: 1, 3 or 7.
 __device__ inline void wait_for_copies_but(int pending) {
-  if (pending == 15) return wait_for_copies<15>();
   if (pending == 7) return wait_for_copies<7>();
   if (pending == 3) return wait_for_copies<3>();
   wait_for_copies<1>();
@@ -66,33 +68,51 @@ struct BlockTiles {
   int count;
 };
 
+// A warp's part of a block: columns of tiles, of every row_step-th row of tiles.
+struct WarpTiles {
+  __device__ explicit WarpTiles(const MatvecArgs& args) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    k_warp = warp % args.k_warps;
+    first_row = warp / args.k_warps;
+    row_step = kWarps / args.k_warps;
+    first_col = args.col_tiles * k_warp / args.k_warps;
+    num_cols = args.col_tiles * (k_warp + 1) / args.k_warps - first_col;
+  }
+
+  int k_warp;
+  int first_row, row_step;
+  int first_col, num_cols;
+};
+
 // Copies a warp's tiles to its ring: along k, then down the rows.
 class TileCopier {
  public:
-  __device__ TileCopier(const MatvecArgs& args, const BlockTiles& tiles, int first_col, int num_cols,
-                        uint4* ring)
+  __device__ TileCopier(const MatvecArgs& args, const BlockTiles& tiles, const WarpTiles& own, uint4* ring)
       : tiles_(tiles),
+        own_(own),
         vectors_(args.matrix.layout.tile_bytes / 16),
-        row_vectors_(std::int64_t{args.col_tiles} * vectors_),
-        num_cols_(num_cols),
-        left_(num_cols == 0 ? 0 : tiles.count * num_cols),
-        first_(reinterpret_cast<const uint4*>(args.matrix.tiles) + std::int64_t{first_col} * vectors_ +
+        row_vectors_(args.col_tiles * vectors_),
+        first_(reinterpret_cast<const uint4*>(args.matrix.tiles) + own.first_col * vectors_ +
                threadIdx.x % 32),
-        ring_(ring + threadIdx.x % 32) {
-    from_ = first_ + tiles.row_tile(0) * row_vectors_;
+        ring_(shared_address(ring + threadIdx.x % 32)),
+        row_(own.num_cols == 0 ? tiles.count : own.first_row) {
+    from_ = first_ + tiles.row_tile(row_) * std::int64_t{row_vectors_};
   }
 
   // The next tile, if there is one, to this place of the ring.
   __device__ void copy_next(int slot) {
-    if (left_ > 0) {
-      uint4* to = ring_ + slot * vectors_;
-      for (int v = 0; v < vectors_ - static_cast<int>(threadIdx.x % 32); v += 32)
-        copy_async_16(to + v, from_ + v, true);
+    if (row_ < tiles_.count) {
+      const std::uint32_t to = ring_ + static_cast<std::uint32_t>(slot * vectors_ * 16);
+      const int left = vectors_ - static_cast<int>(threadIdx.x % 32);
+      copy_async_16(to, from_, true);
+      copy_async_16(to + 512, from_ + 32, true);
+      for (int v = 64; v < left; v += 32)
+        copy_async_16(to + static_cast<std::uint32_t>(v) * 16, from_ + v, true);
       from_ += vectors_;
-      --left_;
-      if (++col_ == num_cols_) {
+      if (++col_ == own_.num_cols) {
         col_ = 0;
-        from_ = first_ + tiles_.row_tile(++row_) * row_vectors_;
+        row_ += own_.row_step;
+        from_ = first_ + tiles_.row_tile(row_) * std::int64_t{row_vectors_};
       }
     }
     commit_copies();
@@ -100,14 +120,14 @@ class TileCopier {
 
  private:
   const BlockTiles& tiles_;
+  const WarpTiles& own_;
   int vectors_;
-  std::int64_t row_vectors_;
-  int num_cols_;
-  int left_;
+  int row_vectors_;
   const uint4* first_;
   const uint4* from_;
-  uint4* ring_;
-  int row_ = 0, col_ = 0;
+  std::uint32_t ring_;
+  int row_;
+  int col_ = 0;
 };
 
 // A lane's part of a tile's columns of x, for each step.
@@ -132,41 +152,65 @@ struct TileInput {
   }
 };
 
-// sums += a tile times x.
-template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles>
-__device__ inline void add_tile(ScaledSums<T, kMinima, kTokenTiles>& sums, const Decoder<T, kCode>& decoder,
-                                const TileInput<kTokenTiles>& x, const QuantizedLayout& layout,
-                                const std::uint8_t* tile, const ByteValues& bytes) {
+// sums += a tile times x, in blocks of kBlockSteps steps.
+template <int kBlockSteps, bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
+__device__ inline void add_blocks(float (&sums)[kTokenTiles][4], const Decoder<T, kCode>& decoder,
+                                  const TileInput<kTokenTiles>& x, const QuantizedLayout& layout,
+                                  const std::uint8_t* tile, const ByteValues& bytes) {
+  using Codes = Decoder<T, kCode>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const TileScales scales(layout, tile, lane / 4, bytes.scale, bytes.minimum);
-  const int last = layout.block_steps - 1;
-  int block = 0;
+  uint4 vectors[Codes::kVectors];
 #pragma unroll
-  for (int v = 0; v < Decoder<T, kCode>::kVectors; ++v) {
-    const uint4 vector = reinterpret_cast<const uint4*>(tile)[v * 32 + lane];
+  for (int v = 0; v < Codes::kVectors; ++v) vectors[v] = reinterpret_cast<const uint4*>(tile)[v * 32 + lane];
+  const BlockScales<Layout::kSteps / kBlockSteps, kMinima> scales(layout, tile, lane / 4, bytes.scale,
+                                                                  bytes.minimum);
 #pragma unroll
-    for (int s = 0; s < Decoder<T, kCode>::kVectorSteps; ++s) {
-      const int step = v * Decoder<T, kCode>::kVectorSteps + s;
+  for (int block = 0; block < Layout::kSteps / kBlockSteps; ++block) {
+    float open[kTokenTiles][4] = {};
+    float x_sums[kTokenTiles][4] = {};
+#pragma unroll
+    for (int s = 0; s < kBlockSteps; ++s) {
+      const int step = block * kBlockSteps + s;
       std::uint32_t a[4];
-      decoder.operand(vector, s, a);
+      decoder.operand(vectors[step / Codes::kVectorSteps], step % Codes::kVectorSteps, a);
 #pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t) sums.add(t, a, x.values[t][step]);
-      if ((step & last) == last) sums.end_block(scales, block++);
+      for (int t = 0; t < kTokenTiles; ++t) {
+        multiply_add<T>(open[t], a, x.values[t][step].x, x.values[t][step].y);
+        if constexpr (kMinima) add_columns<T>(x_sums[t], x.values[t][step]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      add_scaled(sums[t], open[t], scales.scales[block]);
+      if constexpr (kMinima) subtract_minima(sums[t], x_sums[t], scales.minima[block]);
     }
   }
 }
 
+template <bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
+__device__ inline void add_tile(float (&sums)[kTokenTiles][4], const Decoder<T, kCode>& decoder,
+                                const TileInput<kTokenTiles>& x, const QuantizedLayout& layout,
+                                const std::uint8_t* tile, const ByteValues& bytes) {
+  if (layout.block_log2 == 3) {
+    add_blocks<8, kMinima>(sums, decoder, x, layout, tile, bytes);
+  } else if (layout.block_log2 != 0) {
+    add_blocks<2, kMinima>(sums, decoder, x, layout, tile, bytes);
+  } else {
+    add_blocks<1, kMinima>(sums, decoder, x, layout, tile, bytes);
+  }
+}
+
 // Writes a warp's sums of a tile to [token][row].
-template <typename Sums>
-__device__ inline void keep_sums(float* to, const Sums& sums, int tokens, int token_tiles) {
+template <int kTokenTiles>
+__device__ inline void keep_sums(float* to, const float (&sums)[kTokenTiles][4], int tokens) {
   const int row = static_cast<int>(threadIdx.x) % 32 / 4;
   const int token = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-  for (int t = 0; t < static_cast<int>(sizeof(sums.values) / sizeof(sums.values[0])); ++t) {
+  for (int t = 0; t < kTokenTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = t * 8 + token + i % 2;
-      if (at < tokens) to[at * kRowPitch + row + i / 2 * 8] = sums.values[t][i];
+      if (at < tokens) to[at * kRowPitch + row + i / 2 * 8] = sums[t][i];
     }
   }
 }
@@ -180,8 +224,8 @@ __device__ inline void write_pass(const MatvecArgs& args, const BlockTiles& tile
   const auto sum = [&](int tile, int token, int row) {
     const float* from = partial + (tile - begin) * tile_floats + token * kRowPitch + row;
     float total = 0;
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) total += from[warp * args.pass_tiles * tile_floats];
+#pragma unroll 4
+    for (int warp = 0; warp < args.k_warps; ++warp) total += from[warp * args.pass_tiles * tile_floats];
     return args.matrix.row_scales == nullptr
                ? total
                : total * args.matrix.row_scales[tiles.row_tile(tile) * Layout::kTileRows + row];
@@ -208,27 +252,22 @@ __device__ inline void write_pass(const MatvecArgs& args, const BlockTiles& tile
 
 template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles>
 __global__ __launch_bounds__(kThreads,
-                             2) void quantized_matvec_kernel(const __grid_constant__ MatvecArgs args) {
-  constexpr int kAhead = Decoder<T, kCode>::kIs4Bits ? 4 : 2;  // tiles under way before x is there
-  constexpr int kInputs = kTokenTiles == 1 ? 4 : 2;            // tiles whose x is held in registers
+                             1) void quantized_matvec_kernel(const __grid_constant__ MatvecArgs args) {
   extern __shared__ uint4 shared[];
   __shared__ ByteValues bytes;
   admit_next_kernel();
   const QuantizedLayout& layout = args.matrix.layout;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_col = args.col_tiles * warp / kWarps;
-  const int num_cols = args.col_tiles * (warp + 1) / kWarps - first_col;
   const int vectors = layout.tile_bytes / 16;
   const BlockTiles tiles(args);
-  uint4* ring = shared + warp * args.ring_tiles * vectors;
+  const WarpTiles own(args);
+  uint4* ring = shared + static_cast<int>(threadIdx.x) / 32 * args.ring_tiles * vectors;
   auto* partial = reinterpret_cast<float*>(shared + kWarps * args.ring_tiles * vectors);
   const int tile_floats = args.tokens * kRowPitch;
 
-  TileCopier copier(args, tiles, first_col, num_cols, ring);
-  const int ahead = min(kAhead, args.ring_tiles);
-  for (int slot = 0; slot < ahead; ++slot) copier.copy_next(slot);
+  TileCopier copier(args, tiles, own, ring);
+  for (int slot = 0; slot < kAhead; ++slot) copier.copy_next(slot);
   if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) bytes.load(args.matrix);
-  for (int slot = ahead; slot < args.ring_tiles; ++slot) {
+  for (int slot = kAhead; slot < args.ring_tiles; ++slot) {
     wait_for_copies<kAhead - 1>();
     copier.copy_next(slot);
   }
@@ -238,32 +277,30 @@ __global__ __launch_bounds__(kThreads,
   const Decoder<T, kCode> decoder(args.matrix);
   TileInput<kTokenTiles> x[kInputs];
 #pragma unroll
-  for (int i = 0; i < kInputs; ++i)
-    if (i < num_cols) x[i].template load<T>(args, first_col + i);
+  for (int i = 0; i < kInputs; ++i) x[i].template load<T>(args, own.first_col + i);
   int slot = 0;
   for (int pass = 0; pass < tiles.count; pass += args.pass_tiles) {
     const int end = min(pass + args.pass_tiles, tiles.count);
-    for (int tile = pass; tile < end; ++tile) {
-      ScaledSums<T, kMinima, kTokenTiles> sums;
-      for (int col = 0; col < num_cols; col += kInputs) {
+    for (int tile = pass + own.first_row; tile < end; tile += own.row_step) {
+      float sums[kTokenTiles][4] = {};
+      for (int col = 0; col < own.num_cols; col += kInputs) {
 #pragma unroll
         for (int i = 0; i < kInputs; ++i) {
-          if (col + i >= num_cols) break;
+          if (col + i >= own.num_cols) break;
           wait_for_copies_but(args.ring_tiles - 1);
           __syncwarp();  // the other lanes' copies too
-          add_tile(sums, decoder, x[i], layout, reinterpret_cast<const std::uint8_t*>(ring + slot * vectors),
-                   bytes);
-          __syncwarp();              // all have read the tile
-          if (num_cols > kInputs) {  // else x stays
+          add_tile<kMinima>(sums, decoder, x[i], layout,
+                            reinterpret_cast<const std::uint8_t*>(ring + slot * vectors), bytes);
+          __syncwarp();                  // all have read the tile
+          if (own.num_cols > kInputs) {  // else x stays
             const int next = col + i + kInputs;
-            x[i].template load<T>(args, first_col + (next < num_cols ? next : i));
+            x[i].template load<T>(args, own.first_col + (next < own.num_cols ? next : i));
           }
           copier.copy_next(slot);
           slot = slot + 1 == args.ring_tiles ? 0 : slot + 1;
         }
       }
-      keep_sums(partial + (warp * args.pass_tiles + tile - pass) * tile_floats, sums, args.tokens,
-                kTokenTiles);
+      keep_sums(partial + (own.k_warp * args.pass_tiles + tile - pass) * tile_floats, sums, args.tokens);
     }
     __syncthreads();
     write_pass<T>(args, tiles, partial, pass, end);
@@ -273,31 +310,35 @@ __global__ __launch_bounds__(kThreads,
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Sets how a block uses its shared memory; gives the bytes.
-int plan_memory(const LaunchContext& context, MatvecArgs& args, int block_tiles) {
+// Sets how a block uses its warps and its shared memory; gives the bytes.
+int plan_block(const LaunchContext& context, MatvecArgs& args, int block_tiles) {
   const QuantizedLayout& layout = args.matrix.layout;
+  const auto pow2 = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
   const auto limit = context.shared_bytes - static_cast<int>(sizeof(ByteValues)) - 1024;
-  const int tile_floats = args.tokens * kRowPitch * int{sizeof(float)} * kWarps;
-  const int most_tiles = layout.is_4_bits() ? 16 : 8;
-  const int warp_tiles = block_tiles * ceil_div(args.col_tiles, kWarps);
-  args.ring_tiles =
-      std::clamp(static_cast<int>(std::bit_ceil(static_cast<unsigned>(warp_tiles))), 2, most_tiles);
-  args.pass_tiles = std::min(block_tiles, args.tokens > 8 ? 4 : kMaxPassTiles);
+  args.k_warps = std::min(kWarps, pow2(args.col_tiles));
+  const int most_tiles = layout.is_4_bits() ? 8 : 4;
+  const int warp_tiles =
+      ceil_div(block_tiles * args.k_warps, kWarps) * ceil_div(args.col_tiles, args.k_warps);
+  args.ring_tiles = std::clamp(pow2(warp_tiles), 2, most_tiles);
+  // A multiple of the rows that are computed at a time, and of the gate's and up's pair.
+  const int least_pass = std::max(kWarps / args.k_warps, args.is_gated ? 2 : 1);
+  args.pass_tiles = std::max(args.tokens > 8 ? kMaxPassTiles / 2 : kMaxPassTiles, least_pass);
   const auto bytes = [&] {
-    return kWarps * args.ring_tiles * layout.tile_bytes + args.pass_tiles * tile_floats;
+    return kWarps * args.ring_tiles * layout.tile_bytes +
+           args.k_warps * args.pass_tiles * args.tokens * kRowPitch * int{sizeof(float)};
   };
-  while (bytes() > limit && args.pass_tiles > 2) args.pass_tiles -= 2;
+  while (bytes() > limit && args.pass_tiles > least_pass) args.pass_tiles /= 2;
   while (bytes() > limit && args.ring_tiles > 2) args.ring_tiles /= 2;
   // Blocks of a long product must not share a multiprocessor while another has none: more than half of its
   // memory for each. A short one gains more from lying beside the next kernel's block.
   const bool is_long = args.ring_tiles == most_tiles || args.tokens > 8;
-  return is_long ? std::clamp(context.shared_bytes / 2, bytes(), limit) : bytes();
+  return is_long ? std::max(bytes(), context.shared_bytes / 2) : bytes();
 }
 
 template <typename T, int kTokenTiles>
 void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const int grid = std::min(args.row_tiles, context.num_sms);
-  const int bytes = plan_memory(context, args, ceil_div(args.row_tiles, grid) * (args.is_gated ? 2 : 1));
+  const int bytes = plan_block(context, args, ceil_div(args.row_tiles, grid) * (args.is_gated ? 2 : 1));
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
     const auto kernel = quantized_matvec_kernel<T, kCode, kMinima, kTokenTiles>;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

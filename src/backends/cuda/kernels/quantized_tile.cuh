@@ -170,85 +170,91 @@ struct ByteValues {
   }
 };
 
-// Rows g and g + 8 of [8][2] values of that kind.
-__device__ inline float2 row_pair(ScaleKind kind, const std::uint8_t* values, int g, const float* bytes) {
-  if (kind == ScaleKind::kF16) return __half22float2(reinterpret_cast<const __half2*>(values)[g]);
-  if (kind == ScaleKind::kF32) return reinterpret_cast<const float2*>(values)[g];
-  const uchar2 pair = reinterpret_cast<const uchar2*>(values)[g];
-  return make_float2(bytes[pair.x], bytes[pair.y]);
-}
-__device__ inline int bytes_of_pairs(ScaleKind kind) {
-  return kind == ScaleKind::kF32 ? 64 : kind == ScaleKind::kF16 ? 32 : 16;
-}
-
-// The scales of rows g and g + 8 of a tile.
-class TileScales {
- public:
-  __device__ TileScales(const QuantizedLayout& layout, const std::uint8_t* tile, int g,
-                        const float* scale_bytes, const float* minimum_bytes)
-      : layout_(layout), tile_(tile), g_(g), scale_bytes_(scale_bytes), minimum_bytes_(minimum_bytes) {
-    if (!layout.has_supers) return;
-    super_ = row_pair(ScaleKind::kF32, tile + layout.super_at, g, nullptr);
-    if (layout.minimum != ScaleKind::kNone && !layout.is_zero)
-      super_minimum_ = row_pair(ScaleKind::kF32, tile + layout.super_minimum_at, g, nullptr);
-  }
-  __device__ float2 scales(int block) const {
-    if (layout_.scale == ScaleKind::kNone) return super_;
-    const float2 scales = row_pair(
-        layout_.scale, tile_ + layout_.scale_at + block * bytes_of_pairs(layout_.scale), g_, scale_bytes_);
-    return make_float2(scales.x * super_.x, scales.y * super_.y);
-  }
-  // scales: the block's.
-  __device__ float2 minima(int block, float2 scales) const {
-    const float2 minima =
-        row_pair(layout_.minimum, tile_ + layout_.minimum_at + block * bytes_of_pairs(layout_.minimum), g_,
-                 minimum_bytes_);
-    const float2 factor = layout_.is_zero ? scales : super_minimum_;
-    return make_float2(minima.x * factor.x, minima.y * factor.y);
-  }
-
- private:
-  const QuantizedLayout& layout_;
-  const std::uint8_t* tile_;
-  int g_;
-  const float* scale_bytes_;
-  const float* minimum_bytes_;
-  float2 super_ = {1.0F, 1.0F};
-  float2 super_minimum_ = {1.0F, 1.0F};
-};
-
-// A warp's sums of a tile's 16 rows by kTokenTiles times 8 tokens, as mma.cuh's sums hold them: those of the
-// blocks that have ended, times their scales, and those of the open block.
-template <typename T, bool kMinima, int kTokenTiles>
-struct ScaledSums {
-  float values[kTokenTiles][4] = {};
-  float open[kTokenTiles][4] = {};
-  float x_sums[kMinima ? kTokenTiles : 1][4] = {};  // of the open block's x: the same in every row
-
-  __device__ void add(int token_tile, const std::uint32_t (&a)[4], uint2 x) {
-    multiply_add<T>(open[token_tile], a, x.x, x.y);
-    if constexpr (kMinima) {
-      const std::uint32_t ones[4] = {Pairs<T>::kOnes, Pairs<T>::kOnes, Pairs<T>::kOnes, Pairs<T>::kOnes};
-      multiply_add<T>(x_sums[token_tile], ones, x.x, x.y);
+// Rows g and g + 8 of each block's [8][2] values of that kind. block_of(i): the i-th's.
+template <int kBlocks, typename BlockOf>
+__device__ inline void read_pairs(float2 (&pairs)[kBlocks], ScaleKind kind, const std::uint8_t* values, int g,
+                                  const float* bytes, const BlockOf& block_of) {
+  if (kind == ScaleKind::kF16) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+      pairs[i] = __half22float2(reinterpret_cast<const __half2*>(values)[block_of(i) * 8 + g]);
+  } else if (kind == ScaleKind::kF32) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) pairs[i] = reinterpret_cast<const float2*>(values)[block_of(i) * 8 + g];
+  } else if (kind == ScaleKind::kByte) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const uchar2 pair = reinterpret_cast<const uchar2*>(values)[block_of(i) * 8 + g];
+      pairs[i] = make_float2(bytes[pair.x], bytes[pair.y]);
     }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) pairs[i] = make_float2(1, 1);
   }
-  __device__ void end_block(const TileScales& tile, int block) {
-    const float2 scales = tile.scales(block);
-    float2 minima = {0.0F, 0.0F};
-    if constexpr (kMinima) minima = tile.minima(block, scales);
+}
+
+__device__ inline void scale_pair(float2& pair, float2 factor) {
+  pair.x *= factor.x;
+  pair.y *= factor.y;
+}
+
+// Scales, and where kMinima minima, of rows g and g + 8 of a tile, for kBlocks equal parts of its columns
+// from step `first` on.
+template <int kBlocks, bool kMinima>
+struct BlockScales {
+  float2 scales[kBlocks];
+  float2 minima[kMinima ? kBlocks : 1];
+
+  // The bytes' values in scale_bytes and minimum_bytes.
+  __device__ BlockScales(const QuantizedLayout& layout, const std::uint8_t* tile, int g,
+                         const float* scale_bytes, const float* minimum_bytes, int first = 0) {
+    constexpr int kSteps = QuantizedLayout::kSteps / kBlocks;
+    const auto block_of = [&](int i) { return (first + i * kSteps) >> layout.block_log2; };
+    read_pairs(scales, layout.scale, tile + layout.scale_at, g, scale_bytes, block_of);
+    if (layout.has_supers) {
+      const float2 super = reinterpret_cast<const float2*>(tile + layout.super_at)[g];
 #pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) {
+      for (float2& scale : scales) scale_pair(scale, super);
+    }
+    if constexpr (kMinima) {
+      if (layout.minimum == ScaleKind::kNone) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        values[t][i] = fmaf(i < 2 ? scales.x : scales.y, open[t][i], values[t][i]);
-        if constexpr (kMinima)
-          values[t][i] = fmaf(i < 2 ? -minima.x : -minima.y, x_sums[t][i % 2], values[t][i]);
-        open[t][i] = 0;
-        if constexpr (kMinima) x_sums[t][i] = 0;
+        for (float2& minimum : minima) minimum = make_float2(0, 0);
+        return;
+      }
+      read_pairs(minima, layout.minimum, tile + layout.minimum_at, g, minimum_bytes, block_of);
+      if (layout.is_zero) {
+#pragma unroll
+        for (int i = 0; i < kBlocks; ++i) scale_pair(minima[i], scales[i]);
+      } else if (layout.has_supers) {
+        const float2 super = reinterpret_cast<const float2*>(tile + layout.super_minimum_at)[g];
+#pragma unroll
+        for (float2& minimum : minima) scale_pair(minimum, super);
       }
     }
   }
 };
+
+// sums of 16 rows by 8 tokens += scales times those of a block, as mma.cuh's sums hold them.
+__device__ inline void add_scaled(float (&sums)[4], const float (&block)[4], float2 scale) {
+  sums[0] = fmaf(scale.x, block[0], sums[0]);
+  sums[1] = fmaf(scale.x, block[1], sums[1]);
+  sums[2] = fmaf(scale.y, block[2], sums[2]);
+  sums[3] = fmaf(scale.y, block[3], sums[3]);
+}
+// -= minima times the block's sums of x, which are the same in every row.
+__device__ inline void subtract_minima(float (&sums)[4], const float (&x_sums)[4], float2 minimum) {
+  sums[0] = fmaf(-minimum.x, x_sums[0], sums[0]);
+  sums[1] = fmaf(-minimum.x, x_sums[1], sums[1]);
+  sums[2] = fmaf(-minimum.y, x_sums[2], sums[2]);
+  sums[3] = fmaf(-minimum.y, x_sums[3], sums[3]);
+}
+// sums += those of 16 columns of x.
+template <typename T>
+__device__ inline void add_columns(float (&sums)[4], uint2 x) {
+  const std::uint32_t ones[4] = {Pairs<T>::kOnes, Pairs<T>::kOnes, Pairs<T>::kOnes, Pairs<T>::kOnes};
+  multiply_add<T>(sums, ones, x.x, x.y);
+}
 
 // Calls f.template operator()<kCode, kMinima>() with the layout's; minima go with integers alone.
 template <typename F>
