@@ -138,15 +138,14 @@ class Bench {
 }  // namespace
 }  // namespace quire::cuda::bench
 
-// Arguments: the formats; none: all.
+// Arguments: the formats, "bf16" among them; none: all.
 int main(int argc, char** argv) {
+  const auto wanted = [&](std::string_view name) {
+    return argc == 1 || std::any_of(argv + 1, argv + argc, [&](const char* other) { return other == name; });
+  };
   quire::cuda::bench::Bench bench;
-  bench.print_bf16();
-  for (const auto& format : quire::cuda::testing::published_formats()) {
-    const bool wanted = argc == 1 || std::any_of(argv + 1, argv + argc, [&](const char* name) {
-                          return std::string_view(name) == format.name;
-                        });
-    if (wanted) bench.print_format(format);
-  }
+  if (wanted("bf16")) bench.print_bf16();
+  for (const auto& format : quire::cuda::testing::published_formats())
+    if (wanted(format.name)) bench.print_format(format);
   return 0;
 }

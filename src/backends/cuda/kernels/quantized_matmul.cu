@@ -45,8 +45,8 @@ struct BatchedArgs : LinearArgs {
   bool out_is_f32;
 };
 
-// Copies what a block multiplies, tile of columns by tile of columns.
-template <typename T, int kTokens>
+// Copies what a block multiplies, tile of columns by tile of columns. kCodes: vectors of a lane's codes.
+template <typename T, int kTokens, int kCodes>
 class StageCopier {
  public:
   __device__ StageCopier(const BatchedArgs& args, std::uint8_t* ring)
@@ -64,12 +64,18 @@ class StageCopier {
     const std::int64_t row_bytes = args_.matrix.layout.tile_bytes * std::int64_t{args_.col_tiles};
     const std::uint8_t* from = args_.matrix.tiles + std::int64_t{col_tile} * args_.matrix.layout.tile_bytes;
     const std::uint32_t to = shared_address(stage(place));
-    for (int i = static_cast<int>(threadIdx.x); i < kBlockTiles * vectors_; i += kThreads) {
-      const int tile = i / vectors_;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int t = 0; t < kWarpTiles; ++t) {  // each warp copies its own
+      const int tile = static_cast<int>(threadIdx.x) / 32 * kWarpTiles + t;
       const bool inside = first_row_tile_ + tile < args_.row_tiles;
-      const std::uint8_t* row = from + (first_row_tile_ + tile) * row_bytes;
-      copy_async_16(to + static_cast<std::uint32_t>(i) * 16, inside ? row + (i - tile * vectors_) * 16 : from,
-                    inside);
+      const std::uint8_t* row = inside ? from + (first_row_tile_ + tile) * row_bytes : from;
+#pragma unroll
+      for (int i = 0; i < kCodes + 2; ++i) {  // scales and minima are at most 1,024 bytes
+        const int v = i * 32 + lane;
+        if (i < kCodes || v < vectors_)
+          copy_async_16(to + static_cast<std::uint32_t>(tile * vectors_ + v) * 16, row + v * 16, inside);
+      }
     }
   }
   __device__ void copy_x(int place, int col_tile) const {
@@ -106,7 +112,11 @@ __device__ inline void add_blocks(WarpSums<kTokenTiles>& sums, const Decoder<T, 
   constexpr int kBlocks = Codes::kVectorSteps / kBlockSteps;  // of a vector
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint8_t* x_lane = x + lane / 4 * kXPitch + lane % 4 * 8;
-#pragma unroll 1
+  using Scales = BlockScales<Layout::kSteps / kBlockSteps, kMinima>;
+  const std::uint8_t* second = weight + layout.tile_bytes;
+  const Scales scales[kWarpTiles] = {Scales(layout, weight, lane / 4, bytes.scale, bytes.minimum),
+                                     Scales(layout, second, lane / 4, bytes.scale, bytes.minimum)};
+#pragma unroll
   for (int v = 0; v < Codes::kVectors; ++v) {
     uint4 vectors[kWarpTiles];
 #pragma unroll
@@ -130,14 +140,13 @@ __device__ inline void add_blocks(WarpSums<kTokenTiles>& sums, const Decoder<T, 
           if constexpr (kMinima) add_columns<T>(x_sums[t], columns);
         }
       }
+      const int block = v * kBlocks + b;
 #pragma unroll
       for (int r = 0; r < kWarpTiles; ++r) {
-        const BlockScales<1, kMinima> scales(layout, weight + r * layout.tile_bytes, lane / 4, bytes.scale,
-                                             bytes.minimum, v * Codes::kVectorSteps + b * kBlockSteps);
 #pragma unroll
         for (int t = 0; t < kTokenTiles; ++t) {
-          add_scaled(sums[r][t], open[r][t], scales.scales[0]);
-          if constexpr (kMinima) subtract_minima(sums[r][t], x_sums[t], scales.minima[0]);
+          add_scaled(sums[r][t], open[r][t], scales[r].scales[block]);
+          if constexpr (kMinima) subtract_minima(sums[r][t], x_sums[t], scales[r].minima[block]);
         }
       }
     }
@@ -224,7 +233,7 @@ __global__ __launch_bounds__(kThreads,
   __shared__ ByteValues bytes;
   admit_next_kernel();
   const QuantizedLayout& layout = args.matrix.layout;
-  const StageCopier<T, kTokenTiles * 8> copier(args, ring);
+  const StageCopier<T, kTokenTiles * 8, Decoder<T, kCode>::kVectors> copier(args, ring);
   const int begin = args.col_tiles * static_cast<int>(blockIdx.x) / static_cast<int>(gridDim.x);
   const int count = args.col_tiles * (static_cast<int>(blockIdx.x) + 1) / static_cast<int>(gridDim.x) - begin;
   const int ahead = args.stages - 1;
@@ -272,7 +281,7 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
   const int token_blocks = ceil_div(args.tokens, kTokens);
   const int row_blocks = ceil_div(args.row_tiles, kBlockTiles);
   // Two blocks for each multiprocessor, of at least two tiles of columns each.
-  const int wanted = ceil_div(2 * context.num_sms, token_blocks * row_blocks);
+  const int wanted = 2 * context.num_sms / (token_blocks * row_blocks);
   const int split = overlaps_kernels() ? std::clamp(std::min(wanted, args.col_tiles / 2), 1, kMaxSplit) : 1;
   const int stage_bytes = kBlockTiles * args.matrix.layout.tile_bytes + kTokens * kXPitch;
   const int limit = context.shared_bytes / 2 - static_cast<int>(sizeof(ByteValues)) - 1024;

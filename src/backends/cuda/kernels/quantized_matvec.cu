@@ -84,7 +84,8 @@ struct WarpTiles {
   int first_col, num_cols;
 };
 
-// Copies a warp's tiles to its ring: along k, then down the rows.
+// Copies a warp's tiles to its ring: along k, then down the rows. kCodes: vectors of a lane's codes.
+template <int kCodes>
 class TileCopier {
  public:
   __device__ TileCopier(const MatvecArgs& args, const BlockTiles& tiles, const WarpTiles& own, uint4* ring)
@@ -104,10 +105,10 @@ class TileCopier {
     if (row_ < tiles_.count) {
       const std::uint32_t to = ring_ + static_cast<std::uint32_t>(slot * vectors_ * 16);
       const int left = vectors_ - static_cast<int>(threadIdx.x % 32);
-      copy_async_16(to, from_, true);
-      copy_async_16(to + 512, from_ + 32, true);
-      for (int v = 64; v < left; v += 32)
-        copy_async_16(to + static_cast<std::uint32_t>(v) * 16, from_ + v, true);
+#pragma unroll
+      for (int i = 0; i < kCodes + 2; ++i) {  // scales and minima are at most 1,024 bytes
+        if (i < kCodes || i * 32 < left) copy_async_16(to + i * 512, from_ + i * 32, true);
+      }
       from_ += vectors_;
       if (++col_ == own_.num_cols) {
         col_ = 0;
@@ -166,7 +167,8 @@ __device__ inline void add_blocks(float (&sums)[kTokenTiles][4], const Decoder<T
                                                                   bytes.minimum);
 #pragma unroll
   for (int block = 0; block < Layout::kSteps / kBlockSteps; ++block) {
-    float open[kTokenTiles][4] = {};
+    constexpr int kChains = kBlockSteps > 2 ? 2 : 1;  // of products that wait for each other
+    float open[kChains][kTokenTiles][4] = {};
     float x_sums[kTokenTiles][4] = {};
 #pragma unroll
     for (int s = 0; s < kBlockSteps; ++s) {
@@ -175,13 +177,14 @@ __device__ inline void add_blocks(float (&sums)[kTokenTiles][4], const Decoder<T
       decoder.operand(vectors[step / Codes::kVectorSteps], step % Codes::kVectorSteps, a);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) {
-        multiply_add<T>(open[t], a, x.values[t][step].x, x.values[t][step].y);
+        multiply_add<T>(open[s % kChains][t], a, x.values[t][step].x, x.values[t][step].y);
         if constexpr (kMinima) add_columns<T>(x_sums[t], x.values[t][step]);
       }
     }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      add_scaled(sums[t], open[t], scales.scales[block]);
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) add_scaled(sums[t], open[c][t], scales.scales[block]);
       if constexpr (kMinima) subtract_minima(sums[t], x_sums[t], scales.minima[block]);
     }
   }
@@ -264,7 +267,7 @@ __global__ __launch_bounds__(kThreads,
   auto* partial = reinterpret_cast<float*>(shared + kWarps * args.ring_tiles * vectors);
   const int tile_floats = args.tokens * kRowPitch;
 
-  TileCopier copier(args, tiles, own, ring);
+  TileCopier<Decoder<T, kCode>::kVectors> copier(args, tiles, own, ring);
   for (int slot = 0; slot < kAhead; ++slot) copier.copy_next(slot);
   if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) bytes.load(args.matrix);
   for (int slot = kAhead; slot < args.ring_tiles; ++slot) {

@@ -17,6 +17,13 @@ __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t h
   return __byte_perm(low, high, selector);
 }
 
+// (bits & mask) | more, in one instruction where `more` is in a register.
+__device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask, std::uint32_t more) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(more));
+  return result;
+}
+
 // Pairs of 16-bit values.
 template <typename T>
 struct Pairs;
@@ -97,7 +104,7 @@ class Decoder {
   __device__ void int4(std::uint32_t word, std::uint32_t (&a)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      a[i] = Pairs<T>::add(((word >> (4 * i)) & 0x000F000F) | kUnitBits, factor_);
+      a[i] = Pairs<T>::add(masked_or(word >> (4 * i), 0x000F000F, kUnitBits), factor_);
     }
   }
   // The sign to the highest bit, exponent and mantissa to the border of the type's; the factor makes up for
@@ -138,11 +145,11 @@ class Decoder {
   __device__ std::uint32_t int8(std::uint32_t word) const {
     if constexpr (kIsBF16) {
       // The last seven bits at 128; the first makes 256 of 128, from which the factor takes the rest.
-      const std::uint32_t last_bits = (word & 0x007F007F) | kUnitBits;
-      const std::uint32_t first_bit = (word & 0x00800080) | kUnitBits;
+      const std::uint32_t last_bits = masked_or(word, 0x007F007F, kUnitBits);
+      const std::uint32_t first_bit = masked_or(word, 0x00800080, kUnitBits);
       return Pairs<T>::add(Pairs<T>::add(first_bit, factor_), last_bits);
     } else {
-      return Pairs<T>::add((word & 0x00FF00FF) | kUnitBits, factor_);
+      return Pairs<T>::add(masked_or(word, 0x00FF00FF, kUnitBits), factor_);
     }
   }
   // Of each half's higher byte.
