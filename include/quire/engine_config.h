@@ -16,11 +16,15 @@ struct EngineConfig {
   double watchdog = 5;           // seconds until a rank that gives no sign, or is waited for, is lost
   bool disable_custom_all_reduce = false;  // ranks on GPUs add up by NCCL alone
   std::string dtype = "auto";              // auto (the checkpoint's), float32, bfloat16, float16
-  int max_num_seqs = 256;                  // sequences that run at once
-  int max_num_batched_tokens = 0;          // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
-  int long_prefill_token_threshold = 0;    // of one sequence in one step at most; 0: no limit
-  int max_model_len = 0;                   // prompt and output of a sequence; 0: the model's
-  int block_size = 16;                     // tokens in a block of the KV cache: a power of two, 8 to 256
+  // What 16-bit weights are made into as they are loaded: none, fp8 or int8 (a scale for each row), int4 (for
+  // each 128 columns) or nf4 (for each 64); the embedding and the head only with quantize_head.
+  std::string quantization = "none";
+  bool quantize_head = false;
+  int max_num_seqs = 256;                // sequences that run at once
+  int max_num_batched_tokens = 0;        // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
+  int long_prefill_token_threshold = 0;  // of one sequence in one step at most; 0: no limit
+  int max_model_len = 0;                 // prompt and output of a sequence; 0: the model's
+  int block_size = 16;                   // tokens in a block of the KV cache: a power of two, 8 to 256
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;

@@ -28,16 +28,18 @@ std::string Rank::common() const {
   const RuntimeConfig& c = runtime_;
   const ModelSpec& spec = c.spec;
   return format_text(
-      "model {}\nmodel's sizes {}\ndtype {}\ncpu-isa {}\nmax-num-seqs {}\nmax-num-batched-tokens {}\n"
+      "model {}\nmodel's sizes {}\ndtype {}\nquantization {}{}\ncpu-isa {}\nmax-num-seqs "
+      "{}\nmax-num-batched-tokens {}\n"
       "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
       "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
       model_.config.architecture(),
       format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, windows {}", spec.num_layers,
                   spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
                   join_text(c.cache.layout.windows, " ")),
-      to_string(c.dtype), resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens,
-      c.max_model_len, c.block_size(), c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce,
-      c.use_graphs, config_.deterministic);
+      to_string(c.dtype), to_string(c.quantization), c.quantize_head ? " with the head" : "",
+      resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len,
+      c.block_size(), c.num_host_blocks, c.max_logprobs, config_.disable_custom_all_reduce, c.use_graphs,
+      config_.deterministic);
 }
 
 void Rank::load() {

@@ -28,10 +28,9 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
   std::vector<ExpertParts> experts;
   for (int i = 0; i < options.num_experts; ++i) {
     const std::string name = prefix + ".experts." + std::to_string(i);
-    experts.push_back(
-        {slice_rows(context.weights.take_linear(name + ".gate_proj", wide, hidden), begin, count),
-         slice_rows(context.weights.take_linear(name + ".up_proj", wide, hidden), begin, count),
-         slice_cols(context.weights.take_linear(name + ".down_proj", hidden, wide), begin, count)});
+    experts.push_back({slice_rows(context.take_linear(name + ".gate_proj", wide, hidden), begin, count),
+                       slice_rows(context.take_linear(name + ".up_proj", wide, hidden), begin, count),
+                       slice_cols(context.take_linear(name + ".down_proj", hidden, wide), begin, count)});
     check_alike(experts.back());
   }
   return experts;

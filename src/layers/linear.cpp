@@ -20,16 +20,16 @@ std::vector<WeightGroup> column_shards(const LoadContext& context, const std::ve
                                        std::int64_t in_features) {
   std::vector<WeightGroup> shards;
   for (const ColumnShard& part : parts)
-    shards.push_back(slice_rows(context.weights.take_linear(part.prefix, part.out_features, in_features),
-                                part.begin, part.count));
+    shards.push_back(
+        slice_rows(context.take_linear(part.prefix, part.out_features, in_features), part.begin, part.count));
   return shards;
 }
 
 std::vector<WeightGroup> row_shard(const LoadContext& context, const std::string& prefix,
                                    std::int64_t out_features, std::int64_t in_features) {
   const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
-  return {slice_cols(context.weights.take_linear(prefix, out_features, in_features),
-                     context.comm.rank() * count, count)};
+  return {
+      slice_cols(context.take_linear(prefix, out_features, in_features), context.comm.rank() * count, count)};
 }
 
 std::vector<float> biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {

@@ -3,6 +3,7 @@
 #include "layers/step.h"
 #include "layers/workspace.h"
 #include "ops/communicator.h"
+#include "ops/quantize.h"
 #include "ops/weight_source.h"
 
 namespace quire {
@@ -14,13 +15,20 @@ struct LoadContext {
   WeightSource& weights;
   Workspace& workspace;
   StateDeclarations& states;
-  DType dtype;          // of weights and activations
-  int max_output_rows;  // positions of one step that may want logits
-  int max_model_len;    // positions of a sequence
+  DType dtype;                                      // of weights and activations
+  int max_output_rows;                              // positions of one step that may want logits
+  int max_model_len;                                // positions of a sequence
+  Quantization quantization = Quantization::kNone;  // of plain matrices, as they are loaded
+  bool quantize_head = false;                       // and of the embedding and the head
 
+  // A linear layer's matrix, quantised where that is wanted.
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) const {
+    return quantized(weights.take_linear(prefix, rows, cols), quantization);
+  }
   // The same with other weights.
   LoadContext with_weights(WeightSource& source) const {
-    return {backend, comm, source, workspace, states, dtype, max_output_rows, max_model_len};
+    return {backend,         comm,          source,       workspace,    states, dtype,
+            max_output_rows, max_model_len, quantization, quantize_head};
   }
 };
 

@@ -93,7 +93,7 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
   constexpr int kMaxModelLen = 1;  // no state depends on it, and tables of positions take time
   find_model_family(model.architecture())
       .load(model, {planning, comm, shapes, workspace, states, config.dtype, config.max_output_rows(),
-                    kMaxModelLen});
+                    kMaxModelLen, Quantization::kNone, false});
   return states;
 }
 

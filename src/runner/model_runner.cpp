@@ -53,8 +53,9 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
       model_(find_model_family(model.architecture())
-                 .load(model, {backend, comm, weights, workspace_, states_, config.dtype,
-                               config.max_output_rows(), config.max_model_len})),
+                 .load(model,
+                       {backend, comm, weights, workspace_, states_, config.dtype, config.max_output_rows(),
+                        config.max_model_len, config.quantization, config.quantize_head})),
       batch_builder_(backend, config_, states_.groups()),
       hidden_sums_(backend, config_) {
   const auto bytes_of = [&](int blocks) { return config.block_bytes() * static_cast<std::size_t>(blocks); };

@@ -123,6 +123,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
     fail("config.json: a context of {} tokens; it must have at least 2", runtime.spec.max_model_len);
   }
   runtime.dtype = resolve_dtype(config.dtype, model, backend);
+  runtime.quantization = parse_quantization(config.quantization);
+  runtime.quantize_head = config.quantize_head;
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   const bool on_cpu = backend.device() == DeviceKind::kCpu;
   runtime.max_num_batched_tokens =

@@ -10,6 +10,8 @@ namespace quire {
 struct RuntimeConfig {
   ModelSpec spec;
   DType dtype = DType::kF32;
+  Quantization quantization = Quantization::kNone;
+  bool quantize_head = false;
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
   int max_model_len = 0;

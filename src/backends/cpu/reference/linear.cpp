@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "backends/cpu/reference/reference_backend.h"
+#include "base/error.h"
 
 namespace quire {
 namespace {
@@ -35,6 +37,9 @@ class CodedWeights : public LinearWeights {
         codes_(reinterpret_cast<std::uint8_t*>(minima_ + matrix.rows * num_blocks_)) {
     read_block_scales(matrix, 0, matrix.rows, scales_, minima_);
     matrix.codes->read_rows(0, Tensor(codes_, DType::kU8, {matrix.rows, matrix.cols}));
+    const auto is_nan = [this](std::uint8_t code) { return std::isnan(values_[code]); };
+    if (std::any_of(codes_, codes_ + matrix.rows * matrix.cols, is_nan))
+      fail("tensor {} holds a value that is not a number", matrix.codes->name());
   }
   static std::size_t bytes_of(const QuantizedRows& matrix) {
     return static_cast<std::size_t>(matrix.rows *

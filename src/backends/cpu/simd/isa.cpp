@@ -48,7 +48,7 @@ bool is_available(CpuIsa isa) {
     case CpuIsa::kAvx512Bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
     case CpuIsa::kAmx:
-      return avx512 && may_use_amx();
+      return avx512 && __builtin_cpu_supports("avx512bf16") && may_use_amx();
   }
 #endif
   return isa == CpuIsa::kReference;

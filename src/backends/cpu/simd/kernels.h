@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "ops/activation.h"
+#include "ops/linear_format.h"
 
 // What an instruction set's translation unit (kernels_*.cpp) offers. These are compiled with flags of their
 // own and must not share inline code with the rest of the program: the linker would keep either copy. So
@@ -33,17 +34,76 @@ constexpr std::int64_t kNarrowDepth = 64;
   return tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
 }
 
-// At most, for one pass.
-[[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
-  return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, 32));
+// A matrix of codes lies in the same panels, and a panel in chunks of `span` columns, the last one as many as
+// are left. A chunk is read front to back: super-blocks' scales and minima f32 [rows] each, where there are
+// any; the groups' scales, then what is taken away [groups][rows], in their stored types; codes u32 [columns
+// / word_columns][rows]. Each part begins at a multiple of 64 bytes. A word has 8 codes of 4 bits, that of
+// column 2 i at bit 4 i and that of column 2 i + 1 at bit 16 + 4 i; or 4 of 8 bits, the columns 0, 2, 1, 3.
+struct CodedLayout {
+  CodeType code;              // kTable: of 4 bits; kInt: signed bytes; kE4m3
+  std::int64_t word_columns;  // 8 or 4
+  std::int64_t group;         // columns that share a scale, a multiple of word_columns
+  std::int64_t span;          // a multiple of group
+  ScaleType scale;
+  OffsetType offset;
+  ScaleType minimum;
+  bool has_super_scales, has_super_minima;
+  float table[16];  // kTable
+};
+
+// Most columns of a chunk, and most groups.
+constexpr std::int64_t kMaxSpan = 256;
+constexpr std::int64_t kCodedStep = 8;
+constexpr std::int64_t kMaxGroups = kMaxSpan / kCodedStep;
+
+[[gnu::always_inline]] constexpr std::int64_t scale_bytes(ScaleType type) {
+  return type == ScaleType::kNone ? 0 : type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
 }
 
-// Floats of scratch a thread needs for linear: sums [tokens][kPanel], then a widened block.
-constexpr std::size_t kLinearScratch = kMaxPassTokens * kPanel + kBlockDepth * kPanel;
+// At most, for one pass: x, and its sums over groups of columns.
+[[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
+  constexpr std::int64_t kStep = 32;
+  return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, kStep) / kCodedStep *
+                                  (kCodedStep + 1));
+}
+
+// Floats of scratch a thread needs for linear: sums [tokens][kPanel], then a widened block, then a chunk's
+// scales and minima [groups][rows].
+constexpr std::size_t kLinearScratch =
+    kMaxPassTokens * kPanel + kBlockDepth * kPanel + 2 * kMaxGroups * kPanel;
+
+// Where the parts of a chunk begin, in bytes.
+struct CodedChunk {
+  std::int64_t super_minima, scales, offsets, codes, end;
+
+  [[gnu::always_inline]] constexpr CodedChunk(const CodedLayout& layout, std::int64_t rows,
+                                              std::int64_t columns)
+      : super_minima(layout.has_super_scales ? rows * 4 : 0),
+        scales(super_minima + (layout.has_super_minima ? rows * 4 : 0)),
+        offsets(scales + part(layout.scale, layout, rows, columns)),
+        codes(offsets + (layout.offset == OffsetType::kNone   ? 0
+                         : layout.offset == OffsetType::kZero ? part(ScaleType::kU8, layout, rows, columns)
+                                                              : part(layout.minimum, layout, rows, columns))),
+        end(codes + round_up(columns, layout.word_columns) / layout.word_columns * rows * 4) {}
+
+ private:
+  [[gnu::always_inline]] static constexpr std::int64_t part(ScaleType type, const CodedLayout& layout,
+                                                            std::int64_t rows, std::int64_t columns) {
+    return round_up(round_up(columns, layout.group) / layout.group * rows * scale_bytes(type), 64);
+  }
+};
+
+// columns: a multiple of word_columns.
+[[gnu::always_inline]] constexpr std::int64_t coded_panel_bytes(const CodedLayout& layout, std::int64_t rows,
+                                                                std::int64_t columns) {
+  const std::int64_t rest = columns % layout.span;
+  return columns / layout.span * CodedChunk(layout, rows, layout.span).end +
+         (rest == 0 ? 0 : CodedChunk(layout, rows, rest).end);
+}
 
 struct LinearJob {
   const std::byte* weights;  // packed
-  DType dtype;               // of weights
+  DType dtype;               // of weights; of codes, that which they are computed in: bf16 or f32
   std::int64_t out_features;
   std::int64_t in_features;
   const void* x;  // [tokens, in_features]
@@ -53,8 +113,11 @@ struct LinearJob {
   void* out;            // [tokens, out_features]
   DType out_dtype;
   std::int64_t out_stride;
-  const float* bias;   // [out_features], or null
-  float* activations;  // [activation_floats]: x as the kernel wants it
+  const float* bias;         // [out_features], or null
+  float* activations;        // [activation_floats]: x as the kernel wants it
+  const CodedLayout* coded;  // null: weights are plain
+  std::int64_t padded;       // in_features, rounded up to what the packed form has
+  std::int64_t block;        // columns that lie together in activations
 };
 
 struct NormJob {

@@ -3,7 +3,7 @@
 #include "backends/cpu/simd/vec_avx512.h"
 //
 #include "backends/cpu/simd/kernel_table.h"
-#include "backends/cpu/simd/matmul.h"
+#include "backends/cpu/simd/linear.h"
 
 namespace quire::simd {
 

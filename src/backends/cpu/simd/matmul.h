@@ -201,8 +201,8 @@ void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums)
 
 template <class W, bool kWiden>
 void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
-  const std::int64_t depth = round_up(job.in_features, 2);
-  const std::int64_t most = block_depth(job.tokens);
+  const std::int64_t depth = job.padded;
+  const std::int64_t most = job.block;
   constexpr std::int64_t kElement = W::kBytes / W::kDepth;
   float* block = scratch + kMaxPassTokens * kPanel;
   for (std::int64_t panel = begin; panel < end; ++panel) {
@@ -242,36 +242,66 @@ void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) 
   }
 }
 
-// Elements [k, k + count) of a token as float32, or as pairs; beyond the last one zero.
+// Elements [k, k + count) of a token as float32, or as pairs; beyond the last one zeros, fewer than
+// kCodedStep.
 void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                       float* to) {
   const std::int64_t left = job.in_features - k;
   const std::int64_t there = left < count ? left : count;
   if (takes_pairs(job)) {
     const auto* from = static_cast<const BFloat16*>(job.x) + token * job.x_stride + k;
-    __builtin_memcpy(to, from, static_cast<std::size_t>(there) * sizeof(BFloat16));
-    if (there < count) reinterpret_cast<BFloat16*>(to)[there] = {0};
+    auto* pairs = reinterpret_cast<BFloat16*>(to);
+    __builtin_memcpy(pairs, from, static_cast<std::size_t>(there) * sizeof(BFloat16));
+    for (std::int64_t i = there; i < count; ++i) pairs[i] = {0};
     return;
   }
   dispatch(job.x_dtype, [&]<typename T>() {
     const T* from = static_cast<const T*>(job.x) + token * job.x_stride + k;
     for (std::int64_t i = 0; i < there; i += kLanes)
       Vec::store(to + i, load_some(from + i, lanes_left(i, there)));
+    for (std::int64_t i = there; i < count; ++i) to[i] = 0;
   });
+}
+
+// A token's sums of x over groups of columns, [groups][tokens] behind all of x.
+[[gnu::always_inline]] inline float* group_sums(const LinearJob& job, std::int64_t k) {
+  const std::int64_t all = job.tokens * job.padded / (takes_pairs(job) ? 2 : 1);
+  return job.activations + all + k / job.coded->group * job.tokens;
+}
+
+// Writes those of the columns [k, k + count), which `values` has as read_activations leaves them.
+void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
+                const float* values) {
+  const std::int64_t group = job.coded->group;
+  if (job.coded->offset == OffsetType::kNone) return;
+  for (std::int64_t begin = 0; begin < count; begin += group) {
+    const std::int64_t n = count - begin < group ? count - begin : group;
+    F sum = Vec::zero();
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+      const int some = lanes_left(i, n);
+      sum = Vec::add(sum, takes_pairs(job)
+                              ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
+                              : load_some(values + begin + i, some));
+    }
+    group_sums(job, k + begin)[token] = sum_lanes(sum);
+  }
 }
 
 // Blocks [begin, end) of k, as multiply wants them: [blocks][tiles][depth of the block][tokens of the tile].
 void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t end) {
-  const std::int64_t depth = round_up(job.in_features, 2);
-  const std::int64_t most = block_depth(job.tokens);
+  const std::int64_t depth = job.padded;
+  const std::int64_t most = job.block;
   const std::int64_t per_float = takes_pairs(job) ? 2 : 1;
-  float rows[Vec::kMaxHeight * kBlockDepth];
+  float rows[Vec::kMaxHeight * kBlockDepth + kLanes];
   for (std::int64_t k = begin * most; k < end * most && k < depth; k += most) {
     const std::int64_t count = depth - k < most ? depth - k : most;
     float* to = job.activations + job.tokens * k / per_float;
     for (std::int64_t token = 0; token < job.tokens;) {
       const int height = Vec::tile_height(job.tokens - token);
-      for (int m = 0; m < height; ++m) read_activations(job, token + m, k, count, rows + m * kBlockDepth);
+      for (int m = 0; m < height; ++m) {
+        read_activations(job, token + m, k, count, rows + m * kBlockDepth);
+        if (job.coded != nullptr) sum_groups(job, token + m, k, count, rows + m * kBlockDepth);
+      }
       with_height(height, [&]<int M>() {
         interleave<M>(reinterpret_cast<const std::int32_t*>(rows), count / per_float,
                       reinterpret_cast<std::int32_t*>(to));
@@ -279,26 +309,6 @@ void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t 
       token += height;
       to += height * count / per_float;
     }
-  }
-}
-
-void linear_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
-  const bool wide = job.tokens >= kWideTokens;
-#if defined(__AVX512BF16__)
-  if (takes_pairs(job)) {
-    multiply_panels<WeightPairs, false>(job, begin, end, scratch);
-    return;
-  }
-#endif
-  if (job.dtype == DType::kBF16) {
-    wide ? multiply_panels<Weights<BFloat16>, true>(job, begin, end, scratch)
-         : multiply_panels<Weights<BFloat16>, false>(job, begin, end, scratch);
-  } else if (job.dtype == DType::kF16) {
-    wide ? multiply_panels<Weights<Float16>, true>(job, begin, end, scratch)
-         : multiply_panels<Weights<Float16>, false>(job, begin, end, scratch);
-  } else {
-    wide ? multiply_panels<Weights<float>, true>(job, begin, end, scratch)
-         : multiply_panels<Weights<float>, false>(job, begin, end, scratch);
   }
 }
 

@@ -5,7 +5,7 @@
 // TDPBF16PS has within 32 of them; so its value does not depend on the tokens beside it. Weights are used as
 // they lie: a tile is 16 pairs of k of 16 rows.
 
-#include "backends/cpu/simd/matmul.h"
+#include "backends/cpu/simd/linear.h"
 
 namespace quire::simd {
 namespace {
@@ -25,7 +25,7 @@ struct alignas(64) TileConfig {
 };
 
 [[gnu::always_inline]] inline bool takes_tiles(const LinearJob& job) {
-  return job.dtype == DType::kBF16 && job.x_dtype == DType::kBF16;
+  return job.coded == nullptr && job.dtype == DType::kBF16 && job.x_dtype == DType::kBF16;
 }
 
 // Some columns of x, [tokens, rounded up to kTile][kTileDepth] for each kTileDepth of k.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include "backends/cpu/simd/packed_codes.h"
 #include "backends/cpu/simd/packed_weights.h"
 #include "base/error.h"
 
@@ -69,6 +70,28 @@ simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activatio
   return {activation, out.data(), x.data(), out.dtype(), out.stride(0), x.stride(0), out.dim(1)};
 }
 
+// What a product's job knows of its weights.
+simd::LinearJob linear_job(const LinearWeights& weights, std::int64_t tokens) {
+  simd::LinearJob job = {};
+  job.out_features = weights.out_features();
+  job.in_features = weights.in_features();
+  job.tokens = tokens;
+  if (const auto* packed = dynamic_cast<const PackedWeights*>(&weights)) {
+    job.weights = packed->data();
+    job.dtype = packed->dtype();
+    job.padded = simd::round_up(job.in_features, 2);
+    job.block = simd::block_depth(tokens);
+  } else {
+    const auto& coded = dynamic_cast<const PackedCodes&>(weights);
+    job.weights = coded.data();
+    job.dtype = coded.dtype();
+    job.coded = &coded.layout();
+    job.padded = coded.padded();
+    job.block = coded.layout().span;
+  }
+  return job;
+}
+
 std::size_t activation_bytes(std::int64_t in_features) {
   return simd::activation_floats(in_features) * sizeof(float);
 }
@@ -114,38 +137,40 @@ void SimdBackend::grow(Buffer& buffer, std::size_t bytes) {
   if (bytes > buffer.bytes()) buffer = allocate(bytes, MemoryKind::kDevice);
 }
 
+std::size_t SimdBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
+  return parts.front().format.is_plain() ? PackedWeights::packed_bytes(dtype, shape_of(parts))
+                                         : PackedCodes::packed_bytes(quantized_rows(parts));
+}
+
 std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
+  widest_ = std::max(widest_, shape_of(parts).cols);
+  Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
+  if (!parts.front().format.is_plain())
+    return std::make_unique<PackedCodes>(std::move(buffer), quantized_rows(parts), pool_);
   const WeightTensorPtr rows = plain_rows(parts);
-  widest_ = std::max(widest_, rows->cols());
-  auto weights = std::make_unique<PackedWeights>(allocate(linear_bytes(parts, dtype), MemoryKind::kDevice),
-                                                 dtype, rows->rows(), rows->cols());
+  auto weights = std::make_unique<PackedWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
   weights->pack(*rows, pool_);
   return weights;
 }
 
 void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
-  const auto& packed = dynamic_cast<const PackedWeights&>(weights);
   if (activations_.bytes() < activation_bytes(widest_) || scratch_floats_ == 0) reserve({});
   for (std::int64_t first = 0; first < x.dim(0); first += simd::kMaxPassTokens) {
     const std::int64_t tokens = std::min(simd::kMaxPassTokens, x.dim(0) - first);
-    const simd::LinearJob job = {packed.data(),
-                                 packed.dtype(),
-                                 packed.out_features(),
-                                 packed.in_features(),
-                                 x.rows(first, tokens).data(),
-                                 x.dtype(),
-                                 x.stride(0),
-                                 tokens,
-                                 out.rows(first, tokens).data(),
-                                 out.dtype(),
-                                 out.stride(0),
-                                 floats_or_null(bias),
-                                 static_cast<float*>(activations_.data())};
-    const std::int64_t depth = simd::block_depth(tokens);
-    split((job.in_features + depth - 1) / depth, depth * tokens, kElementsOfPart,
+    simd::LinearJob job = linear_job(weights, tokens);
+    job.x = x.rows(first, tokens).data();
+    job.x_dtype = x.dtype();
+    job.x_stride = x.stride(0);
+    job.out = out.rows(first, tokens).data();
+    job.out_dtype = out.dtype();
+    job.out_stride = out.stride(0);
+    job.bias = floats_or_null(bias);
+    job.activations = static_cast<float*>(activations_.data());
+    split((job.padded + job.block - 1) / job.block, job.block * tokens, kElementsOfPart,
           [&](std::int64_t begin, std::int64_t end, int) { kernels_.prepare_activations(job, begin, end); });
-    split(packed.num_panels(), simd::kPanel * job.in_features * tokens, kProductsOfPart,
+    split(simd::round_up(job.out_features, simd::kPanel) / simd::kPanel,
+          simd::kPanel * job.in_features * tokens, kProductsOfPart,
           [&](std::int64_t begin, std::int64_t end, int thread) {
             kernels_.linear_panels(job, begin, end, scratch(thread));
           });
@@ -154,18 +179,19 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 
 void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
-  const auto& packed = dynamic_cast<const PackedWeights&>(weights);
-  split(ids.dim(0), packed.in_features(), kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
+  const auto* packed = dynamic_cast<const PackedWeights*>(&weights);
+  const std::int64_t n = weights.in_features();
+  split(ids.dim(0), n, kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
       float* values = out.data_as<float>() + t * out.stride(0);
-      if (row < 0 || row >= packed.out_features()) {
-        std::fill_n(values, packed.in_features(), 0.0F);
-      } else {
-        packed.read_row(row, values);
-        if (scale != 1.0F)
-          std::for_each_n(values, packed.in_features(), [&](float& value) { value *= scale; });
+      if (row < 0 || row >= weights.out_features()) {
+        std::fill_n(values, n, 0.0F);
+        continue;
       }
+      packed != nullptr ? packed->read_row(row, values)
+                        : dynamic_cast<const PackedCodes&>(weights).read_row(row, values);
+      if (scale != 1.0F) std::for_each_n(values, n, [&](float& value) { value *= scale; });
     }
   });
 }

@@ -6,7 +6,6 @@
 #include "backends/cpu/reference/reference_backend.h"
 #include "backends/cpu/simd/isa.h"
 #include "backends/cpu/simd/kernels.h"
-#include "backends/cpu/simd/packed_weights.h"
 #include "base/thread_pool.h"
 
 namespace quire {
@@ -19,9 +18,7 @@ class SimdBackend : public ReferenceBackend {
   SimdBackend(CpuIsa isa, int num_threads);
 
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
-  std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const override {
-    return PackedWeights::packed_bytes(dtype, shape_of(parts));
-  }
+  std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const override;
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,

@@ -101,6 +101,32 @@ struct Vec {
                                            : _mm256_slli_epi32(_mm256_srli_epi32(load_bits(p), 16), 16));
   }
 
+  // Bytes as unsigned integers, and back from them what they stand for.
+  static I load_bytes(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  static I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
+  static I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
+  static I left(I x, int n) { return _mm256_slli_epi32(x, n); }
+  static I right(I x, int n) { return _mm256_srli_epi32(x, n); }
+  static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }
+  static F signed_to_floats(I x) { return _mm256_cvtepi32_ps(x); }
+  static F as_floats(I x) { return _mm256_castsi256_ps(x); }
+  // Of the lower halves, bits of binary16; the upper ones are zero.
+  static F halves_to_floats(I x) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+  }
+  // Sixteen floats, and those at the lower four bits of each index.
+  struct Table {
+    F lower, upper;
+    explicit Table(const float* p) : lower(load(p)), upper(load(p + 8)) {}
+    F at(I index) const {
+      const F a = _mm256_permutevar8x32_ps(lower, index), b = _mm256_permutevar8x32_ps(upper, index);
+      return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+    }
+  };
+
   static F load_as(const float* p) { return load(p); }
   static F load_as(const BFloat16* p) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -98,6 +98,26 @@ struct Vec {
         _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
   }
 
+  // Bytes as unsigned integers, and back from them what they stand for.
+  static I load_bytes(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
+  static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
+  static I left(I x, int n) { return _mm512_slli_epi32(x, static_cast<unsigned>(n)); }
+  static I right(I x, int n) { return _mm512_srli_epi32(x, static_cast<unsigned>(n)); }
+  static I right_signed(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }
+  static F signed_to_floats(I x) { return _mm512_cvtepi32_ps(x); }
+  static F as_floats(I x) { return _mm512_castsi512_ps(x); }
+  // Of the lower halves, bits of binary16.
+  static F halves_to_floats(I x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
+  // Sixteen floats, and those at the lower four bits of each index.
+  struct Table {
+    F values;
+    explicit Table(const float* p) : values(load(p)) {}
+    F at(I index) const { return _mm512_permutexvar_ps(index, values); }
+  };
+
   static F load_as(const float* p) { return load(p); }
   static F load_as(const BFloat16* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

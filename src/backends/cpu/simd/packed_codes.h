@@ -1,0 +1,40 @@
+#pragma once
+
+#include "backends/cpu/simd/kernels.h"
+#include "base/thread_pool.h"
+#include "ops/backend.h"
+
+namespace quire {
+
+// A matrix of codes in panels of rows, as simd/kernels.h describes them (CodedLayout).
+class PackedCodes : public LinearWeights {
+ public:
+  // Error that names a tensor where the format is not supported.
+  static simd::CodedLayout layout_of(const QuantizedRows& matrix);
+  static std::size_t packed_bytes(const QuantizedRows& matrix);
+
+  // buffer: packed_bytes. Fills it; Error where a code is not a number.
+  PackedCodes(Buffer buffer, const QuantizedRows& matrix, ThreadPool& pool);
+
+  const simd::CodedLayout& layout() const { return layout_; }
+  const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
+  std::int64_t num_panels() const;
+  std::int64_t padded() const { return simd::round_up(in_features(), simd::kCodedStep); }
+  // That the codes' values are all bfloat16.
+  DType dtype() const { return dtype_; }
+
+  // One row as float32.
+  void read_row(std::int64_t row, float* out) const;
+
+ private:
+  struct PanelRows;
+  void pack_panel(const QuantizedRows& matrix, std::int64_t panel, PanelRows& rows);
+  std::byte* panel_at(std::int64_t panel) const;
+  std::int64_t panel_width(std::int64_t panel) const;
+
+  Buffer buffer_;
+  simd::CodedLayout layout_;
+  DType dtype_;
+};
+
+}  // namespace quire

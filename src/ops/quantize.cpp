@@ -1,0 +1,148 @@
+#include "ops/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+// As its authors' code has it (bitsandbytes).
+constexpr std::array<float, 16> kNf4Table = {
+    -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.09105004F, 0.0F,
+    0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,  1.0F};
+
+constexpr std::string_view kNames[] = {"none", "fp8", "int8", "int4", "nf4"};  // by Quantization
+
+struct Recipe {
+  LinearFormat format;
+  float largest;  // what a block's largest magnitude becomes
+};
+
+Recipe recipe_of(Quantization quantization) {
+  constexpr std::int64_t kWhole = LinearFormat::kWhole;
+  switch (quantization) {
+    case Quantization::kFp8:
+      return {{.code = CodeType::kE4m3, .bits = 8, .block_cols = kWhole, .scale = ScaleType::kF32}, 448};
+    case Quantization::kInt8:
+      return {{.code = CodeType::kInt,
+               .bits = 8,
+               .code_offset = 128,
+               .block_cols = kWhole,
+               .scale = ScaleType::kF32},
+              127};
+    case Quantization::kInt4:
+      return {
+          {.code = CodeType::kInt, .bits = 4, .code_offset = 8, .block_cols = 128, .scale = ScaleType::kF16},
+          7.5F};
+    default:
+      return {{.code = CodeType::kTable,
+               .bits = 4,
+               .table = kNf4Table,
+               .block_cols = 64,
+               .scale = ScaleType::kF32},
+              1};
+  }
+}
+
+// Of a value that is divided by its block's scale.
+std::uint8_t code_of(const LinearFormat& format, float value) {
+  if (format.code == CodeType::kE4m3) return to_e4m3(value);
+  if (format.code == CodeType::kInt) {
+    const auto offset = static_cast<float>(format.code_offset);
+    return static_cast<std::uint8_t>(std::clamp(std::nearbyint(value) + offset, 0.0F, 2 * offset - 1));
+  }
+  const auto above = std::lower_bound(format.table.begin(), format.table.end(), value);
+  if (above == format.table.begin()) return 0;
+  if (above == format.table.end()) return 15;
+  const auto nearest = value - above[-1] <= above[0] - value ? above - 1 : above;
+  return static_cast<std::uint8_t>(nearest - format.table.begin());
+}
+
+// The blocks' scales, or the codes, of a matrix in a float type.
+class QuantizedTensor final : public WeightTensor {
+ public:
+  QuantizedTensor(WeightTensorPtr matrix, const Recipe& recipe, bool is_scale)
+      : matrix_(std::move(matrix)),
+        recipe_(recipe),
+        block_(std::min(recipe.format.block_cols, matrix_->cols())),
+        is_scale_(is_scale),
+        shape_{matrix_->rows(), is_scale ? (matrix_->cols() + block_ - 1) / block_ : matrix_->cols()} {}
+
+  const std::string& name() const override { return matrix_->name(); }
+  DType dtype() const override { return is_scale_ ? dtype_of(recipe_.format.scale) : DType::kU8; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    const std::int64_t cols = matrix_->cols();
+    std::vector<float> values(static_cast<std::size_t>(cols));
+    for (std::int64_t i = 0; i < dst.dim(0); ++i) {
+      matrix_->read_rows(row + i, Tensor(values.data(), DType::kF32, {1, cols}));
+      for (std::int64_t begin = 0; begin < cols; begin += block_) {
+        const auto block = std::span(values).subspan(
+            static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(block_, cols - begin)));
+        const float scale = scale_of(block);
+        if (is_scale_) {
+          convert(DType::kF32, &scale, dst.dtype(), dst.rows(i, 1).columns(begin / block_, 1).data(), 1);
+        } else {
+          std::uint8_t* codes = dst.rows(i, 1).data_as<std::uint8_t>() + begin;
+          for (std::size_t k = 0; k < block.size(); ++k) codes[k] = code_of(recipe_.format, block[k] / scale);
+        }
+      }
+    }
+  }
+
+ private:
+  // As it is stored; of a block of zeros any.
+  float scale_of(std::span<const float> block) const {
+    float largest = 0;
+    for (const float value : block) {
+      if (!std::isfinite(value))
+        fail("tensor {} holds a value that is not finite; it cannot be quantised", name());
+      largest = std::max(largest, std::fabs(value));
+    }
+    float scale = largest / recipe_.largest;
+    if (recipe_.format.scale == ScaleType::kF16) {
+      constexpr float kLeast = 0x1p-24F, kMost = 65504;
+      scale = to_float(from_float<Float16>(std::clamp(scale, kLeast, kMost)));
+    }
+    return scale > 0 ? scale : 1;
+  }
+
+  WeightTensorPtr matrix_;
+  Recipe recipe_;
+  std::int64_t block_;
+  bool is_scale_;
+  std::vector<std::int64_t> shape_;
+};
+
+}  // namespace
+
+Quantization parse_quantization(std::string_view name) {
+  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames))
+    fail("quantization {} is not known; use {}", in_quotes(name), kQuantizations);
+  return static_cast<Quantization>(found - std::begin(kNames));
+}
+
+std::string_view to_string(Quantization quantization) {
+  return kNames[static_cast<std::size_t>(quantization)];
+}
+
+WeightGroup quantized(WeightGroup group, Quantization quantization) {
+  if (quantization == Quantization::kNone || !group.format.is_plain()) return group;
+  const Recipe recipe = recipe_of(quantization);
+  const WeightTensorPtr matrix = group.tensors.front().tensor;
+  return {{{WeightPart::kWeight, std::make_shared<QuantizedTensor>(matrix, recipe, false)},
+           {WeightPart::kScale, std::make_shared<QuantizedTensor>(matrix, recipe, true)}},
+          recipe.format,
+          group.rows,
+          group.cols};
+}
+
+}  // namespace quire

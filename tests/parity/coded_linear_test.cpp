@@ -1,0 +1,148 @@
+// Products with matrices of codes: the reference against dequantised weights in float64; the kernels of every
+// instruction set against the reference, and bitwise against themselves: alone, together, with one thread and
+// with several.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backends/cpu/simd/isa.h"
+#include "backends/registry.h"
+#include "expect_error.h"
+#include "ops/ops.h"
+#include "parity/coded_fixtures.h"
+#include "parity/ops_fixtures.h"
+
+namespace quire {
+namespace {
+
+using testing::all_formats;
+using testing::ints;
+using testing::Matrix;
+using testing::NamedFormat;
+using testing::random_codes;
+using testing::StoredTensor;
+
+std::unique_ptr<Backend> backend_of(const std::string& isa, int threads = 1) {
+  return make_backend({.device = "cpu", .cpu_isa = isa, .cpu_threads = threads});
+}
+
+std::vector<float> values_of(const WeightTensor& matrix) {
+  std::vector<float> values(static_cast<std::size_t>(matrix.rows() * matrix.cols()));
+  matrix.read_rows(0, Tensor(values.data(), DType::kF32, {matrix.rows(), matrix.cols()}));
+  return values;
+}
+
+class CodedLinearTest : public ::testing::TestWithParam<std::tuple<std::string, NamedFormat>> {
+ protected:
+  const std::string& isa() const { return std::get<0>(GetParam()); }
+  const LinearFormat& format() const { return std::get<1>(GetParam()).format; }
+  std::mt19937 random_{7};
+};
+
+TEST_P(CodedLinearTest, EqualsTheProductWithDequantisedWeightsInAnyBatch) {
+  for (const std::int64_t in : {32, 800}) {
+    for (const std::int64_t out : {1, 86}) {
+      const std::vector<WeightGroup> parts = {random_codes(format(), out, in, random_),
+                                              random_codes(format(), 71, in, random_)};
+      std::vector<float> weights = values_of(*dequantized(parts[0]));
+      const std::vector<float> lower = values_of(*dequantized(parts[1]));
+      weights.insert(weights.end(), lower.begin(), lower.end());
+      const auto one = backend_of(isa()), three = backend_of(isa(), 3);
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const auto one_weights = one->make_linear(parts, dtype),
+                   three_weights = three->make_linear(parts, dtype);
+        ASSERT_EQ(one_weights->bytes(), one->linear_bytes(parts, dtype));
+        const Matrix bias(DType::kF32, 1, out + 71, random_);
+        for (const std::int64_t tokens : {1, 3, 50}) {
+          const Matrix x(dtype, tokens, in, random_);
+          Matrix actual(DType::kF32, tokens, out + 71, random_),
+              alone(DType::kF32, tokens, out + 71, random_);
+          ops::linear(*three, actual.tensor(), x.tensor(), *three_weights, bias.vector());
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            ops::linear(*one, alone.tensor().rows(t, 1), x.tensor().rows(t, 1), *one_weights, bias.vector());
+            for (std::int64_t o = 0; o < out + 71; ++o) {
+              double sum = bias.at(0, o), size = 0;
+              for (std::int64_t k = 0; k < in; ++k) {
+                const double product = x.at(t, k) * weights[static_cast<std::size_t>(o * in + k)];
+                sum += product;
+                size += std::abs(product);
+              }
+              ASSERT_NEAR(actual.at(t, o), sum, 3e-6 * size + 1e-5)
+                  << in << " to " << out << ": " << t << ", " << o;
+            }
+          }
+          ASSERT_EQ(alone.bytes(), actual.bytes()) << in << " to " << out << ", " << tokens << " tokens";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CodedLinearTest, EmbeddingReadsTheSameWeights) {
+  const WeightGroup table = random_codes(format(), 150, 288, random_);
+  const std::vector<float> values = values_of(*dequantized(table));
+  std::vector<std::int32_t> ids = {10, 73, 9, 159, 160, 12};
+  const auto backend = backend_of(isa(), 2);
+  Matrix out(DType::kF32, std::ssize(ids), 288, random_);
+  ops::embedding(*backend, out.tensor(), *backend->make_linear({&table, 1}, DType::kBF16), ints(ids), 10,
+                 0.5F);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    for (std::int64_t col = 0; col < 288; ++col) {
+      const std::int64_t row = ids[i] - 10;
+      const bool inside = row >= 0 && row < 150;
+      EXPECT_FLOAT_EQ(static_cast<float>(out.at(static_cast<std::int64_t>(i), col)),
+                      inside ? 0.5F * values[static_cast<std::size_t>(row * 288 + col)] : 0.0F);
+    }
+  }
+}
+
+TEST_P(CodedLinearTest, PartsOfBlocksStayWhatTheyWere) {
+  const WeightGroup whole = random_codes(format(), 160, 512, random_);
+  const std::vector<float> values = values_of(*dequantized(whole));
+  const WeightGroup part = slice_cols(slice_rows(whole, 40, 70), 64, 192);
+  const auto backend = backend_of(isa(), 2);
+  const auto weights = backend->make_linear({&part, 1}, DType::kF32);
+  Matrix x(DType::kF32, 2, 192, random_), out(DType::kF32, 2, 70, random_);
+  ops::linear(*backend, out.tensor(), x.tensor(), *weights, {});
+  for (std::int64_t o = 0; o < 70; ++o) {
+    double sum = 0, size = 0;
+    for (std::int64_t k = 0; k < 192; ++k) {
+      const double product = x.at(1, k) * values[static_cast<std::size_t>((o + 40) * 512 + 64 + k)];
+      sum += product;
+      size += std::abs(product);
+    }
+    EXPECT_NEAR(out.at(1, o), sum, 3e-6 * size + 1e-5);
+  }
+}
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const CpuIsa isa : available_isas()) names.emplace_back(to_string(isa));
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CodedLinearTest,
+                         ::testing::Combine(::testing::ValuesIn(isa_names()),
+                                            ::testing::ValuesIn(all_formats())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
+                         });
+
+TEST(PackedCodesTest, AValueThatIsNoNumberIsRefused) {
+  std::mt19937 random(3);
+  const LinearFormat format = {
+      .code = CodeType::kE4m3, .bits = 8, .block_cols = LinearFormat::kWhole, .scale = ScaleType::kF32};
+  WeightGroup group = random_codes(format, 64, 64, random);
+  auto codes = std::make_shared<StoredTensor>(DType::kU8, std::vector<std::int64_t>{64, 64});
+  codes->data<std::uint8_t>()[99] = 0xFF;
+  group.tensors[0].tensor = codes;
+  for (const std::string& isa : isa_names())
+    expect_error(
+        [&] {
+          backend_of(isa)->make_linear({&group, 1}, DType::kF32);
+        },
+        {"coded.weight", "not a number"});
+}
+
+}  // namespace
+}  // namespace quire
