@@ -168,11 +168,10 @@ namespace {
 void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
                           const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
                           const Tensor& workspace) {
-  constexpr std::int64_t kTileRows = QuantizedLayout::kTileRows;
   const std::int64_t cols = weight.layout.cols;
   const std::int64_t row_bytes = cols * static_cast<std::int64_t>(size_of(x.dtype()));
-  const std::int64_t step =
-      static_cast<std::int64_t>(workspace.bytes()) / (row_bytes * kTileRows) * kTileRows;
+  const std::int64_t step = static_cast<std::int64_t>(workspace.bytes()) /
+                            (row_bytes * QuantizedLayout::kTileRows) * QuantizedLayout::kTileRows;
   QUIRE_CHECK(step > 0, "rows of {} bytes", row_bytes);
   for (std::int64_t row = 0; row < weight.layout.rows; row += step) {
     const std::int64_t count = std::min(step, weight.layout.rows - row);
