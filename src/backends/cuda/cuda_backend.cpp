@@ -169,12 +169,44 @@ CudaLinear CudaBackend::load(std::span<const WeightGroup> parts, DType dtype) {
   const WeightTensorPtr rows = plain_rows(parts);
   Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
   const Tensor weight(buffer.data(), dtype, {rows->rows(), rows->cols()}, DeviceKind::kCuda);
-  if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
-  loader_->load(*rows, weight);
+  loader().load(*rows, weight);
   return {std::move(buffer), weight};
 }
 
+WeightLoader& CudaBackend::loader() {
+  if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
+  return *loader_;
+}
+
+std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const WeightGroup> parts) {
+  if (quantized_workspace_.bytes() == 0)
+    quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
+  const QuantizedRows rows = quantized_rows(parts);
+  const QuantizedLayout layout = quantized_layout(parts);
+  Buffer buffer = allocate(quantized_bytes(layout), MemoryKind::kDevice);
+  const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
+  const auto upload = [&](const void* device, const void* host, std::size_t bytes) {
+    check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
+          "a copy of scales");
+  };
+  loader().load(
+      *quantized_tiles(rows, layout),
+      Tensor(buffer.data(), DType::kU8, {layout.row_tiles(), layout.row_bytes()}, DeviceKind::kCuda));
+  const std::vector<float> row_scales = quantized_row_scales(rows, layout);
+  const QuantizedValues values = quantized_values(rows.format, layout);
+  if (!row_scales.empty()) upload(matrix.row_scales, row_scales.data(), row_scales.size() * sizeof(float));
+  upload(matrix.values, &values, sizeof(values));
+  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
+  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix);
+}
+
+std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
+  return parts.front().format.is_plain() ? Backend::linear_bytes(parts, dtype)
+                                         : quantized_bytes(quantized_layout(parts));
+}
+
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
+  if (!parts.front().format.is_plain()) return make_quantized(parts);
   return std::make_unique<CudaLinear>(load(parts, dtype));
 }
 
@@ -182,14 +214,24 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
                          const Tensor& bias) {
   if (x.dim(0) == 0) return;
   loader_.reset();
-  cuda::linear(context(OpKind::kLinear), deterministic_ ? nullptr : library_.get(), out, x,
-               dynamic_cast<const CudaLinear&>(weights).weight(), bias);
+  LibraryMatmul* const library = deterministic_ ? nullptr : library_.get();
+  if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
+    quantized_linear(context(OpKind::kLinear), library, out, x, quantized->matrix(), bias,
+                     whole(quantized_workspace_));
+  } else {
+    cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).weight(),
+                 bias);
+  }
 }
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
   loader_.reset();  // before any op waits for another rank: freeing pinned memory may wait for it
-  cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
+  if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
+    quantized_embedding(context(), out, quantized->matrix(), ids, first_row, scale);
+  } else {
+    cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
+  }
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
@@ -236,19 +278,23 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
 
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
-  const Tensor& weight = dynamic_cast<const CudaLinear&>(weights).weight();
-  const bool fused = !deterministic_ && activation != Activation::kRelu2 &&
-                     fused_gated_linear(context(OpKind::kLinear), out, x, weight, activation);
+  const auto fuse = [&] {
+    if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
+      return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
+    return fused_gated_linear(context(OpKind::kLinear), out, x,
+                              dynamic_cast<const CudaLinear&>(weights).weight(), activation);
+  };
+  const bool fused = !deterministic_ && activation != Activation::kRelu2 && fuse();
   if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  bool normalize, const Tensor& logits) {
-  const Tensor& weight = dynamic_cast<const CudaLinear&>(router).weight();
-  if (deterministic_ || !routing_linear_supports(x, weight)) {
+  const auto* plain = dynamic_cast<const CudaLinear*>(&router);
+  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->weight())) {
     Backend::routing_linear(out, x, router, normalize, logits);
   } else {
-    cuda::routing_linear(context(OpKind::kLinear), out, x, weight, normalize);
+    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->weight(), normalize);
   }
 }
 
@@ -262,6 +308,9 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
   }
   std::vector<WeightGroup> gate_up, down;
   for (const ExpertParts& parts : experts) {
+    for (const WeightGroup* part : {&parts.gate, &parts.up, &parts.down}) {
+      if (!part->format.is_plain()) fail("{}: quantised experts are not supported on CUDA", part->name());
+    }
     gate_up.insert(gate_up.end(), {parts.gate, parts.up});
     down.push_back(parts.down);
   }

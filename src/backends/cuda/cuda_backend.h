@@ -8,6 +8,7 @@
 #include "backends/cuda/linear_weights.h"
 #include "backends/cuda/matmul.h"
 #include "backends/cuda/op_timer.h"
+#include "backends/cuda/quantized_weights.h"
 #include "backends/cuda/rank_watch.h"
 #include "ops/backend_module.h"
 #include "ops/ops.h"
@@ -42,6 +43,7 @@ class CudaBackend final : public Backend {
   OpTimes stop_profile() override;
 
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override;
+  std::size_t linear_bytes(std::span<const WeightGroup> parts, DType dtype) const override;
 
   void linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& bias) override;
   void embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids, std::int64_t first_row,
@@ -85,6 +87,9 @@ class CudaBackend final : public Backend {
                const Tensor& workspace) override;
   void gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows) override {
     cuda::gather_rows(context(), out, x, rows);
+  }
+  void gather_cols(const Tensor& out, const Tensor& x, const Tensor& cols) override {
+    cuda::gather_cols(context(), out, x, cols);
   }
   void take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) override {
     cuda::take_sampled_tokens(context(), ids, places, tokens);
@@ -131,6 +136,8 @@ class CudaBackend final : public Backend {
   Memory memory() const;
   // The parts' rows on the device, one below the other.
   CudaLinear load(std::span<const WeightGroup> parts, DType dtype);
+  std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
+  WeightLoader& loader();
 
   int device_ = 0;
   LaunchContext context_;
@@ -140,6 +147,7 @@ class CudaBackend final : public Backend {
   Event last_event_ = 0;
   Buffer library_workspace_;
   std::unique_ptr<LibraryMatmul> library_;
+  Buffer quantized_workspace_;            // empty where no matrix is quantised
   std::unique_ptr<WeightLoader> loader_;  // until the first product
   std::unique_ptr<OpTimer> timer_;        // while ops are timed
   std::shared_ptr<RankWatch> watch_;      // null: there are no other ranks

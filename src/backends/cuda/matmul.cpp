@@ -1,5 +1,7 @@
 #include "backends/cuda/matmul.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -157,6 +159,58 @@ bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const T
   } else {
     return false;
   }
+  return true;
+}
+
+namespace {
+
+// As many rows of the weight at a time as the workspace takes, in 16 bits, by the library.
+void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
+                          const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
+                          const Tensor& workspace) {
+  const std::int64_t cols = weight.layout.cols;
+  const std::int64_t row_bytes = cols * static_cast<std::int64_t>(size_of(x.dtype()));
+  const std::int64_t step = static_cast<std::int64_t>(workspace.bytes()) /
+                            (row_bytes * QuantizedLayout::kTileRows) * QuantizedLayout::kTileRows;
+  QUIRE_CHECK(step > 0, "rows of {} bytes", row_bytes);
+  for (std::int64_t row = 0; row < weight.layout.rows; row += step) {
+    const std::int64_t count = std::min(step, weight.layout.rows - row);
+    const Tensor rows(workspace.data(), x.dtype(), {count, cols}, DeviceKind::kCuda);
+    const Tensor part = out.columns(row, count);
+    const Tensor part_bias = bias.defined() ? bias.rows(row, count) : bias;
+    dequantize_rows(context, rows, weight, row);
+    if (library.supports(part, x, rows)) {
+      library.multiply(context, part, x, rows, part_bias);
+    } else {
+      fixed_order_matmul(context, part, x, rows, part_bias);
+    }
+  }
+}
+
+}  // namespace
+
+void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
+                      const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
+                      const Tensor& workspace) {
+  constexpr std::int64_t kMaxBatchedTokens = 128;  // from there on the library makes up for the detour
+  if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
+    quantized_fixed_order_matmul(context, out, x, weight, bias);
+  } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
+    quantized_matvec(context, out, x, weight, bias);
+  } else if (x.dim(0) <= kMaxBatchedTokens) {
+    quantized_batched_matmul(context, out, x, weight, bias);
+  } else {
+    multiply_dequantized(context, *library, out, x, weight, bias, workspace);
+  }
+}
+
+bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                                  const QuantizedMatrix& weight, Activation activation) {
+  if (!quantized_products_support(x) || x.dim(0) > kMaxQuantizedMatvecTokens ||
+      weight.layout.rows % (2 * QuantizedLayout::kTileRows) != 0) {
+    return false;
+  }
+  quantized_gated_matvec(context, out, x, weight, activation);
   return true;
 }
 

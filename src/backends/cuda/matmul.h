@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backends/cuda/kernels/linear.h"
+#include "backends/cuda/kernels/quantized.h"
 
 namespace quire::cuda {
 
@@ -58,5 +59,15 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
 // is the fastest for the shape, and nothing was done.
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
                         const Tensor& weight, Activation activation);
+
+// Backend::linear on a quantised weight. Without a library every element is summed in one order, in float32.
+// workspace: u8, on the device, for rows of the weight in 16 bits, as many at a time as fit.
+constexpr std::size_t kQuantizedWorkspaceBytes = std::size_t{64} << 20;
+void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
+                      const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
+                      const Tensor& workspace);
+// As fused_gated_linear.
+bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                                  const QuantizedMatrix& weight, Activation activation);
 
 }  // namespace quire::cuda

@@ -28,6 +28,7 @@ void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor
                    Activation activation);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
+void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols);
 void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
                          const Tensor& tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);

@@ -113,6 +113,16 @@ __global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::in
   out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
 }
 
+template <typename Unit>
+__global__ void gather_cols_kernel(Unit* out, const Unit* x, const int* cols, std::int64_t out_stride,
+                                   std::int64_t x_stride, std::int64_t columns) {
+  admit_next_kernel();
+  const std::int64_t column = vector_index();
+  if (column >= columns) return;
+  wait_for_kernels();
+  out[blockIdx.x * out_stride + column] = x[blockIdx.x * x_stride + cols[column]];
+}
+
 __global__ void fill_tokens_kernel(int* ids, const int* places, const int* tokens, int count) {
   admit_next_kernel();
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -212,6 +222,17 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
            x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
            in_units<Unit>(x.stride(0), x), units);
   });
+}
+
+void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols) {
+  if (out.numel() == 0) return;
+  const RowGrid shape(out.dim(0), out.dim(1));
+  const auto run = [&]<typename Unit>() {
+    launch(context, "gather_cols", gather_cols_kernel<Unit>, shape.grid, shape.block, 0, out.data_as<Unit>(),
+           x.data_as<const Unit>(), cols.data_as<const int>(), out.stride(0), x.stride(0), out.dim(1));
+  };
+  size_of(x.dtype()) == 2 ? run.template operator()<std::uint16_t>()
+                          : run.template operator()<std::uint32_t>();
 }
 
 void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "backends/cuda/kernels/quantized.h"
+#include "ops/ops.h"
+
+namespace quire::cuda {
+
+// How the matrix of groups that are alike lies in the device's memory. Error that names it where its format
+// is not supported.
+QuantizedLayout quantized_layout(std::span<const WeightGroup> parts);
+// Bytes of that: the tiles, the rows' scales, and what codes stand for.
+std::size_t quantized_bytes(const QuantizedLayout& layout);
+
+// The tiles, u8 [rows of tiles, layout.row_bytes()], which are packed as they are read.
+WeightTensorPtr quantized_tiles(QuantizedRows matrix, const QuantizedLayout& layout);
+// Scales of rows [rows of tiles * 16], where the layout has them.
+std::vector<float> quantized_row_scales(const QuantizedRows& matrix, const QuantizedLayout& layout);
+QuantizedValues quantized_values(const LinearFormat& format, const QuantizedLayout& layout);
+// What kernels see of a matrix whose bytes, in the order of quantized_bytes, begin at `device`.
+QuantizedMatrix quantized_matrix(const void* device, const QuantizedLayout& layout,
+                                 const LinearFormat& format);
+
+// A quantised matrix.
+class QuantizedLinear final : public LinearWeights {
+ public:
+  QuantizedLinear(Buffer buffer, const QuantizedMatrix& matrix)
+      : LinearWeights(matrix.layout.rows, matrix.layout.cols, quantized_bytes(matrix.layout)),
+        buffer_(std::move(buffer)),
+        matrix_(matrix) {}
+
+  const QuantizedMatrix& matrix() const { return matrix_; }
+
+ private:
+  Buffer buffer_;
+  QuantizedMatrix matrix_;
+};
+
+}  // namespace quire::cuda
