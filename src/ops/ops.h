@@ -120,8 +120,9 @@ class Backend : public Device {
   // Takes the memory that the ops want for themselves beside all workspaces, for the matrices packed so far
   // and attention of these shapes: before the first step, which then takes none.
   virtual void reserve(std::span<const AttentionShape> /*shapes*/) {}
-  // Bytes of it. widest: columns of the widest matrix.
-  virtual std::size_t reserved_bytes(std::int64_t /*widest*/,
+  // Bytes of it, and of what the first matrix of codes takes beside itself. widest: columns of the widest
+  // matrix; has_codes: some are quantised.
+  virtual std::size_t reserved_bytes(std::int64_t /*widest*/, bool /*has_codes*/,
                                      std::span<const AttentionShape> /*shapes*/) const {
     return 0;
   }

@@ -35,6 +35,7 @@ class PlanningBackend final : public Backend {
   }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     const auto [rows, cols] = shape_of(parts);
+    has_codes_ |= !parts.front().format.is_plain();
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());
@@ -45,6 +46,7 @@ class PlanningBackend final : public Backend {
     plan_.weights += plan_.experts.back().bytes();
     return std::make_unique<ExpertWeights>(plan_.experts.back());
   }
+  bool has_codes() const { return has_codes_; }
   void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
   void embedding(const Tensor&, const LinearWeights&, const Tensor&, std::int64_t, float) override {}
   void experts(const Tensor&, const Tensor&, const ExpertWeights&, const ExpertRouting&,
@@ -53,6 +55,7 @@ class PlanningBackend final : public Backend {
  private:
   const Backend& real_;
   MemoryPlan& plan_;
+  bool has_codes_ = false;
 };
 
 // Has every tensor, of whatever shape, and no values. Linear layers are of the format that `formats` has them
@@ -116,7 +119,7 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   for (const LinearWeights& matrix : plan.matrices) widest = std::max(widest, matrix.in_features());
   for (const ExpertWeights& experts : plan.experts)
     widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
-  plan.workspace += backend.reserved_bytes(widest, runner.attention_shapes());
+  plan.workspace += backend.reserved_bytes(widest, planning.has_codes(), runner.attention_shapes());
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);

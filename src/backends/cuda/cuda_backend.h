@@ -56,6 +56,10 @@ class CudaBackend final : public Backend {
     cuda::add_norm(context(), out, residual, x, scale, params);
   }
   std::size_t attention_workspace_bytes(const AttentionShape& shape) const override;
+  std::size_t reserved_bytes(std::int64_t /*widest*/, bool has_codes,
+                             std::span<const AttentionShape> /*shapes*/) const override {
+    return has_codes ? kQuantizedWorkspaceBytes : 0;
+  }
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
   void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,

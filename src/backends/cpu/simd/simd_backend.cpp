@@ -133,7 +133,8 @@ void SimdBackend::reserve(std::span<const AttentionShape> shapes) {
   grow(scratch_, scratch_floats_ * sizeof(float) * static_cast<std::size_t>(pool_.size()));
 }
 
-std::size_t SimdBackend::reserved_bytes(std::int64_t widest, std::span<const AttentionShape> shapes) const {
+std::size_t SimdBackend::reserved_bytes(std::int64_t widest, bool /*has_codes*/,
+                                        std::span<const AttentionShape> shapes) const {
   return activation_bytes(widest) +
          scratch_floats(shapes) * sizeof(float) * static_cast<std::size_t>(pool_.size());
 }

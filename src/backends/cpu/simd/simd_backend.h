@@ -27,7 +27,8 @@ class SimdBackend : public ReferenceBackend {
   void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                 const NormParams& params) override;
   void reserve(std::span<const AttentionShape> shapes) override;
-  std::size_t reserved_bytes(std::int64_t widest, std::span<const AttentionShape> shapes) const override;
+  std::size_t reserved_bytes(std::int64_t widest, bool has_codes,
+                             std::span<const AttentionShape> shapes) const override;
   std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch& batch,
                                                       const AttentionShape& shape) override;
   void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
