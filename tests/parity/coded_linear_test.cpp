@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "backends/cpu/simd/isa.h"
+#include "backends/isa.h"
 #include "backends/registry.h"
 #include "expect_error.h"
 #include "ops/ops.h"
