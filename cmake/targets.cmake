@@ -4,7 +4,7 @@ function(quire_library folder)
   cmake_parse_arguments(arg "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
   string(REPLACE "/" "_" name quire_${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
-  if(folder MATCHES "backends/|^ops$")  # with its sub-folders
+  if(folder MATCHES "backends/|^(ops|checkpoint)$")  # with its sub-folders
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
   endif()
   if(NOT sources)  # headers only

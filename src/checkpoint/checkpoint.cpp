@@ -15,12 +15,15 @@ constexpr std::array<std::string_view, 2> kOuterPrefixes = {"model.", "transform
 
 class FileTensor final : public WeightTensor {
  public:
-  FileTensor(std::shared_ptr<const SafetensorsFile> file, std::string name)
-      : file_(std::move(file)), name_(std::move(name)), entry_(file_->tensor(name_)) {}
+  FileTensor(std::shared_ptr<const SafetensorsFile> file, std::string name, std::vector<std::int64_t> shape)
+      : file_(std::move(file)),
+        name_(std::move(name)),
+        dtype_(file_->tensor(name_).dtype.value_or(DType::kU8)),
+        shape_(std::move(shape)) {}
 
   const std::string& name() const override { return name_; }
-  DType dtype() const override { return *entry_.dtype; }
-  const std::vector<std::int64_t>& shape() const override { return entry_.shape; }
+  DType dtype() const override { return dtype_; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
 
   void read_rows(std::int64_t row, const Tensor& dst) const override {
     check_read(row, dst);
@@ -50,7 +53,8 @@ class FileTensor final : public WeightTensor {
 
   std::shared_ptr<const SafetensorsFile> file_;
   std::string name_;
-  const SafetensorsEntry& entry_;  // in file_
+  DType dtype_;
+  std::vector<std::int64_t> shape_;
 };
 
 // Why a folder without safetensors cannot be loaded.
@@ -128,7 +132,8 @@ Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) cons
 
 bool Checkpoint::contains(std::string_view name) const { return find(name) != files_.end(); }
 
-WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::int64_t>& shape) {
+Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view name,
+                                                            const std::vector<std::int64_t>& shape) const {
   const auto found = find(name);
   if (found == files_.end()) fail("{}: the checkpoint has no tensor {}", directory_, in_quotes(name));
   const auto& [stored_name, file] = *found;
@@ -137,12 +142,36 @@ WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::i
     fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
          in_quotes(stored_name), join_text(entry.shape, ", "), join_text(shape, ", "));
   }
+  return found;
+}
+
+WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::int64_t>& shape) {
+  const auto& [stored_name, file] = *find_shaped(name, shape);
+  const SafetensorsEntry& entry = file->tensor(stored_name);
   if (!entry.dtype || !is_float(*entry.dtype)) {
     fail("{}: tensor {} has dtype {}; weights must be F32, F16 or BF16", file->path(), in_quotes(stored_name),
          entry.dtype_name);
   }
   claimed_.insert(stored_name);
-  return std::make_shared<FileTensor>(file, stored_name);
+  return std::make_shared<FileTensor>(file, stored_name, shape);
+}
+
+const SafetensorsEntry* Checkpoint::find_entry(std::string_view name) const {
+  const auto found = find(name);
+  return found == files_.end() ? nullptr : &found->second->tensor(found->first);
+}
+
+WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const std::string_view> dtypes,
+                                        const std::vector<std::int64_t>& shape,
+                                        std::vector<std::int64_t> view) {
+  const auto& [stored_name, file] = *find_shaped(name, shape);
+  const std::string& dtype = file->tensor(stored_name).dtype_name;
+  if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) {
+    fail("{}: tensor {} has dtype {}; it must be {}", file->path(), in_quotes(stored_name), dtype,
+         join_text(dtypes, " or "));
+  }
+  claimed_.insert(stored_name);
+  return std::make_shared<FileTensor>(file, stored_name, std::move(view));
 }
 
 std::vector<std::string> Checkpoint::unclaimed() const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,13 @@ class Checkpoint final : public WeightSource {
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
 
+  // What the file says of a tensor; null: it is absent.
+  const SafetensorsEntry* find_entry(std::string_view name) const;
+  // Claims a tensor that has this shape and one of these types, as the file writes them, and shows its bytes
+  // as the matrix `view`, of as many elements. 8-bit floats are codes, u8. Error that names the tensor else.
+  WeightTensorPtr take_stored(std::string_view name, std::span<const std::string_view> dtypes,
+                              const std::vector<std::int64_t>& shape, std::vector<std::int64_t> view);
+
   std::vector<std::string> unclaimed() const override;  // names as in the file
   std::uint64_t bytes() const;                          // of all tensors, as stored
 
@@ -40,6 +48,8 @@ class Checkpoint final : public WeightSource {
   void open_shards(const std::filesystem::path& index);
   void add_file(const std::filesystem::path& path);
   FileMap::const_iterator find(std::string_view name) const;
+  // Error where it is absent or has another shape.
+  FileMap::const_iterator find_shaped(std::string_view name, const std::vector<std::int64_t>& shape) const;
 
   std::string directory_;
   FileMap files_;  // by tensor name

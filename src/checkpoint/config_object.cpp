@@ -58,6 +58,12 @@ bool ConfigObject::is_null(const std::string& key) const {
   return json_->contains(key) && json_->at(key).is_null();
 }
 
+std::vector<std::string> ConfigObject::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& item : json_->items()) keys.push_back(item.key());
+  return keys;
+}
+
 void ConfigObject::fail_at(std::string_view key, std::string_view problem) const {
   fail("{}: \"{}{}\" {}", where_, path_, key, problem);
 }

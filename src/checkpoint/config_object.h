@@ -51,6 +51,7 @@ class ConfigObject {
   bool empty() const;
   bool contains(const ConfigKey& key) const;
   bool is_null(const std::string& key) const;  // it stands in the file, as null
+  std::vector<std::string> keys() const;       // sorted
 
   std::optional<int> find_int(const ConfigKey& key, IntRange range = {}) const;
   std::optional<double> find_double(const ConfigKey& key, DoubleRange range = {}) const;

@@ -142,11 +142,9 @@ std::optional<DType> ModelConfig::dtype() const {
                 format_text("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
 }
 
-std::optional<std::string> ModelConfig::quantization() const {
+std::optional<ConfigObject> ModelConfig::quantization_config() const {
   const ConfigKey key = "quantization_config";
-  const std::optional<ConfigObject> config = (file_.contains(key) ? file_ : *this).find_object(key);
-  if (!config) return {};
-  return config->get_string("quant_method", "without quant_method");  // as MLX writes it
+  return (file_.contains(key) ? file_ : *this).find_object(key);
 }
 
 std::vector<std::int32_t> ModelConfig::eos_token_ids() const {

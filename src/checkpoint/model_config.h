@@ -68,8 +68,8 @@ class ModelConfig : public ConfigObject {
   bool has_rotary_of(const char* layer_type) const;  // parameters that are given for it alone
   // Of the weights, as the file promises; empty when it does not say.
   std::optional<DType> dtype() const;
-  // The method that quantization_config names; empty: the weights are plain.
-  std::optional<std::string> quantization() const;
+  // How the weights are quantised; empty: the file does not say that they are.
+  std::optional<ConfigObject> quantization_config() const;
   std::vector<std::int32_t> eos_token_ids() const;
 
  private:

@@ -12,6 +12,7 @@ struct Plan : EngineOptions {
   bool json = false;
 
   int run();
+  int show(const Capacity& capacity) const;
 };
 
 std::string mib(std::size_t bytes) {
@@ -84,11 +85,13 @@ void print_json(const Capacity& c) {
 
 int Plan::run() {
   config.model = source.find(config.model, ModelParts::kText);
-  const Capacity capacity =
-      plan_capacity(config,
-                    shape ? shape_config(*shape)
-                          : ModelConfig::from_file(find_model_directory(config.model) / "config.json"),
-                    memory);
+  if (shape) return show(plan_capacity(config, shape_config(*shape), memory));
+  const std::filesystem::path directory = find_model_directory(config.model);
+  const ModelConfig model = ModelConfig::from_file(directory / "config.json");
+  return show(plan_capacity(config, model, memory, open_formats(directory, model).get()));
+}
+
+int Plan::show(const Capacity& capacity) const {
   (json ? print_json : print_table)(capacity);
   return capacity.fits() ? 0 : kFailed;
 }

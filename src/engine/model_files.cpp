@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quantization/quantized_weights.h"
 #include "engine/bundled_model.h"
 
 namespace quire {
@@ -11,6 +12,13 @@ std::filesystem::path find_model_directory(const std::string& model) {
   if (std::error_code ec; !std::filesystem::is_directory(model, ec))
     fail("{}: no such directory; a model is a Hugging Face checkpoint directory", model);
   return model;
+}
+
+std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory,
+                                           const ModelConfig& config) {
+  QuantizationPtr quantization = find_quantization(config, directory);
+  if (!quantization) return nullptr;
+  return std::make_unique<QuantizedWeights>(directory, std::move(quantization));
 }
 
 ModelFiles open_model(const std::string& model) {
@@ -24,7 +32,12 @@ ModelFiles open_model(const std::string& model) {
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
   }
-  files.open_weights = [directory] { return std::make_unique<Checkpoint>(directory); };
+  const QuantizationPtr quantization = find_quantization(files.config, directory);
+  files.is_quantized = quantization != nullptr;
+  files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {
+    if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);
+    return std::make_unique<Checkpoint>(directory);
+  };
   return files;
 }
 

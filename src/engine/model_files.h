@@ -21,11 +21,17 @@ struct ModelFiles {
   // Opens the weights, for each rank anew; values are read as they are taken. From any thread.
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
+  bool is_quantized = false;
+
+  // The weights where their formats are not known without; null: they are plain.
+  std::unique_ptr<WeightSource> open_formats() const { return is_quantized ? open_weights() : nullptr; }
 };
 
 // A Hugging Face checkpoint directory as EngineConfig::model names it; empty: the bundled model. Error when
 // there is no such directory.
 std::filesystem::path find_model_directory(const std::string& model);
+// Of a checkpoint directory, as ModelFiles'.
+std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory, const ModelConfig& config);
 // Opens all files of a checkpoint directory; weights are read later.
 ModelFiles open_model(const std::string& model);
 

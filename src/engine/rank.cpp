@@ -12,7 +12,7 @@ namespace quire {
 void Rank::resolve(std::size_t kv_cache_memory) {
   EngineConfig config = config_;
   if (kv_cache_memory > 0) config.kv_cache_memory = kv_cache_memory;
-  runtime_ = resolve_config(config, model_.config, *backend_, *comm_);
+  runtime_ = resolve_config(config, model_.config, *backend_, *comm_, model_.open_formats().get());
 }
 
 void Rank::warn_of_small_cache() const {

@@ -79,7 +79,9 @@ class Rank {
   Backend& backend() { return *backend_; }
   // From kResolve on.
   const RuntimeConfig& config() const { return runtime_; }
-  MemoryPlan plan_memory() { return quire::plan_memory(*backend_, *comm_, runtime_, model_.config); }
+  MemoryPlan plan_memory() {
+    return quire::plan_memory(*backend_, *comm_, runtime_, model_.config, model_.open_formats().get());
+  }
   // Where no sequence can have the context that was asked for, or else the model's.
   void warn_of_small_cache() const;
 

@@ -26,7 +26,8 @@ std::vector<Capacity::Group> Capacity::groups() const {
   return groups;
 }
 
-Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory) {
+Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory,
+                       WeightSource* formats) {
   const auto backend =
       make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
   check_rank_count(config);
@@ -35,8 +36,8 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
   result.architecture = model.architecture();
   result.device = backend->name();
   result.ranks = config.tensor_parallel_size;
-  result.config = resolve_config(config, model, *backend, comm);
-  result.plan = plan_memory(*backend, comm, result.config, model);
+  result.config = resolve_config(config, model, *backend, comm, formats);
+  result.plan = plan_memory(*backend, comm, result.config, model, formats);
   const bool shared = backend->device() == DeviceKind::kCpu;  // by the ranks
   const auto ranks = static_cast<std::size_t>(shared ? config.tensor_parallel_size : 1);
   result.memory = memory == 0 ? backend->total_memory() / ranks : memory;

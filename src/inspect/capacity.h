@@ -38,8 +38,9 @@ struct Capacity {
   bool fits() const { return plan.total() <= memory; }  // as configured
 };
 
-// memory: bytes of a rank; 0: its share of this machine's. No weight is loaded. Error as when the engine
-// starts.
-Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory);
+// memory: bytes of a rank; 0: its share of this machine's. No weight is loaded. formats: as plan_memory's.
+// Error as when the engine starts.
+Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory,
+                       WeightSource* formats = nullptr);
 
 }  // namespace quire

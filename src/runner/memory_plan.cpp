@@ -57,12 +57,21 @@ class PlanningBackend final : public Backend {
   MemoryPlan& plan_;
 };
 
-// Has every tensor, of whatever shape, and no values.
+// Has every tensor, of whatever shape, and no values. Linear layers are of the format that `formats` has them
+// in, or else plain.
 class ShapesOnly final : public WeightSource {
  public:
-  bool contains(std::string_view) const override { return false; }
+  explicit ShapesOnly(WeightSource* formats = nullptr) : formats_(formats) {}
+
+  bool contains(std::string_view name) const override {
+    return formats_ != nullptr && formats_->contains(name);
+  }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     return std::make_shared<Shape>(std::string(name), shape);
+  }
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
+    return formats_ == nullptr ? WeightSource::take_linear(prefix, rows, cols)
+                               : formats_->take_linear(prefix, rows, cols);
   }
 
  private:
@@ -79,6 +88,8 @@ class ShapesOnly final : public WeightSource {
     std::string name_;
     std::vector<std::int64_t> shape_;
   };
+
+  WeightSource* formats_;
 };
 
 }  // namespace
@@ -98,10 +109,10 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
 }
 
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
-                       const ModelConfig& model) {
+                       const ModelConfig& model, WeightSource* formats) {
   MemoryPlan plan;
   PlanningBackend planning(backend, plan);
-  ShapesOnly shapes;
+  ShapesOnly shapes(formats);
   const ModelRunner runner(planning, comm, config, model, shapes);
   std::int64_t widest = 0;
   for (const MemoryPlan::Matrix& matrix : plan.matrices) widest = std::max(widest, matrix.in_features);

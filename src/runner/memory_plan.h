@@ -39,8 +39,9 @@ struct MemoryPlan {
 StateDeclarations declare_states(Backend& backend, Communicator& comm, const RuntimeConfig& config,
                                  const ModelConfig& model);
 
-// Builds the runner on a backend that counts and allocates nothing; no weight is read.
+// Builds the runner on a backend that counts and allocates nothing; no weight is read. formats: the weights
+// where they are quantised, of which the formats alone are looked at.
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,
-                       const ModelConfig& model);
+                       const ModelConfig& model, WeightSource* formats = nullptr);
 
 }  // namespace quire

@@ -35,12 +35,12 @@ int in_range(const char* flag, int value, int low, int high) {
 
 // What the share of the device's memory leaves for keys and values once all else is there.
 std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
-                               Backend& backend, Communicator& comm) {
+                               Backend& backend, Communicator& comm, WeightSource* formats) {
   if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1)) {
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
   }
   runtime.num_blocks = runtime.cache.layout.num_lanes();
-  const MemoryPlan plan = plan_memory(backend, comm, runtime, model);
+  const MemoryPlan plan = plan_memory(backend, comm, runtime, model, formats);
   const std::size_t fixed = backend.used_memory() - comm.held_bytes() + kDriverReserve + plan.weights +
                             plan.workspace + plan.connections;
   const auto allowed =
@@ -57,13 +57,14 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
 
 // Bytes of KV cache at most.
 std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config, const ModelConfig& model,
-                        Backend& backend, Communicator& comm) {
+                        Backend& backend, Communicator& comm, WeightSource* formats) {
   const std::size_t memory = config.kv_cache_memory;
   if (memory > backend.total_memory()) {
     fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
   }
   if (memory > 0) return memory;
-  if (backend.device() != DeviceKind::kCpu) return device_cache_bytes(runtime, config, model, backend, comm);
+  if (backend.device() != DeviceKind::kCpu)
+    return device_cache_bytes(runtime, config, model, backend, comm, formats);
   // Ranks may be on one host.
   return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
 }
@@ -112,11 +113,7 @@ std::int64_t RuntimeConfig::cached_tokens() const {
 int RuntimeConfig::max_output_rows() const { return std::min(max_num_seqs, max_num_batched_tokens); }
 
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
-                             Communicator& comm) {
-  if (const auto method = model.quantization()) {
-    fail("config.json: quantization_config {} is not supported; only plain float weights are",
-         in_quotes(*method));
-  }
+                             Communicator& comm, WeightSource* formats) {
   RuntimeConfig runtime;
   runtime.spec = find_model_family(model.architecture()).describe(model);
   if (runtime.spec.max_model_len < 2) {
@@ -145,7 +142,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size);
-  const std::size_t blocks = affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm));
+  const std::size_t blocks =
+      affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm, formats));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
   if (config.max_model_len == 0)
     runtime.max_model_len =

@@ -36,8 +36,8 @@ struct RuntimeConfig {
   int max_output_rows() const;  // positions of one step that may want logits
 };
 
-// Error that names the flag and what would be right.
+// Error that names the flag and what would be right. formats: as plan_memory's.
 RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& model, Backend& backend,
-                             Communicator& comm);
+                             Communicator& comm, WeightSource* formats = nullptr);
 
 }  // namespace quire

@@ -109,12 +109,17 @@ TEST(ModelConfigTest, ReadsTheDTypeInBothSpellings) {
   }
 }
 
-TEST(ModelConfigTest, NamesTheQuantization) {
-  EXPECT_EQ(config_of("{}").quantization(), std::nullopt);
-  EXPECT_EQ(config_of(R"({"quantization_config": null})").quantization(), std::nullopt);
-  EXPECT_EQ(config_of(R"({"quantization_config": {"quant_method": "awq", "bits": 4}})").quantization(),
-            "awq");
-  EXPECT_EQ(config_of(R"({"quantization_config": {"bits": 4}})").quantization(), "without quant_method");
+TEST(ModelConfigTest, HasTheQuantizationOfTheWholeOrOfItsText) {
+  EXPECT_FALSE(config_of("{}").quantization_config());
+  EXPECT_FALSE(config_of(R"({"quantization_config": null})").quantization_config());
+  const std::string quantization = R"("quantization_config": {"quant_method": "awq", "bits": 4})";
+  for (const std::string& text : {"{" + quantization + "}", R"({"text_config": {}, )" + quantization + "}",
+                                  R"({"text_config": {)" + quantization + "}}"}) {
+    const auto config = config_of(text).quantization_config();
+    ASSERT_TRUE(config) << text;
+    EXPECT_EQ(config->find_string("quant_method"), "awq");
+    EXPECT_EQ(config->keys(), (std::vector<std::string>{"bits", "quant_method"}));
+  }
 }
 
 TEST(ModelConfigTest, EndOfSequenceIsAnIdOrAList) {

@@ -21,9 +21,15 @@ namespace quire::testing {
 // More of them lie beside the project, or do not.
 inline std::filesystem::path conformance_models() { return QUIRE_SOURCE_DIR "/../shared/conformance/models"; }
 
+// Small quantised checkpoints, and broken ones, lie there, too.
+inline std::filesystem::path quantized_folder() {
+  return QUIRE_SOURCE_DIR "/../shared/conformance/quantised";
+}
+
 inline std::filesystem::path golden_directory(const std::string& name) {
   const std::filesystem::path own = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / name;
-  return std::filesystem::exists(own) ? own : conformance_models() / name;
+  if (std::filesystem::exists(own)) return own;
+  return name.starts_with("q-") ? quantized_folder() / name : conformance_models() / name;
 }
 
 // Those of tomorrow's families lie there, too, one with a configuration that cannot be read yet.
@@ -45,6 +51,18 @@ inline std::vector<std::string> golden_models() {
     if (!std::filesystem::exists(folder)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       if (is_known_model(entry.path())) names.insert(entry.path().filename());
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+// The quantised ones of known families; none where the folder is not there.
+inline std::vector<std::string> quantized_models() {
+  std::set<std::string> names;
+  if (std::filesystem::exists(quantized_folder())) {
+    for (const auto& entry : std::filesystem::directory_iterator(quantized_folder())) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("q-") && is_known_model(entry.path())) names.insert(name);
     }
   }
   return {names.begin(), names.end()};

@@ -43,6 +43,26 @@ INSTANTIATE_TEST_SUITE_P(
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
 
+// Weights of codes, activations as they are.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerifyTest);
+INSTANTIATE_TEST_SUITE_P(Quantized, VerifyTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::quantized_models()),
+                                            ::testing::Values("float32", "bfloat16"),
+                                            ::testing::Values("reference")),
+                         [](const auto& test) {
+                           return testing::test_name({std::get<0>(test.param), std::get<1>(test.param)});
+                         });
+
+TEST(VerifyTest, TheQuantizedModelsBesideTheProjectAreAmongThose) {
+  if (!std::filesystem::exists(testing::quantized_folder()))
+    GTEST_SKIP() << testing::quantized_folder().string() << " is not there";
+  const std::vector<std::string> models = testing::quantized_models();
+  for (const char* name : {"q-awq-int4-g128", "q-bnb-nf4-double", "q-bnb-int8", "q-ct-mixed-formats",
+                           "q-ct-nvfp4", "q-fp8-block-moe", "q-fp8-block-odd", "q-gptq-int4-g32-desc_act",
+                           "q-gptq-dynamic", "q-modelopt-nvfp4"})
+    EXPECT_EQ(std::count(models.begin(), models.end(), name), 1) << name;
+}
+
 // Head sizes that fast kernels serve, and the families that tests/golden has no model of.
 TEST(VerifyTest, TheReferenceModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::conformance_models()))

@@ -27,7 +27,7 @@ void read_model_config(std::string_view text) {
   tolerate([&] { config.architecture(); });
   tolerate([&] { config.rotary(1e4); });
   tolerate([&] { config.dtype(); });
-  tolerate([&] { config.quantization(); });
+  tolerate([&] { config.quantization_config(); });
   tolerate([&] { config.eos_token_ids(); });
   tolerate([&] { config.require_int({"hidden_size", "n_embd"}); });
   tolerate([&] { config.require_double("rms_norm_eps", quire::kPositive); });

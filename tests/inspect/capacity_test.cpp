@@ -8,6 +8,7 @@
 #include "backends/registry.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/golden_models.h"
 #include "inspect/small_shape.h"
 #include "parallel/single_rank.h"
 #include "runner/model_runner.h"
@@ -51,6 +52,25 @@ EngineConfig small_config(const std::string& dtype) {
   return config;
 }
 
+// On a new CountingBackend.
+template <typename CountingBackend>
+void expect_allocates_what_was_planned(CountingBackend& backend, const ModelFiles& model,
+                                       const EngineConfig& asked) {
+  SingleRank comm(backend);
+  const auto formats = model.open_formats();
+  const RuntimeConfig config = resolve_config(asked, model.config, backend, comm, formats.get());
+  const MemoryPlan plan = plan_memory(backend, comm, config, model.config, formats.get());
+  EXPECT_EQ(backend.in_weights + backend.on_device + backend.in_host_memory, 0U) << "planning allocated";
+
+  const ModelRunner runner(backend, comm, config, model.config, *model.open_weights());
+  EXPECT_EQ(plan.weights, backend.in_weights);
+  EXPECT_EQ(plan.workspace + plan.kv_cache, backend.on_device);
+  EXPECT_EQ(plan.host + plan.swap_space, backend.in_host_memory);
+  EXPECT_EQ(plan.swap_space > 0, asked.swap_space > 0);
+  EXPECT_EQ(plan.kv_cache, config.block_bytes() * static_cast<std::size_t>(config.num_blocks));
+  EXPECT_GT(plan.workspace, 0U);
+}
+
 // make_backend: a new CountingBackend.
 template <typename MakeBackend>
 void expect_allocates_what_was_planned(const MakeBackend& make_backend) {
@@ -58,26 +78,18 @@ void expect_allocates_what_was_planned(const MakeBackend& make_backend) {
       small_shape(), small_shape("Qwen3ForCausalLM", "{}"),
       small_shape("Qwen3MoeForCausalLM", R"({"num_experts": 5, "num_experts_per_tok": 2})"),
       small_shape("GPT2LMHeadModel", "{}"), small_shape("BloomForCausalLM", "{}")};
-  for (const Shape& shape : shapes) {
-    for (const std::string dtype : {"auto", "float32"}) {
-      const bool swaps = &shape == &shapes[0];
-      ModelFiles model = random_model(shape);
-      const auto counting = make_backend();
-      auto& backend = *counting;
-      SingleRank comm(backend);
+  for (const std::string dtype : {"auto", "float32"}) {
+    for (const Shape& shape : shapes) {
       EngineConfig asked = small_config(dtype);
-      asked.swap_space = swaps ? 0.001 : 0;
-      const RuntimeConfig config = resolve_config(asked, model.config, backend, comm);
-      const MemoryPlan plan = plan_memory(backend, comm, config, model.config);
-      EXPECT_EQ(backend.in_weights + backend.on_device + backend.in_host_memory, 0U) << "planning allocated";
-
-      const ModelRunner runner(backend, comm, config, model.config, *model.open_weights());
-      EXPECT_EQ(plan.weights, backend.in_weights);
-      EXPECT_EQ(plan.workspace + plan.kv_cache, backend.on_device);
-      EXPECT_EQ(plan.host + plan.swap_space, backend.in_host_memory);
-      EXPECT_EQ(plan.swap_space > 0, swaps);
-      EXPECT_EQ(plan.kv_cache, config.block_bytes() * static_cast<std::size_t>(config.num_blocks));
-      EXPECT_GT(plan.workspace, 0U);
+      asked.swap_space = &shape == &shapes[0] ? 0.001 : 0;
+      expect_allocates_what_was_planned(*make_backend(), random_model(shape), asked);
+    }
+    for (const std::string& name : testing::quantized_models()) {
+      SCOPED_TRACE(name);
+      EngineConfig asked = small_config(dtype);
+      asked.swap_space = 0;
+      expect_allocates_what_was_planned(*make_backend(), open_model(testing::golden_directory(name).string()),
+                                        asked);
     }
   }
 }

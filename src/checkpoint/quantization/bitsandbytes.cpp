@@ -1,0 +1,180 @@
+// bitsandbytes (functional.py, QuantState; nn/modules.py): tables of 16 values with the largest magnitude of
+// each 64 elements, which may be codes themselves; or int8 with the largest magnitude of each row.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/quantization/module_names.h"
+#include "checkpoint/quantization/quantization_method.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxStateBytes = 4096;
+constexpr std::int64_t kLeastBnbBlock = 16;  // columns
+constexpr std::string_view kAbsmax = "weight.absmax";
+constexpr std::string_view kStates[] = {"weight.quant_state.bitsandbytes__nf4",
+                                        "weight.quant_state.bitsandbytes__fp4"};
+
+// What PREFIX.weight.quant_state.* says.
+struct QuantState {
+  std::int64_t block_size = 64;
+  std::int64_t nested_block_size = 0;  // 0: the magnitudes are floats
+  float nested_offset = 0;
+};
+
+// Elements [begin, begin + count) of a tensor that is shown as a column.
+std::vector<float> read_floats(const WeightTensor& column, std::int64_t begin, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  column.read_rows(begin, Tensor(values.data(), DType::kF32, {count, 1}));
+  return values;
+}
+
+QuantState read_state(const StoredLinear& linear) {
+  const bool is_nf4 = linear.has(kStates[0]);
+  const std::string_view suffix = kStates[is_nf4 ? 0 : 1];
+  const SafetensorsEntry* entry = linear.find(suffix);
+  if (entry != nullptr && entry->bytes > kMaxStateBytes)
+    linear.fail_at(suffix, format_text("{} bytes, more than the limit of {}", entry->bytes, kMaxStateBytes));
+  const auto bytes = read_values<std::uint8_t>(
+      *linear.take(suffix, kU8Types, {entry == nullptr ? 0 : static_cast<std::int64_t>(entry->bytes)}));
+  const ConfigObject state(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                           "tensor " + linear.name_of(suffix));
+  if (const std::string type = state.get_string("quant_type", ""); type != (is_nf4 ? "nf4" : "fp4"))
+    state.fail_at("quant_type", format_text("must be {}, not {}", is_nf4 ? "nf4" : "fp4", in_quotes(type)));
+  if (const std::vector<int> shape = state.get_ints("shape");
+      shape.size() != 2 || shape[0] != linear.rows() || shape[1] != linear.cols())
+    state.fail_at("shape", format_text("must be [{}, {}], not [{}]", linear.rows(), linear.cols(),
+                                       join_text(shape, ", ")));
+  QuantState result;
+  result.block_size = state.require_int("blocksize", {.min = 2, .max = 1 << 16});
+  if (linear.has("weight.nested_absmax")) {
+    result.nested_block_size = state.require_int("nested_blocksize", {.min = 1, .max = 1 << 20});
+    result.nested_offset = state.get_float("nested_offset", 0);
+  }
+  return result;
+}
+
+// The largest magnitudes of all blocks, of elements [begin, begin + count) of which it reads.
+class Magnitudes {
+ public:
+  Magnitudes(const StoredLinear& linear, const QuantState& state, std::int64_t num_blocks)
+      : nested_block_size_(state.nested_block_size), nested_offset_(state.nested_offset) {
+    if (nested_block_size_ == 0) {
+      stored_ = linear.take(kAbsmax, kF32Types, {num_blocks}, {num_blocks, 1});
+      return;
+    }
+    const std::int64_t num_nested = ceil_div(num_blocks, nested_block_size_);
+    stored_ = linear.take(kAbsmax, kU8Types, {num_blocks}, {num_blocks, 1});
+    nested_ = linear.take("weight.nested_absmax", kF32Types, {num_nested}, {num_nested, 1});
+    const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
+    std::copy(table.begin(), table.end(), table_.begin());
+  }
+
+  const std::string& name() const { return stored_->name(); }
+
+  std::vector<float> read(std::int64_t begin, std::int64_t count) const {
+    if (nested_ == nullptr) return read_floats(*stored_, begin, count);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count));
+    stored_->read_rows(begin, Tensor(codes.data(), DType::kU8, {count, 1}));
+    const std::int64_t first = begin / nested_block_size_;
+    const std::vector<float> scales =
+        read_floats(*nested_, first, ceil_div(begin + count, nested_block_size_) - first);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < count; ++i)
+      values.push_back(table_[codes[static_cast<std::size_t>(i)]] *
+                           scales[static_cast<std::size_t>((begin + i) / nested_block_size_ - first)] +
+                       nested_offset_);
+    return values;
+  }
+
+ private:
+  std::int64_t nested_block_size_;
+  float nested_offset_;
+  WeightTensorPtr stored_, nested_;  // columns
+  std::array<float, 256> table_ = {};
+};
+
+WeightGroup take_table(const StoredLinear& linear) {
+  const QuantState state = read_state(linear);
+  const std::int64_t rows = linear.rows(), cols = linear.cols(), size = state.block_size;
+  // Blocks run on from row to row: where they do not end with it, a block's parts are blocks of their own.
+  const std::int64_t block_cols = std::gcd(cols, size);
+  if (cols % 2 != 0 || block_cols < std::min(cols, kLeastBnbBlock))
+    linear.fail_at(kAbsmax,
+                   format_text("{} columns in blocks of {} elements would be scaled in blocks of {}, "
+                               "fewer than {}",
+                               cols, size, block_cols, kLeastBnbBlock));
+  WeightTensorPtr bytes = linear.take("weight", kU8Types, {rows * cols / 2, 1}, {rows, cols / 2});
+  const Magnitudes magnitudes(linear, state, ceil_div(rows * cols, size));
+  const auto table = read_values<float>(*linear.take("weight.quant_map", kF32Types, {16}));
+  WeightTensorPtr scales = computed_scales(
+      magnitudes.name(), rows, cols / block_cols, [=](std::int64_t row, std::int64_t count, float* out) {
+        const std::int64_t first = row * cols / size;
+        const std::vector<float> values =
+            magnitudes.read(first, ceil_div((row + count) * cols, size) - first);
+        for (std::int64_t i = 0; i < count * cols / block_cols; ++i)
+          out[i] = values[static_cast<std::size_t>((row * cols + i * block_cols) / size - first)];
+      });
+  WeightGroup group = {
+      {{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(true), rows, cols)},
+       {WeightPart::kScale, std::move(scales)}},
+      {.code = CodeType::kTable, .bits = 4, .block_cols = block_cols, .scale = ScaleType::kF32},
+      rows,
+      cols};
+  if (!std::all_of(table.begin(), table.end(), [](float value) { return std::isfinite(value); }))
+    linear.fail_at("weight.quant_map", "a value is not finite");
+  std::copy(table.begin(), table.end(), group.format.table.begin());
+  return group;
+}
+
+WeightGroup take_int8(const StoredLinear& linear) {
+  constexpr float kLargestCode = 127;
+  const std::int64_t rows = linear.rows(), cols = linear.cols();
+  if (linear.has("weight_format")) {
+    const auto layout = read_values<std::uint8_t>(*linear.take("weight_format", kU8Types, {}, {1, 1}));
+    if (layout[0] != 0) linear.fail_at("weight_format", format_text("must be 0, row, not {}", layout[0]));
+  }
+  WeightTensorPtr codes =
+      unpacked(linear.take("weight", kI8Types, {rows, cols}), Packing::bytes(128), rows, cols);
+  const WeightTensorPtr magnitudes = linear.take("SCB", kF32Types, {rows}, {rows, 1});
+  WeightTensorPtr scales =
+      computed_scales(magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
+        const std::vector<float> values = read_floats(*magnitudes, row, count);
+        std::transform(values.begin(), values.end(), out, [](float value) { return value / kLargestCode; });
+      });
+  return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},
+          {.code = CodeType::kInt,
+           .bits = 8,
+           .code_offset = 128,
+           .block_cols = LinearFormat::kWhole,
+           .scale = ScaleType::kF32},
+          rows,
+          cols};
+}
+
+class BitsAndBytes final : public QuantizationMethod {
+ public:
+  explicit BitsAndBytes(const ConfigObject& config) : skipped_(config, "llm_int8_skip_modules") {}
+
+  WeightGroup take(const StoredLinear& linear) const override {
+    if (skipped_.contains(linear.spellings())) return linear.take_plain();
+    if (linear.has(kAbsmax)) return take_table(linear);
+    if (linear.has("weight", kI8Types)) return take_int8(linear);
+    return linear.take_plain();
+  }
+
+ private:
+  ModuleList skipped_;
+};
+
+}  // namespace
+
+QuantizationPtr make_bitsandbytes(const ConfigObject& config) {
+  return std::make_shared<BitsAndBytes>(config);
+}
+
+}  // namespace quire

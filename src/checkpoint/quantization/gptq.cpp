@@ -1,0 +1,165 @@
+// GPTQ as AutoGPTQ and GPTQModel write it (gptqmodel/nn_modules/qlinear/__init__.py): codes packed along the
+// inputs, zero points along the outputs; those of format v1 are stored less one.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/quantization/module_names.h"
+#include "checkpoint/quantization/quantization_method.h"
+
+namespace quire {
+namespace {
+
+// How a module is quantised, or that it is not.
+struct GptqScheme {
+  int bits = 4;
+  std::int64_t group_size = LinearFormat::kWhole;
+  bool is_symmetric = true;
+  bool is_skipped = false;
+
+  bool operator==(const GptqScheme&) const = default;
+};
+
+GptqScheme read_scheme(const ConfigObject& config, GptqScheme scheme) {
+  scheme.bits = config.get_int("bits", scheme.bits);
+  if (scheme.bits != 2 && scheme.bits != 4 && scheme.bits != 8)
+    config.fail_at("bits", format_text("{} is not supported; 2, 4 and 8 are", scheme.bits));
+  if (const auto size = config.find_int("group_size", {.min = -1, .max = 1 << 20})) {
+    if (*size == 0) config.fail_at("group_size", "must be a positive number, or -1 for whole rows");
+    scheme.group_size = *size < 0 ? LinearFormat::kWhole : *size;
+  }
+  scheme.is_symmetric = config.get_bool("sym", scheme.is_symmetric);
+  return scheme;
+}
+
+// The scales of a matrix that promises zero points in the middle of the codes, which are then not kept. Error
+// where it has others.
+class SymmetricScales final : public WeightTensor {
+ public:
+  SymmetricScales(WeightTensorPtr scales, WeightTensorPtr zeros, int middle)
+      : scales_(std::move(scales)), zeros_(std::move(zeros)), middle_(middle) {}
+
+  const std::string& name() const override { return scales_->name(); }
+  DType dtype() const override { return scales_->dtype(); }
+  const std::vector<std::int64_t>& shape() const override { return scales_->shape(); }
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    scales_->read_rows(row, dst);
+    std::vector<std::uint8_t> zeros(static_cast<std::size_t>(dst.numel()));
+    zeros_->read_rows(row, Tensor(zeros.data(), DType::kU8, {dst.dim(0), dst.dim(1)}));
+    for (const std::uint8_t zero : zeros) {
+      if (zero != middle_)
+        fail("tensor {}: it holds the zero point {}, where \"sym\" promises {}", in_quotes(zeros_->name()),
+             zero, middle_);
+    }
+  }
+
+ private:
+  WeightTensorPtr scales_, zeros_;
+  int middle_;
+};
+
+class Gptq final : public QuantizationMethod {
+ public:
+  explicit Gptq(const ConfigObject& config) {
+    config.require_int("bits");
+    scheme_ = read_scheme(config, {});
+    const std::string format = config.get_string({"checkpoint_format", "format"}, "gptq");
+    is_v1_ = format == "gptq";
+    if (!is_v1_ && format != "gptq_v2")
+      config.fail_at("checkpoint_format",
+                     format_text("{} is not supported; gptq and gptq_v2 are", in_quotes(format)));
+    if (config.get_bool("is_marlin_format", false))
+      config.fail_at("is_marlin_format", "is true, which is not supported");
+    if (const std::string type = config.get_string("pack_dtype", "int32"); type != "int32")
+      config.fail_at("pack_dtype", format_text("must be int32, not {}", in_quotes(type)));
+    read_overrides(config);
+  }
+
+  WeightGroup take(const StoredLinear& linear) const override {
+    const GptqScheme scheme = scheme_of(linear);
+    if (scheme.is_skipped || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    const std::int64_t rows = linear.rows(), cols = linear.cols();
+    const Packing packing = Packing::words(scheme.bits);
+    const auto per_word = std::ssize(packing.shifts);
+    if (cols % per_word != 0 || rows % per_word != 0)
+      linear.fail_at("qweight",
+                     format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
+    const std::int64_t num_groups = ceil_div(cols, scheme.group_size);
+    WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
+    WeightGroup group = {{{WeightPart::kWeight, unpacked(std::move(words), packing, rows, cols)}},
+                         {.code = CodeType::kInt, .bits = scheme.bits, .block_cols = scheme.group_size},
+                         rows,
+                         cols};
+    add_scales(group, linear, scheme, num_groups);
+    if (linear.has("g_idx")) order_columns(group, linear, "g_idx");
+    return group;
+  }
+
+ private:
+  void add_scales(WeightGroup& group, const StoredLinear& linear, const GptqScheme& scheme,
+                  std::int64_t num_groups) const {
+    Packing packing = Packing::words(scheme.bits);
+    packing.along_rows = true;
+    // One for each code of a word: all of them were stored less one, as one number.
+    if (is_v1_)
+      for (const std::uint8_t shift : packing.shifts) packing.added |= 1U << shift;
+    WeightTensorPtr zeros =
+        unpacked(transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})),
+                 packing, group.rows, num_groups);
+    auto [scales, type] =
+        checked_scales(transpose(linear.take("scales", kFloatTypes, {num_groups, group.rows})),
+                       linear.find("scales")->dtype_name);
+    group.format.scale = type;
+    if (scheme.is_symmetric) {
+      group.format.code_offset = 1 << (scheme.bits - 1);
+      scales = std::make_shared<SymmetricScales>(scales, std::move(zeros), group.format.code_offset);
+    } else {
+      group.format.offset = OffsetType::kZero;
+      group.tensors.push_back({WeightPart::kOffset, std::move(zeros)});
+    }
+    group.tensors.push_back({WeightPart::kScale, std::move(scales)});
+  }
+
+  // Keys are regular expressions of module names: behind "-:" of those that are left out, behind "+:" or
+  // nothing of those that are quantised in another way.
+  void read_overrides(const ConfigObject& config) {
+    const auto dynamic = config.find_object("dynamic");
+    if (!dynamic) return;
+    for (const std::string& key : dynamic->keys()) {
+      std::string_view pattern = key;
+      GptqScheme scheme = scheme_;
+      if (pattern.starts_with("-:")) {
+        scheme.is_skipped = true;
+      } else if (const auto changes = dynamic->find_object({key})) {
+        scheme = read_scheme(*changes, scheme);
+      }
+      if (pattern.starts_with("-:") || pattern.starts_with("+:")) pattern.remove_prefix(2);
+      overrides_.emplace_back(ModulePattern(pattern, true, config, "dynamic"), scheme);
+    }
+  }
+
+  // Of several overrides the file's first one would count, but a JSON object has no order.
+  GptqScheme scheme_of(const StoredLinear& linear) const {
+    const GptqScheme* found = nullptr;
+    for (const auto& [pattern, scheme] : overrides_) {
+      if (!pattern.matches(linear.prefix()) && !pattern.matches(linear.spellings()[1])) continue;
+      if (found != nullptr && *found != scheme)
+        fail("quantization_config.dynamic: several patterns match {} and ask for different things",
+             in_quotes(linear.prefix()));
+      found = &scheme;
+    }
+    return found == nullptr ? scheme_ : *found;
+  }
+
+  GptqScheme scheme_;
+  bool is_v1_ = true;
+  std::vector<std::pair<ModulePattern, GptqScheme>> overrides_;
+};
+
+}  // namespace
+
+QuantizationPtr make_gptq(const ConfigObject& config) { return std::make_shared<Gptq>(config); }
+
+}  // namespace quire

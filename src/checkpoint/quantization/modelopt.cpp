@@ -1,0 +1,66 @@
+// NVIDIA ModelOpt: fp8 of whole matrices, channels or blocks, and NVFP4. A checkpoint may have both; what a
+// matrix is follows from its tensors.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/quantization/module_names.h"
+#include "checkpoint/quantization/quantization_method.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kAlgorithms[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4",
+                                            "MIXED_PRECISION"};
+constexpr std::int64_t kNvfp4Block = 16;
+constexpr std::int64_t kFp8Block = 128;
+
+void check_algorithm(const ConfigObject& config) {
+  const std::string name = config.get_string("quant_algo", "");
+  if (std::find(std::begin(kAlgorithms), std::end(kAlgorithms), name) == std::end(kAlgorithms))
+    config.fail_at("quant_algo",
+                   format_text("{} is not supported; {} are", in_quotes(name), join_text(kAlgorithms, ", ")));
+}
+
+class ModelOpt final : public QuantizationMethod {
+ public:
+  explicit ModelOpt(const ConfigObject& config)
+      : skipped_(config, config.contains("ignore") ? "ignore" : "exclude_modules") {
+    check_algorithm(config);
+    if (const auto layers = config.find_object("quantized_layers")) {
+      for (const std::string& name : layers->keys())
+        if (const auto layer = layers->find_object({name})) check_algorithm(*layer);
+    }
+  }
+
+  WeightGroup take(const StoredLinear& linear) const override {
+    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
+      return linear.take_plain();
+    if (linear.has("pre_quant_scale"))
+      linear.fail_at("pre_quant_scale", "scales of inputs (AWQ) are not supported");
+    if (!linear.has("weight", kU8Types)) return take_fp8(linear);
+    WeightGroup group = take_e2m1(linear, "weight", kE4m3Types, kNvfp4Block);
+    multiply_by_global(group, linear, "weight_scale_2", false);
+    return group;
+  }
+
+ private:
+  static WeightGroup take_fp8(const StoredLinear& linear) {
+    const SafetensorsEntry* scale = linear.find("weight_scale");
+    MatrixShape block = {LinearFormat::kWhole, LinearFormat::kWhole};
+    if (scale != nullptr && scale->shape.size() == 1 && scale->shape[0] == linear.rows()) {
+      block.rows = 1;
+    } else if (scale != nullptr && scale->shape.size() >= 2) {
+      block = {kFp8Block, kFp8Block};
+    }
+    return take_e4m3(linear, "weight_scale", kFloatTypes, block);
+  }
+
+  ModuleList skipped_;
+};
+
+}  // namespace
+
+QuantizationPtr make_modelopt(const ConfigObject& config) { return std::make_shared<ModelOpt>(config); }
+
+}  // namespace quire

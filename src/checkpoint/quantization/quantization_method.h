@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+
+#include "checkpoint/config_object.h"
+#include "checkpoint/quantization/stored_linear.h"
+
+namespace quire {
+
+// One way to quantise a checkpoint. Thread contract: immutable.
+class QuantizationMethod {
+ public:
+  virtual ~QuantizationMethod() = default;
+  // What the checkpoint has of a layer's matrix, with codes, scales and offsets in the form of a WeightGroup;
+  // plain where the layer is left out. Values are read as they are needed. Error that names the tensor where
+  // it is absent, or does not fit the matrix or the configuration.
+  virtual WeightGroup take(const StoredLinear& linear) const = 0;
+};
+using QuantizationPtr = std::shared_ptr<const QuantizationMethod>;
+
+// Of a quantization_config; Error that names the key where it asks for what cannot be read.
+QuantizationPtr make_fp8(const ConfigObject& config);
+QuantizationPtr make_compressed_tensors(const ConfigObject& config);
+QuantizationPtr make_modelopt(const ConfigObject& config);
+QuantizationPtr make_gptq(const ConfigObject& config);
+QuantizationPtr make_awq(const ConfigObject& config);
+QuantizationPtr make_bitsandbytes(const ConfigObject& config);
+QuantizationPtr make_mxfp4(const ConfigObject& config);
+
+// Forms that several methods have.
+
+// Codes of OCP E4M3 as PREFIX.weight, and a scale for each block, PREFIX.SCALE.
+WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
+                      std::span<const std::string_view> scale_types, MatrixShape block);
+// Two codes of E2M1 a byte, the first in the lower half, as PREFIX.CODES, and PREFIX.weight_scale for each
+// block_cols columns.
+WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
+                      std::span<const std::string_view> scale_types, std::int64_t block_cols);
+LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale);
+// All scales of the group times PREFIX.SCALE, a scalar, or divided by it.
+void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
+                        bool is_divisor);
+
+}  // namespace quire

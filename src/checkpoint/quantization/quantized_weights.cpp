@@ -1,0 +1,70 @@
+#include "checkpoint/quantization/quantized_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+using MakeMethod = QuantizationPtr (*)(const ConfigObject&);
+constexpr std::pair<std::string_view, MakeMethod> kMethods[] = {
+    {"fp8", make_fp8},           {"compressed-tensors", make_compressed_tensors},
+    {"modelopt", make_modelopt}, {"gptq", make_gptq},
+    {"awq", make_awq},           {"bitsandbytes", make_bitsandbytes},
+    {"mxfp4", make_mxfp4},
+};
+
+constexpr std::string_view kUnusedScales[] = {".input_scale",      ".input_global_scale",
+                                              ".input_zero_point", ".activation_scale",
+                                              ".output_scale",     ".q_scale",
+                                              ".k_scale",          ".v_scale",
+                                              ".prob_scale",       ".k_zero_point",
+                                              ".v_zero_point",     ".output_zero_point"};
+
+std::optional<ConfigObject> find_config(const ModelConfig& model, const std::filesystem::path& directory) {
+  if (auto config = model.quantization_config()) return config;
+  const std::filesystem::path path = directory / "hf_quant_config.json";
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return {};
+  return ConfigObject::read_file(path).find_object("quantization");
+}
+
+}  // namespace
+
+QuantizationPtr find_quantization(const ModelConfig& model, const std::filesystem::path& directory) {
+  const std::optional<ConfigObject> config = find_config(model, directory);
+  if (!config) return nullptr;
+  // Older checkpoints of ModelOpt have a file of their own, which names an algorithm alone.
+  const std::string name =
+      config->get_string("quant_method", config->contains("quant_algo") ? "modelopt" : "");
+  const auto* const found = std::find_if(std::begin(kMethods), std::end(kMethods),
+                                         [&](const auto& method) { return name == method.first; });
+  if (found == std::end(kMethods)) {
+    std::vector<std::string_view> names;
+    for (const auto& method : kMethods) names.push_back(method.first);
+    config->fail_at("quant_method",
+                    format_text("{}; {} are supported",
+                                name.empty() ? "is missing" : in_quotes(name) + " is not supported",
+                                join_text(names, ", ")));
+  }
+  for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) {
+    if (config->contains(key))
+      log_info("{}: the KV cache is not quantised, and its scales in the checkpoint are not used", key);
+  }
+  return found->second(*config);
+}
+
+std::vector<std::string> QuantizedWeights::unclaimed() const {
+  std::vector<std::string> names = file_.unclaimed();
+  std::erase_if(names, [](std::string_view name) {
+    return std::any_of(std::begin(kUnusedScales), std::end(kUnusedScales),
+                       [&](std::string_view ending) { return name.ends_with(ending); });
+  });
+  return names;
+}
+
+}  // namespace quire

@@ -1,0 +1,278 @@
+#include "checkpoint/quantization/stored_linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kOuterModel = "model.";
+
+std::int64_t blocks_in(std::int64_t n, std::int64_t block) {
+  return block == LinearFormat::kWhole ? 1 : ceil_div(n, block);
+}
+
+// What the tensors below share.
+class Derived : public WeightTensor {
+ public:
+  Derived(std::string name, DType dtype, std::int64_t rows, std::int64_t cols)
+      : name_(std::move(name)), dtype_(dtype), shape_{rows, cols} {}
+
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return dtype_; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+
+ protected:
+  [[noreturn]] void fail_not_finite(std::int64_t row) const {
+    fail("tensor {}: a scale of row {} is not finite", in_quotes(name_), row);
+  }
+
+ private:
+  std::string name_;
+  DType dtype_;
+  std::vector<std::int64_t> shape_;
+};
+
+class CheckedScales final : public Derived {
+ public:
+  CheckedScales(WeightTensorPtr stored, ScaleType type)
+      : Derived(stored->name(), dtype_of(type), stored->rows(), stored->cols()),
+        stored_(std::move(stored)),
+        type_(type) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    stored_->read_rows(row, dst);
+    if (is_float(dst.dtype())) {
+      dispatch_float(dst.dtype(), [&]<typename T>() {
+        check<T>(row, dst, [](T value) { return std::isfinite(to_float(value)); });
+      });
+    } else if (type_ == ScaleType::kE4m3) {
+      check<std::uint8_t>(row, dst, [](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
+    } else {
+      check<std::uint8_t>(row, dst, [](std::uint8_t code) { return code != 0xFFU; });
+    }
+  }
+
+ private:
+  template <typename T, typename IsFinite>
+  void check(std::int64_t row, const Tensor& dst, IsFinite is_finite) const {
+    const T* values = dst.data_as<const T>();
+    for (std::int64_t i = 0; i < dst.numel(); ++i)
+      if (!is_finite(values[i])) fail_not_finite(row + i / cols());
+  }
+
+  WeightTensorPtr stored_;
+  ScaleType type_;
+};
+
+class ComputedScales final : public Derived {
+ public:
+  using Compute = std::function<void(std::int64_t, std::int64_t, float*)>;
+  ComputedScales(std::string name, std::int64_t rows, std::int64_t cols, Compute compute)
+      : Derived(std::move(name), DType::kF32, rows, cols), compute_(std::move(compute)) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    std::vector<float> values(static_cast<std::size_t>(dst.numel()));
+    compute_(row, dst.dim(0), values.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!std::isfinite(values[i])) fail_not_finite(row + static_cast<std::int64_t>(i) / cols());
+    convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
+  }
+
+ private:
+  Compute compute_;
+};
+
+class Unpacked final : public Derived {
+ public:
+  Unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols)
+      : Derived(words->name(), DType::kU8, rows, cols),
+        words_(std::move(words)),
+        packing_(std::move(packing)) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    if (size_of(words_->dtype()) == 1) return read<std::uint8_t>(row, dst);
+    read<std::uint32_t>(row, dst);
+  }
+
+ private:
+  // Some rows of words at a time.
+  template <typename Word>
+  void read(std::int64_t row, const Tensor& dst) const {
+    constexpr std::int64_t kScratchWords = 1 << 14;
+    const std::int64_t per_word = packing_.along_rows ? std::ssize(packing_.shifts) : 1;
+    const std::int64_t width = words_->cols(), end = row + dst.dim(0);
+    const std::int64_t step = std::max<std::int64_t>(1, kScratchWords / std::max<std::int64_t>(1, width));
+    std::vector<Word> words(static_cast<std::size_t>(std::min(step, words_->rows()) * width));
+    auto* out = dst.data_as<std::uint8_t>();
+    for (std::int64_t first = row / per_word; first * per_word < end; first += step) {
+      const std::int64_t count = std::min(step, ceil_div(end, per_word) - first);
+      words_->read_rows(first, Tensor(words.data(), words_->dtype(), {count, width}));
+      for (; row < std::min(end, (first + count) * per_word); ++row, out += cols()) {
+        const Word* of_row = &words[static_cast<std::size_t>((row / per_word - first) * width)];
+        if (packing_.along_rows) {
+          take_apart(of_row, packing_.shifts[static_cast<std::size_t>(row % per_word)], out);
+        } else {
+          take_apart(of_row, out);
+        }
+      }
+    }
+  }
+
+  template <typename Word>
+  std::uint8_t code(Word word, std::uint8_t shift) const {
+    const std::uint32_t mask = (1U << packing_.bits) - 1;
+    return static_cast<std::uint8_t>((word + packing_.added) >> shift & mask);
+  }
+  template <typename Word>
+  void take_apart(const Word* words, std::uint8_t* out) const {
+    const std::int64_t per_word = std::ssize(packing_.shifts);
+    for (std::int64_t col = 0; col < cols(); col += per_word, ++words)
+      for (std::int64_t i = 0; i < std::min(per_word, cols() - col); ++i)
+        out[col + i] = code(*words, packing_.shifts[static_cast<std::size_t>(i)]);
+  }
+  template <typename Word>
+  void take_apart(const Word* words, std::uint8_t shift, std::uint8_t* out) const {
+    for (std::int64_t col = 0; col < cols(); ++col) out[col] = code(words[col], shift);
+  }
+
+  WeightTensorPtr words_;
+  Packing packing_;
+};
+
+class ColumnOrder final : public Derived {
+ public:
+  ColumnOrder(std::string name, std::vector<std::int32_t> order)
+      : Derived(std::move(name), DType::kI32, 1, std::ssize(order)), order_(std::move(order)) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    std::copy(order_.begin(), order_.end(), dst.data_as<std::int32_t>());
+  }
+
+ private:
+  std::vector<std::int32_t> order_;
+};
+
+}  // namespace
+
+StoredLinear::StoredLinear(Checkpoint& file, std::string_view prefix, std::int64_t rows, std::int64_t cols)
+    : file_(file), rows_(rows), cols_(cols) {
+  spellings_.emplace_back(prefix);
+  spellings_.push_back(prefix.starts_with(kOuterModel) ? std::string(prefix.substr(kOuterModel.size()))
+                                                       : std::string(kOuterModel) + std::string(prefix));
+}
+
+std::string StoredLinear::name_of(std::string_view suffix) const {
+  return prefix() + "." + std::string(suffix);
+}
+
+bool StoredLinear::has(std::string_view suffix, std::span<const std::string_view> dtypes) const {
+  const SafetensorsEntry* entry = find(suffix);
+  return entry != nullptr && std::find(dtypes.begin(), dtypes.end(), entry->dtype_name) != dtypes.end();
+}
+
+WeightTensorPtr StoredLinear::take(std::string_view suffix, std::span<const std::string_view> dtypes,
+                                   const std::vector<std::int64_t>& shape,
+                                   std::vector<std::int64_t> view) const {
+  return file_.take_stored(name_of(suffix), dtypes, shape, view.empty() ? shape : std::move(view));
+}
+
+StoredScales StoredLinear::take_scales(std::string_view suffix, std::span<const std::string_view> dtypes,
+                                       MatrixShape block) const {
+  const std::vector<std::int64_t> matrix = {blocks_in(rows_, block.rows), blocks_in(cols_, block.cols)};
+  const SafetensorsEntry* entry = find(suffix);
+  std::vector<std::int64_t> shape = matrix;
+  if (entry != nullptr && entry->shape.size() < 2 && matrix[1] == 1) {
+    const bool is_scalar = entry->shape.empty() && matrix[0] == 1;
+    shape = is_scalar ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{matrix[0]};
+  }
+  WeightTensorPtr stored = take(suffix, dtypes, shape, matrix);
+  return checked_scales(std::move(stored), entry->dtype_name);
+}
+
+void StoredLinear::fail_at(std::string_view suffix, std::string_view problem) const {
+  fail("tensor {}: {}", in_quotes(name_of(suffix)), problem);
+}
+
+StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype) {
+  ScaleType type = ScaleType::kF32;
+  if (dtype == "F16") type = ScaleType::kF16;
+  if (dtype == "F8_E4M3") type = ScaleType::kE4m3;
+  if (dtype == "F8_E8M0" || dtype == "U8") type = ScaleType::kE8m0;
+  return {std::make_shared<CheckedScales>(std::move(stored), type), type};
+}
+
+WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_t cols,
+                                std::function<void(std::int64_t, std::int64_t, float*)> compute) {
+  return std::make_shared<ComputedScales>(std::move(name), rows, cols, std::move(compute));
+}
+
+WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, bool is_divisor) {
+  return computed_scales(scalar->name(), rows, 1, [=](std::int64_t, std::int64_t count, float* out) {
+    float value = 0;
+    scalar->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+    if (value == 0) fail("tensor {}: the scale of the whole matrix is zero", in_quotes(scalar->name()));
+    std::fill_n(out, count, is_divisor && std::isfinite(value) ? 1 / value : value);
+  });
+}
+
+Packing Packing::words(int bits) {
+  Packing packing{.bits = bits, .shifts = {}};
+  for (int shift = 0; shift < 32; shift += bits) packing.shifts.push_back(static_cast<std::uint8_t>(shift));
+  return packing;
+}
+
+Packing Packing::bytes(int added) {
+  return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
+}
+
+Packing Packing::nibbles(bool high_first) {
+  return {.bits = 4,
+          .shifts = high_first ? std::vector<std::uint8_t>{4, 0} : std::vector<std::uint8_t>{0, 4}};
+}
+
+WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols) {
+  QUIRE_CHECK(words->rows() == (packing.along_rows ? packing.num_words(rows) : rows) &&
+                  words->cols() == (packing.along_rows ? cols : packing.num_words(cols)),
+              "{} as [{}, {}]", words->name(), rows, cols);
+  return std::make_shared<Unpacked>(std::move(words), std::move(packing), rows, cols);
+}
+
+void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_view suffix) {
+  const std::int64_t size = std::min(group.format.block_cols, group.cols);
+  const auto groups = read_values<std::int32_t>(*linear.take(suffix, kI32Types, {group.cols}));
+  const std::int64_t num_groups = ceil_div(group.cols, size);
+  for (const std::int32_t index : groups) {
+    if (index < 0 || index >= num_groups)
+      linear.fail_at(
+          suffix, format_text("holds group {}; there are {} groups of {} columns", index, num_groups, size));
+  }
+  std::vector<std::int64_t> order(groups.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto group_of = [&](std::int64_t col) { return groups[static_cast<std::size_t>(col)]; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return group_of(a) < group_of(b); });
+  for (std::int64_t i = 0; i < group.cols; ++i) {
+    if (group_of(order[static_cast<std::size_t>(i)]) != i / size)
+      linear.fail_at(suffix, format_text("must give each group {} columns, and group {} has another number",
+                                         size, i / size));
+  }
+  if (std::is_sorted(order.begin(), order.end())) return;
+  WeightTensorPtr& codes = group.tensors.front().tensor;
+  codes = pick_cols(std::move(codes), order);
+  group.format.is_ordered = true;
+  group.tensors.push_back({WeightPart::kOrder, std::make_shared<ColumnOrder>(
+                                                   linear.name_of(suffix),
+                                                   std::vector<std::int32_t>(order.begin(), order.end()))});
+}
+
+}  // namespace quire

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "ops/weight_group.h"
+
+namespace quire {
+
+// Types of a checkpoint's tensors, as files write them.
+inline constexpr std::string_view kFloatTypes[] = {"F32", "F16", "BF16"};
+inline constexpr std::string_view kF32Types[] = {"F32"};
+inline constexpr std::string_view kE4m3Types[] = {"F8_E4M3"};
+inline constexpr std::string_view kE8m0Types[] = {"F8_E8M0", "U8"};
+inline constexpr std::string_view kI32Types[] = {"I32"};
+inline constexpr std::string_view kI64Types[] = {"I64"};
+inline constexpr std::string_view kI8Types[] = {"I8"};
+inline constexpr std::string_view kU8Types[] = {"U8"};
+
+// Scales of one element a block, [blocks of rows, blocks of columns].
+struct StoredScales {
+  WeightTensorPtr tensor;
+  ScaleType type = ScaleType::kNone;
+};
+
+// The matrix [rows, cols] of a linear layer that is asked for, and the tensors PREFIX.SUFFIX that a quantised
+// checkpoint has of it. Errors name the tensor.
+class StoredLinear {
+ public:
+  StoredLinear(Checkpoint& file, std::string_view prefix, std::int64_t rows, std::int64_t cols);
+
+  const std::string& prefix() const { return spellings_.front(); }
+  // The names that a configuration may call the module by: with and without an outer "model.".
+  std::span<const std::string> spellings() const { return spellings_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  std::string name_of(std::string_view suffix) const;
+
+  bool has(std::string_view suffix) const { return find(suffix) != nullptr; }
+  bool has(std::string_view suffix, std::span<const std::string_view> dtypes) const;
+  const SafetensorsEntry* find(std::string_view suffix) const { return file_.find_entry(name_of(suffix)); }
+
+  Checkpoint& file() const { return file_; }
+  // PREFIX.weight in a float type.
+  WeightGroup take_plain() const { return file_.take_linear(prefix(), rows_, cols_); }
+  // As Checkpoint::take_stored; without a view the tensor is shown as it is.
+  WeightTensorPtr take(std::string_view suffix, std::span<const std::string_view> dtypes,
+                       const std::vector<std::int64_t>& shape, std::vector<std::int64_t> view = {}) const;
+  // Scales of blocks of block.rows × block.cols. A single one may be stored as a scalar or a vector, and a
+  // column of them as a vector.
+  StoredScales take_scales(std::string_view suffix, std::span<const std::string_view> dtypes,
+                           MatrixShape block) const;
+
+  [[noreturn]] void fail_at(std::string_view suffix, std::string_view problem) const;
+
+ private:
+  Checkpoint& file_;
+  std::vector<std::string> spellings_;
+  std::int64_t rows_, cols_;
+};
+
+// A single value or a few; an I32, I64, U8 or F32 tensor as a vector of its type.
+template <typename T>
+std::vector<T> read_values(const WeightTensor& tensor) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
+  tensor.read_rows(0, Tensor(values.data(), tensor.dtype(), {tensor.rows(), tensor.cols()}));
+  return values;
+}
+
+inline std::int64_t ceil_div(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
+// A tensor of scales under the type that it has in a WeightGroup: bf16 is shown as f32. Error where one that
+// is read is not finite. dtype: as the file writes it; U8 is E8M0.
+StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype);
+// f32 [rows, cols] that compute(row, count, out) makes; Error as above, under this name.
+WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_t cols,
+                                std::function<void(std::int64_t, std::int64_t, float*)> compute);
+// What multiplies all scales of a matrix, f32 [rows, 1]: a scalar, or one divided by it. Error where it is
+// zero or not finite.
+WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, bool is_divisor);
+
+// How words of one or four bytes hold codes.
+struct Packing {
+  int bits = 4;
+  // Of the first code of a word, the second, and so on: where its bits begin.
+  std::vector<std::uint8_t> shifts;
+  bool along_rows = false;  // a word's codes are of as many rows, and not columns
+  std::uint32_t added = 0;  // to each word, before it is taken apart
+
+  static Packing words(int bits);   // of four bytes, the lowest bits first
+  static Packing bytes(int added);  // a code each
+  static Packing nibbles(bool high_first);
+  std::int64_t num_words(std::int64_t codes) const { return ceil_div(codes, std::ssize(shifts)); }
+};
+// The codes, u8 [rows, cols], of words [rows, num_words(cols)], or [num_words(rows), cols] along rows. Reads
+// some words at a time.
+WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols);
+
+// The columns of codes in the order of their groups, and that order, by what `suffix` says of each column:
+// its group, each of group_size columns. Nothing changes where they stand in that order.
+void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_view suffix);
+
+}  // namespace quire
