@@ -18,6 +18,11 @@ std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& director
                                            const ModelConfig& config) {
   QuantizationPtr quantization = find_quantization(config, directory);
   if (!quantization) return nullptr;
+  std::error_code ec;
+  if (!std::filesystem::exists(directory / "model.safetensors", ec) &&
+      !std::filesystem::exists(directory / "model.safetensors.index.json", ec))
+    fail("{}: the sizes of quantised weights are in their files' headers, and there is no model.safetensors",
+         directory.string());
   return std::make_unique<QuantizedWeights>(directory, std::move(quantization));
 }
 

@@ -45,13 +45,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Weights of codes, activations as they are.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerifyTest);
-INSTANTIATE_TEST_SUITE_P(Quantized, VerifyTest,
-                         ::testing::Combine(::testing::ValuesIn(testing::quantized_models()),
-                                            ::testing::Values("float32", "bfloat16"),
-                                            ::testing::Values("reference")),
-                         [](const auto& test) {
-                           return testing::test_name({std::get<0>(test.param), std::get<1>(test.param)});
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Quantized, VerifyTest,
+    ::testing::Combine(::testing::ValuesIn(testing::quantized_models()),
+                       ::testing::Values("float32", "bfloat16"),
+                       ::testing::ValuesIn(inspect_machine().cpu_isas)),
+    [](const auto& test) {
+      return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
+    });
 
 TEST(VerifyTest, TheQuantizedModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::quantized_folder()))

@@ -84,6 +84,7 @@ class Magnitudes {
     const std::vector<float> scales =
         read_floats(*nested_, first, ceil_div(begin + count, nested_block_size_) - first);
     std::vector<float> values;
+    values.reserve(codes.size());
     for (std::int64_t i = 0; i < count; ++i)
       values.push_back(table_[codes[static_cast<std::size_t>(i)]] *
                            scales[static_cast<std::size_t>((begin + i) / nested_block_size_ - first)] +

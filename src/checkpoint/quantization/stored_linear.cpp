@@ -1,6 +1,7 @@
 #include "checkpoint/quantization/stored_linear.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -63,8 +64,9 @@ class CheckedScales final : public Derived {
   template <typename T, typename IsFinite>
   void check(std::int64_t row, const Tensor& dst, IsFinite is_finite) const {
     const T* values = dst.data_as<const T>();
-    for (std::int64_t i = 0; i < dst.numel(); ++i)
-      if (!is_finite(values[i])) fail_not_finite(row + i / cols());
+    const auto* const end = values + dst.numel();
+    const auto* const found = std::find_if_not(values, end, is_finite);
+    if (found != end) fail_not_finite(row + (found - values) / cols());
   }
 
   WeightTensorPtr stored_;
@@ -81,8 +83,9 @@ class ComputedScales final : public Derived {
     check_read(row, dst);
     std::vector<float> values(static_cast<std::size_t>(dst.numel()));
     compute_(row, dst.dim(0), values.data());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (!std::isfinite(values[i])) fail_not_finite(row + static_cast<std::int64_t>(i) / cols());
+    const auto found =
+        std::find_if_not(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+    if (found != values.end()) fail_not_finite(row + (found - values.begin()) / cols());
     convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
   }
 
@@ -128,20 +131,39 @@ class Unpacked final : public Derived {
   }
 
   template <typename Word>
-  std::uint8_t code(Word word, std::uint8_t shift) const {
-    const std::uint32_t mask = (1U << packing_.bits) - 1;
-    return static_cast<std::uint8_t>((word + packing_.added) >> shift & mask);
-  }
-  template <typename Word>
   void take_apart(const Word* words, std::uint8_t* out) const {
-    const std::int64_t per_word = std::ssize(packing_.shifts);
-    for (std::int64_t col = 0; col < cols(); col += per_word, ++words)
-      for (std::int64_t i = 0; i < std::min(per_word, cols() - col); ++i)
-        out[col + i] = code(*words, packing_.shifts[static_cast<std::size_t>(i)]);
+    switch (packing_.shifts.size()) {
+      case 2:
+        return take_apart<2>(words, out);
+      case 4:
+        return take_apart<4>(words, out);
+      case 8:
+        return take_apart<8>(words, out);
+      case 16:
+        return take_apart<16>(words, out);
+      default:
+        return take_apart(words, packing_.shifts.front(), out);
+    }
   }
+  template <std::int64_t kPerWord, typename Word>
+  void take_apart(const Word* words, std::uint8_t* out) const {
+    const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
+    std::array<std::uint8_t, kPerWord> shifts;
+    std::copy_n(packing_.shifts.begin(), kPerWord, shifts.begin());
+    const std::int64_t num_cols = cols(), num_whole = num_cols / kPerWord;
+    for (std::int64_t i = 0; i < num_whole; ++i, out += kPerWord) {
+      for (std::size_t k = 0; k < kPerWord; ++k)
+        out[k] = static_cast<std::uint8_t>((words[i] + added) >> shifts[k] & mask);
+    }
+    for (std::size_t k = 0; k < static_cast<std::size_t>(num_cols % kPerWord); ++k)
+      out[k] = static_cast<std::uint8_t>((words[num_whole] + added) >> shifts[k] & mask);
+  }
+  // One code of each word.
   template <typename Word>
   void take_apart(const Word* words, std::uint8_t shift, std::uint8_t* out) const {
-    for (std::int64_t col = 0; col < cols(); ++col) out[col] = code(words[col], shift);
+    const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
+    for (std::int64_t col = 0, num_cols = cols(); col < num_cols; ++col)
+      out[col] = static_cast<std::uint8_t>((words[col] + added) >> shift & mask);
   }
 
   WeightTensorPtr words_;
