@@ -91,6 +91,10 @@ class Engine {
   SamplingParams default_sampling_params() const;  // the model author's
   const Tokenizer& tokenizer() const;              // Error when the checkpoint has none
   bool has_tokenizer() const { return model_.tokenizer.has_value(); }
+  // What the model's files say about chat; Error where that is broken.
+  std::optional<CheckpointChatTemplate> load_chat_template() const {
+    return model_.load_chat_template ? model_.load_chat_template() : std::nullopt;
+  }
   const std::filesystem::path& model_directory() const { return model_.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const;

@@ -4,13 +4,14 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantization/quantized_weights.h"
 #include "engine/bundled_model.h"
+#include "engine/gguf_model.h"
 
 namespace quire {
 
 std::filesystem::path find_model_directory(const std::string& model) {
   if (model.empty()) return bundled_model_directory();
   if (std::error_code ec; !std::filesystem::is_directory(model, ec))
-    fail("{}: no such directory; a model is a Hugging Face checkpoint directory", model);
+    fail("{}: no such directory; a model is a Hugging Face checkpoint directory or a .gguf file", model);
   return model;
 }
 
@@ -27,6 +28,7 @@ std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& director
 }
 
 ModelFiles open_model(const std::string& model) {
+  if (const auto gguf = find_gguf(model); !gguf.empty()) return open_gguf(gguf);
   const std::filesystem::path directory = find_model_directory(model);
   ModelFiles files{directory,
                    ModelConfig::from_file(directory / "config.json"),
@@ -43,6 +45,7 @@ ModelFiles open_model(const std::string& model) {
     if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);
     return std::make_unique<Checkpoint>(directory);
   };
+  files.load_chat_template = [directory] { return quire::load_chat_template(directory); };
   return files;
 }
 

@@ -9,6 +9,7 @@
 #include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
 #include "ops/weight_source.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire {
@@ -22,6 +23,8 @@ struct ModelFiles {
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
   bool is_quantized = false;
+  // What the files say about chat: nothing where they do not, an Error where that is broken. Empty: no files.
+  std::function<std::optional<CheckpointChatTemplate>()> load_chat_template = {};
 
   // The weights where their formats are not known without; null: they are plain.
   std::unique_ptr<WeightSource> open_formats() const { return is_quantized ? open_weights() : nullptr; }
@@ -32,7 +35,7 @@ struct ModelFiles {
 std::filesystem::path find_model_directory(const std::string& model);
 // Of a checkpoint directory, as ModelFiles'.
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory, const ModelConfig& config);
-// Opens all files of a checkpoint directory; weights are read later.
+// Opens all files of a checkpoint directory, or a GGUF file; weights are read later.
 ModelFiles open_model(const std::string& model);
 
 }  // namespace quire

@@ -97,7 +97,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
       fingerprint_(format_text("quire-" QUIRE_VERSION "-{}", to_string(engine_->config().dtype))),
       start_time_(unix_time()) {
   try {
-    chat_template_ = load_chat_template(engine_->model_directory());
+    chat_template_ = engine_->load_chat_template();
     if (!chat_template_) template_error_ = "this model has no chat template";
     if (!engine_->has_tokenizer()) template_error_ = "this model has no tokenizer, which a chat needs";
   } catch (const Error& e) {
