@@ -241,6 +241,7 @@ std::string_view read_gemma2(ConfigBuilder& builder) {
 
 std::string_view read_gemma3(ConfigBuilder& builder) {
   read_gemma(builder, 62);
+  builder.copy_int("sliding_window_pattern", "attention.sliding_window_pattern", kLayerCount);
   builder.copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
   return "Gemma3ForCausalLM";
 }
