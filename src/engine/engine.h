@@ -95,6 +95,7 @@ class Engine {
   std::optional<CheckpointChatTemplate> load_chat_template() const {
     return model_.load_chat_template ? model_.load_chat_template() : std::nullopt;
   }
+  const std::string& model_name() const { return model_.name; }  // as ModelFiles'
   const std::filesystem::path& model_directory() const { return model_.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const;

@@ -114,7 +114,8 @@ std::filesystem::path find_gguf(const std::string& model) {
   std::error_code ec;
   if (!std::filesystem::is_directory(path, ec))
     return path.extension() == ".gguf" ? path : std::filesystem::path();
-  if (std::filesystem::exists(path / "config.json", ec)) return {};
+  for (const char* weights : {"model.safetensors", "model.safetensors.index.json"})
+    if (std::filesystem::exists(path / weights, ec)) return {};
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(path, ec)) {
     const std::string name = entry.path().filename().string();
@@ -147,6 +148,7 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
   }
   files.load_chat_template = [model] { return read_chat_template(*model); };
   files.is_quantized = true;
+  files.name = path.stem().string();
   files.open_weights = [model, layout = std::move(config.layout)] {
     return std::make_unique<GgufWeights>(model, layout);
   };

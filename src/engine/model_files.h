@@ -23,6 +23,7 @@ struct ModelFiles {
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
   bool is_quantized = false;
+  std::string name = {};  // for those whom it serves; empty: the directory's
   // What the files say about chat: nothing where they do not, an Error where that is broken. Empty: no files.
   std::function<std::optional<CheckpointChatTemplate>()> load_chat_template = {};
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "hub/gguf_files.h"
 #include "hub/hub_client.h"
 
 namespace quire {
@@ -38,6 +39,9 @@ class Download {
  private:
   using Task = std::function<void(HubClient& client, std::size_t index)>;
 
+  bool is_whole(const std::string& commit) const;
+  fs::path found(const std::string& commit) const;
+  void complete_gguf(const HubRevision& revision);
   [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const;
   HubRevision ask_revision(int max_attempts) const;
   void complete(const HubRevision& revision);
@@ -70,9 +74,16 @@ void check_names(const std::string& id, const HubRevision& revision) {
 }
 
 [[noreturn]] void fail_without_weights(const std::string& id, const std::vector<std::string>& files) {
+  const auto gguf =
+      std::find_if(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".gguf"); });
+  if (gguf != files.end())
+    fail(
+        "{}: has no model.safetensors; name one of its GGUF files or quantisations behind a colon, as in "
+        "{}:{}",
+        id, id, *gguf);
   for (const std::string& file : files) {
     const std::string extension = fs::path(file).extension().string();
-    if (contains({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"}, extension))
+    if (contains({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}, extension))
       fail("{}: has no model.safetensors, only {} and the like, which Quire does not read", id,
            in_quotes(file));
   }
@@ -81,26 +92,55 @@ void check_names(const std::string& id, const HubRevision& revision) {
 
 fs::path Download::run() {
   const std::optional<std::string> cached = cache_.commit_of(model_.revision);
-  const bool whole = cached && !cache_.missing_file(*cached, model_.parts);
+  const bool whole = cached && is_whole(*cached);
   if (settings_.offline && !whole) fail_offline(cached);
-  if (settings_.offline || (whole && is_commit(model_.revision))) return cache_.snapshot(*cached);
+  if (settings_.offline || (whole && is_commit(model_.revision))) return found(*cached);
   HubRevision revision;
   try {
     revision = ask_revision(whole ? 1 : settings_.max_attempts);
   } catch (const Error& e) {
     if (!whole) throw;
     log_warning("{}; the copy of {} in the cache is used, commit {}", e.what(), model_.id, *cached);
-    return cache_.snapshot(*cached);
+    return found(*cached);
   }
-  complete(revision);
+  model_.gguf.empty() ? complete(revision) : complete_gguf(revision);
   // A whole copy stays what an offline start finds, until the new one is whole too.
-  if (model_.parts == ModelParts::kAll || !cached || cache_.missing_file(*cached, ModelParts::kAll))
+  if (model_.parts == ModelParts::kAll || !model_.gguf.empty() || !cached ||
+      cache_.missing_file(*cached, ModelParts::kAll))
     cache_.set_commit(model_.revision, revision.commit);
-  return cache_.snapshot(revision.commit);
+  return found(revision.commit);
+}
+
+bool Download::is_whole(const std::string& commit) const {
+  return model_.gguf.empty() ? !cache_.missing_file(commit, model_.parts)
+                             : !cache_.find_gguf(commit, model_.gguf).empty();
+}
+
+// What is whole, as it is opened.
+fs::path Download::found(const std::string& commit) const {
+  const fs::path folder = cache_.snapshot(commit);
+  return model_.gguf.empty() ? folder : folder / cache_.find_gguf(commit, model_.gguf).front();
+}
+
+void Download::complete_gguf(const HubRevision& revision) {
+  const std::vector<std::string> names = choose_gguf(revision.files, model_.gguf);
+  if (names.empty()) {
+    std::vector<std::string> others;
+    for (const std::string& file : revision.files)
+      if (file.ends_with(".gguf")) others.push_back(file);
+    fail("{}: has no GGUF file {}{}", model_.id, in_quotes(model_.gguf),
+         others.empty() ? "" : "; there are " + join_text(others, ", "));
+  }
+  if (names.size() != num_gguf_parts(names.front()))
+    fail("{}: has {} of the {} parts of {}", model_.id, names.size(), num_gguf_parts(names.front()),
+         in_quotes(names.front()));
+  link(revision.commit, fetch(revision.commit, names));
 }
 
 void Download::fail_offline(const std::optional<std::string>& commit) const {
-  const auto missing = commit ? cache_.missing_file(*commit, model_.parts) : std::nullopt;
+  const auto missing = !commit               ? std::nullopt
+                       : model_.gguf.empty() ? cache_.missing_file(*commit, model_.parts)
+                                             : std::optional(model_.gguf);
   if (commit && fs::exists(cache_.snapshot(*commit)))
     fail("{}: no {} in {}, and nothing is downloaded offline", model_.id, *missing,
          cache_.snapshot(*commit).string());
@@ -122,10 +162,13 @@ HubRevision Download::ask_revision(int max_attempts) const {
 void Download::complete(const HubRevision& revision) {
   const std::string& commit = revision.commit;
   std::vector<std::string> names = text_files(revision.files);
-  if (!contains(names, kConfigFile)) fail("{}: has no config.json: it is no model", model_.id);
   const bool has_weights = contains(revision.files, kWeightFile);
   const bool has_index = !has_weights && contains(revision.files, kIndexFile);
   const bool all = model_.parts == ModelParts::kAll;
+  const bool has_gguf = std::any_of(revision.files.begin(), revision.files.end(),
+                                    [](const auto& file) { return file.ends_with(".gguf"); });
+  if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
+  if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
   if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
   std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
   link(commit, fetch(commit, names));

@@ -17,6 +17,7 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   const RuntimeConfig& runtime = engine.config();
   ServedModel model;
   model.names = options.served_model_names;
+  if (model.names.empty() && !engine.model_name().empty()) model.names.push_back(engine.model_name());
   if (model.names.empty()) {
     const std::filesystem::path directory = std::filesystem::weakly_canonical(engine.model_directory());
     model.names.push_back(directory.empty() ? "model" : directory.filename().string());

@@ -313,7 +313,7 @@ TEST(GgufFileTest, AFolderWithSeveralFilesWantsOneOfThemNamed) {
   expect_error([&] { find_gguf(folder.path().string()); }, {"2 GGUF files"});
   std::filesystem::remove(folder.path() / "a.gguf");
   EXPECT_EQ(find_gguf(folder.path().string()), folder.path() / "b-00001-of-00002.gguf");
-  folder.write("config.json", "{}");
+  folder.write("model.safetensors", "");
   EXPECT_EQ(find_gguf(folder.path().string()), "");
 }
 
