@@ -12,8 +12,6 @@
 namespace quire {
 namespace {
 
-using GgufModelPtr = std::shared_ptr<const GgufModel>;
-
 constexpr IntRange kTokenIds{0, kMaxTokenId};
 
 // Control tokens that end an answer, whatever the key of that name says (as llama.cpp takes them).

@@ -40,7 +40,7 @@ struct PreTokenizerName {
   bool add_bos = false;       // where the file does not say
   bool composes = false;      // the model's tokenizer.json brings text to NFC first
 };
-constexpr PreTokenizerName kPreTokenizers[] = {
+constexpr PreTokenizerName kNamedPreTokenizers[] = {
     {.name = "gpt-2", .pattern = kGpt2},
     {.name = "phi-2", .pattern = kGpt2},
     {.name = "olmo", .pattern = kGpt2},
@@ -69,11 +69,11 @@ constexpr PreTokenizerName kPreTokenizers[] = {
 };
 
 const PreTokenizerName& find_pre_tokenizer(const std::string& name, const std::string& where) {
-  const auto* const found = std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+  const auto* const found = std::find_if(std::begin(kNamedPreTokenizers), std::end(kNamedPreTokenizers),
                                          [&](const PreTokenizerName& known) { return known.name == name; });
-  if (found != std::end(kPreTokenizers)) return *found;
+  if (found != std::end(kNamedPreTokenizers)) return *found;
   std::vector<std::string_view> names;
-  for (const PreTokenizerName& known : kPreTokenizers) names.push_back(known.name);
+  for (const PreTokenizerName& known : kNamedPreTokenizers) names.push_back(known.name);
   fail("{}: key \"tokenizer.ggml.pre\" {}; known are {}", where,
        name.empty() ? "is missing" : format_text("is {}, which is not known", in_quotes(name)),
        join_text(names, ", "));
