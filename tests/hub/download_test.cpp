@@ -233,6 +233,8 @@ TEST_F(DownloadTest, AModelWithoutSafetensorsIsRefusedByName) {
   expect_failure({"org/name", "no model.safetensors"});
   hub_.files = {{"model.safetensors", "x"}};
   expect_failure({"org/name", "no config.json"});
+  hub_.files = {{"name-Q8_0.gguf", "x"}};
+  expect_failure({"org/name", "no model.safetensors", "org/name:name-Q8_0.gguf"});
   EXPECT_FALSE(fs::exists(settings_.cache));
 }
 
