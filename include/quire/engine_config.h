@@ -8,7 +8,7 @@ namespace quire {
 
 // What an engine is started with; nothing changes afterwards. Names are vLLM's.
 struct EngineConfig {
-  std::string model;             // checkpoint directory; empty: the bundled model
+  std::string model;             // checkpoint directory or .gguf file; empty: the bundled model
   std::string device = "auto";   // auto (a GPU where there is one), cpu, cuda, cuda:1: the first rank's
   std::string cpu_isa = "auto";  // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;           // 0: one for each core this process may use

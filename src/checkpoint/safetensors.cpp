@@ -1,13 +1,7 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -153,61 +147,53 @@ bool looks_like_pickle(std::string_view begin) {
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path.string()) {
-  // O_NONBLOCK: opening a FIFO must not wait for its writer; regular files ignore it.
-  file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat status {};
-  if (!file_) fail("{}: cannot open ({})", path_, std::strerror(errno));
-  if (::fstat(file_.get(), &status) != 0) fail("{}: cannot read ({})", path_, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path_);
-  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  const std::uint64_t file_bytes = file_.size();
   const std::string text = read_header(file_bytes);
   const std::uint64_t data_begin = kLengthBytes + text.size();
   const std::uint64_t data_bytes = file_bytes - data_begin;
   const Json header = parse_json(
-      text, path_ + ": header",
+      text, file_.path() + ": header",
       {.max_depth = kMaxHeaderDepth, .max_bytes = kMaxHeaderBytes, .max_values = kMaxHeaderValues});
   for (const auto& [name, info] : header.items()) {
     if (name == "__metadata__") {
-      check_metadata(path_, info);
+      check_metadata(file_.path(), info);
     } else {
-      const std::string where = format_text("{}: tensor {}", path_, in_quotes(name));
+      const std::string where = format_text("{}: tensor {}", file_.path(), in_quotes(name));
       tensors_.emplace(name, parse_entry(where, info, data_bytes));
     }
   }
-  check_coverage(path_, tensors_, data_bytes);
+  check_coverage(file_.path(), tensors_, data_bytes);
   for (auto& item : tensors_) item.second.offset += data_begin;
-  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
 std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
   std::array<unsigned char, kLengthBytes> length{};
   if (file_bytes < kLengthBytes) {
-    fail("{}: {} bytes, too short for a safetensors file", path_, file_bytes);
+    fail("{}: {} bytes, too short for a safetensors file", path(), file_bytes);
   }
-  read_at(0, std::as_writable_bytes(std::span(length)), "header");
+  file_.read(0, std::as_writable_bytes(std::span(length)), "header");
   if (looks_like_pickle({reinterpret_cast<const char*>(length.data()), length.size()})) {
-    fail("{}: a pickled PyTorch file; only safetensors is read", path_);
+    fail("{}: a pickled PyTorch file; only safetensors is read", path());
   }
   std::uint64_t header_bytes = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
   if (header_bytes > kMaxHeaderBytes) {
-    fail("{}: a header of {} bytes, more than the limit of {}; not a safetensors file?", path_, header_bytes,
+    fail("{}: a header of {} bytes, more than the limit of {}; not a safetensors file?", path(), header_bytes,
          kMaxHeaderBytes);
   }
   if (header_bytes > file_bytes - kLengthBytes) {
-    fail("{}: cut short: a header of {} bytes in a file of {}", path_, header_bytes, file_bytes);
+    fail("{}: cut short: a header of {} bytes in a file of {}", path(), header_bytes, file_bytes);
   }
   std::string header(header_bytes, '\0');
-  read_at(kLengthBytes, std::as_writable_bytes(std::span(header)), "header");
-  if (!header.starts_with('{')) fail("{}: the header must be a JSON object", path_);
+  file_.read(kLengthBytes, std::as_writable_bytes(std::span(header)), "header");
+  if (!header.starts_with('{')) fail("{}: the header must be a JSON object", path());
   return header;
 }
 
 const SafetensorsEntry& SafetensorsFile::tensor(std::string_view name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) fail("{}: no tensor {}", path_, in_quotes(name));
+  if (found == tensors_.end()) fail("{}: no tensor {}", path(), in_quotes(name));
   return found->second;
 }
 
@@ -215,19 +201,7 @@ void SafetensorsFile::read(std::string_view name, std::uint64_t begin, std::span
   const SafetensorsEntry& entry = tensor(name);
   QUIRE_CHECK(begin <= entry.bytes && dst.size() <= entry.bytes - begin, "bytes {} + {} of {}", begin,
               dst.size(), name);
-  read_at(entry.offset + begin, dst, name);
-}
-
-void SafetensorsFile::read_at(std::uint64_t offset, std::span<std::byte> dst, std::string_view what) const {
-  while (!dst.empty()) {
-    const ssize_t n = ::pread(file_.get(), dst.data(), dst.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      fail("{}: cannot read {} at byte {} ({})", path_, in_quotes(what), offset, std::strerror(errno));
-    if (n == 0) fail("{}: cut short while reading {}: it ends at byte {}", path_, in_quotes(what), offset);
-    dst = dst.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
+  file_.read(entry.offset + begin, dst, name);
 }
 
 }  // namespace quire

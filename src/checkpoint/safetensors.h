@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/descriptor.h"
 #include "base/dtype.h"
+#include "checkpoint/read_only_file.h"
 
 namespace quire {
 
@@ -33,21 +33,18 @@ class SafetensorsFile {
 
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const Entries& tensors() const { return tensors_; }
   // Error when there is no such tensor.
   const SafetensorsEntry& tensor(std::string_view name) const;
 
-  // Reads bytes [begin, begin + dst.size()) of a tensor. The file is not mapped: one that is cut short or
-  // fails to read while in use is an Error, not a signal.
+  // Reads bytes [begin, begin + dst.size()) of a tensor.
   void read(std::string_view name, std::uint64_t begin, std::span<std::byte> dst) const;
 
  private:
-  void read_at(std::uint64_t offset, std::span<std::byte> dst, std::string_view what) const;
   std::string read_header(std::uint64_t file_bytes) const;
 
-  std::string path_;
-  Descriptor file_;
+  ReadOnlyFile file_;
   Entries tensors_;
 };
 

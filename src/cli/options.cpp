@@ -73,7 +73,8 @@ void add_device_options(Flags flags, EngineConfig& config) {
 void EngineOptions::add_to(Flags flags) {
   flags.value(
       "MODEL", config.model,
-      "Hugging Face checkpoint directory, or a hub id such as Qwen/Qwen3-0.6B (default: the bundled model)");
+      "Hugging Face checkpoint directory, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B (default: the "
+      "bundled model)");
   add_source_options(flags, source);
   add_device_options(flags, config);
   flags.shown("--max-num-seqs", config.max_num_seqs, "sequences that run at once");

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "engine/gguf_model.h"
 #include "inspect/capacity.h"
 
 namespace quire::cli {
@@ -86,6 +87,10 @@ void print_json(const Capacity& c) {
 int Plan::run() {
   config.model = source.find(config.model, /*with_weights=*/false);
   if (shape) return show(plan_capacity(config, shape_config(*shape), memory));
+  if (const auto gguf = find_gguf(config.model); !gguf.empty()) {
+    const ModelFiles files = open_gguf(gguf);
+    return show(plan_capacity(config, files.config, memory, files.open_formats().get()));
+  }
   const std::filesystem::path directory = find_model_directory(config.model);
   const ModelConfig model = ModelConfig::from_file(directory / "config.json");
   return show(plan_capacity(config, model, memory, open_formats(directory, model).get()));

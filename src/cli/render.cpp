@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_source.h"
-#include "tokenizer/chat_template.h"
+#include "engine/gguf_model.h"
 
 namespace quire::cli {
 namespace {
@@ -35,6 +35,11 @@ std::tm parse_time(const std::string& text) {
 }
 
 CheckpointChatTemplate load(const std::string& path) {
+  if (const auto gguf = find_gguf(path); !gguf.empty()) {
+    auto found = open_gguf(gguf).load_chat_template();
+    if (!found) fail("{}: no key tokenizer.chat_template", gguf.string());
+    return std::move(*found);
+  }
   if (!std::filesystem::is_directory(path)) {
     return {ChatTemplate::compile(read_text_file(path, kMaxTemplateBytes), path), {}, OrderedJson::object()};
   }

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_source.h"
-#include "tokenizer/tokenizer.h"
+#include "engine/gguf_model.h"
 
 namespace quire::cli {
 namespace {
@@ -28,11 +28,16 @@ struct TokenizerOptions {
   ModelSource source;
 
   void add_to(Flags flags) {
-    flags.value("PATH", path, "a model directory, a hub id or a tokenizer.json")->required();
+    flags.value("PATH", path, "a model directory, a hub id, a .gguf file or a tokenizer.json")->required();
     add_source_options(flags, source);
   }
   Tokenizer load() const {
     const std::string found = source.find(path, /*with_weights=*/false);
+    if (const auto gguf = find_gguf(found); !gguf.empty()) {
+      ModelFiles model = open_gguf(gguf);
+      if (!model.tokenizer) fail("{}: it has no tokenizer", gguf.string());
+      return std::move(*model.tokenizer);
+    }
     return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
   }
 };

@@ -58,7 +58,7 @@ void add_verify(CLI::App& app, Command& chosen) {
       add_command<Verify>(app, chosen, "verify", "Compare a model with its expected.safetensors");
   verify.add_to(flags);
   flags.command.get_option("MODEL")->required()->description(
-      "checkpoint directory, or hub id, that has expected.safetensors");
+      "checkpoint directory, or hub id, that has expected.safetensors, or a .gguf file beside one");
   flags.on("--json", verify.json, "print one JSON object a prompt");
 }
 

@@ -63,6 +63,11 @@ class Engine {
   SamplingParams default_sampling_params() const;  // the model author's
   const Tokenizer& tokenizer() const;              // Error when the checkpoint has none
   bool has_tokenizer() const { return setup_.model.tokenizer.has_value(); }
+  // What the model's files say about chat; Error where that is broken.
+  std::optional<CheckpointChatTemplate> load_chat_template() const {
+    return setup_.model.load_chat_template ? setup_.model.load_chat_template() : std::nullopt;
+  }
+  const std::string& model_name() const { return setup_.model.name; }  // as ModelFiles'
   const std::filesystem::path& model_directory() const { return setup_.model.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
   EngineStats stats() const { return statistics_.stats(); }

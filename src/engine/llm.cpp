@@ -115,7 +115,7 @@ class ProgressLine {
 struct LLM::Impl {
   explicit Impl(const EngineConfig& config) : engine(config) {
     try {
-      chat_template = load_chat_template(engine.model_directory());
+      chat_template = engine.load_chat_template();
       if (!chat_template) {
         template_error = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
                                      engine.model_directory().string());

@@ -4,6 +4,7 @@
 #include "base/module.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantization/quantized_weights.h"
+#include "engine/gguf_model.h"
 
 namespace quire {
 namespace {
@@ -21,7 +22,7 @@ std::filesystem::path bundled_model_directory() {
 std::filesystem::path find_model_directory(const std::string& model) {
   if (model.empty()) return bundled_model_directory();
   if (std::error_code ec; !std::filesystem::is_directory(model, ec))
-    fail("{}: no such directory; a model is a Hugging Face checkpoint directory", model);
+    fail("{}: no such directory; a model is a Hugging Face checkpoint directory or a .gguf file", model);
   return model;
 }
 
@@ -38,6 +39,7 @@ std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& director
 }
 
 ModelFiles open_model(const std::string& model) {
+  if (const auto gguf = find_gguf(model); !gguf.empty()) return open_gguf(gguf);
   const std::filesystem::path directory = find_model_directory(model);
   ModelFiles files{directory,
                    ModelConfig::from_file(directory / "config.json"),
@@ -54,6 +56,7 @@ ModelFiles open_model(const std::string& model) {
     if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);
     return std::make_unique<Checkpoint>(directory);
   };
+  files.load_chat_template = [directory] { return quire::load_chat_template(directory); };
   return files;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/hooks.h"
 #include "ops/weight_source.h"
 #include "quire/engine_config.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire {
@@ -24,6 +25,9 @@ struct ModelFiles {
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
   bool is_quantized = false;
+  std::string name = {};  // for those whom it serves; empty: the directory's
+  // What the files say about chat: nothing where they do not, an Error where that is broken. Empty: no files.
+  std::function<std::optional<CheckpointChatTemplate>()> load_chat_template = {};
 
   // The weights where their formats are not known without; null: they are plain.
   std::unique_ptr<WeightSource> open_formats() const { return is_quantized ? open_weights() : nullptr; }
@@ -41,7 +45,7 @@ struct EngineSetup {
 std::filesystem::path find_model_directory(const std::string& model);
 // Of a checkpoint directory, as ModelFiles'.
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory, const ModelConfig& config);
-// Opens all files of a checkpoint directory; weights are read later.
+// Opens all files of a checkpoint directory, or a GGUF file; weights are read later.
 ModelFiles open_model(const std::string& model);
 
 }  // namespace quire

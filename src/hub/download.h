@@ -15,6 +15,7 @@ struct HubModel {
   std::string id;
   std::string revision = "main";  // a branch, a tag or a commit
   ModelParts parts = ModelParts::kAll;
+  std::string gguf = {};  // a GGUF file, or its quantisation, such as Q4_K_M: of the model nothing else
 };
 
 struct DownloadHooks {
@@ -23,9 +24,9 @@ struct DownloadHooks {
   std::function<bool()> stopped;  // true: give up with Stopped; what has come is kept
 };
 
-// The folder of a model's files, ready to be opened: found in the cache, or brought there first. Online the
-// hub is asked which commit a branch or tag is now; where it does not answer, the cache's copy has to do,
-// with a warning. Error where there is no whole one.
+// The folder of a model's files, or its GGUF file, ready to be opened: found in the cache, or brought there
+// first. Online the hub is asked which commit a branch or tag is now; where it does not answer, the cache's
+// copy has to do, with a warning. Error where there is no whole one.
 std::filesystem::path find_hub_model(const HubSettings& settings, const HubModel& model,
                                      const DownloadHooks& hooks);
 

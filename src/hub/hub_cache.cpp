@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/weight_index.h"
+#include "hub/gguf_files.h"
 
 namespace quire {
 namespace {
@@ -122,6 +123,17 @@ std::optional<std::string> HubCache::missing_file(const std::string& commit, Mod
   const auto missing =
       std::find_if(files.begin(), files.end(), [&](const std::string& file) { return !has(commit, file); });
   return missing == files.end() ? std::nullopt : std::optional(*missing);
+}
+
+std::vector<std::string> HubCache::find_gguf(const std::string& commit, const std::string& wanted) const {
+  std::vector<std::string> names;
+  std::error_code ec;
+  for (const auto& item : fs::recursive_directory_iterator(snapshot(commit), ec)) {
+    if (item.is_regular_file(ec)) names.push_back(item.path().lexically_relative(snapshot(commit)).string());
+  }
+  std::vector<std::string> found = choose_gguf(names, wanted);
+  if (!found.empty() && found.size() != num_gguf_parts(found.front())) found.clear();
+  return found;
 }
 
 bool HubCache::has(const std::string& commit, const std::string& file) const {

@@ -45,6 +45,9 @@ class HubCache {
   // looks at configuration, weights, and what a list that huggingface_hub left (trees/COMMIT.json) names.
   std::optional<std::string> missing_file(const std::string& commit, ModelParts parts) const;
 
+  // The names of a GGUF file in a snapshot, as choose_gguf; empty where a part of it is missing.
+  std::vector<std::string> find_gguf(const std::string& commit, const std::string& wanted) const;
+
   bool has(const std::string& commit, const std::string& file) const;
   // Makes a snapshot's link to a whole blob.
   void link(const std::string& commit, const std::string& file, const std::string& etag) const;

@@ -17,6 +17,7 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   const RuntimeConfig& runtime = engine.config();
   ServedModel model;
   model.names = options.served_model_names;
+  if (model.names.empty() && !engine.model_name().empty()) model.names.push_back(engine.model_name());
   if (model.names.empty()) {
     const std::filesystem::path directory = std::filesystem::weakly_canonical(engine.model_directory());
     model.names.push_back(directory.empty() ? "model" : directory.filename().string());
@@ -97,7 +98,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
       fingerprint_(format_text("quire-" QUIRE_VERSION "-{}", to_string(engine_->config().dtype))),
       start_time_(unix_time()) {
   try {
-    chat_template_ = load_chat_template(engine_->model_directory());
+    chat_template_ = engine_->load_chat_template();
     if (!chat_template_) template_error_ = "this model has no chat template";
     if (!engine_->has_tokenizer()) template_error_ = "this model has no tokenizer, which a chat needs";
   } catch (const Error& e) {

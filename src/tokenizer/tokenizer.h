@@ -29,6 +29,8 @@ class Tokenizer {
  public:
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view text, std::string_view where);
+  // Of a file whose tables are read already.
+  static Tokenizer from_parts(TokenizerFile file, std::string_view where);
   // Matchers point to the added tokens, which a move leaves in their place.
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;

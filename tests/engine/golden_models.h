@@ -34,6 +34,7 @@ inline std::filesystem::path golden_directory(const std::string& name) {
 
 // Those of tomorrow's families lie there, too, one with a configuration that cannot be read yet.
 inline bool is_known_model(const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory / "model.gguf")) return true;
   if (!std::filesystem::exists(directory / "config.json")) return false;
   try {
     find_model_family(ModelConfig::from_file(directory / "config.json").architecture());

@@ -58,9 +58,10 @@ TEST(VerifyTest, TheQuantizedModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::quantized_folder()))
     GTEST_SKIP() << testing::quantized_folder().string() << " is not there";
   const std::vector<std::string> models = testing::quantized_models();
-  for (const char* name : {"q-awq-int4-g128", "q-bnb-nf4-double", "q-bnb-int8", "q-ct-mixed-formats",
-                           "q-ct-nvfp4", "q-fp8-block-moe", "q-fp8-block-odd", "q-gptq-int4-g32-desc_act",
-                           "q-gptq-dynamic", "q-modelopt-nvfp4"})
+  for (const char* name :
+       {"q-awq-int4-g128", "q-bnb-nf4-double", "q-bnb-int8", "q-ct-mixed-formats", "q-ct-nvfp4",
+        "q-fp8-block-moe", "q-fp8-block-odd", "q-gptq-int4-g32-desc_act", "q-gptq-dynamic",
+        "q-modelopt-nvfp4", "q-gguf-mixed-k", "q-gguf-q4_k_m-llama", "q-gguf-q4_k_m-moe", "q-gguf-iq4_nl"})
     EXPECT_EQ(std::count(models.begin(), models.end(), name), 1) << name;
 }
 

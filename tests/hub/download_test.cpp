@@ -233,7 +233,47 @@ TEST_F(DownloadTest, AModelWithoutSafetensorsIsRefusedByName) {
   expect_failure({"org/name", "no model.safetensors"});
   hub_.files = {{"model.safetensors", "x"}};
   expect_failure({"org/name", "no config.json"});
+  hub_.files = {{"name-Q8_0.gguf", "x"}};
+  expect_failure({"org/name", "no model.safetensors", "org/name:name-Q8_0.gguf"});
   EXPECT_FALSE(fs::exists(settings_.cache));
+}
+
+TEST_F(DownloadTest, AGgufFileIsBroughtByNameOrQuantisation) {
+  hub_.files = {{"README.md", "# Files"},
+                {"name-Q4_K_M.gguf", "four"},
+                {"name-Q4_K_S.gguf", "small"},
+                {"mmproj-name-Q4_K_M.gguf", "pictures"},
+                {"Q8_0/name-Q8_0-00001-of-00002.gguf", "first"},
+                {"Q8_0/name-Q8_0-00002-of-00002.gguf", "second"}};
+  const auto find_gguf = [&](const std::string& gguf) {
+    return find({"org/name", "main", ModelParts::kAll, gguf});
+  };
+  const fs::path four = find_gguf("q4_k_m");
+  EXPECT_EQ(four, model_folder() / "snapshots" / kMain / "name-Q4_K_M.gguf");
+  EXPECT_EQ(read(four), "four");
+  EXPECT_THAT(names_in(four.parent_path()), ElementsAre("name-Q4_K_M.gguf"));
+  EXPECT_EQ(find_gguf("name-Q4_K_M.gguf"), four);
+  const fs::path eight = find_gguf("Q8_0");
+  EXPECT_EQ(eight.filename(), "name-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(read(eight.parent_path() / "name-Q8_0-00002-of-00002.gguf"), "second");
+  expect_error([&] { find_gguf("Q4_K"); }, {"org/name", "\"Q4_K\"", "name-Q4_K_S.gguf"});
+  hub_.files["other-Q4_K_M.gguf"] = "other";
+  fs::remove_all(settings_.cache);
+  expect_error([&] { find_gguf("Q4_K_M"); }, {"name-Q4_K_M.gguf or other-Q4_K_M.gguf"});
+  settings_.offline = true;
+  expect_error([&] { find_gguf("Q8_0"); }, {"nothing is downloaded offline"});
+}
+
+TEST_F(DownloadTest, OfflineAGgufFileIsFoundWhenAllOfItIsThere) {
+  hub_.files = {{"a-Q8_0-00001-of-00002.gguf", "first"}, {"a-Q8_0-00002-of-00002.gguf", "second"}};
+  const HubModel model{"org/name", "main", ModelParts::kAll, "Q8_0"};
+  const fs::path found = find(model);
+  settings_.offline = true;
+  hub_.forget_requests();
+  EXPECT_EQ(find(model), found);
+  EXPECT_EQ(hub_.requests().size(), 0U);
+  fs::remove(found.parent_path() / "a-Q8_0-00002-of-00002.gguf");
+  expect_error([&] { find(model); }, {"no Q8_0 in"});
 }
 
 TEST_F(DownloadTest, UnsafeNamesAreRefused) {

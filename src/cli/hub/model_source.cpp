@@ -5,10 +5,11 @@
 #include <chrono>
 #include <filesystem>
 
-#include "base/format.h"
+#include "base/error.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "hub/download.h"
+#include "hub/gguf_files.h"
 
 namespace quire::cli {
 namespace {
@@ -56,7 +57,7 @@ class DownloadBar {
 
 bool is_hub_model(const std::string& model) {
   std::error_code ec;
-  return is_hub_id(model) && !std::filesystem::exists(model, ec);
+  return is_hub_id(parse_hub_name(model).id) && !std::filesystem::exists(model, ec);
 }
 
 std::string ModelSource::find(const std::string& model, bool with_weights) const {
@@ -72,7 +73,11 @@ std::string ModelSource::find(const std::string& model, bool with_weights) const
   DownloadBar bar(model, settings.cache);
   hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
   const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
-  return find_hub_model(settings, {model, revision, parts}, hooks).string();
+  HubName name = parse_hub_name(model);
+  if (name.gguf.empty() && model.ends_with(':'))
+    fail("{}: behind the colon comes a GGUF file of it, or a quantisation such as Q4_K_M", model);
+  return find_hub_model(settings, {std::move(name.id), revision, parts, std::move(name.gguf)}, hooks)
+      .string();
 }
 
 void add_source_options(Flags flags, ModelSource& source) {

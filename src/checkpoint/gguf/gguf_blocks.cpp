@@ -1,0 +1,386 @@
+// The blocks of GGUF's types (ggml, ggml-common.h and ggml-quants.c): how each holds codes, scales and
+// minima.
+#include "checkpoint/gguf/gguf_blocks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+using Byte = std::uint8_t;
+// Writes what a block has of one part.
+using DecodeBlock = void (*)(const Byte* block, void* out);
+
+// A part of each block: so many elements of a type.
+struct BlockPart {
+  WeightPart part;
+  DType dtype;
+  std::int64_t elements;
+  DecodeBlock decode;
+};
+
+struct BlockFormat {
+  GgufType type;
+  LinearFormat format;
+  std::vector<BlockPart> parts;  // codes, scales, offsets, super-scales, super-minima
+};
+
+constexpr std::array<float, 16> kIq4Table = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                             1,    13,   25,  38,  53,  69,  89,  113};
+constexpr int kSuper = 256;
+
+// The f16 at a byte of the block: as it is, negated, and as f32.
+template <std::size_t kAt>
+void half_at(const Byte* block, void* out) {
+  std::memcpy(out, block + kAt, sizeof(Float16));
+}
+// A value plus m is one minus -m.
+template <std::size_t kAt>
+void negated_half_at(const Byte* block, void* out) {
+  std::memcpy(out, block + kAt, sizeof(Float16));
+  static_cast<Byte*>(out)[1] ^= 0x80U;
+}
+template <std::size_t kAt>
+void float_of_half_at(const Byte* block, void* out) {
+  Float16 half;
+  std::memcpy(&half, block + kAt, sizeof(half));
+  *static_cast<float*>(out) = to_float(half);
+}
+void byte_at_front(const Byte* block, void* out) { *static_cast<Byte*>(out) = block[0]; }
+
+// The low nibbles of 16 bytes, then the high ones, `kFrom` bytes into the block.
+template <std::size_t kFrom>
+void nibbles_of_32(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < 16; ++i) {
+    codes[i] = block[kFrom + i] & 15U;
+    codes[i + 16] = block[kFrom + i] >> 4;
+  }
+}
+
+// Nibbles as above behind the fifth bits of all 32.
+template <std::size_t kHigh>
+void five_bits_of_32(const Byte* block, void* out) {
+  nibbles_of_32<kHigh + 4>(block, out);
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < 32; ++i)
+    codes[i] = static_cast<Byte>(codes[i] | (block[kHigh + i / 8] >> i % 8 & 1U) << 4);
+}
+
+void q8_0_codes(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < 32; ++i) codes[i] = block[2 + i] ^ 0x80U;
+}
+
+// Q2_K: scales and minima of 16 elements in nibbles of 16 bytes, codes of two bits in 64, two halves.
+void q2_k_codes(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < kSuper; ++i)
+    codes[i] = block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
+}
+void q2_k_scales(const Byte* block, void* out) {
+  for (std::size_t i = 0; i < 16; ++i) static_cast<Byte*>(out)[i] = block[i] & 15U;
+}
+void q2_k_minima(const Byte* block, void* out) {
+  for (std::size_t i = 0; i < 16; ++i) static_cast<Byte*>(out)[i] = block[i] >> 4;
+}
+
+// Q3_K: the third bits in 32 bytes, the others in 64, scales of 6 bits in 12.
+void q3_k_codes(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < kSuper; ++i) {
+    const unsigned low = block[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
+    codes[i] = static_cast<Byte>(low | (block[i % 32] >> i / 32 & 1U) << 2);
+  }
+}
+void q3_k_scales(const Byte* block, void* out) {
+  const Byte* packed = block + 96;
+  for (std::size_t i = 0; i < 16; ++i) {
+    const int low = packed[i % 8] >> (i / 8 * 4) & 15;
+    const int high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
+    static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>((low | high << 4) - 32);
+  }
+}
+
+// Q4_K and Q5_K: eight scales and eight minima of 6 bits in the 12 bytes behind d and dmin.
+void k_scales(const Byte* block, void* out) {
+  const Byte* s = block + 4;
+  auto* scales = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < 4; ++i) {
+    scales[i] = s[i] & 63U;
+    scales[i + 4] = static_cast<Byte>((s[i + 8] & 15U) | (s[i] >> 6) << 4);
+  }
+}
+void k_minima(const Byte* block, void* out) {
+  const Byte* s = block + 4;
+  auto* minima = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < 4; ++i) {
+    minima[i] = s[i + 4] & 63U;
+    minima[i + 4] = static_cast<Byte>(s[i + 8] >> 4 | (s[i + 4] >> 6) << 4);
+  }
+}
+// 32 bytes hold 32 elements in their low nibbles, then 32 in the high ones.
+template <std::size_t kFrom>
+void nibbles_of_256(const Byte* block, void* out) {
+  for (std::size_t i = 0; i < kSuper; ++i)
+    static_cast<Byte*>(out)[i] = block[kFrom + i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15U;
+}
+void q5_k_codes(const Byte* block, void* out) {
+  nibbles_of_256<48>(block, out);
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < kSuper; ++i)
+    codes[i] = static_cast<Byte>(codes[i] | (block[16 + i % 32] >> i / 32 & 1U) << 4);
+}
+
+// Q6_K: in each half of 128, four bits in 64 bytes, the two others in 32.
+void q6_k_codes(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < kSuper; ++i) {
+    const std::size_t half = i / 128, quarter = i % 128 / 32, l = i % 32;
+    const unsigned low = block[half * 64 + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15U;
+    codes[i] = static_cast<Byte>(low | (block[128 + half * 32 + l] >> quarter * 2 & 3U) << 4);
+  }
+}
+void q6_k_scales(const Byte* block, void* out) { std::memcpy(out, block + 192, 16); }
+
+// IQ4_XS: eight scales of 6 bits, the upper two in a word, the lower four in nibbles of four bytes.
+void iq4_xs_codes(const Byte* block, void* out) {
+  auto* codes = static_cast<Byte*>(out);
+  for (std::size_t i = 0; i < kSuper; ++i)
+    codes[i] = block[8 + i / 32 * 16 + i % 16] >> (i % 32 / 16 * 4) & 15U;
+}
+void iq4_xs_scales(const Byte* block, void* out) {
+  for (std::size_t i = 0; i < 8; ++i) {
+    const int low = block[4 + i / 2] >> (i % 2 * 4) & 15;
+    const int high = block[2 + i / 4] >> (i % 4 * 2) & 3;
+    static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>((low | high << 4) - 32);
+  }
+}
+
+// Blocks of 32 with an f16 scale, and perhaps a minimum.
+BlockFormat simple(GgufType type, int bits, int code_offset, DecodeBlock codes, bool has_minimum = false) {
+  BlockFormat result = {
+      type,
+      {.code = CodeType::kInt,
+       .bits = bits,
+       .code_offset = code_offset,
+       .block_cols = 32,
+       .scale = ScaleType::kF16},
+      {{WeightPart::kWeight, DType::kU8, 32, codes}, {WeightPart::kScale, DType::kF16, 1, half_at<0>}}};
+  if (has_minimum) {
+    result.format.offset = OffsetType::kMinimum;
+    result.format.minimum = ScaleType::kF16;
+    result.parts.push_back({WeightPart::kOffset, DType::kF16, 1, negated_half_at<2>});
+  }
+  return result;
+}
+
+// Super-blocks of 256 with scales that are integers.
+BlockFormat super_block(GgufType type, int bits, int block_cols, ScaleType scale, DecodeBlock codes,
+                        DecodeBlock scales) {
+  return {
+      type,
+      {.code = CodeType::kInt, .bits = bits, .block_cols = block_cols, .scale = scale, .super_cols = kSuper},
+      {{WeightPart::kWeight, DType::kU8, kSuper, codes},
+       {WeightPart::kScale, dtype_of(scale), kSuper / block_cols, scales}}};
+}
+
+BlockFormat with_super_scale(BlockFormat block, int code_offset, DecodeBlock scale) {
+  block.format.code_offset = code_offset;
+  block.parts.push_back({WeightPart::kSuperScale, DType::kF32, 1, scale});
+  return block;
+}
+
+BlockFormat with_minima(BlockFormat block, DecodeBlock minima, DecodeBlock super_minimum) {
+  block.format.offset = OffsetType::kMinimum;
+  block.format.minimum = ScaleType::kU8;
+  block.parts.push_back({WeightPart::kOffset, DType::kU8, kSuper / block.format.block_cols, minima});
+  block.parts.push_back({WeightPart::kSuperMinimum, DType::kF32, 1, super_minimum});
+  return block;
+}
+
+BlockFormat with_table(BlockFormat block, const std::array<float, 16>& table) {
+  block.format.code = CodeType::kTable;
+  block.format.table = table;
+  return block;
+}
+
+BlockFormat mxfp4() {
+  BlockFormat block = with_table(simple(GgufType::kMxfp4, 4, 0, nibbles_of_32<1>), kE2m1Table);
+  block.format.scale = ScaleType::kE8m0;
+  block.parts[1] = {WeightPart::kScale, DType::kU8, 1, byte_at_front};
+  return block;
+}
+
+const BlockFormat& format_of(GgufType type) {
+  using enum GgufType;
+  static const std::vector<BlockFormat> formats = {
+      simple(kQ8_0, 8, 128, q8_0_codes),
+      simple(kQ4_0, 4, 8, nibbles_of_32<2>),
+      simple(kQ4_1, 4, 0, nibbles_of_32<4>, true),
+      simple(kQ5_0, 5, 16, five_bits_of_32<2>),
+      simple(kQ5_1, 5, 0, five_bits_of_32<4>, true),
+      with_table(simple(kIq4Nl, 4, 0, nibbles_of_32<2>), kIq4Table),
+      mxfp4(),
+      with_minima(with_super_scale(super_block(kQ2_K, 2, 16, ScaleType::kU8, q2_k_codes, q2_k_scales), 0,
+                                   float_of_half_at<80>),
+                  q2_k_minima, float_of_half_at<82>),
+      with_super_scale(super_block(kQ3_K, 3, 16, ScaleType::kI8, q3_k_codes, q3_k_scales), 4,
+                       float_of_half_at<108>),
+      with_minima(with_super_scale(super_block(kQ4_K, 4, 32, ScaleType::kU8, nibbles_of_256<16>, k_scales), 0,
+                                   float_of_half_at<0>),
+                  k_minima, float_of_half_at<2>),
+      with_minima(with_super_scale(super_block(kQ5_K, 5, 32, ScaleType::kU8, q5_k_codes, k_scales), 0,
+                                   float_of_half_at<0>),
+                  k_minima, float_of_half_at<2>),
+      with_super_scale(super_block(kQ6_K, 6, 16, ScaleType::kI8, q6_k_codes, q6_k_scales), 32,
+                       float_of_half_at<208>),
+      with_table(with_super_scale(super_block(kIq4Xs, 4, 32, ScaleType::kI8, iq4_xs_codes, iq4_xs_scales), 0,
+                                  float_of_half_at<0>),
+                 kIq4Table),
+  };
+  const auto found = std::find_if(formats.begin(), formats.end(),
+                                  [&](const BlockFormat& format) { return format.type == type; });
+  QUIRE_CHECK(found != formats.end(), "{}", block_of(type).name);
+  return *found;
+}
+
+// Rows of a tensor, whose bytes are read in pieces that stay in the cache.
+class GgufRows : public WeightTensor {
+ public:
+  GgufRows(std::string name, const GgufTensor& tensor, DType dtype, std::int64_t elements)
+      : name_(std::move(name)),
+        tensor_(tensor),
+        block_(block_of(tensor.type)),
+        blocks_per_row_(tensor.shape.back() / block_.elements),
+        elements_(elements),
+        dtype_(dtype),
+        shape_{blocks_per_row_ * elements} {
+    if (tensor.shape.size() > 1)
+      shape_.insert(shape_.begin(),
+                    static_cast<std::int64_t>(tensor.bytes) / (blocks_per_row_ * block_.bytes));
+  }
+
+  const std::string& name() const override { return name_; }
+  DType dtype() const override { return dtype_; }
+  const std::vector<std::int64_t>& shape() const override { return shape_; }
+
+ protected:
+  // Calls take(bytes of some blocks, number of the first of them from `row` on, how many).
+  template <typename Take>
+  void read_blocks(std::int64_t row, std::int64_t num_rows, const Take& take) const {
+    constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
+    const std::int64_t total = num_rows * blocks_per_row_;
+    const std::int64_t step = std::min(total, kScratchBytes / block_.bytes);
+    std::vector<Byte> bytes(static_cast<std::size_t>(step * block_.bytes));
+    const std::uint64_t begin =
+        tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_.bytes);
+    for (std::int64_t done = 0; done < total; done += step) {
+      const std::int64_t count = std::min(step, total - done);
+      tensor_.file->read(
+          begin + static_cast<std::uint64_t>(done * block_.bytes),
+          std::as_writable_bytes(std::span(bytes.data(), static_cast<std::size_t>(count * block_.bytes))),
+          name_);
+      take(bytes.data(), done, count);
+    }
+  }
+
+  [[noreturn]] void fail_not_finite(std::int64_t row) const {
+    fail("{}: tensor {}: a scale of row {} is not finite", tensor_.file->path(), in_quotes(name_), row);
+  }
+  std::int64_t block_bytes() const { return block_.bytes; }
+  std::int64_t blocks_per_row() const { return blocks_per_row_; }
+  std::int64_t elements() const { return elements_; }  // of a block
+
+ private:
+  std::string name_;
+  GgufTensor tensor_;
+  GgufBlock block_;
+  std::int64_t blocks_per_row_, elements_;
+  DType dtype_;
+  std::vector<std::int64_t> shape_;
+};
+
+class PlainRows final : public GgufRows {
+ public:
+  PlainRows(std::string name, const GgufTensor& tensor, DType dtype)
+      : GgufRows(std::move(name), tensor, dtype, 1) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    auto* out = dst.data_as<std::byte>();
+    read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
+      convert(dtype(), bytes, dst.dtype(), out + static_cast<std::size_t>(first) * size_of(dst.dtype()),
+              static_cast<std::size_t>(count));
+    });
+  }
+};
+
+class DecodedPart final : public GgufRows {
+ public:
+  DecodedPart(std::string name, const GgufTensor& tensor, const BlockPart& part, ScaleType scale)
+      : GgufRows(std::move(name), tensor, part.dtype, part.elements), part_(part), scale_(scale) {}
+
+  void read_rows(std::int64_t row, const Tensor& dst) const override {
+    check_read(row, dst);
+    const std::size_t block_size = static_cast<std::size_t>(elements()) * size_of(dtype());
+    auto* out = dst.data_as<std::byte>();
+    read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
+      std::vector<std::byte> decoded;  // where another float type is asked for
+      if (dst.dtype() != dtype()) decoded.resize(static_cast<std::size_t>(count) * block_size);
+      std::byte* to = decoded.empty() ? out + static_cast<std::size_t>(first) * block_size : decoded.data();
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::byte* values = to + static_cast<std::size_t>(i) * block_size;
+        part_.decode(bytes + i * block_bytes(), values);
+        if (!is_finite(values)) fail_not_finite(row + (first + i) / blocks_per_row());
+      }
+      if (!decoded.empty())
+        convert(dtype(), to, dst.dtype(),
+                out + static_cast<std::size_t>(first * elements()) * size_of(dst.dtype()),
+                static_cast<std::size_t>(count * elements()));
+    });
+  }
+
+ private:
+  // Float scales stand alone in their block.
+  bool is_finite(const void* value) const {
+    if (dtype() == DType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
+    if (dtype() == DType::kF32) return std::isfinite(*static_cast<const float*>(value));
+    return scale_ != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
+  }
+
+  BlockPart part_;
+  ScaleType scale_;  // of kScale; kNone for others
+};
+
+}  // namespace
+
+WeightGroup open_gguf_tensor(const std::string& name, const GgufTensor& tensor) {
+  using enum GgufType;
+  const auto plain = [&](DType dtype) {
+    return WeightGroup::plain(std::make_shared<PlainRows>(name, tensor, dtype));
+  };
+  if (tensor.type == kF32) return plain(DType::kF32);
+  if (tensor.type == kF16) return plain(DType::kF16);
+  if (tensor.type == kBF16) return plain(DType::kBF16);
+  const BlockFormat& block = format_of(tensor.type);
+  WeightGroup group;
+  group.format = block.format;
+  for (const BlockPart& part : block.parts) {
+    const ScaleType scale = part.part == WeightPart::kScale ? block.format.scale : ScaleType::kNone;
+    group.tensors.push_back({part.part, std::make_shared<DecodedPart>(name, tensor, part, scale)});
+  }
+  group.rows = group.tensors.front().tensor->rows();
+  group.cols = group.tensors.front().tensor->cols();
+  return group;
+}
+
+}  // namespace quire

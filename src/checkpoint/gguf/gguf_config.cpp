@@ -1,0 +1,316 @@
+// Keys of GGUF files (llama.cpp, gguf-py/gguf/constants.py, convert_hf_to_gguf.py and src/llama-model.cpp),
+// and what they mean in the configurations of transformers.
+#include "checkpoint/gguf/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/gguf/gguf_blocks.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kFactors = "rope_freqs.weight";
+constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+constexpr std::string_view kLongFactors = "rope_factors_long.weight";
+
+// Makes the configuration of one file.
+class ConfigBuilder {
+ public:
+  ConfigBuilder(const GgufModel& model, std::string architecture)
+      : model_(model), architecture_(std::move(architecture)) {}
+
+  const GgufKeys& keys() const { return model_.keys(); }
+  std::string key(std::string_view name) const { return architecture_ + "." + std::string(name); }
+  bool has_tensor(std::string_view name) const { return model_.find(name) != nullptr; }
+  int integer(std::string_view name) const { return json_.at(std::string(name)).get<int>(); }
+  bool is_mixture() const { return keys().find_int(key("expert_count"), {.min = 0}).value_or(0) > 0; }
+
+  // What all families have.
+  void read_common() {
+    set("num_hidden_layers", keys().require_int(key("block_count"), kLayerCount));
+    set("hidden_size", keys().require_int(key("embedding_length"), kWidth));
+    set("intermediate_size", keys().require_int(key("feed_forward_length"), kWidth));
+    set("max_position_embeddings", keys().require_int(key("context_length"), kPositions));
+    const int num_heads = keys().require_int(key("attention.head_count"), kHeadCount);
+    set("num_attention_heads", num_heads);
+    set("num_key_value_heads",
+        keys().find_int(key("attention.head_count_kv"), kHeadCount).value_or(num_heads));
+    const int head_dim = keys()
+                             .find_int(key("attention.key_length"), kHeadSize)
+                             .value_or(std::max(1, integer("hidden_size") / num_heads));
+    if (keys().find_int(key("attention.value_length")).value_or(head_dim) != head_dim)
+      keys().fail_at(key("attention.value_length"), format_text("must be that of the keys, {}", head_dim));
+    set("head_dim", head_dim);
+    set("rms_norm_eps", keys().require_double(key("attention.layer_norm_rms_epsilon"), kPositive));
+    set("vocab_size", vocab_size());
+    set("tie_word_embeddings", !has_tensor("output.weight"));
+    set("dtype", dtype());
+    read_rotary(head_dim);
+  }
+
+  template <typename T>
+  void set(std::string_view name, const T& value) {
+    json_[std::string(name)] = value;
+  }
+  // Of a key that may be absent.
+  void copy_double(std::string_view name, std::string_view from, DoubleRange range = {}) {
+    if (const auto value = keys().find_double(key(from), range)) set(name, *value);
+  }
+  void copy_int(std::string_view name, std::string_view from, IntRange range = {}) {
+    if (const auto value = keys().find_int(key(from), range)) set(name, *value);
+  }
+  void require_int(std::string_view name, std::string_view from, IntRange range) {
+    set(name, keys().require_int(key(from), range));
+  }
+  // q, k and v have biases; so has what follows attention; so has the MLP.
+  void read_biases() {
+    set("attention_bias", has_tensor("blk.0.attn_q.bias"));
+    set("attention_out_bias", has_tensor("blk.0.attn_output.bias"));
+    set("mlp_bias", has_tensor("blk.0.ffn_down.bias"));
+  }
+  void refuse_window() const {
+    if (keys().find_int(key("attention.sliding_window"), {.min = 0}).value_or(0) > 0)
+      keys().fail_at(key("attention.sliding_window"), "is not supported for this architecture");
+  }
+  void refuse_experts() const {
+    if (is_mixture())
+      keys().fail_at(key("expert_count"), "is not 0: experts are not supported for this architecture");
+  }
+
+  // llama.cpp rotates neighbouring rows in these families.
+  void permute_heads() {
+    if (json_.contains("partial_rotary_factor"))
+      keys().fail_at(key("rope.dimension_count"), "must be the size of a head");
+    if (integer("head_dim") % 2 != 0) keys().fail_at(key("attention.key_length"), "must be even");
+    layout_.permuted_heads = integer("num_attention_heads");
+    layout_.permuted_kv_heads = integer("num_key_value_heads");
+  }
+  void shift_norms() { layout_.norm_offset = 1; }
+
+  GgufConfig finish(std::string_view family) {
+    json_["architectures"] = Json::array({std::string(family)});
+    return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)};
+  }
+
+ private:
+  std::int64_t vocab_size() const {
+    const GgufTensor* tensor = model_.find("token_embd.weight");
+    if (tensor == nullptr) fail("{}: there is no tensor \"token_embd.weight\"", model_.path());
+    if (tensor->shape.size() != 2 || tensor->shape.front() > kVocabSize.max)
+      fail("{}: tensor \"token_embd.weight\" must be a matrix of up to {} rows", model_.path(),
+           kVocabSize.max);
+    return tensor->shape.front();
+  }
+
+  // Activations: those of a file of one float type, or bfloat16.
+  std::string_view dtype() const {
+    bool has_f16 = false, has_other = false;
+    for (const auto& [name, tensor] : model_.tensors()) {
+      if (tensor.shape.size() < 2 || tensor.type == GgufType::kF32) continue;
+      (tensor.type == GgufType::kF16 ? has_f16 : has_other) = true;
+    }
+    return has_other ? "bfloat16" : has_f16 ? "float16" : "float32";
+  }
+
+  void read_rotary(int head_dim) {
+    set("rope_theta", keys().find_double(key("rope.freq_base"), kPositive).value_or(10000));
+    const int size =
+        keys().find_int(key("rope.dimension_count"), {.min = 1, .max = head_dim}).value_or(head_dim);
+    if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
+    if (has_tensor(kFactors)) return read_factors(size);
+    if (has_tensor(kLongFactors) || has_tensor(kShortFactors)) return read_long_factors(size);
+    const std::string type = keys()
+                                 .find_string(key("rope.scaling.type"))
+                                 .value_or(keys().contains(key("rope.scale_linear")) ? "linear" : "none");
+    if (type == "none") return;
+    if (type != "linear" && type != "yarn")
+      keys().fail_at(key("rope.scaling.type"),
+                     format_text("is {}; none, linear, yarn and factors are supported", in_quotes(type)));
+    const std::string from =
+        key(keys().contains(key("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear");
+    const double factor = keys().require_double(from, kPositive);
+    Json rope = {{"rope_type", type}, {"factor", factor}};
+    if (type == "yarn") {
+      if (keys().contains(key("rope.scaling.yarn_log_multiplier")))
+        keys().fail_at(key("rope.scaling.yarn_log_multiplier"), "is not supported");
+      rope["original_max_position_embeddings"] =
+          keys().require_int(key("rope.scaling.original_context_length"), kPositions);
+    } else {  // transformers has the length before it is stretched
+      const double length = integer("max_position_embeddings") / factor;
+      set("max_position_embeddings", static_cast<int>(std::clamp(length, 1.0, double{kPositions.max})));
+    }
+    json_["rope_scaling"] = rope;
+  }
+
+  // Divisors of the frequencies: what transformers calls llama3, already computed. As longrope's they are the
+  // same for any length.
+  void read_factors(int size) {
+    const std::vector<double> factors = values_of(kFactors, size / 2);
+    json_["rope_scaling"] = {
+        {"rope_type", "longrope"}, {"short_factor", factors},
+        {"long_factor", factors},  {"factor", 1.0},
+        {"attention_factor", 1.0}, {"original_max_position_embeddings", integer("max_position_embeddings")}};
+  }
+
+  void read_long_factors(int size) {
+    json_["rope_scaling"] = {
+        {"rope_type", "longrope"},
+        {"short_factor", values_of(kShortFactors, size / 2)},
+        {"long_factor", values_of(kLongFactors, size / 2)},
+        {"factor", 1.0},
+        {"attention_factor", keys().find_double(key("rope.scaling.attn_factor"), kPositive).value_or(1.0)},
+        {"original_max_position_embeddings",
+         keys().require_int(key("rope.scaling.original_context_length"), kPositions)}};
+  }
+
+  std::vector<double> values_of(std::string_view name, std::int64_t size) {
+    const GgufTensor* tensor = model_.find(name);
+    if (tensor == nullptr || tensor->type != GgufType::kF32 || tensor->shape != std::vector{size})
+      fail("{}: tensor {} must hold {} numbers of type F32", model_.path(), in_quotes(std::string(name)),
+           size);
+    std::vector<float> values(static_cast<std::size_t>(size));
+    open_gguf_tensor(std::string(name), *tensor)
+        .tensors.front()
+        .tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, size}));
+    for (const float value : values) {
+      if (!std::isfinite(value) || value <= 0)
+        fail("{}: tensor {} must hold numbers above 0", model_.path(), in_quotes(std::string(name)));
+    }
+    layout_.read.emplace(name);
+    return {values.begin(), values.end()};
+  }
+
+  const GgufModel& model_;
+  std::string architecture_;
+  Json json_ = Json::object();
+  GgufLayout layout_;
+};
+
+// Llama, Mistral and Mixtral.
+std::string_view read_llama(ConfigBuilder& builder) {
+  builder.read_biases();
+  builder.permute_heads();
+  builder.refuse_window();
+  if (!builder.is_mixture()) return "LlamaForCausalLM";
+  builder.require_int("num_local_experts", "expert_count", {.min = 1, .max = 1 << 12});
+  builder.require_int("num_experts_per_tok", "expert_used_count", {.min = 1, .max = 1 << 12});
+  return "MixtralForCausalLM";
+}
+
+std::string_view read_qwen2(ConfigBuilder& builder) {
+  builder.refuse_window();
+  return "Qwen2ForCausalLM";
+}
+
+std::string_view read_qwen3(ConfigBuilder& builder) {
+  builder.read_biases();
+  builder.refuse_window();
+  return "Qwen3ForCausalLM";
+}
+
+std::string_view read_qwen3_moe(ConfigBuilder& builder) {
+  builder.read_biases();
+  builder.refuse_window();
+  builder.require_int("num_experts", "expert_count", {.min = 1, .max = 1 << 12});
+  builder.require_int("num_experts_per_tok", "expert_used_count", {.min = 1, .max = 1 << 12});
+  builder.require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
+  builder.set("norm_topk_prob", true);  // as llama.cpp computes them
+  return "Qwen3MoeForCausalLM";
+}
+
+// Scores are scaled by the size of a head, but for the largest model of each series, which is told by its
+// layers.
+void read_gemma(ConfigBuilder& builder, int layers_of_27b) {
+  const int head_dim = builder.integer("num_hidden_layers") == layers_of_27b
+                           ? builder.integer("hidden_size") / builder.integer("num_attention_heads")
+                           : builder.integer("head_dim");
+  builder.set("query_pre_attn_scalar", head_dim);
+  builder.copy_double("attn_logit_softcapping", "attn_logit_softcapping", kPositive);
+  builder.copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
+  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
+  builder.shift_norms();
+}
+
+std::string_view read_gemma2(ConfigBuilder& builder) {
+  read_gemma(builder, 46);
+  return "Gemma2ForCausalLM";
+}
+
+std::string_view read_gemma3(ConfigBuilder& builder) {
+  read_gemma(builder, 62);
+  builder.copy_int("sliding_window_pattern", "attention.sliding_window_pattern", kLayerCount);
+  builder.copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
+  return "Gemma3ForCausalLM";
+}
+
+std::string_view read_phi3(ConfigBuilder& builder) {
+  builder.copy_int("sliding_window", "attention.sliding_window", kPositions);
+  return "Phi3ForCausalLM";
+}
+
+std::string_view read_olmo2(ConfigBuilder& builder) {
+  builder.refuse_window();
+  return "Olmo2ForCausalLM";
+}
+
+std::string_view read_granite(ConfigBuilder& builder) {
+  builder.read_biases();
+  builder.permute_heads();
+  builder.copy_double("embedding_multiplier", "embedding_scale");
+  builder.copy_double("residual_multiplier", "residual_scale");
+  builder.set("attention_multiplier",
+              builder.keys().require_double(builder.key("attention.scale"), kPositive));
+  builder.copy_double("logits_scaling", "logit_scale", kPositive);
+  return "GraniteForCausalLM";
+}
+
+std::string_view read_smollm3(ConfigBuilder& builder) {
+  builder.read_biases();
+  builder.permute_heads();
+  builder.refuse_window();
+  return "SmolLM3ForCausalLM";
+}
+
+std::string_view read_seed_oss(ConfigBuilder& builder) {
+  builder.read_biases();
+  return "SeedOssForCausalLM";
+}
+
+struct Architecture {
+  std::string_view name;
+  std::string_view (*read)(ConfigBuilder&);
+  bool has_experts = false;
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", read_llama, true}, {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3},       {"qwen3moe", read_qwen3_moe, true},
+    {"gemma2", read_gemma2},     {"gemma3", read_gemma3},
+    {"phi3", read_phi3},         {"olmo2", read_olmo2},
+    {"granite", read_granite},   {"smollm3", read_smollm3},
+    {"seed_oss", read_seed_oss},
+};
+
+}  // namespace
+
+GgufConfig read_gguf_config(const GgufModel& model) {
+  const std::string name = model.keys().require_string("general.architecture");
+  const auto* const found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                         [&](const Architecture& entry) { return entry.name == name; });
+  if (found == std::end(kArchitectures)) {
+    std::vector<std::string_view> names;
+    for (const Architecture& entry : kArchitectures) names.push_back(entry.name);
+    model.keys().fail_at("general.architecture",
+                         format_text("is {}, which is not supported; supported are {}", in_quotes(name),
+                                     join_text(names, ", ")));
+  }
+  ConfigBuilder builder(model, name);
+  if (!found->has_experts) builder.refuse_experts();
+  builder.read_common();
+  const std::string_view family = found->read(builder);
+  return builder.finish(family);
+}
+
+}  // namespace quire

@@ -1,0 +1,437 @@
+#include "checkpoint/gguf/gguf_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kMaxHeaderSize = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxNameBytes = 4096;  // of a key or a tensor
+constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 23;  // of an array; a vocabulary has 2^22 at most
+constexpr std::uint64_t kMaxTensorDims = 4;
+constexpr std::uint64_t kDefaultAlignment = 32;
+constexpr int kMaxFiles = 1000;
+
+struct TypeEntry {
+  GgufType type;
+  GgufBlock block;
+};
+constexpr TypeEntry kTypes[] = {
+    {GgufType::kF32, {"F32", 1, 4}},          {GgufType::kF16, {"F16", 1, 2}},
+    {GgufType::kBF16, {"BF16", 1, 2}},        {GgufType::kQ4_0, {"Q4_0", 32, 18}},
+    {GgufType::kQ4_1, {"Q4_1", 32, 20}},      {GgufType::kQ5_0, {"Q5_0", 32, 22}},
+    {GgufType::kQ5_1, {"Q5_1", 32, 24}},      {GgufType::kQ8_0, {"Q8_0", 32, 34}},
+    {GgufType::kQ2_K, {"Q2_K", 256, 84}},     {GgufType::kQ3_K, {"Q3_K", 256, 110}},
+    {GgufType::kQ4_K, {"Q4_K", 256, 144}},    {GgufType::kQ5_K, {"Q5_K", 256, 176}},
+    {GgufType::kQ6_K, {"Q6_K", 256, 210}},    {GgufType::kIq4Nl, {"IQ4_NL", 32, 18}},
+    {GgufType::kIq4Xs, {"IQ4_XS", 256, 136}}, {GgufType::kMxfp4, {"MXFP4", 32, 17}},
+};
+
+// Names of other types, for errors.
+constexpr std::pair<std::uint32_t, std::string_view> kOtherTypes[] = {
+    {4, "Q4_2"},    {5, "Q4_3"},     {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"},
+    {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},
+    {24, "I8"},     {25, "I16"},     {26, "I32"},   {27, "I64"},   {28, "F64"},
+    {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {40, "NVFP4"}};
+
+GgufType type_of(std::uint32_t id, const std::string& where) {
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeEntry& entry) {
+    return static_cast<std::uint32_t>(entry.type) == id;
+  });
+  if (found != std::end(kTypes)) return found->type;
+  const auto* const other = std::find_if(std::begin(kOtherTypes), std::end(kOtherTypes),
+                                         [&](const auto& entry) { return entry.first == id; });
+  std::vector<std::string_view> names;
+  for (const TypeEntry& entry : kTypes) names.push_back(entry.block.name);
+  fail("{} has the type {}{}, which is not supported; supported are {}", where, id,
+       other == std::end(kOtherTypes) ? "" : format_text(" ({})", other->second), join_text(names, ", "));
+}
+
+std::string tensor_text(const std::string& path, std::string_view name) {
+  return format_text("{}: tensor {}", path, in_quotes(name));
+}
+
+// Sizes and place of a tensor whose type and shape are read; `data` is where the tensors' bytes begin.
+void place_tensor(const std::string& where, std::uint64_t data, std::uint64_t alignment, GgufTensor& tensor) {
+  const GgufBlock& block = block_of(tensor.type);
+  if (tensor.shape.back() % block.elements != 0) {
+    fail("{} has rows of {} elements, no whole blocks of {} of type {}", where, tensor.shape.back(),
+         block.elements, block.name);
+  }
+  std::int64_t bytes = tensor.shape.back() / block.elements;
+  bool overflows = __builtin_mul_overflow(bytes, block.bytes, &bytes);
+  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i)
+    overflows = overflows || __builtin_mul_overflow(bytes, tensor.shape[i], &bytes);
+  if (overflows) fail("{}: the product of its dimensions overflows", where);
+  tensor.bytes = static_cast<std::uint64_t>(bytes);
+  if (tensor.offset % alignment != 0)
+    fail("{} begins at byte {} of the data, no multiple of general.alignment {}", where, tensor.offset,
+         alignment);
+  const std::uint64_t size = tensor.file->size();
+  if (data > size || tensor.offset > size - data || tensor.bytes > size - data - tensor.offset) {
+    fail("{}: {} bytes at byte {} of the data reach beyond the file's size of {} (is it truncated?)", where,
+         tensor.bytes, tensor.offset, size);
+  }
+  tensor.offset += data;
+}
+
+// FILE-00002-of-00003.gguf as FILE, 2 and 3.
+struct SplitName {
+  std::string stem;
+  int index = 0, count = 0;  // 0: the model is in one file
+
+  std::filesystem::path part(int i) const { return format_text("{}-{:05}-of-{:05}.gguf", stem, i, count); }
+};
+
+SplitName parse_split_name(const std::string& path) {
+  constexpr std::string_view kPattern = "-00001-of-00001.gguf";
+  if (path.size() <= kPattern.size()) return {};
+  const std::size_t begin = path.size() - kPattern.size();
+  const auto number = [&](std::size_t at) {
+    int value = 0;
+    for (std::size_t i = begin + at; i < begin + at + 5; ++i) {
+      if (path[i] < '0' || path[i] > '9') return -1;
+      value = 10 * value + (path[i] - '0');
+    }
+    return value;
+  };
+  const int index = number(1), count = number(10);
+  if (path[begin] != '-' || path.substr(begin + 6, 4) != "-of-" || path.substr(begin + 15) != ".gguf" ||
+      index < 1 || count < index || count > kMaxFiles)
+    return {};
+  return {path.substr(0, begin), index, count};
+}
+
+}  // namespace
+
+const GgufBlock& block_of(GgufType type) {
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const TypeEntry& entry) { return entry.type == type; });
+  QUIRE_CHECK(found != std::end(kTypes));
+  return found->block;
+}
+
+// Reads a file's header from the front, checking each number before anything is done with it.
+class GgufHeader {
+ public:
+  explicit GgufHeader(const std::filesystem::path& path) : file_(std::make_shared<const ReadOnlyFile>(path)) {
+    keys_.path_ = file_->path();
+    read_counts();
+    for (std::uint64_t i = 0; i < num_keys_; ++i) read_key();
+    for (std::uint64_t i = 0; i < num_tensors_; ++i) read_tensor();
+    std::uint64_t alignment = kDefaultAlignment;
+    if (const auto value = keys_.find_int("general.alignment", {.min = 1, .max = 1 << 20}))
+      alignment = static_cast<std::uint64_t>(*value);
+    if ((alignment & (alignment - 1)) != 0)
+      keys_.fail_at("general.alignment", format_text("is {}; it must be a power of two", alignment));
+    const std::uint64_t data = (position_ + alignment - 1) / alignment * alignment;
+    for (auto& [name, tensor] : tensors_)
+      place_tensor(tensor_text(file_->path(), name), data, alignment, tensor);
+  }
+
+  GgufKeys& keys() { return keys_; }
+  GgufModel::Tensors& tensors() { return tensors_; }
+
+ private:
+  enum ValueType : std::uint32_t {
+    kU8,
+    kI8,
+    kU16,
+    kI16,
+    kU32,
+    kI32,
+    kF32,
+    kBool,
+    kString,
+    kArray,
+    kU64,
+    kI64,
+    kF64
+  };
+  static constexpr std::uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+
+  void read_counts() {
+    char magic[4];
+    if (file_->size() < sizeof(magic)) fail("{}: {} bytes, no GGUF file", file_->path(), file_->size());
+    read_bytes(magic, sizeof(magic), "the magic");
+    if (std::memcmp(magic, "GGUF", sizeof(magic)) != 0)
+      fail("{}: it does not begin with the magic \"GGUF\"; no GGUF file", file_->path());
+    const auto version = number<std::uint32_t>("the version");
+    if (version != 2 && version != 3)
+      fail("{}: GGUF version {}{}; supported are 2 and 3", file_->path(), version,
+           (version & 0xFFFFU) == 0 ? " (a big-endian file?)" : "");
+    num_tensors_ = count("tensors", 24);
+    num_keys_ = count("keys", 13);
+  }
+
+  // A number of things that take at least so many bytes each.
+  std::uint64_t count(std::string_view what, std::uint64_t least_bytes) {
+    const auto value = number<std::uint64_t>(what);
+    if (value > (file_->size() - position_) / least_bytes)
+      fail("{}: a count of {} {}, which reach beyond the file's size of {}", file_->path(), value, what,
+           file_->size());
+    return value;
+  }
+
+  void read_bytes(void* out, std::uint64_t bytes, std::string_view what) {
+    if (bytes > file_->size() - position_)
+      fail("{}: truncated: {} at byte {} reaches beyond the file's size of {}", file_->path(), what,
+           position_, file_->size());
+    if (position_ + bytes > kMaxHeaderSize)
+      fail("{}: a header of more than {} bytes", file_->path(), kMaxHeaderSize);
+    auto* to = static_cast<std::byte*>(out);
+    while (bytes > 0) {
+      if (buffer_at_ == buffer_.size()) refill();
+      const std::size_t n = std::min<std::size_t>(bytes, buffer_.size() - buffer_at_);
+      std::memcpy(to, &buffer_[buffer_at_], n);
+      buffer_at_ += n;
+      position_ += n;
+      to += n;
+      bytes -= n;
+    }
+  }
+
+  void refill() {
+    constexpr std::uint64_t kBufferBytes = 1 << 16;
+    buffer_.resize(std::min(kBufferBytes, file_->size() - position_));
+    file_->read(position_, buffer_, "the header");
+    buffer_at_ = 0;
+  }
+
+  template <typename T>
+  T number(std::string_view what) {
+    T value;
+    read_bytes(&value, sizeof(value), what);
+    return value;
+  }
+
+  std::string text(const std::string& what, std::uint64_t limit) {
+    const auto length = number<std::uint64_t>(what);
+    if (length > limit || length > file_->size() - position_)
+      fail("{}: {} has a length of {} bytes at byte {}; the limit is {}, and the file has {}", file_->path(),
+           what, length, position_, limit, file_->size());
+    std::string value(length, '\0');
+    read_bytes(value.data(), length, what);
+    return value;
+  }
+
+  void read_key() {
+    const std::string key = text(format_text("the string of key {}", keys_.values_.size()), kMaxNameBytes);
+    const auto type = number<std::uint32_t>(key);
+    GgufKeys::Value value = type == kArray ? array(key) : single(key, type);
+    if (!keys_.values_.emplace(key, std::move(value)).second) keys_.fail_at(key, "stands twice");
+  }
+
+  GgufKeys::Value single(const std::string& key, std::uint32_t type) {
+    if (type == kString) return text("the string of key " + in_quotes(key), kMaxTextBytes);
+    if (type == kBool) return number<std::uint8_t>(key) != 0;
+    if (type == kF32 || type == kF64) return real(key, type);
+    return integer(key, type);
+  }
+
+  double real(const std::string& key, std::uint32_t type) {
+    return type == kF32 ? double{number<float>(key)} : number<double>(key);
+  }
+
+  std::int64_t integer(const std::string& key, std::uint32_t type) {
+    switch (type) {
+      case kU8:
+      case kBool:
+        return number<std::uint8_t>(key);
+      case kI8:
+        return number<std::int8_t>(key);
+      case kU16:
+        return number<std::uint16_t>(key);
+      case kI16:
+        return number<std::int16_t>(key);
+      case kU32:
+        return number<std::uint32_t>(key);
+      case kI32:
+        return number<std::int32_t>(key);
+      case kI64:
+        return number<std::int64_t>(key);
+      case kU64: {
+        const auto value = number<std::uint64_t>(key);
+        if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+          keys_.fail_at(key, format_text("is {}, which is too large", value));
+        return static_cast<std::int64_t>(value);
+      }
+      default:
+        keys_.fail_at(key, format_text("has the unknown type {}", type));
+    }
+  }
+
+  GgufKeys::Value array(const std::string& key) {
+    const auto type = number<std::uint32_t>(key);
+    if (type >= std::size(kValueBytes) || type == kArray)
+      keys_.fail_at(key, format_text("is an array of the type {}, which is not supported", type));
+    const std::uint64_t size = count(format_text("elements of key {}", in_quotes(key)), kValueBytes[type]);
+    if (size > kMaxElements)
+      keys_.fail_at(key, format_text("has {} elements; the limit is {}", size, kMaxElements));
+    if (type == kString) {
+      std::vector<std::string> texts;
+      for (std::uint64_t i = 0; i < size; ++i)
+        texts.push_back(text("a string of key " + in_quotes(key), kMaxTextBytes));
+      return texts;
+    }
+    std::vector<double> numbers;
+    for (std::uint64_t i = 0; i < size; ++i)
+      numbers.push_back(type == kF32 || type == kF64 ? real(key, type)
+                                                     : static_cast<double>(integer(key, type)));
+    return numbers;
+  }
+
+  void read_tensor() {
+    const std::string name = text(format_text("the name of tensor {}", tensors_.size()), kMaxNameBytes);
+    const std::string what = "tensor " + in_quotes(name);
+    const std::string where = tensor_text(file_->path(), name);
+    GgufTensor tensor;
+    tensor.file = file_;
+    const auto num_dims = number<std::uint32_t>(what);
+    if (num_dims < 1 || num_dims > kMaxTensorDims)
+      fail("{} has n_dims {}; it must be from 1 to {}", where, num_dims, kMaxTensorDims);
+    constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 40;
+    for (std::uint32_t i = 0; i < num_dims; ++i) {
+      const auto dim = number<std::uint64_t>(what);
+      if (dim == 0 || dim > kMaxDimension)
+        fail("{} has a dimension of {}; it must be from 1 to 2^40", where, dim);
+      tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(dim));
+    }
+    tensor.type = type_of(number<std::uint32_t>(what), where);
+    tensor.offset = number<std::uint64_t>(what);
+    if (!tensors_.emplace(name, std::move(tensor)).second) fail("{} stands twice", where);
+  }
+
+  std::shared_ptr<const ReadOnlyFile> file_;
+  std::uint64_t position_ = 0;     // of the next byte
+  std::vector<std::byte> buffer_;  // bytes of the file up to the next to be fetched
+  std::size_t buffer_at_ = 0;      // of the next byte in it
+  std::uint64_t num_tensors_ = 0, num_keys_ = 0;
+  GgufKeys keys_;
+  GgufModel::Tensors tensors_;
+};
+
+template <typename T>
+const T* GgufKeys::find(std::string_view key, std::string_view expected) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return nullptr;
+  const T* value = std::get_if<T>(&found->second);
+  if (value == nullptr) fail_at(key, format_text("must be {}", expected));
+  return value;
+}
+
+std::optional<int> GgufKeys::find_int(std::string_view key, IntRange range) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return {};
+  double value = 0;
+  if (const auto* number = std::get_if<std::int64_t>(&found->second)) {
+    value = static_cast<double>(*number);
+  } else if (const auto* list = std::get_if<std::vector<double>>(&found->second); list && !list->empty()) {
+    value = list->front();
+    if (std::any_of(list->begin(), list->end(), [&](double other) { return other != value; }))
+      fail_at(key, "differs by layer, which is not supported");
+  } else {
+    fail_at(key, "must be a whole number");
+  }
+  if (!(value >= range.min && value <= range.max) || value != std::floor(value))
+    fail_at(key, format_text("is {}; it must be a whole number from {} to {}", value, range.min, range.max));
+  return static_cast<int>(value);
+}
+
+std::optional<double> GgufKeys::find_double(std::string_view key, DoubleRange range) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return {};
+  double value = 0;
+  if (const auto* number = std::get_if<double>(&found->second)) {
+    value = *number;
+  } else if (const auto* whole = std::get_if<std::int64_t>(&found->second)) {
+    value = static_cast<double>(*whole);
+  } else {
+    fail_at(key, "must be a number");
+  }
+  if (!(value >= range.min && value <= range.max))
+    fail_at(key, format_text("is {}; it must be from {} to {}", value, range.min, range.max));
+  return value;
+}
+
+std::optional<bool> GgufKeys::find_bool(std::string_view key) const {
+  const auto* value = find<bool>(key, "true or false");
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+
+std::optional<std::string> GgufKeys::find_string(std::string_view key) const {
+  const auto* value = find<std::string>(key, "a string");
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+
+const std::vector<std::string>* GgufKeys::find_strings(std::string_view key) const {
+  return find<std::vector<std::string>>(key, "an array of strings");
+}
+
+const std::vector<double>* GgufKeys::find_numbers(std::string_view key) const {
+  return find<std::vector<double>>(key, "an array of numbers");
+}
+
+int GgufKeys::require_int(std::string_view key, IntRange range) const {
+  const auto value = find_int(key, range);
+  if (!value) fail_at(key, "is missing");
+  return *value;
+}
+
+double GgufKeys::require_double(std::string_view key, DoubleRange range) const {
+  const auto value = find_double(key, range);
+  if (!value) fail_at(key, "is missing");
+  return *value;
+}
+
+std::string GgufKeys::require_string(std::string_view key) const {
+  auto value = find_string(key);
+  if (!value) fail_at(key, "is missing");
+  return std::move(*value);
+}
+
+void GgufKeys::fail_at(std::string_view key, std::string_view problem) const {
+  fail("{}: key {} {}", path_, in_quotes(key), problem);
+}
+
+GgufModel::GgufModel(const std::filesystem::path& path) {
+  const SplitName split = parse_split_name(path.string());
+  path_ = split.count == 0 ? path.string() : split.part(1).string();
+  for (int i = 1; i <= std::max(1, split.count); ++i)
+    open_part(split.count == 0 ? path : split.part(i), i, std::max(1, split.count));
+}
+
+void GgufModel::open_part(const std::filesystem::path& path, int index, int count) {
+  GgufHeader header(path);
+  const int number = header.keys().find_int("split.no", {.min = 0}).value_or(0);
+  const int parts = header.keys().find_int("split.count", {.min = 0}).value_or(0);
+  if (number != index - 1 || std::max(1, parts) != count)
+    header.keys().fail_at("split.no", format_text("and split.count say {} of {}, its name says {} of {}",
+                                                  number + 1, parts, index, count));
+  for (auto& [name, tensor] : header.tensors()) {
+    const auto [position, added] = tensors_.emplace(name, std::move(tensor));
+    if (!added) fail("{} is also in {}", tensor_text(path.string(), name), position->second.file->path());
+  }
+  if (index == 1) keys_ = std::move(header.keys());
+}
+
+const GgufTensor* GgufModel::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::uint64_t GgufModel::bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& item : tensors_) total += item.second.bytes;
+  return total;
+}
+
+}  // namespace quire

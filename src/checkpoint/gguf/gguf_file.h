@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/config_object.h"
+#include "checkpoint/read_only_file.h"
+
+namespace quire {
+
+// The container GGUF, versions 2 and 3 (ggml, docs/gguf.md): keys with values, tensors in blocks of elements,
+// and their bytes. Everything in it is untrusted.
+
+// How elements are stored, by the file's number for it. Other types are refused.
+enum class GgufType : std::uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kIq4Nl = 20,
+  kIq4Xs = 23,
+  kBF16 = 30,
+  kMxfp4 = 39,
+};
+
+// Elements of a row stand in blocks of so many, each of so many bytes.
+struct GgufBlock {
+  std::string_view name;
+  std::int64_t elements = 1;
+  std::int64_t bytes = 0;
+};
+const GgufBlock& block_of(GgufType type);
+
+struct GgufTensor {
+  GgufType type = GgufType::kF32;
+  std::vector<std::int64_t> shape;  // the last dimension is the one whose elements follow one another
+  std::uint64_t offset = 0;         // of the first byte, from the start of the file
+  std::uint64_t bytes = 0;
+  std::shared_ptr<const ReadOnlyFile> file;
+};
+
+// The keys of a file. A value of the wrong type or out of range is an Error that names file and key.
+class GgufKeys {
+ public:
+  using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
+                             std::vector<double>>;  // numbers of an array of any type
+
+  bool contains(std::string_view key) const { return values_.contains(key); }
+  // A list of one number for each layer counts as that number where they are all the same.
+  std::optional<int> find_int(std::string_view key, IntRange range = {}) const;
+  std::optional<double> find_double(std::string_view key, DoubleRange range = {}) const;
+  std::optional<bool> find_bool(std::string_view key) const;
+  std::optional<std::string> find_string(std::string_view key) const;
+  const std::vector<std::string>* find_strings(std::string_view key) const;  // null: absent
+  const std::vector<double>* find_numbers(std::string_view key) const;       // null: absent
+
+  int require_int(std::string_view key, IntRange range = {}) const;
+  double require_double(std::string_view key, DoubleRange range = {}) const;
+  std::string require_string(std::string_view key) const;
+
+  [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const;
+
+ private:
+  friend class GgufHeader;
+
+  template <typename T>
+  const T* find(std::string_view key, std::string_view expected) const;
+
+  std::string path_;
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+// A model in one file, or in several, FILE-00001-of-00003.gguf and so on, of which any may be named; their
+// keys stand in the first. The constructor checks all headers: that every tensor lies in its file, at the
+// alignment, in whole blocks. It takes no memory by the file's numbers before it has found the bytes.
+class GgufModel {
+ public:
+  using Tensors = std::map<std::string, GgufTensor, std::less<>>;
+
+  explicit GgufModel(const std::filesystem::path& path);
+
+  const std::string& path() const { return path_; }  // of the first file
+  const GgufKeys& keys() const { return keys_; }
+  const Tensors& tensors() const { return tensors_; }
+  const GgufTensor* find(std::string_view name) const;  // null: absent
+  std::uint64_t bytes() const;                          // of all tensors
+
+ private:
+  void open_part(const std::filesystem::path& path, int index, int count);
+
+  std::string path_;
+  GgufKeys keys_;
+  Tensors tensors_;
+};
+
+}  // namespace quire

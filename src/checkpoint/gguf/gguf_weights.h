@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/gguf/gguf_config.h"
+#include "ops/weight_source.h"
+
+namespace quire {
+
+// The tensors of a GGUF file under the names of the checkpoint that it was made of, and as they were there.
+// Thread contract as for Checkpoint.
+class GgufWeights final : public WeightSource {
+ public:
+  GgufWeights(std::shared_ptr<const GgufModel> model, GgufLayout layout)
+      : model_(std::move(model)), layout_(std::move(layout)) {}
+
+  bool contains(std::string_view name) const override;
+  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
+  std::vector<std::string> unclaimed() const override;  // names as in the file
+
+ private:
+  // The file's tensor for a name.
+  struct Stored {
+    std::string name;
+    int expert = -1;  // of those that the tensor holds; -1: it holds none
+    int heads = 0;    // whose rows are permuted
+    bool is_norm = false;
+  };
+  Stored find(std::string_view name) const;
+  WeightGroup take_stored(const Stored& stored, std::vector<std::int64_t> shape);
+
+  std::shared_ptr<const GgufModel> model_;
+  GgufLayout layout_;
+  std::set<std::string, std::less<>> claimed_;
+};
+
+}  // namespace quire

@@ -1,0 +1,156 @@
+// Keys tokenizer.* and general.sampling.*: llama.cpp, gguf-py/gguf/constants.py.
+#include "engine/gguf_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "checkpoint/gguf/gguf_weights.h"
+#include "tokenizer/gguf_tokenizer.h"
+#include "tokenizer/vocabulary.h"
+
+namespace quire {
+namespace {
+
+constexpr IntRange kTokenIds{0, kMaxTokenId};
+
+// Control tokens that end an answer, whatever the key of that name says (as llama.cpp takes them).
+constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_end|>",
+                                         "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
+                                         "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>"};
+
+// The first part of a split model, which stands for all.
+bool is_later_part(const std::string& name) {
+  const std::size_t of = name.rfind("-of-");
+  return of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001" &&
+         name.substr(of - 5, 5).find_first_not_of("0123456789") == name.npos;
+}
+
+GgufVocabulary read_vocabulary(const GgufKeys& keys) {
+  GgufVocabulary vocabulary;
+  vocabulary.model = keys.require_string("tokenizer.ggml.model");
+  vocabulary.pre = keys.find_string("tokenizer.ggml.pre").value_or("");
+  if (const auto* tokens = keys.find_strings("tokenizer.ggml.tokens")) vocabulary.tokens = *tokens;
+  if (const auto* merges = keys.find_strings("tokenizer.ggml.merges")) vocabulary.merges = *merges;
+  if (const auto* scores = keys.find_numbers("tokenizer.ggml.scores")) vocabulary.scores = *scores;
+  if (const auto* types = keys.find_numbers("tokenizer.ggml.token_type")) vocabulary.types = *types;
+  for (const double type : vocabulary.types) {
+    if (!(type >= 0 && type <= 255))
+      keys.fail_at("tokenizer.ggml.token_type", "must hold numbers from 0 to 255");
+  }
+  const auto id = [&](const char* key, int llama_default) -> std::optional<int> {
+    if (const auto found = keys.find_int(key, kTokenIds)) return found;
+    return vocabulary.model == "llama" ? std::optional(llama_default) : std::nullopt;
+  };
+  vocabulary.bos = id("tokenizer.ggml.bos_token_id", 1);
+  vocabulary.eos = id("tokenizer.ggml.eos_token_id", 2);
+  vocabulary.unknown = id("tokenizer.ggml.unknown_token_id", 0);
+  vocabulary.add_bos = keys.find_bool("tokenizer.ggml.add_bos_token");
+  vocabulary.add_eos = keys.find_bool("tokenizer.ggml.add_eos_token");
+  vocabulary.add_space_prefix = keys.find_bool("tokenizer.ggml.add_space_prefix");
+  return vocabulary;
+}
+
+void add_once(std::vector<TokenId>& ids, TokenId id) {
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& vocabulary) {
+  GenerationConfig config;
+  const auto number = [&](const char* key, DoubleRange range) -> std::optional<float> {
+    const auto value = keys.find_double(key, range);
+    return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
+  };
+  config.temperature = number("general.sampling.temp", {.min = 0, .max = 1e4});
+  config.top_p = number("general.sampling.top_p", kFraction);
+  config.min_p = number("general.sampling.min_p", {.min = 0, .max = 1});
+  config.repetition_penalty = number("general.sampling.penalty_repeat", {.min = 1e-4, .max = 1e4});
+  config.top_k = keys.find_int("general.sampling.top_k", {.min = -1});
+  if (vocabulary.eos) add_once(config.eos_token_ids, *vocabulary.eos);
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (const auto id = keys.find_int(key, kTokenIds)) add_once(config.eos_token_ids, *id);
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const bool ends =
+        vocabulary.has_type(id, GgufVocabulary::kControl) &&
+        std::find(std::begin(kEndings), std::end(kEndings), vocabulary.tokens[id]) != std::end(kEndings);
+    if (ends) add_once(config.eos_token_ids, static_cast<TokenId>(id));
+  }
+  return config;
+}
+
+// The keys that hold special tokens of templates.
+OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>& tokens) {
+  constexpr std::pair<const char*, const char*> kNames[] = {{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                                            {"eos_token", "tokenizer.ggml.eos_token_id"},
+                                                            {"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                                            {"pad_token", "tokenizer.ggml.padding_token_id"}};
+  OrderedJson texts = OrderedJson::object();
+  for (const auto& [name, key] : kNames) {
+    const auto id = keys.find_int(key, kTokenIds);
+    if (id && std::cmp_less(*id, tokens.size())) texts[name] = tokens[static_cast<std::size_t>(*id)];
+  }
+  return texts;
+}
+
+std::optional<CheckpointChatTemplate> read_chat_template(const GgufModel& model) {
+  constexpr const char* kKey = "tokenizer.chat_template";
+  const auto source = model.keys().find_string(kKey);
+  const auto* tokens = model.keys().find_strings("tokenizer.ggml.tokens");
+  if (!source || tokens == nullptr) return std::nullopt;
+  const std::string where = model.path() + ": " + kKey;
+  CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt,
+                                special_tokens(model.keys(), *tokens)};
+  if (const auto tool_use = model.keys().find_string("tokenizer.chat_template.tool_use"))
+    result.tool_use = ChatTemplate::compile(*tool_use, where + ".tool_use");
+  return result;
+}
+
+}  // namespace
+
+std::filesystem::path find_gguf(const std::string& model) {
+  const std::filesystem::path path = model;
+  std::error_code ec;
+  if (!std::filesystem::is_directory(path, ec))
+    return path.extension() == ".gguf" ? path : std::filesystem::path();
+  for (const char* weights : {"model.safetensors", "model.safetensors.index.json"})
+    if (std::filesystem::exists(path / weights, ec)) return {};
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() == ".gguf" && !name.starts_with("mmproj") &&
+        !is_later_part(entry.path().stem().string()))
+      found.push_back(entry.path());
+  }
+  if (found.size() > 1)
+    fail("{}: there are {} GGUF files; name one of them, such as {}", model, found.size(),
+         found.front().string());
+  return found.empty() ? std::filesystem::path() : found.front();
+}
+
+ModelFiles open_gguf(const std::filesystem::path& path) {
+  const auto model = std::make_shared<const GgufModel>(path);
+  const GgufKeys& keys = model->keys();
+  GgufConfig config = read_gguf_config(*model);
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  ModelFiles files{folder, std::move(config.config), {}, {}, {}};
+  const std::string name = keys.find_string("tokenizer.ggml.model").value_or("no_vocab");
+  if (name != "no_vocab" && name != "none") {
+    const GgufVocabulary vocabulary = read_vocabulary(keys);
+    const std::int64_t rows = model->find("token_embd.weight")->shape.front();
+    if (std::cmp_greater(vocabulary.tokens.size(), rows))
+      keys.fail_at("tokenizer.ggml.tokens",
+                   format_text("has {} tokens, and tensor \"token_embd.weight\" {} rows",
+                               vocabulary.tokens.size(), rows));
+    files.generation = read_generation(keys, vocabulary);
+    files.tokenizer.emplace(make_gguf_tokenizer(vocabulary, model->path()));
+  }
+  files.load_chat_template = [model] { return read_chat_template(*model); };
+  files.is_quantized = true;
+  files.name = path.stem().string();
+  files.open_weights = [model, layout = std::move(config.layout)] {
+    return std::make_unique<GgufWeights>(model, layout);
+  };
+  return files;
+}
+
+}  // namespace quire

@@ -1,0 +1,79 @@
+#include "hub/gguf_files.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kEnding = ".gguf";
+constexpr std::string_view kPart = "-00001-of-00001";
+
+bool is_number(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// A name without its ending and the number of its part.
+std::string_view stem_of(std::string_view file) {
+  file.remove_suffix(kEnding.size());
+  if (file.size() <= kPart.size()) return file;
+  const std::string_view part = file.substr(file.size() - kPart.size());
+  const bool is_part = part[0] == '-' && is_number(part.substr(1, 5)) && part.substr(6, 4) == "-of-" &&
+                       is_number(part.substr(10));
+  return is_part ? file.substr(0, file.size() - kPart.size()) : file;
+}
+
+char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+
+bool ends_in(std::string_view stem, std::string_view quantization) {
+  if (stem.size() < quantization.size()) return false;
+  const std::size_t begin = stem.size() - quantization.size();
+  return std::equal(quantization.begin(), quantization.end(),
+                    stem.begin() + static_cast<std::ptrdiff_t>(begin),
+                    [](char a, char b) { return lower(a) == lower(b); }) &&
+         (begin == 0 || std::isalnum(static_cast<unsigned char>(stem[begin - 1])) == 0);
+}
+
+}  // namespace
+
+HubName parse_hub_name(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == text.npos) return {std::string(text), {}};
+  return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+}
+
+std::vector<std::string> choose_gguf(const std::vector<std::string>& files, const std::string& wanted) {
+  std::map<std::string_view, std::vector<std::string>> found;  // by stem
+  const bool is_file = std::find(files.begin(), files.end(), wanted) != files.end();
+  for (const std::string& file : files) {
+    if (!file.ends_with(kEnding)) continue;
+    const std::string_view stem = stem_of(file);
+    const std::string_view name = stem.substr(stem.rfind('/') + 1);
+    const bool matches = is_file ? wanted.ends_with(kEnding) && stem == stem_of(wanted)
+                                 : !name.starts_with("mmproj") && ends_in(stem, wanted);
+    if (matches) found[stem].push_back(file);
+  }
+  if (found.empty()) return {};
+  if (found.size() > 1) {
+    std::vector<std::string> names;
+    for (const auto& item : found) names.push_back(item.second.front());
+    fail("{} may be {}; name one of them", in_quotes(wanted), join_text(names, " or "));
+  }
+  std::vector<std::string> parts = found.begin()->second;
+  std::sort(parts.begin(), parts.end());
+  return parts;
+}
+
+std::size_t num_gguf_parts(const std::string& file) {
+  const std::size_t stem = stem_of(file).size();
+  if (stem + kEnding.size() == file.size()) return 1;
+  std::size_t count = 0;
+  for (std::size_t i = stem + 10; i < stem + kPart.size(); ++i) count = 10 * count + (file[i] - '0');
+  return count;
+}
+
+}  // namespace quire
