@@ -41,9 +41,9 @@ class Mailbox {
   void post(Load requests, const Make& make) {
     change([&] {
       check_room(requests);
+      tasks_.push_back(make());
       waiting_ = waiting_ + requests;
       posted_ = posted_ + requests;
-      tasks_.push_back(make());
     });
   }
   void close() {

@@ -116,6 +116,10 @@ class RankProcesses : public RankGroup {
     return loss ? loss->text() : in_its_step(why);
   }
 
+  // What else fails, each rank says itself.
+  bool breaks_ranks(const RankOrder& order) const override {
+    return order.handler == &Rank::submit || order.handler == &Rank::collect;
+  }
   // What waits in MPI, or for another rank on a GPU, cannot be taken back.
   bool can_repeat_steps() const override { return false; }
 

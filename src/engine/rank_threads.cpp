@@ -54,14 +54,14 @@ class RankThread {
   bool leave() {
     send({});
     const bool ended = running_.wait_for(kLeavePatience) == std::future_status::ready;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard calling(calling_);
     on_failure_ = {};
     [[maybe_unused]] const Rank* const left = ended ? rank_.release() : nullptr;
     return ended;
   }
 
  private:
-  void run() {
+  void run() noexcept {
     name_thread("quire-rank");
     std::unique_lock lock(mutex_);
     while (true) {
@@ -87,7 +87,7 @@ class RankThread {
       rank_->execute(order, answer);
     } catch (const std::exception& e) {
       rank_->abandon();
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard calling(calling_);
       answer.error = on_failure_ ? on_failure_(e.what()) : e.what();
       if (!order.is_answered()) failure_ = answer.error;
     }
@@ -97,8 +97,9 @@ class RankThread {
   std::unique_ptr<Rank> rank_;  // the thread's
   std::string failure_;         // the thread's: of the step
   const std::function<void()> before_step_;
+  std::mutex calling_;
+  std::function<std::string(const std::string&)> on_failure_;  // guarded by calling_
   std::mutex mutex_;
-  std::function<std::string(const std::string&)> on_failure_;  // guarded by mutex_
   std::condition_variable changed_;
   std::deque<RankOrder> orders_;      // guarded by mutex_
   std::optional<RankAnswer> answer_;  // guarded by mutex_: rank 0 takes one before it waits for the next

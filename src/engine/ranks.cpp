@@ -162,9 +162,11 @@ void RankGroup::drop_in_flight() {
 // for it. The answers are by rank, and stay until the next order.
 std::vector<RankAnswer>& RankGroup::together(const RankOrder& order, double patience) {
   if (order.plan) step_ = order.plan->id;
-  if (size() > 1) send(order);
+  // A plan may be too large to be sent; then nobody has it, and nobody is lost.
+  if (size() > 1 && order.plan) send(order);
   answers_.assign(1, {});
   try {
+    if (size() > 1 && !order.plan) send(order);
     std::exception_ptr failure;
     bool lost = false;  // it is another's failure
     try {
@@ -184,7 +186,7 @@ std::vector<RankAnswer>& RankGroup::together(const RankOrder& order, double pati
   } catch (const std::exception& e) {
     own_->abandon();
     const std::string why = abandon(e.what());
-    if (!survives_failures_ && broken_.empty()) broken_ = why;
+    if (!survives_failures_ && breaks_ranks(order) && broken_.empty()) broken_ = why;
     throw;
   }
   return answers_;

@@ -147,6 +147,8 @@ class RankGroup {
   // Some rank cannot go on, so none waits for it until reset(). Returns what to say where that is the end.
   virtual std::string abandon(const std::string& why) { return why; }
   virtual void reset() {}
+  // Whether ranks are lost where this order fails, and cannot be told to end.
+  virtual bool breaks_ranks(const RankOrder&) const { return true; }
   // Whether they compute a step again in which one has failed.
   virtual bool can_repeat_steps() const { return true; }
 

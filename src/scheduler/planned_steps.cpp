@@ -63,6 +63,7 @@ std::vector<PlannedSteps::Span> PlannedSteps::take_oldest(const StepResult& resu
 
 std::vector<SequenceId> PlannedSteps::drop() {
   in_flight_.push_back(std::exchange(open_, {}));  // where planning was left in the middle
+  plan_ = {};
   std::vector<SequenceId> lost;
   for (const Step& step : in_flight_) {
     for (const Span& span : step.spans) {

@@ -299,9 +299,9 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
   const BlockTable& table = sequence.blocks.table;
   const int num_tokens_in_flight = steps_.check(sequence);
   if (sequence.state == SequenceState::kWaiting)
-    QUIRE_CHECK(
-        table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 && !sequence.has_sampled,
-        "9: sequence {} waits and holds something", id);
+    QUIRE_CHECK(table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 &&
+                    !sequence.has_sampled && !sequence.yielding,
+                "9: sequence {} waits and holds something", id);
   QUIRE_CHECK(sequence.state != SequenceState::kRetiring || sequence.num_in_flight > 0,
               "6: sequence {} is kept", id);
   QUIRE_CHECK(table.position() == sequence.num_planned() - num_tokens_in_flight,

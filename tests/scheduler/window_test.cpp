@@ -160,6 +160,41 @@ TEST(SchedulerWindowTest, APreemptedSequenceIsSavedAndBroughtBackWithWhatItHolds
   EXPECT_EQ(engine.outcomes[id].tokens, engine.reference(id, 40));
 }
 
+// What is thrown out of schedule() leaves a plan that nobody executes.
+TEST(SchedulerWindowTest, WhatALostPlanWouldHaveRestoredIsGivenBackOnce) {
+  SchedulerConfig config = windowed_config();
+  config.num_blocks = 7;
+  config.num_host_blocks = 8;
+  config.policy = SchedulingPolicy::kPriority;
+  SequenceId last = 0;
+  config.on_plan = [&](SequenceId id) {
+    if (id == last) throw 1;
+  };
+  Engine engine(config);
+  engine.add(100, 40);
+  for (int i = 0; i < 12; ++i) {
+    engine.submit();
+    engine.apply();
+  }
+  SequenceRequest urgent = Engine::request_of(60, 10), patient = Engine::request_of(8, 4);
+  urgent.priority = -1;
+  patient.priority = 1;
+  engine.add(urgent);
+  last = engine.add(patient);
+  const auto run = [&] {
+    for (int i = 0; i < 40; ++i) {
+      engine.submit();
+      engine.apply();
+    }
+  };
+  EXPECT_THROW(run(), int);
+  EXPECT_GT(engine.scheduler.stats().num_restored_blocks, 0U);
+  engine.scheduler.fail_in_flight();
+  engine.scheduler.fail_all();
+  engine.scheduler.check();
+  EXPECT_EQ(engine.scheduler.stats().num_free_host_blocks, 8);
+}
+
 TEST(SchedulerWindowTest, APrefixHitTakesTheBlocksOfItsWindowAlone) {
   SchedulerConfig config = windowed_config();
   config.enable_prefix_caching = true;
