@@ -20,6 +20,7 @@ void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, Search
     search.beams = BeamSearch(std::move(rules));
     begin_round(search);
     searches_.emplace(id, std::move(search));
+    ++num_searches_;
   } catch (const std::exception& e) {  // too long, say, or no memory
     scheduler_.abort_with_siblings(id);
     outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
@@ -83,6 +84,7 @@ SearchResult BeamRounds::close(Searches::iterator found, FinishReason reason, co
                       .num_cached_tokens = search.num_cached_tokens,
                       .first_token = search.first_token};
   searches_.erase(found);
+  --num_searches_;
   return result;
 }
 

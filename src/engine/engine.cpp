@@ -187,7 +187,8 @@ void Engine::collect_step() {
   StepResult result = ranks_->collect();
   const auto now = TimePoint::clock::now();
   std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
-  std::vector<SearchResult> results = beams_->take(updates, now);
+  std::vector<SearchResult> results;
+  if (beams_->any()) results = beams_->take(updates, now);
   // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps
   // booked.
   statistics_.end(scheduler_->stats(), now);

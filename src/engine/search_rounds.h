@@ -48,6 +48,7 @@ struct SearchResult {
 class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
+  bool any() const { return num_searches_ > 0; }
   // What the scheduler refuses ends the request.
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
@@ -58,6 +59,9 @@ class SearchRounds {
   }
   // Ends the search that a sequence is of, with what it has found. False: it is of none.
   virtual bool end(SequenceId /*id*/, FinishReason /*reason*/, const std::string& /*error*/) { return false; }
+
+ protected:
+  int num_searches_ = 0;  // that have not ended
 };
 
 class OutputProcessor;
