@@ -113,6 +113,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
     fail("quantization is {}, but the model's weights are quantised as they are stored",
          to_string(runtime.quantization));
   runtime.quantize_head = config.quantize_head;
+  if (runtime.quantize_head && runtime.quantization == Quantization::kNone)
+    fail("quantize-head needs quantization");
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   const bool on_cpu = backend.device() == DeviceKind::kCpu;
   runtime.max_num_batched_tokens =

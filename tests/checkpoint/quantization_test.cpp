@@ -117,6 +117,19 @@ TEST(QuantizationTest, GptqTakesOneFromZeroPointsInVersionOneAlone) {
   }
 }
 
+// AutoGPTQ writes biases that no layer asks for.
+TEST(QuantizationTest, BiasesOfZerosThatNobodyTakesAreLeftOut) {
+  QuantizedFile file;
+  add_gptq(file, 0x22222222U)
+      .add("q.bias", "F16", {8}, std::vector<std::uint16_t>(8, 0))
+      .add("r.qweight", "I32", {1, 1}, std::vector<std::uint32_t>(1))
+      .add("r.bias", "F16", {1}, std::vector<std::uint16_t>(1, 0x3C00))
+      .add("s.bias", "F16", {1}, std::vector<std::uint16_t>(1, 0));
+  QuantizedWeights weights = file.open(gptq_config(R"(, "sym": false)"));
+  weights.take_linear("q", 8, 32);
+  EXPECT_EQ(weights.unclaimed(), (std::vector<std::string>{"r.bias", "r.qweight", "s.bias"}));
+}
+
 TEST(QuantizationTest, GptqWithoutZeroPointsMustHaveThemInTheMiddle) {
   QuantizedFile file;
   add_gptq(file, 0x77777777U);
@@ -284,6 +297,19 @@ TEST(QuantizationTest, ModelOptIsFoundByItsOwnFile) {
   EXPECT_EQ(dequantize(weights.take_linear("p", 2, 32)),
             matrix_of(2, 32, [](int row, int) { return static_cast<float>(1 + row); }));
   EXPECT_TRUE(weights.unclaimed().empty());
+}
+
+TEST(QuantizationTest, WhereTheCacheAloneIsQuantisedWeightsArePlain) {
+  QuantizedFile own;
+  own.add("q.weight", "F32", {2, 16}, std::vector<float>(32, 1));
+  own.dir().write("hf_quant_config.json",
+                  R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})");
+  EXPECT_EQ(find_quantization(ModelConfig::from_json("{}", "config.json"), own.dir().path()), nullptr);
+  QuantizedFile file;
+  file.add("q.weight", "F32", {2, 16}, std::vector<float>(32, 1));
+  QuantizedWeights weights = file.open(R"({"quant_method": "compressed-tensors", "config_groups": {},
+      "kv_cache_scheme": {"num_bits": 8, "type": "float"}})");
+  EXPECT_TRUE(weights.take_linear("q", 2, 16).format.is_plain());
 }
 
 TEST(QuantizationTest, ScalesThatAreNotFiniteAreRefusedAsTheyAreRead) {

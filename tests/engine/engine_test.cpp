@@ -419,6 +419,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{[](EngineConfig& c) { c.cpu_threads = -1; }, "cpu-threads is -1"},
         BadConfig{[](EngineConfig& c) { c.scheduling_policy = "lifo"; }, "use fcfs or priority"},
         BadConfig{[](EngineConfig& c) { c.max_num_queued_reqs = -1; }, "max-num-queued-reqs is -1"},
+        BadConfig{[](EngineConfig& c) { c.quantize_head = true; }, "quantize-head needs quantization"},
+        BadConfig{[](EngineConfig& c) { c.quantization = "int3"; }, "quantization \"int3\" is not known"},
         BadConfig{[](EngineConfig& c) { c.max_num_queued_tokens = -2; }, "max-num-queued-tokens is -2"},
         BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
 

@@ -167,7 +167,8 @@ class CompressedTensors final : public QuantizationMethod {
     }
     const std::string layout = config.get_string("format", "");
     const auto groups = config.find_object("config_groups");
-    if (!groups || groups->empty()) config.fail_at("config_groups", "must say how modules are quantised");
+    if (!groups || (groups->empty() && !config.contains("kv_cache_scheme")))
+      config.fail_at("config_groups", "must say how modules are quantised");
     for (const std::string& name : groups->keys()) {
       const auto group = groups->find_object({name});
       const auto weights = group ? group->find_object("weights") : std::nullopt;

@@ -30,7 +30,26 @@ std::optional<ConfigObject> find_config(const ModelConfig& model, const std::fil
   const std::filesystem::path path = directory / "hf_quant_config.json";
   std::error_code ec;
   if (!std::filesystem::exists(path, ec)) return {};
-  return ConfigObject::read_file(path).find_object("quantization");
+  auto config = ConfigObject::read_file(path).find_object("quantization");
+  if (config && !config->contains("quant_algo") && !config->contains("quant_method")) {
+    log_info("{}: no weights are quantised; what it says of the KV cache is not used", path.string());
+    return {};
+  }
+  return config;
+}
+
+// AutoGPTQ writes a bias for every layer: zeros, where the architecture has none.
+bool is_zero_bias(Checkpoint& file, const std::string& name) {
+  constexpr std::string_view kBias = ".bias";
+  if (!name.ends_with(kBias)) return false;
+  const SafetensorsEntry* const bias = file.find_entry(name);
+  if (file.find_entry(name.substr(0, name.size() - kBias.size()) + ".qweight") == nullptr ||
+      bias->shape.size() != 1)
+    return false;
+  const WeightTensorPtr tensor = file.take(name, bias->shape);
+  std::vector<float> values(static_cast<std::size_t>(tensor->cols()));
+  tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, tensor->cols()}));
+  return std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
 }
 
 }  // namespace
@@ -60,9 +79,10 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
 
 std::vector<std::string> QuantizedWeights::unclaimed() const {
   std::vector<std::string> names = file_.unclaimed();
-  std::erase_if(names, [](std::string_view name) {
+  std::erase_if(names, [this](const std::string& name) {
     return std::any_of(std::begin(kUnusedScales), std::end(kUnusedScales),
-                       [&](std::string_view ending) { return name.ends_with(ending); });
+                       [&](std::string_view ending) { return name.ends_with(ending); }) ||
+           is_zero_bias(file_, name);
   });
   return names;
 }

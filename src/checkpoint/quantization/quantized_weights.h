@@ -33,7 +33,7 @@ class QuantizedWeights final : public WeightSource {
   std::vector<std::string> unclaimed() const override;
 
  private:
-  Checkpoint file_;
+  mutable Checkpoint file_;  // values are read where nobody claims a tensor
   QuantizationPtr method_;
 };
 
