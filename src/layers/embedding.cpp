@@ -78,7 +78,7 @@ LmHead::LmHead(const LoadContext& context, const std::string& prefix, std::int64
 LmHead::LmHead(const LoadContext& context, const std::string& prefix, const VocabParallelEmbedding& embedding,
                const std::string& embedding_prefix, std::int64_t vocab_size, float cap)
     : LmHead(context, embedding.weights(), vocab_size, cap) {
-  if (!context.weights.contains(prefix + ".weight")) return;
+  if (!context.weights.has_values() || !context.weights.contains(prefix + ".weight")) return;
   const std::int64_t hidden_size = weights_->in_features();
   check_same_values(*dequantized(context.weights.take_linear(prefix, vocab_size, hidden_size)),
                     *dequantized(context.weights.take_linear(embedding_prefix, vocab_size, hidden_size)));

@@ -16,6 +16,8 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual bool contains(std::string_view name) const = 0;
+  // False: the tensors have shapes and formats, and what is read of them means nothing.
+  virtual bool has_values() const { return true; }
   // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
   virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
   // Claims the tensors PREFIX.* of the matrix [rows, cols] of a linear layer: PREFIX.weight where the format
@@ -38,6 +40,7 @@ class RenamedWeights : public WeightSource {
   bool contains(std::string_view name) const override;
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
+  bool has_values() const override { return inner_.has_values(); }
   std::vector<std::string> unclaimed() const override { return inner_.unclaimed(); }
 
  private:

@@ -67,6 +67,7 @@ class ShapesOnly final : public WeightSource {
   bool contains(std::string_view name) const override {
     return formats_ != nullptr && formats_->contains(name);
   }
+  bool has_values() const override { return false; }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     return std::make_shared<Shape>(std::string(name), shape);
   }
