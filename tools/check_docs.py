@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the pages: one line a fault, exit code 1 if there is any.
 
-Holds that the table of sizes in docs/architecture.md is what tools/count_lines.sh prints, that links and names of files
+Holds that the table of sizes in docs/folders.md is what tools/count_lines.sh prints, that links and names of files
 lead to files that are there, that anchors lead to headings, and that lines have at most 120 columns (tables and code
 blocks excepted). With --write it puts the table of sizes in first. Run in the project's root.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIZES = Path("docs/architecture.md")
+SIZES = Path("docs/folders.md")
 WIDTH = 120
 
 TABLE = re.compile(r"^\| folder \| files \| lines \|\n(?:\|.*\n)+", re.MULTILINE)
