@@ -7,6 +7,28 @@
 
 namespace quire {
 
+void quantize_input(const LinearFormat& format, const float* x, std::int64_t cols, float* codes,
+                    float* scales) {
+  const InputFormat& input = format.input;
+  const bool is_float = input.code == InputFormat::Code::kE4m3;
+  const float most = is_float ? 448.0F : 127.0F;
+  const std::int64_t block = input.in_blocks ? std::min(format.block_cols, cols) : cols;
+  for (std::int64_t begin = 0; begin < cols; begin += block) {
+    const std::int64_t end = std::min(begin + block, cols);
+    float scale = input.scale;
+    if (scale == 0) {
+      float largest = 0;
+      for (std::int64_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(x[i]));
+      scale = largest > 0 ? largest / most : 1;
+    }
+    scales[begin / block] = scale;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float value = x[i] / scale;
+      codes[i] = is_float ? from_e4m3(to_e4m3(value)) : std::nearbyint(std::clamp(value, -most, most));
+    }
+  }
+}
+
 float from_e4m3(std::uint8_t bits) {
   // Moved to the exponent and mantissa of a binary16, and scaled by 2^8 from bias 15 to bias 7.
   const std::uint16_t half = static_cast<std::uint16_t>((bits & 0x80U) << 8 | (bits & 0x7FU) << 7);

@@ -35,6 +35,25 @@ enum class OffsetType : std::uint8_t {
   kMinimum,  // the minimum
 };
 
+// How the activations x of a product are rounded before they meet the codes of the weights: to codes of their
+// own, each the nearest of x / scale, ties to even, at most the largest one. The scale is the largest
+// magnitude / 448 (E4M3) or / 127 (integers) of a token, or of each of its blocks of
+// LinearFormat::block_cols columns; 1 where that is 0; or what the checkpoint says. A rank rounds the columns
+// that it has.
+struct InputFormat {
+  enum class Code : std::uint8_t {
+    kNone,  // x stays as it is
+    kE4m3,  // beside weights of E4M3
+    kI8,    // -127 to 127, beside integers of 8 bits whose scales are of whole rows
+  };
+
+  Code code = Code::kNone;
+  bool in_blocks = false;  // else of a token
+  float scale = 0;         // of all, from the checkpoint; 0: there is none
+
+  bool operator==(const InputFormat&) const = default;
+};
+
 // How the tensors of a group stand for a matrix W [rows, cols]. Its elements have codes; blocks of block_rows
 // × block_cols of them share a scale s and what is taken away:
 //   W[r, c] = s * value(code[r, c]) - s * zero, or - minimum, or nothing.
@@ -57,10 +76,15 @@ struct LinearFormat {
   // The columns of the codes stand in another order than those of the input: column i of the codes is column
   // order[i] of W (GPTQ's activation order).
   bool is_ordered = false;
+  InputFormat input;
 
   bool is_plain() const { return code == CodeType::kNone; }
   bool operator==(const LinearFormat&) const = default;
 };
+
+// x [cols] of one token as codes, each as the number that it stands for, and their scales, one or [blocks].
+void quantize_input(const LinearFormat& format, const float* x, std::int64_t cols, float* codes,
+                    float* scales);
 
 // What OCP E4M3 and E8M0 bits stand for.
 float from_e4m3(std::uint8_t bits);
