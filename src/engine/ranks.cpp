@@ -25,7 +25,8 @@ void Rank::open(const RankOrder&, RankAnswer& answer) {
 
 void Rank::connect(const RankOrder&, RankAnswer&) {
   const EngineConfig& config = setup_.config;
-  comm_ = backend_->connect(connect_(*backend_), {config.watchdog, config.disable_custom_all_reduce});
+  comm_ =
+      backend_->connect(make_communicator_(*backend_), {config.watchdog, config.disable_custom_all_reduce});
 }
 
 void Rank::resolve(const RankOrder& order, RankAnswer& answer) {

@@ -51,11 +51,11 @@ BackendOptions device_options(const EngineConfig& config, int place = 0);
 class Rank {
  public:
   // What connects the ranks for tensors in host memory.
-  using Connect = std::function<std::unique_ptr<Communicator>(Backend& backend)>;
+  using MakeCommunicator = std::function<std::unique_ptr<Communicator>(Backend& backend)>;
 
   // `setup` must outlive it. Of its hooks: poison_blocks.
-  Rank(const EngineSetup& setup, BackendOptions device, Connect connect)
-      : setup_(setup), device_(std::move(device)), connect_(std::move(connect)) {}
+  Rank(const EngineSetup& setup, BackendOptions device, MakeCommunicator make_communicator)
+      : setup_(setup), device_(std::move(device)), make_communicator_(std::move(make_communicator)) {}
 
   void execute(const RankOrder& order, RankAnswer& answer) { (this->*order.handler)(order, answer); }
 
@@ -88,7 +88,7 @@ class Rank {
 
   const EngineSetup& setup_;
   const BackendOptions device_;
-  const Connect connect_;
+  const MakeCommunicator make_communicator_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> comm_;
   RuntimeConfig runtime_;
@@ -107,9 +107,9 @@ class RankGroup {
  public:
   using Listener = std::function<void(const std::string& why)>;
 
-  // `setup` must outlive it. device, connect: rank 0's.
-  RankGroup(const EngineSetup& setup, const BackendOptions& device, Rank::Connect connect)
-      : setup_(setup), own_(std::make_unique<Rank>(setup, device, std::move(connect))) {}
+  // `setup` must outlive it. device, make_communicator: rank 0's.
+  RankGroup(const EngineSetup& setup, const BackendOptions& device, Rank::MakeCommunicator make_communicator)
+      : setup_(setup), own_(std::make_unique<Rank>(setup, device, std::move(make_communicator))) {}
   virtual ~RankGroup() = default;  // the other ranks end
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;

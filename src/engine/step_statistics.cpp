@@ -31,7 +31,7 @@ StepRecord StepStatistics::describe(const StepPlan& plan, const CacheShape& cach
     const auto tokens = static_cast<std::uint64_t>(sequence.num_tokens);
     const bool is_given = !sequence.tokens.empty();  // as prompts are, and the tokens of beams
     if (is_given && !(tokens == 1 && beams.contains(sequence.sequence))) record.prefill_tokens += tokens;
-    if (sequence.sample) ++record.decode_tokens;
+    if (sequence.sample) ++record.sampled_tokens;
     const auto first = static_cast<std::uint64_t>(sequence.first_position);
     for (std::size_t lane = 0; lane < cache.lanes.size(); ++lane) {
       const int window = cache.layout.windows[lane];

@@ -25,9 +25,9 @@ struct EngineStats {
 
 // One step, as it was planned and how long it took.
 struct StepRecord {
-  std::uint64_t tokens = 0;           // computed
-  std::uint64_t prefill_tokens = 0;   // of them: of prompts, and again after a preemption
-  std::uint64_t decode_tokens = 0;    // sampled
+  std::uint64_t tokens = 0;          // computed
+  std::uint64_t prefill_tokens = 0;  // of them: of prompts, and again after a preemption
+  std::uint64_t sampled_tokens = 0;
   std::uint64_t attention_pairs = 0;  // (token, token it attends to), with itself; the sum over all layers
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
@@ -37,8 +37,8 @@ struct StepRecord {
   }
 };
 
-// Keeps a record of each step, adds them up and shows them to an observer. Thread contract: stats and observe
-// may be called from any thread; what else there is, from the engine's.
+// Keeps a record of each step, adds them up and shows them to an observer. Thread contract: any thread may
+// call stats and observe; the engine's thread alone calls the others.
 class StepStatistics {
  public:
   using Observer = std::function<void(const StepRecord&)>;

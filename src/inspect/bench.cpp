@@ -107,7 +107,7 @@ struct StepTotals {
       mixed_seconds += step.seconds;
       mixed_flop += work.flop(step);
     } else {
-      decode_tokens += static_cast<double>(step.decode_tokens);
+      decode_tokens += static_cast<double>(step.sampled_tokens);
       decode_seconds += step.seconds;
       decode_bytes += work.decode_bytes(step);
     }
@@ -228,7 +228,7 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
 
 double StepWork::linear_flop(const StepRecord& step) const {
   return flop_per_token * static_cast<double>(step.tokens) +
-         flop_per_logits * static_cast<double>(step.decode_tokens);
+         flop_per_logits * static_cast<double>(step.sampled_tokens);
 }
 
 double StepWork::flop(const StepRecord& step) const {

@@ -28,10 +28,10 @@ struct CacheLayout {
   }
   // How many of the first rows they attend to in no lane.
   int num_outside_all(int position) const { return num_outside(farthest_lane(), position); }
-  // Whether some lane needs a row when `from` is computed that it needs no more when `to` is.
+  // Whether some lane's window covers a row at position `from` and not at position `to`.
   bool leaves_rows(int from, int to) const;
-  // Blocks that a sequence holds at most until it has `length` tokens, if `span` at a time are computed. It
-  // has num_rows rows, without what `position` leaves behind.
+  // The most blocks that a sequence holds while it grows to `length` tokens, if `span` at a time are
+  // computed. It starts at `position` with num_rows rows, of which it holds what its windows cover.
   std::int64_t blocks_held(int length, int span, int position = 0, int num_rows = 0) const;
   // Tokens that a sequence may have if it has num_blocks for itself, in small steps if it must.
   int longest(int num_blocks) const;

@@ -34,7 +34,7 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  NormOptions norm;    // of q and k; eps and weight_offset count
+  NormOptions norm;    // of q and k; only its eps and weight_offset are used
   bool sinks = false;  // a learned score of each head, without a value: PREFIX.sinks
   RotaryTables tables;
 };

@@ -37,8 +37,8 @@ struct RuntimeConfig {
     return std::int64_t{num_blocks} / cache.layout.num_lanes() * block_size();
   }
   int max_table_rows() const { return cache.layout.rows_for(max_model_len); }
-  // Blocks that a sequence holds at most until it has `length` tokens: in windows, what they hold and what
-  // one step in flight does.
+  // The most blocks that a sequence holds while it grows to `length` tokens: those that its windows cover,
+  // and those of one step in flight.
   std::int64_t max_blocks_held(int length) const {
     return cache.layout.blocks_held(length, max_num_batched_tokens);
   }

@@ -50,8 +50,8 @@ class Sampler {
 
   // The logits of hidden states, gathered where ranks do not share so many rows.
   StepOutputs compute_logits(const Tensor& hidden) const;
-  // Queues the samples of a step. Its logits may be those of all its rows, if the first ones are those that
-  // are sampled from, in order.
+  // Queues the samples of a step. The rows that are sampled from are the first of its logits, in order;
+  // others may follow.
   void sample(Samples& samples, StepOutputs step);
   // For OutputKind::kAll the logits of the span, whose rows of the step begin with `first`; for kLogprobs the
   // log-probabilities of next_tokens, i32 [tokens] of the step. Waits for them.

@@ -33,7 +33,7 @@ class PlannedSteps {
   // The open step is in flight.
   StepPlan close();
 
-  // The oldest step, which is in flight no more. InternalError, and nothing changes, if `result` is not its.
+  // Takes the oldest step out of flight. InternalError, and nothing changes, if `result` is another step's.
   std::vector<Span> take_oldest(const StepResult& result);
   // All steps are lost. Returns their sequences, as often as each was in one.
   std::vector<SequenceId> drop();

@@ -30,7 +30,7 @@ Metrics::Metrics(std::string model_name, const EngineConfig& config, const Runti
       token_counts_(bounds_up_to(runtime.max_model_len)) {}
 
 void Metrics::add_step(const StepRecord& step) {
-  iteration_tokens_.observe(static_cast<double>(step.prefill_tokens + step.decode_tokens));
+  iteration_tokens_.observe(static_cast<double>(step.prefill_tokens + step.sampled_tokens));
 }
 
 void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }

@@ -79,7 +79,7 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
     const auto all = [&] { return std::accumulate(delivered.begin(), delivered.end(), std::uint64_t{0}); };
     for (const auto end = Clock::now() + std::chrono::seconds(5); all() < sampled && Clock::now() < end;)
       std::this_thread::yield();
-    sampled += step.decode_tokens;
+    sampled += step.sampled_tokens;
     const std::uint64_t now = allocations.load(std::memory_order_relaxed);
     if (++steps == 40) largest = 0;  // everything has its size by now
     if (steps > 40) most = std::max(most, now - before);

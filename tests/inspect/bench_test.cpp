@@ -90,7 +90,7 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   EXPECT_EQ(work.flop_per_attention_pair, 4.0 * 16 * 128);
   EXPECT_EQ(work.kv_bytes_per_pair, 4096);  // of one layer
 
-  const StepRecord decode{.tokens = 2, .decode_tokens = 2, .attention_pairs = 28 * 300, .seconds = 1};
+  const StepRecord decode{.tokens = 2, .sampled_tokens = 2, .attention_pairs = 28 * 300, .seconds = 1};
   EXPECT_EQ(work.decode_bytes(decode), work.weight_bytes + 300 * 114688.0);
   EXPECT_EQ(work.flop(decode),
             2 * (work.flop_per_token + work.flop_per_logits) + 28 * 300 * work.flop_per_attention_pair);
@@ -137,10 +137,10 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   const auto num_layers = static_cast<std::uint64_t>(engine.config().spec.num_layers);
   ASSERT_EQ(steps.size(), 4U);  // 8 and 1 tokens of the prompt, then two samples
   EXPECT_EQ(steps[0].prefill_tokens, 8U);
-  EXPECT_EQ(steps[0].decode_tokens, 0U);
+  EXPECT_EQ(steps[0].sampled_tokens, 0U);
   EXPECT_EQ(steps[0].attention_pairs, 36 * num_layers);
   EXPECT_EQ(steps[1].prefill_tokens, 1U);
-  EXPECT_EQ(steps[1].decode_tokens, 1U);
+  EXPECT_EQ(steps[1].sampled_tokens, 1U);
   EXPECT_EQ(steps[1].attention_pairs, 9 * num_layers);
   EXPECT_EQ(steps[2].prefill_tokens, 0U);
   EXPECT_EQ(steps[3].attention_pairs, 11 * num_layers);

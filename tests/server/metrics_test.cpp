@@ -353,10 +353,10 @@ TEST(MetricsTest, OutputsGivenAsAWholeHaveNoTimeBetweenTokens) {
 
 TEST(MetricsTest, StepsAndRefusalsAreCounted) {
   Metrics metrics("model", {}, runtime());
-  metrics.add_step({.tokens = 1, .decode_tokens = 1});
-  metrics.add_step({.tokens = 9, .prefill_tokens = 8, .decode_tokens = 1});
+  metrics.add_step({.tokens = 1, .sampled_tokens = 1});
+  metrics.add_step({.tokens = 9, .prefill_tokens = 8, .sampled_tokens = 1});
   metrics.add_step(
-      {.tokens = 16, .prefill_tokens = 16, .decode_tokens = 1});  // the last one's is sampled, too
+      {.tokens = 16, .prefill_tokens = 16, .sampled_tokens = 1});  // the last one's is sampled, too
   metrics.add_step({.tokens = 20000, .prefill_tokens = 20000});
   metrics.add_rejection(QueueFullError::Limit::kPromptTokens);
   const Scrape found = scrape(metrics.render({}));
@@ -404,7 +404,7 @@ TEST(MetricsTest, ManyThreadsMayRecordWhileOneReads) {
         request.schedule(0.25);
         request.token(0.5);
         request.token(0.75, 0, FinishReason::kStop, true);
-        metrics.add_step({.tokens = 2, .decode_tokens = 2});
+        metrics.add_step({.tokens = 2, .sampled_tokens = 2});
       }
       --running;
     });
