@@ -19,21 +19,6 @@ struct Shape {
 constexpr int kBlockSize = 16;
 constexpr std::int64_t kBlocks = 2048;
 
-std::vector<KvCacheLayer> cache_in(void* memory, const Shape& shape, DeviceKind device) {
-  const std::int64_t half = std::int64_t{kBlockSize} * shape.head_dim;
-  const std::int64_t layer = kBlocks * shape.kv_heads * 2 * half;
-  std::vector<KvCacheLayer> layers;
-  for (int i = 0; i < shape.layers; ++i) {
-    const auto half_at = [&](std::int64_t offset) {
-      return Tensor(static_cast<std::uint16_t*>(memory) + i * layer + offset, DType::kBF16,
-                    {kBlocks, shape.kv_heads, kBlockSize, shape.head_dim}, device)
-          .with_strides({shape.kv_heads * 2 * half, 2 * half, shape.head_dim, 1});
-    };
-    layers.push_back({half_at(0), half_at(half)});
-  }
-  return layers;
-}
-
 // Blocks that lie scattered on both sides.
 Tensor random_pairs(int count) {
   std::vector<std::int32_t> from(kBlocks), to(kBlocks);
@@ -54,8 +39,9 @@ void run(const LaunchContext& context, const Shape& shape) {
   void* host = nullptr;
   check(cudaMalloc(&device, bytes), "memory");
   check(cudaMallocHost(&host, bytes), "pinned memory");
-  const auto device_cache = cache_in(device, shape, DeviceKind::kCuda);
-  const auto host_cache = cache_in(host, shape, DeviceKind::kCpu);
+  const auto width = static_cast<std::int64_t>(block_bytes);
+  const Tensor device_cache(device, DType::kU8, {kBlocks, width}, DeviceKind::kCuda);
+  const Tensor host_cache(host, DType::kU8, {kBlocks, width});
   for (const bool out : {true, false}) {
     const char* direction = out ? "to the host" : "from the host";
     constexpr std::size_t kLarge = std::size_t{1} << 28;

@@ -284,16 +284,12 @@ void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& e
   backend.update_block_tables(tables, entries);
 }
 
-void copy_blocks(Backend& backend, std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                 const Tensor& pairs) {
+void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const Tensor& pairs) {
   check(backend, pairs, DType::kI32, {pairs.dim(0), 2}, "pairs");
-  QUIRE_CHECK(to.size() == from.size(), "{} and {} layers", to.size(), from.size());
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    const Tensor& a = to[i].keys;
-    const Tensor& b = from[i].keys;
-    QUIRE_CHECK(
-        a.dtype() == b.dtype() && a.dim(1) == b.dim(1) && a.dim(2) == b.dim(2) && a.dim(3) == b.dim(3),
-        "blocks of {} and of {}", a.describe(), b.describe());
+  for (const Tensor& blocks : {to, from}) {
+    QUIRE_CHECK(blocks.dtype() == DType::kU8 && blocks.num_dims() == 2 && blocks.contiguous() &&
+                    blocks.dim(1) == to.dim(1),
+                "blocks of {} and of {}", to.describe(), from.describe());
   }
   backend.copy_blocks(to, from, pairs);
 }

@@ -215,11 +215,10 @@ class Backend : public Device {
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries);
-  // Copies whole blocks in every layer: pairs i32 [n, 2] of (block of `from`, block of `to`). Within one
-  // cache one after the other; between two, of which one may lie in host memory of this backend, in any
-  // order.
-  virtual void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                           const Tensor& pairs);
+  // Copies whole blocks, u8 [blocks, bytes of a block] both: pairs i32 [n, 2] of (block of `from`, block of
+  // `to`). Within one cache one after the other; between two, of which one may lie in host memory of this
+  // backend, in any order.
+  virtual void copy_blocks(const Tensor& to, const Tensor& from, const Tensor& pairs);
 
  private:
   friend class HostCopies;
@@ -264,8 +263,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
             const SamplingBatch& batch);
 void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch);
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries);
-void copy_blocks(Backend& backend, std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                 const Tensor& pairs);
+void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const Tensor& pairs);
 
 }  // namespace ops
 }  // namespace quire

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,17 +23,20 @@ class CacheMemory {
   void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 
  private:
+  // Of a block: [layers of a block][kv heads][keys, values][block_size][head_dim].
   struct Blocks {
-    Buffer memory;  // [layers of a block][blocks][kv heads][keys, values][block_size][head_dim]
-    std::vector<KvCacheLayer> layers = {};  // of a block
+    Blocks(Backend& backend, std::size_t block_bytes, int num_blocks, MemoryKind kind);
+
+    Buffer memory;
+    Tensor bytes;  // u8 [blocks, bytes of a block]
   };
 
-  Blocks allocate(int num_blocks, MemoryKind kind) const;
+  KvCacheLayer layer_at(int index) const;
 
   Backend& backend_;
   const RuntimeConfig& config_;
   Blocks device_;
-  Blocks host_;  // swap space; none: no layers
+  std::optional<Blocks> host_;  // swap space
   std::vector<KvCacheLayer> model_layers_;
   std::vector<int> lane_of_;
   std::vector<BlockId> to_poison_;

@@ -313,6 +313,13 @@ struct PagedStep {
     return {half_at(0), half_at(half)};
   }
 
+  static Tensor blocks_of(const Tensor& memory) {
+    return {memory.data(),
+            DType::kU8,
+            {kBlocks, static_cast<std::int64_t>(memory.bytes()) / kBlocks},
+            memory.device()};
+  }
+
   // Distinct slots from the second block on, every seventh token without one.
   static std::vector<std::int32_t> slots_of(int num_tokens, std::mt19937& random) {
     std::vector<std::int32_t> slots((kBlocks - 1) * kBlock);
@@ -400,41 +407,31 @@ TEST_P(ElementwiseTest, CopyBlocksCopiesInOrder) {
     std::vector<std::int32_t> pairs = {5, 6, 1, 2, 6, 9, 30, 5};  // the third copies what the first wrote
     const Tensor host_pairs(pairs.data(), DType::kI32, {4, 2});
     const DeviceTensor device_pairs(host_pairs);
-    const std::vector host_cache{step.host_cache}, device_cache{step.device_cache};
-    reference_.copy_blocks(host_cache, host_cache, host_pairs);
-    copy_blocks(context_, device_cache, device_cache, device_pairs.tensor());
+    const Tensor host = PagedStep::blocks_of(step.memory.host());
+    const Tensor device = PagedStep::blocks_of(step.memory.device());
+    reference_.copy_blocks(host, host, host_pairs);
+    copy_blocks(context_, device, device, device_pairs.tensor());
     step.memory.expect_equal("cache", 0);
   }
 }
 
 TEST_P(ElementwiseTest, CopyBlocksGoesToPinnedMemoryAndBack) {
-  constexpr std::size_t kLayers = 35;  // more than one launch takes
   for (const int dim : {6, 128}) {
     const PagedStep step(dtype(), 1, 2, dim, random_);
-    const PagedStep unused(dtype(), 1, 2, dim, random_);
-    const Tensor& memory = step.memory.host();
-    std::vector<std::byte> expected(memory.bytes());
+    const Tensor host = PagedStep::blocks_of(step.memory.host());
+    const Tensor device = PagedStep::blocks_of(step.memory.device());
+    std::vector<std::byte> expected(host.bytes());
     void* pinned = nullptr;
     check(cudaMallocHost(&pinned, expected.size()), "pinned memory");
     std::memset(pinned, 0, expected.size());
-    const auto in = [&](void* data) {
-      return PagedStep::cache_of(Tensor(data, dtype(), {memory.dim(0), memory.dim(1)}), 2);
-    };
-    const auto layers = [&](const KvCacheLayer& others, const KvCacheLayer& last) {
-      std::vector<KvCacheLayer> all(kLayers, others);
-      all.back() = last;
-      return all;
-    };
+    const auto swapped = [&](void* data) { return Tensor(data, DType::kU8, {host.dim(0), host.dim(1)}); };
     std::vector<std::int32_t> saved = {5, 6, 1, 2, 39, 0}, restored = {2, 30, 0, 1};
     const Tensor saves(saved.data(), DType::kI32, {3, 2}), restores(restored.data(), DType::kI32, {2, 2});
     const DeviceTensor device_saves(saves), device_restores(restores);
-    reference_.copy_blocks(std::vector{in(expected.data())}, std::vector{step.host_cache}, saves);
-    reference_.copy_blocks(std::vector{step.host_cache}, std::vector{in(expected.data())}, restores);
-    const PagedStep scratch(dtype(), 1, 2, dim, random_);
-    copy_blocks(context_, layers(scratch.device_cache, in(pinned)),
-                layers(unused.device_cache, step.device_cache), device_saves.tensor());
-    copy_blocks(context_, layers(scratch.device_cache, step.device_cache),
-                layers(unused.device_cache, in(pinned)), device_restores.tensor());
+    reference_.copy_blocks(swapped(expected.data()), host, saves);
+    reference_.copy_blocks(host, swapped(expected.data()), restores);
+    copy_blocks(context_, swapped(pinned), device, device_saves.tensor());
+    copy_blocks(context_, device, swapped(pinned), device_restores.tensor());
     step.memory.expect_equal("cache", 0);
     EXPECT_EQ(std::memcmp(pinned, expected.data(), expected.size()), 0);
     check(cudaFreeHost(pinned), "pinned memory");

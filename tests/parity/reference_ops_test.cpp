@@ -227,6 +227,10 @@ class PagedCase {
     return value_of(cache.values, sequence, position, head, i);
   }
 
+  Tensor blocks() const {
+    return {memory_.tensor().data(), DType::kU8, {kBlocks, std::ssize(memory_.bytes()) / kBlocks}};
+  }
+
   Matrix qkv;
   KvCacheLayer cache;
   AttentionBatch batch;
@@ -440,8 +444,8 @@ TEST_P(ReferenceOpsTest, ExpertsAddWhatTheRoutingNames) {
 TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {
   PagedCase paged(*backend_, GetParam(), random_);
   std::vector<std::int32_t> pairs = {5, 6, 1, 2};  // the first sequence's first two blocks onto the second's
-  const std::vector cache{paged.cache};
-  ops::copy_blocks(*backend_, cache, cache, Tensor(pairs.data(), DType::kI32, {2, 2}));
+  const Tensor blocks = paged.blocks();
+  ops::copy_blocks(*backend_, blocks, blocks, Tensor(pairs.data(), DType::kI32, {2, 2}));
   for (int position = 0; position < 8; ++position) {
     for (int h = 0; h < PagedCase::kKvHeads; ++h) {
       for (int i = 0; i < PagedCase::kDim; ++i) {

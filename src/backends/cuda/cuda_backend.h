@@ -118,8 +118,7 @@ class CudaBackend final : public Backend {
   void update_block_tables(const Tensor& tables, const Tensor& entries) override {
     if (entries.dim(0) > 0) cuda::update_block_tables(context(), tables, entries);
   }
-  void copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                   const Tensor& pairs) override {
+  void copy_blocks(const Tensor& to, const Tensor& from, const Tensor& pairs) override {
     cuda::copy_blocks(context(), to, from, pairs);
   }
 

@@ -179,16 +179,10 @@ void Backend::update_block_tables(const Tensor& tables, const Tensor& entries) {
 }
 
 // Blocks do not go through the host.
-void Backend::copy_blocks(std::span<const KvCacheLayer> to, std::span<const KvCacheLayer> from,
-                          const Tensor& pairs) {
+void Backend::copy_blocks(const Tensor& to, const Tensor& from, const Tensor& pairs) {
   HostCopies host(*this, "copy_blocks");
   const auto* pair = host.read(pairs).data_as<const std::int32_t>();
-  for (std::int64_t i = 0; i < pairs.dim(0); ++i, pair += 2) {
-    for (std::size_t layer = 0; layer < to.size(); ++layer) {
-      copy_pieces(*this, to[layer].keys.rows(pair[1], 1), from[layer].keys.rows(pair[0], 1));
-      copy_pieces(*this, to[layer].values.rows(pair[1], 1), from[layer].values.rows(pair[0], 1));
-    }
-  }
+  for (std::int64_t i = 0; i < pairs.dim(0); ++i, pair += 2) copy(to.rows(pair[1], 1), from.rows(pair[0], 1));
 }
 
 }  // namespace quire

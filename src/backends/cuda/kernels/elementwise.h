@@ -32,7 +32,6 @@ void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& 
 void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const Tensor& places,
                          const Tensor& tokens);
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries);
-void copy_blocks(const LaunchContext& context, std::span<const KvCacheLayer> to,
-                 std::span<const KvCacheLayer> from, const Tensor& pairs);
+void copy_blocks(const LaunchContext& context, const Tensor& to, const Tensor& from, const Tensor& pairs);
 
 }  // namespace quire::cuda
