@@ -25,6 +25,11 @@ struct EngineConfig {
   int long_prefill_token_threshold = 0;  // of one sequence in one step at most; 0: no limit
   int max_model_len = 0;                 // prompt and output of a sequence; 0: the model's
   int block_size = 16;                   // tokens in a block of the KV cache: a power of two, 8 to 256
+  // What the KV cache holds: auto (numbers of dtype), fp8 or fp8_e4m3, or fp8_e5m2: codes of 8 bits with a
+  // scale for each token and KV head, or those of the checkpoint. Layers that keep numbers of dtype: their
+  // numbers, and sliding_window for all of those, with commas.
+  std::string kv_cache_dtype = "auto";
+  std::string kv_cache_dtype_skip_layers;
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -154,6 +156,22 @@ WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::i
   }
   claimed_.insert(stored_name);
   return std::make_shared<FileTensor>(file, stored_name, shape);
+}
+
+std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n) {
+  const SafetensorsEntry* const entry = find_entry(name);
+  std::vector<std::int64_t> shape = {n};
+  if (entry != nullptr) {
+    const auto size =
+        std::accumulate(entry->shape.begin(), entry->shape.end(), std::int64_t{1}, std::multiplies());
+    if (size == 1 || size == n) {
+      shape = entry->shape;
+      n = size;
+    }
+  }
+  std::vector<float> values(static_cast<std::size_t>(n));
+  take_stored(name, kFloatTypes, shape, {1, n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
+  return values;
 }
 
 const SafetensorsEntry* Checkpoint::find_entry(std::string_view name) const {

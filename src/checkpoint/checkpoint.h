@@ -16,6 +16,9 @@
 
 namespace quire {
 
+// The float types of tensors, as files write them.
+inline constexpr std::string_view kFloatTypes[] = {"F32", "F16", "BF16"};
+
 // The tensors of a checkpoint folder: model.safetensors, or else the shards that
 // model.safetensors.index.json names (as transformers chooses). Opening it reads and checks every header. As
 // in transformers, a tensor of a shard that the index leaves out is there all the same; one that stands in
@@ -30,6 +33,8 @@ class Checkpoint final : public WeightSource {
   bool contains(std::string_view name) const override;
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+
+  std::vector<float> take_vector(std::string_view name, std::int64_t n) override;
 
   // What the file says of a tensor; null: it is absent.
   const SafetensorsEntry* find_entry(std::string_view name) const;

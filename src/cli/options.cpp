@@ -90,6 +90,10 @@ void EngineOptions::add_to(Flags flags) {
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
   flags.shown("--block-size", config.block_size,
               "tokens in a block of the KV cache: a power of two, 8 to 256");
+  flags.shown("--kv-cache-dtype", config.kv_cache_dtype,
+              "what the KV cache holds: auto (as --dtype), fp8 (or fp8_e4m3) or fp8_e5m2");
+  flags.value("--kv-cache-dtype-skip-layers", config.kv_cache_dtype_skip_layers,
+              "layers whose KV cache stays as --dtype: numbers, and sliding_window, with commas");
   flags.bytes("--kv-cache-memory", config.kv_cache_memory,
               "bytes of each rank, or with a unit such as 4GiB (default: what max-num-seqs full sequences "
               "need, on a CPU at most 4GiB)");

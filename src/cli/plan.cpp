@@ -40,8 +40,7 @@ void print_table(const Capacity& c) {
                  group.window == 0
                      ? "which they hold whole"
                      : format_text("of which they hold a window of {}, and a step", group.window));
-    print_text(stdout, "  {:.1f} % of it idle, {} layers in a block\n", 100 * c.config.cache.idle_share(),
-               c.config.cache.layers_per_block);
+    print_text(stdout, "  {:.1f} % of it idle\n", 100 * c.config.cache.idle_share());
   }
   if (c.plan.swap_space > 0)
     print_text(stdout, "swap space {:>14}   of the host, beside the total\n", mib(c.plan.swap_space));

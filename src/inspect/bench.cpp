@@ -219,8 +219,8 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
   }
   // A product with the key and one with the value, in every head.
   flop_per_attention_pair = 4.0 * config.num_heads * config.spec.head_dim;
-  kv_bytes_per_pair =
-      static_cast<double>(config.block_bytes()) / config.block_size() / config.cache.layers_per_block;
+  kv_bytes_per_pair = static_cast<double>(config.cache.used_bytes * config.num_kv_heads) /
+                      static_cast<double>(config.cache.places.size());
   for (double* amount : {&flop_per_token, &flop_per_logits, &flop_per_attention_pair, &weight_bytes,
                          &expert_bytes, &kv_bytes_per_pair})
     *amount *= ranks;

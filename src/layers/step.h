@@ -15,6 +15,13 @@ struct StateSpec {
   int num_kv_heads = 0;
   int head_dim = 0;
   int window = 0;  // positions a token attends to, its own included; 0: all up to its own
+  CacheCode code = CacheCode::kNone;
+
+  // Of a token's key and value in one KV head, with their scales; dtype: of the activations.
+  std::int64_t head_bytes(DType dtype) const {
+    return code == CacheCode::kNone ? 2 * head_dim * static_cast<std::int64_t>(size_of(dtype))
+                                    : 2 * (head_dim + static_cast<std::int64_t>(sizeof(float)));
+  }
 
   bool operator==(const StateSpec&) const = default;
 };
@@ -22,19 +29,40 @@ struct StateSpec {
 // A layer's state among those of its model, in the order in which they were declared.
 using StateId = int;
 
+// Which layers keep codes.
+struct CachePolicy {
+  CacheCode code = CacheCode::kNone;
+  bool skips_windows = false;     // none of those that attend to a window
+  std::vector<int> skipped = {};  // nor these, by StateId
+
+  CacheCode code_of(StateId layer, int window) const {
+    const bool skips =
+        (skips_windows && window != 0) || std::find(skipped.begin(), skipped.end(), layer) != skipped.end();
+    return skips ? CacheCode::kNone : code;
+  }
+};
+
 // What the layers of a model declare as they are constructed.
 class StateDeclarations {
  public:
-  StateId declare(const StateSpec& spec) {
+  explicit StateDeclarations(CachePolicy policy = {}) : policy_(std::move(policy)) {}
+
+  // The policy says what of its codes.
+  StateId declare(StateSpec spec) {
+    spec.code = policy_.code_of(static_cast<StateId>(group_of_.size()), spec.window);
     const auto found = std::find(groups_.begin(), groups_.end(), spec);
     group_of_.push_back(static_cast<int>(found - groups_.begin()));
     if (found == groups_.end()) groups_.push_back(spec);
     return static_cast<StateId>(group_of_.size()) - 1;
   }
   std::span<const StateSpec> groups() const { return groups_; }
+  const StateSpec& spec_of(StateId layer) const {
+    return groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(layer)])];
+  }
   std::span<const int> group_of() const { return group_of_; }  // by StateId
 
  private:
+  CachePolicy policy_;
   std::vector<StateSpec> groups_;
   std::vector<int> group_of_;
 };

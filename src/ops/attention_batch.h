@@ -3,14 +3,18 @@
 #include <memory>
 
 #include "base/tensor.h"
+#include "ops/cache_code.h"
 
 namespace quire {
 
-// One layer of the paged KV cache. Keys and values of one (block, head) lie side by side; the strides say
-// how.
+// One layer of the paged KV cache. Keys and values of one (block, head) lie side by side, with their scales
+// behind them; the strides say how. A row of codes stands for its scale times what each code stands for.
 struct KvCacheLayer {
-  Tensor keys;    // [num_blocks, num_kv_heads, block_size, head_dim]
-  Tensor values;  // [num_blocks, num_kv_heads, block_size, head_dim]
+  Tensor keys;    // [num_blocks, num_kv_heads, block_size, head_dim], of the activations' type; or u8, codes
+  Tensor values;  // the same
+  CacheCode code = CacheCode::kNone;
+  Tensor key_scales = {};    // f32 [num_blocks, num_kv_heads, block_size, 1], of codes
+  Tensor value_scales = {};  // the same
 };
 
 // What is fixed of attention in a group of layers for the life of a runner, on one rank.
@@ -23,6 +27,7 @@ struct AttentionShape {
   int max_num_tokens = 0;  // of one step
   int max_seq_len = 0;
   int window = 0;  // positions a query attends to, its own included; 0: all up to its own
+  CacheCode code = CacheCode::kNone;
 };
 
 // What a backend works out once a step for all layers of a group; its own affair.

@@ -35,15 +35,26 @@ float from_e4m3(std::uint8_t bits) {
   return (bits & 0x7FU) == 0x7FU ? NAN : to_float(Float16{half}) * 256.0F;
 }
 
-std::uint8_t to_e4m3(float value) {
+namespace {
+
+// The nearest, ties to even. least_exponent: of the normal ones, and of the subnormals.
+std::uint8_t to_float8(float value, int mantissa_bits, int least_exponent, float most) {
   if (std::isnan(value)) return 0x7F;
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80U : 0);
-  const float magnitude = std::min(std::fabs(value), 448.0F);
-  // The last place: 2^-9 among subnormals, else 2^(exponent - 3).
-  const int exponent = magnitude < 0x1p-6F ? -6 : std::ilogb(magnitude);
-  const float places = std::nearbyint(std::ldexp(magnitude, 3 - exponent));  // up to 16
-  return sign | static_cast<std::uint8_t>(static_cast<int>(places) + 8 * (exponent + 6));
+  const float magnitude = std::min(std::fabs(value), most);
+  const int exponent = magnitude < std::ldexp(1.0F, least_exponent) ? least_exponent : std::ilogb(magnitude);
+  const float places = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));
+  return sign |
+         static_cast<std::uint8_t>(static_cast<int>(places) + ((exponent - least_exponent) << mantissa_bits));
 }
+
+}  // namespace
+
+std::uint8_t to_e4m3(float value) { return to_float8(value, 3, -6, 448); }
+
+float from_e5m2(std::uint8_t bits) { return to_float(Float16{static_cast<std::uint16_t>(bits << 8)}); }
+
+std::uint8_t to_e5m2(float value) { return to_float8(value, 2, -14, 57344); }
 
 std::array<float, 256> code_values(const LinearFormat& format) {
   std::array<float, 256> values = {};

@@ -96,6 +96,10 @@ inline float from_e8m0(std::uint8_t bits) {
 }
 // The nearest E4M3, ties to even; what is larger than 448 becomes 448.
 std::uint8_t to_e4m3(float value);
+// E5M2 of the same specification, whose bits are the upper half of a binary16; most: 57344, so that nothing
+// becomes infinite.
+float from_e5m2(std::uint8_t bits);
+std::uint8_t to_e5m2(float value);
 
 // The eight values of E2M1, 4-bit floating point, by code, and their negatives (OCP Microscaling).
 inline constexpr std::array<float, 16> kE2m1Table = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,

@@ -22,8 +22,13 @@ void check(const Backend& backend, const Tensor& tensor, DType dtype,
 
 void check_cache(const Backend& backend, const KvCacheLayer& cache, DType dtype) {
   const Tensor& k = cache.keys;
-  check(backend, k, dtype, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "keys");
-  check(backend, cache.values, dtype, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "values");
+  const bool has_codes = cache.code != CacheCode::kNone;
+  const DType stored = has_codes ? DType::kU8 : dtype;
+  check(backend, k, stored, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "keys");
+  check(backend, cache.values, stored, {k.dim(0), k.dim(1), k.dim(2), k.dim(3)}, "values");
+  if (!has_codes) return;
+  for (const Tensor& scales : {cache.key_scales, cache.value_scales})
+    check(backend, scales, DType::kF32, {k.dim(0), k.dim(1), k.dim(2), 1}, "scales of the cache");
 }
 
 void check_batch(const Backend& backend, const AttentionBatch& batch) {

@@ -50,6 +50,10 @@ struct AttentionInput {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  // f32 [num_kv_heads]: the scales of a cache of codes; or undefined: each row has its own, its largest
+  // magnitude / largest_of(code), or 1 where that is 0.
+  Tensor k_scales = {};
+  Tensor v_scales = {};
 };
 
 // What attention makes of a query's products with the keys.
@@ -92,6 +96,7 @@ class Backend : public Device {
   bool runs_on_host() const { return !ops_on_host_.empty(); }
 
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
+  virtual bool supports_cache(CacheCode /*code*/) const { return true; }
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features], and they are
   // alike (num_alike). Of a matrix of codes the columns are in the codes' order. dtype: of the activations,
@@ -136,7 +141,8 @@ class Backend : public Device {
   }
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
   // 2021; the first half of the dimensions is paired with the second), or the one after the other, q scaled
-  // where given; then k and v are written to their slots of the cache.
+  // where given; then k and v are written to their slots of the cache, as codes the nearest of x / scale, at
+  // most the largest.
   virtual void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
                                 const AttentionBatch& batch);
   // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are

@@ -5,6 +5,12 @@
 
 namespace quire {
 
+std::vector<float> WeightSource::take_vector(std::string_view name, std::int64_t n) {
+  std::vector<float> values(static_cast<std::size_t>(n));
+  take(name, {n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
+  return values;
+}
+
 WeightGroup WeightSource::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {
   return WeightGroup::plain(take(std::string(prefix) + ".weight", {rows, cols}));
 }

@@ -20,6 +20,8 @@ class WeightSource {
   virtual bool has_values() const { return true; }
   // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
   virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
+  // Claims a tensor of one element or of n, whatever its shape, and reads it. Error as above.
+  virtual std::vector<float> take_vector(std::string_view name, std::int64_t n);
   // Claims the tensors PREFIX.* of the matrix [rows, cols] of a linear layer: PREFIX.weight where the format
   // is plain. Error as above.
   virtual WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols);
@@ -39,6 +41,9 @@ class RenamedWeights : public WeightSource {
 
   bool contains(std::string_view name) const override;
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+  std::vector<float> take_vector(std::string_view name, std::int64_t n) override {
+    return inner_.take_vector(spelled(name), n);
+  }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
   bool has_values() const override { return inner_.has_values(); }
   std::vector<std::string> unclaimed() const override { return inner_.unclaimed(); }

@@ -11,8 +11,8 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
     : backend_(backend), config_(config) {
   for (const StateSpec& group : groups) {
     shapes_.push_back({group.num_heads, group.num_kv_heads, group.head_dim, config.block_size(),
-                       config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len,
-                       group.window});
+                       config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len, group.window,
+                       group.code});
     workspaces_.push_back(workspace.scratch("attention" + std::to_string(shapes_.size()),
                                             backend.attention_workspace_bytes(shapes_.back())));
   }

@@ -16,24 +16,34 @@ CacheMemory::CacheMemory(Backend& backend, const RuntimeConfig& config)
       config_(config),
       device_(backend, config.block_bytes(), config.num_blocks, MemoryKind::kDevice) {
   for (const CacheShape::Place& place : config.cache.places) {
-    model_layers_.push_back(layer_at(place.index));
+    model_layers_.push_back(layer_at(place.begin, config.cache.spec_of(model_layers_.size())));
     lane_of_.push_back(place.lane);
   }
   if (config.num_host_blocks > 0)
     host_.emplace(backend, config.block_bytes(), config.num_host_blocks, MemoryKind::kHost);
 }
 
-KvCacheLayer CacheMemory::layer_at(int index) const {
+KvCacheLayer CacheMemory::layer_at(std::int64_t begin, const StateSpec& spec) const {
   const RuntimeConfig& c = config_;
-  const std::int64_t half = std::int64_t{c.block_size()} * c.spec.head_dim;
-  const std::int64_t layer = std::int64_t{c.num_kv_heads} * 2 * half;
-  const auto half_at = [&](std::int64_t offset) {
-    return Tensor(device_.bytes.data_as<std::byte>() + static_cast<std::size_t>(offset) * size_of(c.dtype),
-                  c.dtype, {c.num_blocks, c.num_kv_heads, c.block_size(), c.spec.head_dim},
+  const bool has_codes = spec.code != CacheCode::kNone;
+  const std::int64_t head = spec.head_bytes(c.dtype) * c.block_size();
+  auto* const data = device_.bytes.data_as<std::byte>() + begin * c.num_kv_heads * c.block_size();
+  // Parts of each (block, head), from some bytes of it on.
+  const auto part = [&](std::int64_t at, DType dtype, std::int64_t width) {
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    return Tensor(data + at, dtype, {c.num_blocks, c.num_kv_heads, c.block_size(), width},
                   device_.memory.device())
-        .with_strides({layer * c.cache.layers_per_block, 2 * half, c.spec.head_dim, 1});
+        .with_strides({device_.bytes.dim(1) / size, head / size, width, 1});
   };
-  return {half_at(index * layer), half_at(index * layer + half)};
+  const DType dtype = has_codes ? DType::kU8 : c.dtype;
+  const std::int64_t half =
+      std::int64_t{c.block_size()} * spec.head_dim * static_cast<std::int64_t>(size_of(dtype));
+  KvCacheLayer layer = {part(0, dtype, spec.head_dim), part(half, dtype, spec.head_dim), spec.code};
+  if (has_codes) {
+    layer.key_scales = part(2 * half, DType::kF32, 1);
+    layer.value_scales = part(2 * half + std::int64_t{c.block_size()} * 4, DType::kF32, 1);
+  }
+  return layer;
 }
 
 void CacheMemory::copy_blocks(const Tensor& saves, const Tensor& copies, const Tensor& restores) {

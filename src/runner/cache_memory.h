@@ -23,7 +23,8 @@ class CacheMemory {
   void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 
  private:
-  // Of a block: [layers of a block][kv heads][keys, values][block_size][head_dim].
+  // Of a block: [layers of a block][kv heads]: keys, then values [block_size][head_dim], then of codes the
+  // keys' scales and the values' f32 [block_size].
   struct Blocks {
     Blocks(Backend& backend, std::size_t block_bytes, int num_blocks, MemoryKind kind);
 
@@ -31,7 +32,8 @@ class CacheMemory {
     Tensor bytes;  // u8 [blocks, bytes of a block]
   };
 
-  KvCacheLayer layer_at(int index) const;
+  // begin: of its Place.
+  KvCacheLayer layer_at(std::int64_t begin, const StateSpec& spec) const;
 
   Backend& backend_;
   const RuntimeConfig& config_;

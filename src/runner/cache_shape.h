@@ -11,28 +11,35 @@ namespace quire {
 // lane takes them.
 struct CacheShape {
   struct Lane {
-    int group = 0;       // of StateDeclarations
-    int num_layers = 0;  // at most layers_per_block
+    int group = 0;  // of StateDeclarations
+    int num_layers = 0;
   };
-  // Of a layer: its lane, and which layer of a block it is.
+  // Of a layer: its lane, and where it begins in a block, in bytes for each token and KV head.
   struct Place {
     int lane = 0;
-    int index = 0;
+    std::int64_t begin = 0;
   };
 
   CacheLayout layout;
-  int layers_per_block = 0;
-  std::vector<Lane> lanes;    // by group
-  std::vector<Place> places;  // by StateId
+  std::int64_t head_bytes = 0;  // of a block, for each token and KV head
+  std::vector<StateSpec> groups;
+  std::vector<Lane> lanes;      // by group
+  std::vector<Place> places;    // by StateId
+  std::int64_t used_bytes = 0;  // of all lanes' head_bytes, those that layers use
 
-  // Blocks hold as many layers as they can while at most a twentieth of the memory lies idle, where the last
-  // lane of a group has fewer.
-  CacheShape(const StateDeclarations& states, int block_size);
+  // A block holds as much as it can while at most a twentieth of the memory lies idle: in the last lanes of
+  // the groups, and where it holds no whole number of a group's layers. If that cannot be, what leaves the
+  // least. dtype: of the activations.
+  CacheShape(const StateDeclarations& states, int block_size, DType dtype);
   CacheShape() = default;
 
+  const StateSpec& spec_of(std::size_t layer) const {
+    return groups[static_cast<std::size_t>(lanes[static_cast<std::size_t>(places[layer].lane)].group)];
+  }
   // Of the memory, what no layer uses.
   double idle_share() const {
-    return 1 - static_cast<double>(places.size()) / static_cast<double>(lanes.size()) / layers_per_block;
+    return 1 - static_cast<double>(used_bytes) / static_cast<double>(head_bytes) /
+                   static_cast<double>(lanes.size());
   }
 };
 

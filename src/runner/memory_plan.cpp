@@ -71,6 +71,7 @@ class ShapesOnly final : public WeightSource {
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     return std::make_shared<Shape>(std::string(name), shape);
   }
+  std::vector<float> take_vector(std::string_view, std::int64_t) override { return {1}; }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
     return formats_ == nullptr ? WeightSource::take_linear(prefix, rows, cols)
                                : formats_->take_linear(prefix, rows, cols);
@@ -102,7 +103,7 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
   PlanningBackend planning(backend, plan);
   ShapesOnly shapes;
   Workspace workspace(planning, config.max_num_batched_tokens);
-  StateDeclarations states;
+  StateDeclarations states(config.cache_policy);
   constexpr int kMaxModelLen = 1;  // no state depends on it, and tables of positions take time
   find_model_family(model.architecture())
       .load(model, {planning, comm, shapes, workspace, states, config.dtype, config.max_output_rows(),

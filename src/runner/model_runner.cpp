@@ -11,6 +11,7 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
     : backend_(backend),
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
+      states_(config.cache_policy),
       model_(find_model_family(model.architecture())
                  .load(model,
                        {backend, comm, weights, workspace_, states_, config.dtype, config.max_output_rows(),

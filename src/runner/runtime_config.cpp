@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/host_memory.h"
@@ -26,6 +28,39 @@ DType resolve_dtype(const std::string& name, const ModelConfig& model, const Bac
   const DType dtype = name == "auto" ? model.dtype().value_or(DType::kF32) : *named;
   if (!backend.supports(dtype)) fail("dtype {} is not supported on {}", to_string(dtype), backend.name());
   return dtype;
+}
+
+CacheCode resolve_cache_code(const std::string& name, const Backend& backend) {
+  CacheCode code = CacheCode::kNone;
+  if (name == "fp8" || name == "fp8_e4m3") {
+    code = CacheCode::kE4m3;
+  } else if (name == "fp8_e5m2") {
+    code = CacheCode::kE5m2;
+  } else if (name != "auto") {
+    fail("kv-cache-dtype {} is not known; use auto, fp8, fp8_e4m3 or fp8_e5m2", in_quotes(name));
+  }
+  if (!backend.supports_cache(code)) fail("kv-cache-dtype {} is not supported on {}", name, backend.name());
+  return code;
+}
+
+CachePolicy resolve_cache_policy(const EngineConfig& config, const Backend& backend, int num_layers) {
+  CachePolicy policy = {.code = resolve_cache_code(config.kv_cache_dtype, backend)};
+  std::istringstream names(config.kv_cache_dtype_skip_layers);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == "sliding_window") {
+      policy.skips_windows = true;
+      continue;
+    }
+    int layer = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+    if (error != std::errc() || end != name.data() + name.size() || layer < 0 || layer >= num_layers)
+      fail("kv-cache-dtype-skip-layers names {}; use sliding_window, and numbers of layers from 0 to {}",
+           in_quotes(name), num_layers - 1);
+    policy.skipped.push_back(layer);
+  }
+  if (policy.code == CacheCode::kNone && !config.kv_cache_dtype_skip_layers.empty())
+    fail("kv-cache-dtype-skip-layers needs kv-cache-dtype");
+  return policy;
 }
 
 int in_range(const char* flag, int value, int low, int high) {
@@ -134,7 +169,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
-  runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size);
+  runtime.cache_policy = resolve_cache_policy(config, backend, runtime.spec.num_layers);
+  runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size, runtime.dtype);
   const std::size_t blocks =
       affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm, formats));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.

@@ -17,6 +17,7 @@ struct RuntimeConfig {
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
   int max_model_len = 0;
+  CachePolicy cache_policy;
   CacheShape cache;
   int num_blocks = 0;
   int num_host_blocks = 0;           // swap space
@@ -29,8 +30,7 @@ struct RuntimeConfig {
   int block_size() const { return cache.layout.block_size; }
   // Keys and values of one block, over its layers on one rank.
   std::size_t block_bytes() const {
-    return std::size_t{2} * cache.layers_per_block * num_kv_heads * block_size() * spec.head_dim *
-           size_of(dtype);
+    return static_cast<std::size_t>(cache.head_bytes * num_kv_heads * block_size());
   }
   // That the whole cache holds in every lane.
   std::int64_t cached_tokens() const {

@@ -11,15 +11,17 @@ double seconds(TimePoint::duration time) { return std::chrono::duration<double>(
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
   const double concurrency =
       runtime.num_blocks / static_cast<double>(runtime.max_blocks_held(runtime.max_model_len));
-  return {{"block_size", format_text("{}", runtime.block_size())},
-          {"cache_dtype", std::string(to_string(runtime.dtype))},
-          {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},  // as Python has it
-          {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
-          {"kv_cache_max_concurrency", format_text("{}", concurrency)},
-          {"kv_cache_size_tokens", format_text("{}", runtime.cached_tokens())},
-          {"num_cpu_blocks", format_text("{}", runtime.num_host_blocks)},
-          {"num_gpu_blocks", format_text("{}", runtime.num_blocks)},
-          {"swap_space", format_text("{}", config.swap_space)}};
+  return {
+      {"block_size", format_text("{}", runtime.block_size())},
+      {"cache_dtype", runtime.cache_policy.code == CacheCode::kNone ? std::string(to_string(runtime.dtype))
+                                                                    : config.kv_cache_dtype},
+      {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},  // as Python has it
+      {"gpu_memory_utilization", format_text("{}", config.gpu_memory_utilization)},
+      {"kv_cache_max_concurrency", format_text("{}", concurrency)},
+      {"kv_cache_size_tokens", format_text("{}", runtime.cached_tokens())},
+      {"num_cpu_blocks", format_text("{}", runtime.num_host_blocks)},
+      {"num_gpu_blocks", format_text("{}", runtime.num_blocks)},
+      {"swap_space", format_text("{}", config.swap_space)}};
 }
 
 }  // namespace

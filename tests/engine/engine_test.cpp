@@ -421,6 +421,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{[](EngineConfig& c) { c.max_num_queued_reqs = -1; }, "max-num-queued-reqs is -1"},
         BadConfig{[](EngineConfig& c) { c.quantize_head = true; }, "quantize-head needs quantization"},
         BadConfig{[](EngineConfig& c) { c.quantization = "int3"; }, "quantization \"int3\" is not known"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_dtype = "int8"; }, "use auto, fp8, fp8_e4m3 or fp8_e5m2"},
+        BadConfig{[](EngineConfig& c) { c.kv_cache_dtype_skip_layers = "0"; }, "needs kv-cache-dtype"},
+        BadConfig{[](EngineConfig& c) {
+                    c.kv_cache_dtype = "fp8";
+                    c.kv_cache_dtype_skip_layers = "0,99";
+                  },
+                  "names \"99\"; use sliding_window, and numbers of layers from 0 to"},
         BadConfig{[](EngineConfig& c) { c.max_num_queued_tokens = -2; }, "max-num-queued-tokens is -2"},
         BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
 

@@ -3,6 +3,7 @@
 // another sequence computed.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -21,8 +22,9 @@ constexpr int kBlockSize = 8;
 
 class RunnerHarness {
  public:
-  RunnerHarness(const std::string& model, const std::string& dtype, const std::string& kernels, int threads)
-      : RunnerHarness(model, configure(model, dtype, kernels, threads)) {}
+  // test: model, dtype, kernels and what the KV cache holds.
+  RunnerHarness(const std::array<std::string, 4>& test, int threads)
+      : RunnerHarness(test[0], configure(test, threads)) {}
 
   const RuntimeConfig& config() const { return config_; }
 
@@ -44,10 +46,10 @@ class RunnerHarness {
   }
 
  private:
-  static EngineConfig configure(const std::string& model, const std::string& dtype,
-                                const std::string& kernels, int threads) {
-    EngineConfig config = testing::golden_config(model, dtype);
-    testing::use_kernels(config, kernels);
+  static EngineConfig configure(const std::array<std::string, 4>& test, int threads) {
+    EngineConfig config = testing::golden_config(test[0], test[1]);
+    testing::use_kernels(config, test[2]);
+    config.kv_cache_dtype = test[3];
     config.block_size = kBlockSize;
     config.cpu_threads = threads;
     return config;
@@ -103,13 +105,13 @@ std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenI
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
+using Case = std::tuple<std::string, std::string, std::string, std::string>;
 class InvarianceTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
-  const auto& [model, dtype, kernels] = GetParam();
-  RunnerHarness harness(model, dtype, kernels, 2);
-  RunnerHarness single(model, dtype, kernels, 1);
+  const auto& [model, dtype, kernels, cache] = GetParam();
+  RunnerHarness harness({model, dtype, kernels, cache}, 2);
+  RunnerHarness single({model, dtype, kernels, cache}, 1);
   std::mt19937 random(1);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -184,13 +186,31 @@ std::vector<std::string> models() {
   return names;
 }
 
+std::string name_of(const Case& test) {
+  const auto& [model, dtype, kernels, cache] = test;
+  return testing::test_name({model, dtype, kernels, cache});
+}
+
+// CUDA has no cache of codes.
+std::vector<std::string> cpu_kernels() {
+  std::vector<std::string> names = testing::deterministic_kernel_names();
+  std::erase(names, "cuda_deterministic");
+  return names;
+}
+
+const auto kKernels = ::testing::ValuesIn(testing::deterministic_kernel_names());
+INSTANTIATE_TEST_SUITE_P(Golden, InvarianceTest,
+                         ::testing::Combine(::testing::ValuesIn(models()),
+                                            ::testing::Values("float32", "bfloat16", "float16"), kKernels,
+                                            ::testing::Values("auto")),
+                         [](const auto& test) { return name_of(test.param); });
+// Of each way through attention one.
 INSTANTIATE_TEST_SUITE_P(
-    Golden, InvarianceTest,
-    ::testing::Combine(::testing::ValuesIn(models()), ::testing::Values("float32", "bfloat16", "float16"),
-                       ::testing::ValuesIn(testing::deterministic_kernel_names())),
-    [](const auto& test) {
-      return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
-    });
+    GoldenCodes, InvarianceTest,
+    ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi"),
+                       ::testing::Values("float32", "bfloat16"), ::testing::ValuesIn(cpu_kernels()),
+                       ::testing::Values("fp8", "fp8_e5m2")),
+    [](const auto& test) { return name_of(test.param); });
 
 }  // namespace
 }  // namespace quire

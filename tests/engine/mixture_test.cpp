@@ -83,15 +83,22 @@ void expect_equal(const RequestOutput& actual, const RequestOutput& expected) {
   }
 }
 
-EngineConfig config_of(const std::string& model) {
-  EngineConfig config = testing::golden_config(model);
+// A model, what its KV cache holds, and which layers not.
+struct MixtureCase {
+  std::string model, cache = "auto", skipped = {};
+};
+
+EngineConfig config_of(const MixtureCase& test) {
+  EngineConfig config = testing::golden_config(test.model);
+  config.kv_cache_dtype = test.cache;
+  config.kv_cache_dtype_skip_layers = test.skipped;
   config.deterministic = true;
   config.max_model_len = 200;
   config.block_size = 8;
   return config;
 }
 
-class MixtureTest : public ::testing::TestWithParam<std::string> {};
+class MixtureTest : public ::testing::TestWithParam<MixtureCase> {};
 
 TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
   EngineConfig plain = config_of(GetParam());
@@ -138,9 +145,15 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
   EXPECT_GT(totals.num_restored_blocks, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MixtureTest,
-                         ::testing::Values("qwen3", "gemma2", "gemma3", "mistral-window"),
-                         [](const auto& test) { return testing::test_name({test.param}); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, MixtureTest,
+    ::testing::Values(MixtureCase{"qwen3"}, MixtureCase{"gemma2"}, MixtureCase{"gemma3"},
+                      MixtureCase{"mistral-window"}, MixtureCase{"qwen3", "fp8"},
+                      MixtureCase{"gemma2", "fp8", "sliding_window"},
+                      MixtureCase{"gemma3", "fp8_e5m2", "1"}),
+    [](const auto& test) {
+      return testing::test_name({test.param.model, test.param.cache, test.param.skipped});
+    });
 
 }  // namespace
 }  // namespace quire

@@ -81,7 +81,8 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   RuntimeConfig config;
   config.spec = find_model_family(model.architecture()).describe(model);
   config.dtype = DType::kBF16;
-  config.cache.layers_per_block = 28;
+  config.cache.places.resize(28);
+  config.cache.used_bytes = std::int64_t{28} * 2 * 128 * 2;
   config.num_heads = 16;
   config.num_kv_heads = 8;
   const StepWork work(plan, config);

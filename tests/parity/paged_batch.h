@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/linear_format.h"
 #include "parity/ops_fixtures.h"
 
 namespace quire::testing {
@@ -132,6 +133,69 @@ class PagedBatch {
   int window_ = 0;
   std::unique_ptr<Matrix> memory_;
   std::vector<std::int32_t> tables_, starts_, lengths_, rows_, positions_, slots_;
+};
+
+// A cache of codes with the blocks of another one, whose rows it holds, each with its own scale.
+class CodedCache {
+ public:
+  CodedCache(const KvCacheLayer& cache, CacheCode code) {
+    const Tensor& keys = cache.keys;
+    const std::int64_t size = keys.dim(2), dim = keys.dim(3);
+    const std::int64_t head = 2 * size * (dim + 4), block = keys.dim(1) * head;
+    memory_.resize(static_cast<std::size_t>(keys.dim(0) * block));
+    const auto part = [&](std::int64_t at, DType dtype, std::int64_t width) {
+      const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+      return Tensor(memory_.data() + at, dtype, {keys.dim(0), keys.dim(1), size, width})
+          .with_strides({block / bytes, head / bytes, width, 1});
+    };
+    layer = {part(0, DType::kU8, dim), part(size * dim, DType::kU8, dim), code,
+             part(2 * size * dim, DType::kF32, 1), part(2 * size * dim + 4 * size, DType::kF32, 1)};
+    fill(cache.keys, layer.keys, layer.key_scales);
+    fill(cache.values, layer.values, layer.value_scales);
+  }
+
+  // Row `offset` of a (block, head), as numbers.
+  std::vector<float> row(const Tensor& codes, const Tensor& scales, std::int64_t block, std::int64_t head,
+                         std::int64_t offset) const {
+    const auto* from = codes.data_as<const std::uint8_t>() + block * codes.stride(0) +
+                       head * codes.stride(1) + offset * codes.stride(2);
+    const float scale = *scale_at(scales, block, head, offset);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < codes.dim(3); ++i)
+      values.push_back(scale * (layer.code == CacheCode::kE4m3 ? from_e4m3(from[i]) : from_e5m2(from[i])));
+    return values;
+  }
+  static float* scale_at(const Tensor& scales, std::int64_t block, std::int64_t head, std::int64_t offset) {
+    return scales.data_as<float>() + block * scales.stride(0) + head * scales.stride(1) + offset;
+  }
+  const std::vector<std::byte>& bytes() const { return memory_; }
+  void set_bytes(const std::vector<std::byte>& bytes) { memory_ = bytes; }
+
+  KvCacheLayer layer;
+
+ private:
+  void fill(const Tensor& from, const Tensor& codes, const Tensor& scales) const {
+    std::vector<float> x(static_cast<std::size_t>(from.dim(3)));
+    for (std::int64_t row = 0; row < from.dim(0) * from.dim(1) * from.dim(2); ++row) {
+      const std::int64_t offset = row % from.dim(2), head = row / from.dim(2) % from.dim(1);
+      const std::int64_t block = row / from.dim(2) / from.dim(1);
+      const auto place = [&](const Tensor& half) {
+        return block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
+      };
+      convert(from.dtype(),
+              from.data_as<std::byte>() + static_cast<std::size_t>(place(from)) * size_of(from.dtype()),
+              DType::kF32, x.data(), x.size());
+      float largest = 0;
+      for (const float value : x) largest = std::isnan(value) ? value : std::max(largest, std::fabs(value));
+      const float scale = largest / largest_of(layer.code);
+      *scale_at(scales, block, head, offset) = scale;
+      for (std::size_t i = 0; i < x.size(); ++i)
+        codes.data_as<std::uint8_t>()[place(codes) + static_cast<std::int64_t>(i)] =
+            layer.code == CacheCode::kE4m3 ? to_e4m3(x[i] / scale) : to_e5m2(x[i] / scale);
+    }
+  }
+
+  std::vector<std::byte> memory_;
 };
 
 }  // namespace quire::testing

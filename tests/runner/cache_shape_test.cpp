@@ -10,6 +10,8 @@
 namespace quire {
 namespace {
 
+constexpr int kLayer = 2 * 256 * 2;  // bytes for each token and KV head
+
 // Layers in turn: one that attends to all positions behind `num_local` with a window.
 StateDeclarations declare(int num_layers, int num_local) {
   StateDeclarations states;
@@ -22,21 +24,21 @@ StateDeclarations declare(int num_layers, int num_local) {
 }
 
 TEST(CacheShapeTest, EqualLayersShareOneLane) {
-  const CacheShape shape(declare(28, 0), 16);
-  EXPECT_EQ(shape.layers_per_block, 28);
+  const CacheShape shape(declare(28, 0), 16, DType::kBF16);
+  EXPECT_EQ(shape.head_bytes, 28 * kLayer);
   EXPECT_EQ(shape.layout.windows, std::vector({0}));
   for (int layer = 0; layer < 28; ++layer)
-    EXPECT_EQ(shape.places[static_cast<std::size_t>(layer)].index, layer);
+    EXPECT_EQ(shape.places[static_cast<std::size_t>(layer)].begin, layer * kLayer);
   EXPECT_EQ(shape.idle_share(), 0);
 }
 
 TEST(CacheShapeTest, Gemma3HasAsManyLanesAsItsKindsOfLayersNeed) {
-  const CacheShape small(declare(26, 5), 16);  // 22 and 4 layers
-  EXPECT_EQ(small.layers_per_block, 2);
+  const CacheShape small(declare(26, 5), 16, DType::kBF16);  // 22 and 4 layers
+  EXPECT_EQ(small.head_bytes, 2 * kLayer);
   EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 512), 11);
   EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 0), 2);
-  const CacheShape large(declare(34, 5), 16);  // 29 and 5
-  EXPECT_EQ(large.layers_per_block, 5);
+  const CacheShape large(declare(34, 5), 16, DType::kBF16);  // 29 and 5
+  EXPECT_EQ(large.head_bytes, 5 * kLayer);
   EXPECT_EQ(large.lanes.size(), 7U);
   EXPECT_EQ(large.lanes[5].num_layers, 4);
   EXPECT_NEAR(large.idle_share(), 1.0 / 35, 1e-9);
@@ -45,17 +47,39 @@ TEST(CacheShapeTest, Gemma3HasAsManyLanesAsItsKindsOfLayersNeed) {
 TEST(CacheShapeTest, LittleLiesIdleAndNoTwoLayersShareAPlace) {
   for (int num_layers = 1; num_layers < 70; ++num_layers) {
     for (int num_local = 0; num_local < 7; ++num_local) {
-      const CacheShape shape(declare(num_layers, num_local), 16);
+      const CacheShape shape(declare(num_layers, num_local), 16, DType::kBF16);
       EXPECT_LE(shape.idle_share(), 0.05 + 1e-9);
       std::set<std::pair<int, int>> taken;
       for (std::size_t layer = 0; layer < shape.places.size(); ++layer) {
         const CacheShape::Place place = shape.places[layer];
-        EXPECT_TRUE(taken.insert({place.lane, place.index}).second);
-        EXPECT_LT(place.index, shape.lanes[static_cast<std::size_t>(place.lane)].num_layers);
+        EXPECT_TRUE(taken.insert({place.lane, place.begin / kLayer}).second);
+        EXPECT_LT(place.begin, shape.lanes[static_cast<std::size_t>(place.lane)].num_layers * kLayer);
         const bool global = (static_cast<int>(layer) + 1) % (num_local + 1) == 0;
         EXPECT_EQ(shape.layout.windows[static_cast<std::size_t>(place.lane)], global ? 0 : 512);
       }
     }
+  }
+}
+
+TEST(CacheShapeTest, LayersOfCodesAndOfNumbersShareBlocks) {
+  for (int num_layers = 2; num_layers < 70; ++num_layers) {
+    StateDeclarations states({.code = CacheCode::kE4m3, .skips_windows = true, .skipped = {0}});
+    for (int layer = 0; layer < num_layers; ++layer)
+      states.declare({.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .window = layer % 3 == 2 ? 64 : 0});
+    const CacheShape shape(states, 16, DType::kBF16);
+    std::set<std::pair<int, std::int64_t>> taken;  // bytes
+    std::int64_t used = 0;
+    for (int layer = 0; layer < num_layers; ++layer) {
+      const CacheCode code = layer == 0 || layer % 3 == 2 ? CacheCode::kNone : CacheCode::kE4m3;
+      EXPECT_EQ(shape.spec_of(static_cast<std::size_t>(layer)).code, code);
+      const std::int64_t bytes = code == CacheCode::kNone ? 2 * 128 * 2 : 2 * (128 + 4);
+      const auto [lane, begin] = shape.places[static_cast<std::size_t>(layer)];
+      EXPECT_LE(begin + bytes, shape.head_bytes);
+      for (std::int64_t i = 0; i < bytes; ++i) EXPECT_TRUE(taken.insert({lane, begin + i}).second);
+      used += bytes;
+    }
+    EXPECT_EQ(shape.used_bytes, used);
+    EXPECT_LE(shape.idle_share(), num_layers > 40 ? 0.05 : 0.25);
   }
 }
 

@@ -72,7 +72,8 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
   }
   for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) {
     if (config->contains(key))
-      log_info("{}: the KV cache is not quantised, and its scales in the checkpoint are not used", key);
+      log_info("{}: the checkpoint is made for a KV cache of 8 bits, which --kv-cache-dtype fp8 gives it",
+               key);
   }
   return found->second(*config);
 }

@@ -26,10 +26,13 @@ class QuantizedWeights final : public WeightSource {
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     return file_.take(name, shape);
   }
+  std::vector<float> take_vector(std::string_view name, std::int64_t n) override {
+    return file_.take_vector(name, n);
+  }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
     return method_->take(StoredLinear(file_, prefix, rows, cols));
   }
-  // Scales of activations and of an 8-bit KV cache, which are not used, do not count.
+  // Scales of activations and of an 8-bit KV cache need not be used.
   std::vector<std::string> unclaimed() const override;
 
  private:

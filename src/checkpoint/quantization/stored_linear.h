@@ -14,7 +14,6 @@
 namespace quire {
 
 // Types of a checkpoint's tensors, as files write them.
-inline constexpr std::string_view kFloatTypes[] = {"F32", "F16", "BF16"};
 inline constexpr std::string_view kF32Types[] = {"F32"};
 inline constexpr std::string_view kE4m3Types[] = {"F8_E4M3"};
 inline constexpr std::string_view kE8m0Types[] = {"F8_E8M0", "U8"};

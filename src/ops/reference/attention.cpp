@@ -1,8 +1,12 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/host_copies.h"
+#include "ops/linear_format.h"
 
 namespace quire {
 namespace {
@@ -32,17 +36,63 @@ T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int
   return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
 }
 
-// The keys, or the values, of one sequence and one KV head, by position.
-template <typename T>
+float value_of(CacheCode code, std::uint8_t bits) {
+  return code == CacheCode::kE4m3 ? from_e4m3(bits) : from_e5m2(bits);
+}
+
+// The keys, or the values, of a cache.
+struct CacheHalf {
+  Tensor rows, scales;
+  CacheCode code;
+  std::array<float, 256> values = {};  // of the codes
+
+  CacheHalf(Tensor of_rows, Tensor of_scales, CacheCode of_code)
+      : rows(std::move(of_rows)), scales(std::move(of_scales)), code(of_code) {
+    for (int bits = 0; code != CacheCode::kNone && bits < 256; ++bits)
+      values[static_cast<std::size_t>(bits)] = value_of(code, static_cast<std::uint8_t>(bits));
+  }
+
+  // x [head_dim], of which `scale` is the given one, or null. T: what is stored where there are no codes.
+  template <typename T>
+  void store(std::int64_t block, std::int64_t head, std::int64_t offset, std::span<const float> x,
+             const float* scale) const {
+    if (code == CacheCode::kNone) {
+      T* to = cache_row<T>(rows, block, head, offset);
+      for (const float value : x) *to++ = from_float<T>(value);
+      return;
+    }
+    float largest = 0;
+    for (const float value : x) largest = std::isnan(value) ? value : std::max(largest, std::fabs(value));
+    float own = scale != nullptr ? *scale : largest / largest_of(code);
+    if (own == 0) own = 1;
+    *cache_row<float>(scales, block, head, offset) = own;
+    std::uint8_t* to = cache_row<std::uint8_t>(rows, block, head, offset);
+    for (const float value : x)
+      *to++ = code == CacheCode::kE4m3 ? to_e4m3(value / own) : to_e5m2(value / own);
+  }
+
+  // Of one position of a sequence, as float32: out [head_dim].
+  template <typename T>
+  void read(const std::int32_t* blocks, std::int64_t head, std::int64_t position, float* out) const {
+    const std::int64_t dim = rows.dim(3), block_size = rows.dim(2);
+    const std::int64_t block = blocks[position / block_size], offset = position % block_size;
+    if (code == CacheCode::kNone) {
+      const T* from = cache_row<const T>(rows, block, head, offset);
+      for (std::int64_t i = 0; i < dim; ++i) out[i] = to_float(from[i]);
+      return;
+    }
+    const float scale = *cache_row<const float>(scales, block, head, offset);
+    const auto* from = cache_row<const std::uint8_t>(rows, block, head, offset);
+    for (std::int64_t i = 0; i < dim; ++i) out[i] = values[from[i]] * scale;
+  }
+};
+
+// The keys and values of one sequence and one KV head.
 struct CachedHead {
-  const Tensor& half;
+  const CacheHalf& keys;
+  const CacheHalf& values;
   const std::int32_t* blocks;
   std::int64_t head;
-
-  const T* operator[](std::int64_t position) const {
-    const std::int64_t block_size = half.dim(2);
-    return cache_row<const T>(half, blocks[position / block_size], head, position % block_size);
-  }
 };
 
 // What one query head sees: the positions [first, end), its own the last.
@@ -54,19 +104,20 @@ struct View {
   float sink;   // one more score, without a value; -infinity: none
 };
 
-// Scores in order of position, then one pass over the values. scratch [end - first + dim].
+// Scores in order of position, then one pass over the values. scratch [end - first + 2 * dim].
 template <typename T>
-void attend(const T* query, const CachedHead<T>& keys, const CachedHead<T>& values, const View& view,
-            float* scratch, T* out) {
+void attend(const T* query, const CachedHead& cached, const View& view, float* scratch, T* out) {
   const auto [first, end, scale, cap, slope, sink] = view;
-  const std::int64_t dim = keys.half.dim(3);
+  const auto& [keys, values, blocks, head] = cached;
+  const std::int64_t dim = keys.rows.dim(3);
   float* scores = scratch;
   float* sums = scratch + (end - first);
+  float* row = sums + dim;
   float top = sink;
   for (std::int64_t j = first; j < end; ++j) {
-    const T* key = keys[j];
+    keys.template read<T>(blocks, head, j, row);
     float score = 0;
-    for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * to_float(key[i]);
+    for (std::int64_t i = 0; i < dim; ++i) score += to_float(query[i]) * row[i];
     score *= scale;
     if (cap > 0) score = cap * std::tanh(score / cap);
     score += slope * static_cast<float>(j - (end - 1));
@@ -76,10 +127,10 @@ void attend(const T* query, const CachedHead<T>& keys, const CachedHead<T>& valu
   float total = std::exp(sink - top);
   std::fill_n(sums, dim, 0.0F);
   for (std::int64_t j = first; j < end; ++j) {
-    const T* value = values[j];
+    values.template read<T>(blocks, head, j, row);
     const float weight = std::exp(scores[j - first] - top);
     total += weight;
-    for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
+    for (std::int64_t i = 0; i < dim; ++i) sums[i] += weight * row[i];
   }
   for (std::int64_t i = 0; i < dim; ++i) out[i] = from_float<T>(sums[i] / total);
 }
@@ -91,38 +142,47 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
   HostCopies host(*this, "rotate_and_store");
   AttentionInput near = input;
   near.qkv = host.update(input.qkv);
-  host.fetch(near.q_norm, near.k_norm, near.cos_sin, near.q_scale);
-  const Tensor keys = host.update(cache.keys), values = host.update(cache.values);
+  host.fetch(near.q_norm, near.k_norm, near.cos_sin, near.q_scale, near.k_scales, near.v_scales);
+  const CacheHalf keys(host.update(cache.keys), host.update(cache.key_scales), cache.code);
+  const CacheHalf values(host.update(cache.values), host.update(cache.value_scales), cache.code);
   const Tensor positions = host.read(batch.positions), slots = host.read(batch.slot_mapping);
   const std::int64_t dim = near.head_dim;
-  const std::int64_t block_size = keys.dim(2);
-  std::vector<float> scratch(static_cast<std::size_t>(dim));
-  float* head = scratch.data();
+  const std::int64_t block_size = keys.rows.dim(2);
+  const auto* k_scales = near.k_scales.data_as<const float>();
+  const auto* v_scales = near.v_scales.data_as<const float>();
+  std::vector<float> head(static_cast<std::size_t>(dim));
   dispatch_float(near.qkv.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
       T* qkv = near.qkv.data_as<T>() + t * near.qkv.stride(0);
       const std::int64_t position = positions.data_as<const std::int32_t>()[t];
       const std::int64_t slot = slots.data_as<const std::int32_t>()[t];
-      const auto transform = [&](const T* from, const Tensor& norm, float scale, T* to) {
-        for (std::int64_t i = 0; i < dim; ++i) head[i] = to_float(from[i]);
+      const auto read = [&](const T* from) {
+        for (float& value : head) value = to_float(*from++);
+      };
+      const auto transform = [&](const T* from, const Tensor& norm) {
+        read(from);
         const auto norm_where = [&](bool after_rotary) {
           if (norm.defined() && near.norm_after_rotary == after_rotary)
-            norm_head(head, norm, dim, near.norm_eps);
+            norm_head(head.data(), norm, dim, near.norm_eps);
         };
         norm_where(false);
-        if (near.cos_sin.defined()) rotate_head(head, near.cos_sin, position);
+        if (near.cos_sin.defined()) rotate_head(head.data(), near.cos_sin, position);
         norm_where(true);
-        for (std::int64_t i = 0; i < dim; ++i) to[i] = from_float<T>(scale * head[i]);
       };
       const float q_scale = near.q_scale.defined() ? near.q_scale.data_as<const float>()[position] : 1;
-      for (std::int64_t h = 0; h < near.num_heads; ++h)
-        transform(qkv + h * dim, near.q_norm, q_scale, qkv + h * dim);
+      for (std::int64_t h = 0; h < near.num_heads; ++h) {
+        transform(qkv + h * dim, near.q_norm);
+        for (std::int64_t i = 0; i < dim; ++i)
+          qkv[h * dim + i] = from_float<T>(q_scale * head[static_cast<std::size_t>(i)]);
+      }
       if (slot < 0) continue;
       for (std::int64_t h = 0; h < near.num_kv_heads; ++h) {
         const T* key = qkv + (near.num_heads + h) * dim;
-        const T* value = key + near.num_kv_heads * dim;
-        transform(key, near.k_norm, 1, cache_row<T>(keys, slot / block_size, h, slot % block_size));
-        std::copy_n(value, dim, cache_row<T>(values, slot / block_size, h, slot % block_size));
+        const std::int64_t block = slot / block_size, offset = slot % block_size;
+        transform(key, near.k_norm);
+        keys.store<T>(block, h, offset, head, k_scales == nullptr ? nullptr : k_scales + h);
+        read(key + near.num_kv_heads * dim);
+        values.store<T>(block, h, offset, head, v_scales == nullptr ? nullptr : v_scales + h);
       }
     }
   });
@@ -132,7 +192,8 @@ void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& 
                         const AttentionBatch& batch, const AttentionScores& scores) {
   HostCopies host(*this, "attention");
   const Tensor results = host.update(out), queries = host.read(q);
-  const Tensor keys = host.read(cache.keys), values = host.read(cache.values);
+  const CacheHalf keys(host.read(cache.keys), host.read(cache.key_scales), cache.code);
+  const CacheHalf values(host.read(cache.values), host.read(cache.value_scales), cache.code);
   AttentionBatch near = batch;
   host.fetch(near.query_starts, near.seq_lens, near.table_rows, near.block_tables);
   const std::int64_t dim = cache.keys.dim(3);
@@ -140,7 +201,7 @@ void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& 
   const std::int64_t group = heads / cache.keys.dim(1);
   const auto* slopes = host.read(scores.alibi_slopes).data_as<const float>();
   const auto* sinks = host.read(scores.sinks).data_as<const float>();
-  std::vector<float> scratch(static_cast<std::size_t>(batch.max_seq_len + dim));
+  std::vector<float> scratch(static_cast<std::size_t>(batch.max_seq_len + 2 * dim));
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
       const std::int64_t begin = near.query_starts.data_as<const std::int32_t>()[s];
@@ -161,8 +222,8 @@ void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& 
                              scores.cap,
                              slopes == nullptr ? 0.0F : slopes[h],
                              sinks == nullptr ? -INFINITY : sinks[h]};
-          attend<T>(queries.data_as<const T>() + t * queries.stride(0) + h * dim, {keys, blocks, h / group},
-                    {values, blocks, h / group}, view, scratch.data(),
+          attend<T>(queries.data_as<const T>() + t * queries.stride(0) + h * dim,
+                    {keys, values, blocks, h / group}, view, scratch.data(),
                     results.data_as<T>() + t * results.stride(0) + h * dim);
         }
       }

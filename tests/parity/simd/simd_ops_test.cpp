@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "backends/isa.h"
 #include "backends/registry.h"
@@ -14,6 +15,7 @@
 namespace quire {
 namespace {
 
+using testing::CodedCache;
 using testing::ints;
 using testing::Matrix;
 using testing::PagedBatch;
@@ -170,13 +172,21 @@ constexpr PagedShape kShapes[] = {{4, 2, 32, 8},   {6, 1, 64, 16},   {3, 3, 80, 
 constexpr int kWindows[] = {1, 17, 64, 100};
 
 TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
-  for (std::size_t pair = 0; pair < 2 * std::size(kShapes); ++pair) {
+  for (std::size_t turn = 0; turn < 3 * 2 * std::size(kShapes); ++turn) {
+    const std::size_t round = turn % 3, pair = turn / 3;
     const PagedShape& shape = kShapes[pair / 2];
     const int window = pair % 2 == 0 ? 0 : kWindows[pair / 2 % std::size(kWindows)];
     const std::vector<PagedBatch::Span> spans = {{0, 1},   {62, 3}, {100, 65}, {0, 130},
                                                  {191, 1}, {64, 1}, {63, 1}};
     PagedBatch paged(shape, spans, dtype(), random_);
     if (window > 0) paged.drop_blocks_before(window);
+    // Every case has each kind of cache in turn.
+    constexpr CacheCode kCodes[] = {CacheCode::kNone, CacheCode::kE4m3, CacheCode::kE5m2};
+    const CacheCode code = kCodes[(pair + round) % 3];
+    std::optional<CodedCache> coded;
+    if (code != CacheCode::kNone) paged.cache = coded.emplace(paged.cache, code).layer;
+    AttentionShape planned = paged.attention_shape();
+    planned.code = code;
     const std::int64_t width = std::int64_t{shape.heads} * shape.dim;
     const Matrix slopes(DType::kF32, 1, shape.heads, random_);
     const Matrix q(dtype(), paged.batch.num_tokens, width, random_);
@@ -190,7 +200,7 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
     if (pair % 5 < 2) scores.sinks = slopes.vector();
     const auto one = make(1), two = make(2);
     ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scores);
-    paged.batch.plan = ops::plan_attention(*two, paged.batch, paged.attention_shape());
+    paged.batch.plan = ops::plan_attention(*two, paged.batch, planned);
     ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
@@ -208,13 +218,14 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.seq_lens = ints(length);
         step.table_rows = ints(row);
         step.positions = step.slot_mapping = ints(unused);
-        step.plan = ops::plan_attention(*one, step, paged.attention_shape());
+        step.plan = ops::plan_attention(*one, step, planned);
         ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
                        step, scores);
       }
     }
     ASSERT_EQ(alone.bytes(), actual.bytes())
-        << "head dim " << shape.dim << ", block size " << shape.block_size << ", window " << window;
+        << "head dim " << shape.dim << ", block size " << shape.block_size << ", window " << window
+        << ", cache " << static_cast<int>(code);
   }
 }
 
@@ -257,6 +268,53 @@ TEST_P(SimdOpsTest, RotateAndStoreEqualsTheReference) {
           };
           expect_near(row_of(other.keys), row_of(paged.cache.keys));
           expect_near(row_of(other.values), row_of(paged.cache.values));
+        }
+      }
+    }
+  }
+}
+
+// Values go to the cache as they are, so their codes are the same; keys are computed, and may be a step
+// apart.
+TEST_P(SimdOpsTest, RotateAndStoreKeepsTheReferencesCodes) {
+  for (const CacheCode code : {CacheCode::kE4m3, CacheCode::kE5m2}) {
+    for (const bool given : {false, true}) {
+      for (const PagedShape& shape : kShapes) {
+        const PagedBatch paged(shape, {{0, 40}, {5, 1}, {30, 7}}, dtype(), random_);
+        const CodedCache expected(paged.cache, code);
+        CodedCache actual(paged.cache, code);
+        const Matrix qkv(dtype(), paged.batch.num_tokens,
+                         std::int64_t{shape.heads + 2 * shape.kv_heads} * shape.dim, random_);
+        Matrix same(dtype(), paged.batch.num_tokens, qkv.tensor().dim(1), random_);
+        same.set_bytes(qkv.bytes());
+        const Matrix cos_sin(DType::kF32, 64, shape.dim / 2 * 2, random_);
+        std::vector<float> scales(static_cast<std::size_t>(shape.kv_heads), 0.01F);
+        AttentionInput input;
+        input.cos_sin = cos_sin.tensor();
+        input.qkv = qkv.tensor();
+        input.num_heads = shape.heads;
+        input.num_kv_heads = shape.kv_heads;
+        input.head_dim = shape.dim;
+        if (given) input.k_scales = input.v_scales = Tensor(scales.data(), DType::kF32, {shape.kv_heads});
+        ops::rotate_and_store(*reference_, input, expected.layer, paged.batch);
+        input.qkv = same.tensor();
+        ops::rotate_and_store(*make(2), input, actual.layer, paged.batch);
+        for (int t = 0; t < paged.batch.num_tokens; ++t) {
+          const std::int32_t slot = paged.batch.slot_mapping.data_as<std::int32_t>()[t];
+          const std::int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
+          for (int head = 0; head < shape.kv_heads; ++head) {
+            const KvCacheLayer &a = actual.layer, &e = expected.layer;
+            EXPECT_EQ(actual.row(a.values, a.value_scales, block, head, offset),
+                      expected.row(e.values, e.value_scales, block, head, offset));
+            const float scale = *CodedCache::scale_at(e.key_scales, block, head, offset);
+            EXPECT_NEAR(*CodedCache::scale_at(a.key_scales, block, head, offset), scale, 1e-5F * scale);
+            EXPECT_TRUE(!given || scale == 0.01F);
+            const std::vector<float> keys = actual.row(a.keys, a.key_scales, block, head, offset);
+            const std::vector<float> others = expected.row(e.keys, e.key_scales, block, head, offset);
+            const float step = code == CacheCode::kE4m3 ? 0x1p-3F : 0x1p-2F;
+            for (std::size_t i = 0; i < keys.size(); ++i)
+              EXPECT_NEAR(keys[i], others[i], step * std::fabs(others[i]) + 0.002F * scale);
+          }
         }
       }
     }

@@ -169,14 +169,54 @@ void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* hea
   }
 }
 
-// scale: of what comes out.
 template <typename T>
-void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float scale, std::int64_t position,
-                  const T* from, T* to, float* head) {
-  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
-    const int count = lanes_left(i, job.head_dim);
+void load_head(const T* from, std::int64_t n, float* head) {
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const int count = lanes_left(i, n);
     store_some(head + i, load_some(from + i, count), count);
   }
+}
+
+// x [n] as codes, the nearest of x / scale; gives the scale: NaN where a value is, else `given`, or its own.
+//
+// A magnitude is moved to the exponents of a float32 that has the code's bits in front, where subnormals are
+// subnormals, too.
+float store_codes(CacheCode code, const float* x, std::int64_t n, const float* given, std::uint8_t* to) {
+  const auto magnitude = [](F v) {
+    return Vec::as_floats(Vec::bit_and(Vec::as_ints(v), Vec::set1(0x7FFFFFFFU)));
+  };
+  F largest = Vec::zero();
+  bool has_nan = false;
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const F v = load_some(x + i, lanes_left(i, n));
+    has_nan |= Vec::any_nan(v);
+    largest = Vec::max(largest, magnitude(v));
+  }
+  float scale = given != nullptr ? *given : max_lanes(largest) / largest_of(code);
+  if (scale == 0) scale = 1;
+  const bool is_e4m3 = code == CacheCode::kE4m3;
+  const int shift = is_e4m3 ? 20 : 21;
+  const F moved = Vec::set1(is_e4m3 ? 0x1p-120F : 0x1p-112F);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const int count = lanes_left(i, n);
+    const F v = Vec::div(load_some(x + i, count), Vec::set1(scale));
+    const Vec::I bits = Vec::as_ints(Vec::mul(Vec::min(magnitude(v), Vec::set1(largest_of(code))), moved));
+    const Vec::I odd = Vec::bit_and(Vec::right(bits, shift), Vec::set1(1U));
+    const Vec::I half = Vec::set1((1U << (shift - 1)) - 1);
+    const Vec::I rounded = Vec::right(Vec::add_ints(bits, Vec::add_ints(half, odd)), shift);
+    const Vec::I sign = Vec::bit_and(Vec::right(Vec::as_ints(v), 24), Vec::set1(0x80U));
+    std::uint8_t codes[kLanes];
+    Vec::store_bytes(codes, Vec::bit_or(rounded, sign));
+    __builtin_memcpy(to + i, codes, static_cast<std::size_t>(count));
+  }
+  return has_nan ? __builtin_nanf("") : scale;
+}
+
+// scale: of what comes out. to: T, or float.
+template <typename T, typename To>
+void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float scale, std::int64_t position,
+                  const T* from, To* to, float* head) {
+  load_head(from, job.head_dim, head);
   if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
   if (job.cos_sin != nullptr) rotate_head(job, position, head);
   if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
@@ -184,6 +224,25 @@ void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float 
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
     store_some(to + i, Vec::mul(factor, load_some(head + i, count)), count);
+  }
+}
+
+// Keys and values of token t.
+template <typename T>
+void store_coded_heads(const RotateAndStoreJob& job, std::int64_t t, const T* key, float* scratch) {
+  const CacheView& cache = job.cache;
+  const std::int64_t dim = job.head_dim;
+  const std::int64_t block = job.slots[t] / cache.block_size, offset = job.slots[t] % cache.block_size;
+  for (std::int64_t h = 0; h < job.num_kv_heads; ++h) {
+    const std::int64_t row = block * cache.block_stride + h * cache.head_stride + offset * cache.row_stride;
+    const std::int64_t scale = block * cache.scale_block_stride + h * cache.scale_head_stride + offset;
+    const auto given = [h](const float* scales) { return scales == nullptr ? nullptr : scales + h; };
+    prepare_head(job, job.k_norm, 1, job.positions[t], key + h * dim, scratch, scratch);
+    cache.key_scales[scale] = store_codes(cache.code, scratch, dim, given(job.k_scales),
+                                          static_cast<std::uint8_t*>(cache.keys) + row);
+    load_head(key + (job.num_kv_heads + h) * dim, dim, scratch);
+    cache.value_scales[scale] = store_codes(cache.code, scratch, dim, given(job.v_scales),
+                                            static_cast<std::uint8_t*>(cache.values) + row);
   }
 }
 
@@ -202,6 +261,10 @@ void rotate_and_store(const RotateAndStoreJob& job, std::int64_t begin, std::int
       for (std::int64_t h = 0; h < job.num_heads; ++h)
         prepare_head(job, job.q_norm, q_scale, position, query + h * dim, query + h * dim, scratch);
       if (job.slots[t] < 0) continue;
+      if (cache.code != CacheCode::kNone) {
+        store_coded_heads(job, t, key, scratch);
+        continue;
+      }
       for (std::int64_t h = 0; h < job.num_kv_heads; ++h) {
         const std::int64_t slot = row + h * cache.head_stride;
         prepare_head(job, job.k_norm, 1, position, key + h * dim, static_cast<T*>(cache.keys) + slot,

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "ops/activation.h"
+#include "ops/cache_code.h"
 #include "ops/linear_format.h"
 
 // What an instruction set's translation unit (kernels_*.cpp) offers. These are compiled with flags of their
@@ -158,11 +159,16 @@ struct CapJob {
 struct CacheView {
   void* keys;
   void* values;
-  DType dtype;
+  DType dtype;  // of queries, and of what has no code
   std::int64_t block_stride;
   std::int64_t head_stride;
   std::int64_t row_stride;
   std::int64_t block_size;
+  CacheCode code;
+  float* key_scales;  // of codes
+  float* value_scales;
+  std::int64_t scale_block_stride;
+  std::int64_t scale_head_stride;
 };
 
 struct RotateAndStoreJob {
@@ -174,7 +180,9 @@ struct RotateAndStoreJob {
   const float* cos_sin;  // or null
   std::int64_t cos_sin_stride;
   std::int64_t rotary_dim;
-  const float* q_scale;  // by position, or null
+  const float* q_scale;   // by position, or null
+  const float* k_scales;  // [num_kv_heads] of codes, or null
+  const float* v_scales;
   float norm_eps;
   bool norm_after_rotary;
   std::int64_t num_heads;
@@ -215,9 +223,13 @@ struct AttentionJob {
   const float* sinks;   // [query heads], or null
 };
 
-// Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total.
-[[gnu::always_inline]] constexpr std::size_t attention_scratch(std::int64_t rows, std::int64_t head_dim) {
-  return static_cast<std::size_t>(rows * (2 * round_up(head_dim, 32) + kKeyTile + 2));
+// Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total; of
+// codes a tile of keys and one of values as numbers, with their scales.
+[[gnu::always_inline]] constexpr std::size_t attention_scratch(std::int64_t rows, std::int64_t head_dim,
+                                                               CacheCode code) {
+  const std::int64_t width = round_up(head_dim, 32);
+  return static_cast<std::size_t>(rows * (2 * width + kKeyTile + 2) +
+                                  (code == CacheCode::kNone ? 0 : 2 * kKeyTile * (width + 1)));
 }
 
 struct Candidate {

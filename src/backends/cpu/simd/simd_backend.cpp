@@ -43,11 +43,25 @@ const simd::Kernels& kernels_of(CpuIsa isa) {
 
 const float* floats_or_null(const Tensor& tensor) { return tensor.data_as<const float>(); }
 
-simd::CacheView view_of(const KvCacheLayer& cache) {
+// dtype: of the queries.
+simd::CacheView view_of(const KvCacheLayer& cache, DType dtype) {
   const Tensor& keys = cache.keys;
   for (int i = 0; i < 3; ++i) QUIRE_CHECK(keys.stride(i) == cache.values.stride(i));
-  return {keys.data(),    cache.values.data(), keys.dtype(), keys.stride(0),
-          keys.stride(1), keys.stride(2),      keys.dim(2)};
+  simd::CacheView view = {};
+  view.keys = keys.data();
+  view.values = cache.values.data();
+  view.dtype = dtype;
+  view.block_stride = keys.stride(0);
+  view.head_stride = keys.stride(1);
+  view.row_stride = keys.stride(2);
+  view.block_size = keys.dim(2);
+  view.code = cache.code;
+  if (cache.code == CacheCode::kNone) return view;
+  view.key_scales = cache.key_scales.data_as<float>();
+  view.value_scales = cache.value_scales.data_as<float>();
+  view.scale_block_stride = cache.key_scales.stride(0);
+  view.scale_head_stride = cache.key_scales.stride(1);
+  return view;
 }
 
 // Without an update.
@@ -101,7 +115,7 @@ std::size_t scratch_floats(std::span<const AttentionShape> shapes) {
   std::size_t most = simd::kLinearScratch;
   for (const AttentionShape& shape : shapes) {
     const std::int64_t rows = std::max<std::int64_t>(simd::kQueryRows, shape.num_heads / shape.num_kv_heads);
-    most = std::max(most, simd::attention_scratch(rows, shape.head_dim));
+    most = std::max(most, simd::attention_scratch(rows, shape.head_dim, shape.code));
   }
   return (most + 1023) / 1024 * 1024;
 }
@@ -242,12 +256,14 @@ void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLay
   simd::RotateAndStoreJob job = {};
   job.qkv = input.qkv.data();
   job.qkv_stride = input.qkv.stride(0);
-  job.cache = view_of(cache);
+  job.cache = view_of(cache, input.qkv.dtype());
   job.q_norm = floats_or_null(input.q_norm);
   job.k_norm = floats_or_null(input.k_norm);
   job.norm_eps = input.norm_eps;
   job.norm_after_rotary = input.norm_after_rotary;
   job.q_scale = floats_or_null(input.q_scale);
+  job.k_scales = floats_or_null(input.k_scales);
+  job.v_scales = floats_or_null(input.v_scales);
   if (input.cos_sin.defined()) {
     job.cos_sin = floats_or_null(input.cos_sin);
     job.cos_sin_stride = input.cos_sin.stride(0);
@@ -300,7 +316,7 @@ void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   job.q_stride = q.stride(0);
   job.out = out.data();
   job.out_stride = out.stride(0);
-  job.cache = view_of(cache);
+  job.cache = view_of(cache, q.dtype());
   job.block_tables = batch.block_tables.data_as<const std::int32_t>();
   job.table_stride = batch.block_tables.stride(0);
   job.group = q.dim(1) / dim / cache.keys.dim(1);

@@ -111,6 +111,13 @@ struct Vec {
   static I right(I x, int n) { return _mm256_srli_epi32(x, n); }
   static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }
   static F signed_to_floats(I x) { return _mm256_cvtepi32_ps(x); }
+  static I add_ints(I a, I b) { return _mm256_add_epi32(a, b); }
+  static I as_ints(F x) { return _mm256_castps_si256(x); }
+  // The lowest bytes; the others are zero.
+  static void store_bytes(std::uint8_t* p, I x) {
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+  }
   static F as_floats(I x) { return _mm256_castsi256_ps(x); }
   // Of the lower halves, bits of binary16; the upper ones are zero.
   static F halves_to_floats(I x) {
