@@ -50,7 +50,8 @@ def decode_rate(quire, model, flags, batch):
 def row(quire, model, name, evaluation, flags):
     dtype = [] if "--dtype" in ROWS[name] else ["--dtype", "bfloat16"]
     flags = ROWS[name] + dtype + flags
-    result = run_json([quire, "eval", "perplexity", *model, *evaluation, "--against-dtype", "float32", *flags, "--json"])
+    evaluation = evaluation + ["--against-dtype", "float32"]
+    result = run_json([quire, "eval", "perplexity", *model, *evaluation, *flags, "--json"])
     against = result["against"]
     rates = [decode_rate(quire, model, flags, batch) for batch in (1, 64)]
     return (

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <future>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 
 namespace quire {
@@ -12,15 +16,36 @@ namespace quire {
 // end what asked for it before it has all.
 class ForcedRun {
  public:
-  static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens);
+  static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens) {
+    auto run = std::make_shared<ForcedRun>();
+    run->num_left_ = std::min<std::size_t>(5, tokens.size());
+    EngineRequest request;
+    request.prompt = std::move(tokens);
+    request.params.max_tokens = 1;
+    request.params.ignore_eos = true;
+    request.params.temperature = 0;
+    request.prompt_logits = true;
+    request.on_update = [run](const RequestUpdate& update) { run->take(update); };
+    engine.submit(std::move(request));
+    return run;
+  }
 
-  // Until some tokens are computed: in steps of one token, 5.
-  void wait_until_under_way() { begun_.get_future().wait(); }
-  // [tokens, vocab]; waits for them. Error where the engine has one.
-  const std::vector<float>& logits();
+  void wait_until_under_way() { begun_.get_future().wait(); }  // five steps, or all
+  // [tokens, vocab]; waits for them.
+  const std::vector<float>& logits() {
+    if (const std::string error = done_.get_future().get(); !error.empty()) fail("{}", error);
+    return logits_;
+  }
 
  private:
-  void take(const RequestUpdate& update);
+  void take(const RequestUpdate& update) {
+    logits_.insert(logits_.end(), update.logits.begin(), update.logits.end());
+    if (num_left_ > 0 && (--num_left_ == 0 || update.finished)) {
+      num_left_ = 0;
+      begun_.set_value();
+    }
+    if (update.finished) done_.set_value(update.output.error);
+  }
 
   std::size_t num_left_ = 0;  // updates until it counts as under way
   std::vector<float> logits_;

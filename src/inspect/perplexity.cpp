@@ -55,8 +55,7 @@ Prediction predict(Logits model, Logits reference, TokenId next) {
 // Those of window[first..], each from the tokens before it. reference: null where there is none.
 std::vector<Prediction> predict_window(Engine& model, Engine* reference, ThreadPool& pool,
                                        std::span<const TokenId> window, std::size_t first) {
-  const std::vector<TokenId> inputs(window.begin(),
-                                    window.end() - 1);  // the last one is predicted, never read
+  const std::vector<TokenId> inputs(window.begin(), window.end() - 1);  // the last one is not read
   const auto run = ForcedRun::start(model, inputs);
   const auto other = reference == nullptr ? nullptr : ForcedRun::start(*reference, inputs);
   const Logits logits = run->logits(), others = other ? other->logits() : Logits();

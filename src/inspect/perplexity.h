@@ -19,22 +19,22 @@ struct PerplexityOptions {
   std::function<void(std::size_t done, std::size_t total)> on_progress;  // tokens of the text
 };
 
+// Over the predicted tokens: the divergence KL(reference || model) of the distributions over the vocabulary,
+// in nats, and how often both have the same most likely token.
+struct ReferenceComparison {
+  double perplexity = 0;  // the reference's
+  double kl_mean = 0;
+  double kl_p99 = 0;
+  double top1_agreement = 0;  // 0 to 1
+};
+
 struct PerplexityResult {
   double perplexity = 0;
   std::size_t num_tokens = 0;  // predicted
   int context = 0;
   int stride = 0;
   std::size_t weight_bytes = 0;  // of each rank
-
-  // Over the predicted tokens: the divergence KL(reference || model) of the distributions over the
-  // vocabulary, in nats, and how often both have the same most likely token.
-  struct Comparison {
-    double perplexity = 0;  // the reference's
-    double kl_mean = 0;
-    double kl_p99 = 0;
-    double top1_agreement = 0;  // 0 to 1
-  };
-  std::optional<Comparison> against;
+  std::optional<ReferenceComparison> against;
 };
 
 // exp of the mean negative log-likelihood of a text's tokens, as the tokenizer makes them, BOS included where
