@@ -19,6 +19,7 @@ void add_bench_serve(CLI::App& bench, Command& chosen);  // a subcommand of benc
 void add_plan(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);
+void add_eval(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 void add_detokenize(CLI::App& app, Command& chosen);
 void add_render(CLI::App& app, Command& chosen);

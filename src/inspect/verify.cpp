@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <future>
 #include <memory>
 #include <utility>
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
-#include "engine/engine.h"
+#include "inspect/forced_run.h"
 
 namespace quire {
 namespace {
 
 constexpr int kChunk = 7;
-constexpr int kSideBySide = 5;      // at least so many sequences
-constexpr std::size_t kBehind = 5;  // so many tokens after the one before it does a sequence begin
+constexpr int kSideBySide = 5;  // at least so many sequences
 
 // How the tokens are given to the engine.
 struct Pass {
@@ -80,47 +78,6 @@ std::vector<Reference> read_references(const std::filesystem::path& path, int vo
   if (references.empty()) fail("{}: no tensor prompt.0", path.string());
   return references;
 }
-
-// A request for the logits at every position of some tokens. The engine shares it: another one's error may
-// end the pass before it has all.
-class ForcedRun {
- public:
-  static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens) {
-    auto run = std::make_shared<ForcedRun>();
-    run->num_left_ = std::min(kBehind, tokens.size());
-    EngineRequest request;
-    request.prompt = std::move(tokens);
-    request.params.max_tokens = 1;
-    request.params.ignore_eos = true;
-    request.params.temperature = 0;
-    request.prompt_logits = true;
-    request.on_update = [run](const RequestUpdate& update) { run->take(update); };
-    engine.submit(std::move(request));
-    return run;
-  }
-
-  void wait_until_under_way() { begun_.get_future().wait(); }
-  // [tokens, vocab]; waits for them.
-  const std::vector<float>& logits() {
-    if (const std::string error = done_.get_future().get(); !error.empty()) fail("verify: {}", error);
-    return logits_;
-  }
-
- private:
-  void take(const RequestUpdate& update) {
-    logits_.insert(logits_.end(), update.logits.begin(), update.logits.end());
-    if (num_left_ > 0 && (--num_left_ == 0 || update.finished)) {
-      num_left_ = 0;
-      begun_.set_value();
-    }
-    if (update.finished) done_.set_value(update.output.error);
-  }
-
-  std::size_t num_left_ = 0;  // updates until it counts as under way
-  std::vector<float> logits_;
-  std::promise<void> begun_;
-  std::promise<std::string> done_;
-};
 
 // The largest error of each position's logits, largest first.
 std::vector<double> position_errors(const Reference& reference, const std::vector<float>& logits,

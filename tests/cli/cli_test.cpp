@@ -32,7 +32,7 @@ void expect_mistake(const ProgramResult& result, const std::string& what) {
 
 TEST(CliTest, EveryCommandHasHelp) {
   EXPECT_THAT(run_quire("--help").out, HasSubstr("generate"));
-  for (const std::string command : {"chat", "generate", "bench throughput", "bench latency", "plan", "verify",
+  for (const std::string command : {"chat", "generate", "bench throughput", "bench latency", "plan", "verify", "eval perplexity",
                                     "tokenize", "detokenize", "render"}) {
     const ProgramResult result = run_quire(command + " --help");
     EXPECT_EQ(result.code, 0);
