@@ -18,7 +18,7 @@ namespace quire {
 
 // What a model is made of, wherever it comes from. An engine is started from it.
 struct ModelFiles {
-  std::filesystem::path directory;  // where errors say it is
+  std::filesystem::path directory;  // where errors say it is; or a GGUF file
   ModelConfig config;
   GenerationConfig generation;
   // Opens the weights, for each rank anew; values are read as they are taken. From any thread.

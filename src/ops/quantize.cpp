@@ -108,8 +108,10 @@ class QuantizedTensor final : public WeightTensor {
     }
     float scale = largest / recipe_.largest;
     if (recipe_.format.scale == ScaleType::kF16) {
-      constexpr float kLeast = 0x1p-24F, kMost = 65504;
-      scale = to_float(from_float<Float16>(std::clamp(scale, kLeast, kMost)));
+      // Whoever reads the scales of a written checkpoint in either type has these.
+      constexpr float kLeast = 0x1p-24F, kMost = 65280;
+      const float rounded = to_float(from_float<BFloat16>(std::clamp(scale, kLeast, kMost)));
+      scale = to_float(from_float<Float16>(rounded));
     }
     return scale > 0 ? scale : 1;
   }
