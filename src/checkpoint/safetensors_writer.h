@@ -24,13 +24,11 @@ struct TensorToWrite {
 
 // Writes model.safetensors into a folder; or, of more than shard_bytes, shards of at most so many (or of one
 // tensor) and model.safetensors.index.json. The bytes are made as they are written, some rows at a time.
-// on_tensor: how many are done. Polled: what `stopped` says. Error where the disk does not take it; Stopped.
+// on_piece: how many tensors are done; what it throws comes out. Error where the disk does not take it.
 void write_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
-                       std::uint64_t shard_bytes,
-                       const std::function<void(std::size_t done, std::size_t total)>& on_tensor,
-                       const std::function<bool()>& stopped);
+                       std::uint64_t shard_bytes, const std::function<void(std::size_t done)>& on_piece);
 
-// Writes a whole file to the disk; Error as above.
-void write_file(const std::filesystem::path& path, std::string_view contents);
+// Writes a whole file; Error as above.
+void write_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace quire

@@ -110,20 +110,24 @@ class Transposed final : public Adapter {
 
   void read_rows(std::int64_t row, const Tensor& dst) const override {
     check_read(row, dst);
-    if (size_of(dtype()) == 4) return copy_columns<std::uint32_t>(row, dst);
-    copy_columns<std::uint16_t>(row, dst);
+    const bool same = dst.dtype() == dtype();
+    std::vector<std::byte> stored(same ? 0 : static_cast<std::size_t>(dst.numel()) * size_of(dtype()));
+    void* const out = same ? dst.data() : stored.data();
+    if (size_of(dtype()) == 4)
+      copy_columns<std::uint32_t>(row, dst.dim(0), out);
+    else
+      copy_columns<std::uint16_t>(row, dst.dim(0), out);
+    if (!same) convert(dtype(), out, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
   }
 
  private:
   template <typename Bits>
-  void copy_columns(std::int64_t column, const Tensor& dst) const {
+  void copy_columns(std::int64_t column, std::int64_t count, void* to) const {
     const auto* in = static_cast<const Bits*>(whole()) + column;
-    std::vector<Bits> columns(static_cast<std::size_t>(dst.numel()));
+    auto* out = static_cast<Bits*>(to);
     for (std::int64_t i = 0; i < inner().rows(); ++i) {
-      for (std::int64_t j = 0; j < dst.dim(0); ++j)
-        columns[static_cast<std::size_t>(j * cols() + i)] = in[i * inner().cols() + j];
+      for (std::int64_t j = 0; j < count; ++j) out[j * cols() + i] = in[i * inner().cols() + j];
     }
-    convert(dtype(), columns.data(), dst.dtype(), dst.data(), columns.size());
   }
 
   // The inner matrix as it is stored, whoever asks: it does not change once it is read.

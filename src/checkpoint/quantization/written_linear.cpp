@@ -3,7 +3,6 @@
 #include "checkpoint/quantization/written_linear.h"
 
 #include <cstring>
-#include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -11,112 +10,85 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
+using Shape = std::vector<std::int64_t>;
 
-// Two codes a byte, of an even number of columns.
-void pack_nibbles(const std::uint8_t* codes, std::size_t cols, bool high_first, std::byte* out) {
-  for (std::size_t i = 0; i < cols; i += 2)
-    *out++ = static_cast<std::byte>(codes[i + (high_first ? 1 : 0)] | codes[i + (high_first ? 0 : 1)] << 4);
-}
-
-// The rows of codes, each as `bytes` of what the format has.
-TensorToWrite written_codes(std::string name, std::string_view dtype, std::vector<std::int64_t> shape,
-                            const WeightGroup& group, Quantization quantization) {
+// One code a byte, or two of four bits.
+TensorToWrite written_codes(std::string name, const char* dtype, Shape shape, const WeightGroup& group,
+                            Quantization quantization) {
   const auto cols = static_cast<std::size_t>(group.cols);
   const std::size_t row_bytes = group.format.bits == 8 ? cols : cols / 2;
-  return {std::move(name),
-          std::string(dtype),
-          std::move(shape),
-          group.rows,
-          row_bytes,
-          [=, codes = group.find(WeightPart::kWeight)](std::int64_t row, std::int64_t count, std::byte* out) {
-            std::vector<std::uint8_t> values(cols);
-            for (std::int64_t i = 0; i < count; ++i, out += row_bytes) {
-              codes->read_rows(row + i, Tensor(values.data(), DType::kU8, {1, codes->cols()}));
-              if (quantization == Quantization::kInt8)
-                for (std::uint8_t& value : values) value ^= 0x80;  // less the offset of 128
-              if (row_bytes < cols) {
-                pack_nibbles(values.data(), cols, quantization == Quantization::kNf4, out);
-              } else {
-                std::memcpy(out, values.data(), cols);
-              }
-            }
-          }};
+  const auto make = [=, codes = group.find(WeightPart::kWeight)](std::int64_t row, std::int64_t count,
+                                                                 std::byte* out) {
+    // int8 is stored without the offset of 128; of two codes bitsandbytes has the first in the upper half.
+    const unsigned flip = quantization == Quantization::kInt8 ? 0x80 : 0;
+    const std::size_t low = quantization == Quantization::kNf4 ? 1 : 0;
+    std::vector<std::uint8_t> values(cols);
+    for (std::int64_t i = 0; i < count; ++i) {
+      codes->read_rows(row + i, Tensor(values.data(), DType::kU8, {1, codes->cols()}));
+      for (std::size_t k = 0; k < row_bytes; ++k)
+        *out++ = static_cast<std::byte>(
+            row_bytes == cols ? values[k] ^ flip : values[2 * k + low] | values[2 * k + 1 - low] << 4);
+    }
+  };
+  return {std::move(name), dtype, std::move(shape), group.rows, row_bytes, make};
 }
 
-TensorToWrite written_scales(std::string name, std::string_view dtype, std::vector<std::int64_t> shape,
-                             const WeightTensorPtr& scales) {
-  const auto row_bytes = static_cast<std::size_t>(scales->cols()) * size_of(scales->dtype());
+TensorToWrite written_scales(std::string name, const char* dtype, Shape shape, const WeightGroup& group) {
+  const WeightTensorPtr scales = group.find(WeightPart::kScale);
   return {std::move(name),
-          std::string(dtype),
+          dtype,
           std::move(shape),
           scales->rows(),
-          row_bytes,
+          static_cast<std::size_t>(scales->cols()) * size_of(scales->dtype()),
           [scales](std::int64_t row, std::int64_t count, std::byte* out) {
             scales->read_rows(row, Tensor(out, scales->dtype(), {count, scales->cols()}));
           }};
 }
 
-// A vector.
-template <typename T>
-TensorToWrite written_values(std::string name, std::string_view dtype, const std::vector<T>& values) {
+template <typename Values>
+TensorToWrite written_vector(std::string name, const char* dtype, const Values& values) {
+  const std::size_t bytes = values.size() * sizeof(values[0]);
   return {std::move(name),
-          std::string(dtype),
+          dtype,
           {std::ssize(values)},
-          std::ssize(values),
-          sizeof(T),
-          [values](std::int64_t row, std::int64_t count, std::byte* out) {
-            std::memcpy(out, &values[static_cast<std::size_t>(row)],
-                        static_cast<std::size_t>(count) * sizeof(T));
-          }};
+          1,
+          bytes,
+          [=](std::int64_t, std::int64_t, std::byte* out) { std::memcpy(out, values.data(), bytes); }};
 }
 
 std::string_view torch_name(std::string_view dtype) {
   return dtype == "BF16" ? "bfloat16" : dtype == "F16" ? "float16" : "float32";
 }
 
-// bitsandbytes has blocks of the flattened matrix, which are these where they end with its rows.
-std::vector<TensorToWrite> written_nf4(const std::string& name, const WeightGroup& group,
-                                       std::string_view dtype) {
-  const std::int64_t rows = group.rows, cols = group.cols, block = group.format.block_cols;
-  const std::string state = OrderedJson{
-      {"quant_type", "nf4"},
-      {"blocksize", block},
-      {"dtype", torch_name(dtype)},
-      {"shape", {rows, cols}}}.dump();
-  return {
-      written_codes(name, "U8", {rows * cols / 2, 1}, group, Quantization::kNf4),
-      written_scales(name + ".absmax", "F32", {rows * cols / block}, group.find(WeightPart::kScale)),
-      written_values(name + ".quant_map", "F32",
-                     std::vector(group.format.table.begin(), group.format.table.end())),
-      written_values(name + ".quant_state.bitsandbytes__nf4", "U8", std::vector(state.begin(), state.end()))};
-}
-
 }  // namespace
 
 std::vector<TensorToWrite> written_linear(const WeightGroup& group, Quantization quantization,
                                           std::string_view dtype) {
-  const std::int64_t rows = group.rows, cols = group.cols, block = group.format.block_cols;
-  const bool in_rows = block == LinearFormat::kWhole;
-  if (!in_rows && cols % block != 0)
-    fail(
-        "tensor {}: its {} columns do not fill groups of {}, which {} has in a checkpoint; fp8 and int8 take "
-        "any number",
-        in_quotes(group.name()), cols, block, to_string(quantization));
   const std::string& name = group.name();
-  if (quantization == Quantization::kNf4) return written_nf4(name, group, dtype);
-  std::vector<TensorToWrite> tensors;
-  if (quantization == Quantization::kInt4) {
-    constexpr std::int64_t kPerWord = 8;
-    tensors.push_back(written_codes(name + "_packed", "I32", {rows, cols / kPerWord}, group, quantization));
-    tensors.push_back(written_values(name + "_shape", "I64", std::vector{rows, cols}));
-  } else {
-    const bool is_float = quantization == Quantization::kFp8;
-    tensors.push_back(written_codes(name, is_float ? "F8_E4M3" : "I8", {rows, cols}, group, quantization));
+  const std::int64_t rows = group.rows, cols = group.cols, block = group.format.block_cols;
+  if (block != LinearFormat::kWhole && cols % block != 0)
+    fail(
+        "tensor {}: its {} columns do not fill groups of {}, as {} in a checkpoint must; fp8 and int8 have "
+        "none",
+        in_quotes(name), cols, block, to_string(quantization));
+  const auto codes = [&](std::string as, const char* type, Shape shape) {
+    return written_codes(std::move(as), type, std::move(shape), group, quantization);
+  };
+  if (quantization == Quantization::kNf4) {  // blocks of the flattened matrix
+    const std::string state =
+        format_text(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", block,
+                    torch_name(dtype), rows, cols);
+    return {codes(name, "U8", {rows * cols / 2, 1}),
+            written_scales(name + ".absmax", "F32", {rows * cols / block}, group),
+            written_vector(name + ".quant_map", "F32", group.format.table),
+            written_vector(name + ".quant_state.bitsandbytes__nf4", "U8", state)};
   }
-  tensors.push_back(written_scales(name + "_scale", in_rows ? "F32" : "F16",
-                                   {rows, in_rows ? 1 : cols / block}, group.find(WeightPart::kScale)));
-  return tensors;
+  if (quantization == Quantization::kInt4)  // eight codes a word
+    return {codes(name + "_packed", "I32", {rows, cols / 8}),
+            written_scales(name + "_scale", "F16", {rows, cols / block}, group),
+            written_vector(name + "_shape", "I64", Shape{rows, cols})};
+  return {codes(name, quantization == Quantization::kFp8 ? "F8_E4M3" : "I8", {rows, cols}),
+          written_scales(name + "_scale", "F32", {rows, 1}, group)};
 }
 
 OrderedJson written_config(Quantization quantization, const std::vector<std::string>& plain_modules,
@@ -124,36 +96,29 @@ OrderedJson written_config(Quantization quantization, const std::vector<std::str
   if (quantization == Quantization::kNf4)
     return {{"quant_method", "bitsandbytes"},
             {"load_in_4bit", true},
-            {"load_in_8bit", false},
             {"bnb_4bit_quant_type", "nf4"},
-            {"bnb_4bit_quant_storage", "uint8"},
-            {"bnb_4bit_use_double_quant", false},
             {"bnb_4bit_compute_dtype", torch_name(dtype)},
             {"llm_int8_skip_modules", plain_modules}};
-  const bool is_float = quantization == Quantization::kFp8;
-  const bool in_groups = quantization == Quantization::kInt4;
-  OrderedJson weights = {{"num_bits", in_groups ? 4 : 8},
-                         {"type", is_float ? "float" : "int"},
-                         {"symmetric", true},
-                         {"strategy", in_groups ? "group" : "channel"},
-                         {"dynamic", false}};
-  OrderedJson inputs;
-  if (in_groups) {
-    weights["group_size"] = 128;
-  } else {
-    inputs = weights;
-    inputs["strategy"] = "token";
-    inputs["dynamic"] = true;
-  }
-  const char* const layout = is_float ? "float-quantized" : in_groups ? "pack-quantized" : "int-quantized";
+  const bool is_int4 = quantization == Quantization::kInt4, is_fp8 = quantization == Quantization::kFp8;
+  const auto arguments = [&](const char* strategy, bool is_dynamic) {
+    return OrderedJson{{"num_bits", is_int4 ? 4 : 8},
+                       {"type", is_fp8 ? "float" : "int"},
+                       {"symmetric", true},
+                       {"strategy", strategy},
+                       {"dynamic", is_dynamic}};
+  };
+  OrderedJson group = {{"targets", OrderedJson::array({"Linear"})},
+                       {"weights", arguments(is_int4 ? "group" : "channel", false)}};
+  if (is_int4)
+    group["weights"]["group_size"] = 128;
+  else
+    group["input_activations"] = arguments("token", true);
   return {{"quant_method", "compressed-tensors"},
-          {"format", layout},
+          {"format", is_int4  ? "pack-quantized"
+                     : is_fp8 ? "float-quantized"
+                              : "int-quantized"},
           {"quantization_status", "compressed"},
-          {"config_groups",
-           {{"group_0",
-             {{"targets", OrderedJson::array({"Linear"})},
-              {"weights", weights},
-              {"input_activations", inputs}}}}},
+          {"config_groups", {{"group_0", group}}},
           {"ignore", plain_modules}};
 }
 
