@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <fstream>
 #include <future>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -12,49 +13,28 @@
 namespace quire {
 namespace {
 
-class NewFile {
- public:
-  explicit NewFile(const std::filesystem::path& path) : path_(path.string()), file_(path, std::ios::binary) {
-    check();
-  }
-  void write(const void* bytes, std::size_t size) {
-    file_.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
-    check();
-  }
-  void close() {
-    file_.close();
-    check();
-  }
+constexpr std::uint64_t kAlignment = 8;
 
- private:
-  void check() const {
-    if (!file_) fail("{}: cannot be written: {}", path_, std::generic_category().message(errno));
-  }
+void check_written(const std::ofstream& file, const std::filesystem::path& path) {
+  if (!file) fail("{}: cannot be written: {}", path.string(), std::generic_category().message(errno));
+}
 
-  std::string path_;
-  std::ofstream file_;
-};
-
-// The length of a header, and the header.
+// Its length, and the header.
 std::string header_of(std::span<const TensorToWrite> tensors) {
-  OrderedJson header = {{"__metadata__", {{"format", "pt"}}}};
-  auto& members = header.get_ref<OrderedJson::object_t&>();  // whose own insertion looks through all of them
+  Json header = {{"__metadata__", {{"format", "pt"}}}};
   std::uint64_t end = 0;
   for (const TensorToWrite& tensor : tensors) {
-    const std::uint64_t begin = end;
-    end += tensor.bytes();
-    members.emplace_back(
-        tensor.name,
-        OrderedJson{{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}});
+    const std::uint64_t begin = std::exchange(end, end + tensor.bytes());
+    header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data are aligned
-  const std::uint64_t length = text.size();     // little-endian, as this machine is
+  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  const std::uint64_t length = text.size();  // little-endian, as this machine is
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
 // Some rows at a time, of which each thread makes some.
-void write_tensor(NewFile& file, const TensorToWrite& tensor, const std::function<void()>& on_piece) {
+void write_tensor(std::ofstream& file, const TensorToWrite& tensor, const std::function<void()>& on_piece) {
   constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
   const auto step = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / tensor.row_bytes));
   std::vector<std::byte> piece;
@@ -67,15 +47,20 @@ void write_tensor(NewFile& file, const TensorToWrite& tensor, const std::functio
       parts.push_back(std::async(std::launch::async, tensor.make, row + i, std::min(share, count - i),
                                  &piece[static_cast<std::size_t>(i) * tensor.row_bytes]));
     for (std::future<void>& part : parts) part.get();
-    file.write(piece.data(), piece.size());
+    file.write(reinterpret_cast<const char*>(piece.data()), std::ssize(piece));
     on_piece();
   }
 }
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
+void write_safetensors(const std::filesystem::path& directory, std::vector<TensorToWrite> tensors,
                        std::uint64_t shard_bytes, const std::function<void(std::size_t done)>& on_piece) {
+  // Elements are aligned, as safetensors' own writer has them: what would move the next tensor comes last.
+  std::ranges::stable_sort(tensors, std::greater(), [](const TensorToWrite& tensor) {
+    const std::uint64_t bytes = tensor.bytes() | kAlignment;
+    return bytes & (~bytes + 1);
+  });
   std::vector<std::size_t> ends;  // of shards
   std::uint64_t bytes = 0, total_bytes = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -92,14 +77,17 @@ void write_safetensors(const std::filesystem::path& directory, const std::vector
     const std::string name = ends.size() == 1
                                  ? "model.safetensors"
                                  : format_text("model-{:05}-of-{:05}.safetensors", shard + 1, ends.size());
-    const std::string header = header_of(std::span(tensors).subspan(done, ends[shard] - done));
-    NewFile file(directory / name);
-    file.write(header.data(), header.size());
+    std::ofstream file(directory / name, std::ios::binary);
+    file << header_of(std::span(tensors).subspan(done, ends[shard] - done));
     for (; done < ends[shard]; ++done) {
       places[tensors[done].name] = name;
-      write_tensor(file, tensors[done], [&] { on_piece(done); });
+      write_tensor(file, tensors[done], [&] {
+        check_written(file, directory / name);
+        on_piece(done);
+      });
     }
     file.close();
+    check_written(file, directory / name);
     on_piece(done);
   }
   const Json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(places)}};
@@ -107,9 +95,10 @@ void write_safetensors(const std::filesystem::path& directory, const std::vector
 }
 
 void write_text_file(const std::filesystem::path& path, const std::string& text) {
-  NewFile file(path);
-  file.write(text.data(), text.size());
+  std::ofstream file(path, std::ios::binary);
+  file << text;
   file.close();
+  check_written(file, path);
 }
 
 }  // namespace quire

@@ -25,7 +25,7 @@ struct TensorToWrite {
 // Writes model.safetensors into a folder; or, of more than shard_bytes, shards of at most so many (or of one
 // tensor) and model.safetensors.index.json. The bytes are made as they are written, some rows at a time.
 // on_piece: how many tensors are done; what it throws comes out. Error where the disk does not take it.
-void write_safetensors(const std::filesystem::path& directory, const std::vector<TensorToWrite>& tensors,
+void write_safetensors(const std::filesystem::path& directory, std::vector<TensorToWrite> tensors,
                        std::uint64_t shard_bytes, const std::function<void(std::size_t done)>& on_piece);
 
 // Writes a whole file; Error as above.

@@ -7,36 +7,30 @@
 namespace quire::cli {
 namespace {
 
-struct Quantize {
-  std::string model, out, format;
+struct Quantize : QuantizeOptions {
+  std::string format_name;
   ModelSource source;
-  bool quantize_head = false;
 
-  int run() const;
-};
-
-int Quantize::run() const {
-  refuse_several_processes("quantize");
-  QuantizeOptions options;
-  options.model = source.find(model);
-  options.out = out;
-  options.format = parse_quantization(format);
-  options.quantize_head = quantize_head;
-  options.on_tensor = progress_bar("tensors");
-  const InterruptFlag interrupt;
-  options.stopped = [] { return InterruptFlag::raised().load(); };
-  const auto mb = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
-  try {
-    const QuantizedSize size = quantize_model(options);
-    print_text(stdout, "{}: {} matrices in {}; {:.1f} MB, of {:.1f}\n", out, size.num_matrices, format,
-               mb(size.bytes), mb(size.bytes_before));
-  } catch (const Stopped&) {
-    options.on_tensor = {};  // its line ends
-    print_text(stderr, "quire: stopped; nothing is left of {}\n", out);
-    return kInterrupted;
+  int run() {
+    refuse_several_processes("quantize");
+    model = source.find(model);
+    format = parse_quantization(format_name);
+    on_tensor = progress_bar("tensors");
+    const InterruptFlag interrupt;
+    stopped = [] { return InterruptFlag::raised().load(); };
+    try {
+      const QuantizedSize size = quantize_model(*this);
+      print_text(stdout, "{}: {} matrices in {}; {:.1f} MB, of {:.1f}\n", out.string(), size.num_matrices,
+                 format_name, static_cast<double>(size.bytes) / 1e6,
+                 static_cast<double>(size.bytes_before) / 1e6);
+      return 0;
+    } catch (const Stopped&) {
+      on_tensor = {};  // its line ends
+      print_text(stderr, "quire: stopped; nothing is left of {}\n", out.string());
+      return kInterrupted;
+    }
   }
-  return 0;
-}
+};
 
 }  // namespace
 
@@ -46,8 +40,7 @@ void add_quantize(CLI::App& app, Command& chosen) {
   flags.value("MODEL", quantize.model, "checkpoint directory of 16-bit weights, or a hub id")->required();
   flags.value("OUT", quantize.out, "directory to write, which must not have files")->required();
   flags
-      .value("--format", quantize.format,
-             "fp8, int8 or int4 (as compressed-tensors has them), or nf4 (as bitsandbytes)",
+      .value("--format", quantize.format_name, "fp8, int8 or int4 (compressed-tensors), nf4 (bitsandbytes)",
              CLI::IsMember({"fp8", "int8", "int4", "nf4"}))
       ->required();
   flags.on("--quantize-head", quantize.quantize_head, "the head, too, where it is no embedding");
