@@ -131,7 +131,8 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
   const auto model = std::make_shared<const GgufModel>(path);
   const GgufKeys& keys = model->keys();
   GgufConfig config = read_gguf_config(*model);
-  ModelFiles files{path, std::move(config.config), {}, {}, {}};
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  ModelFiles files{folder, std::move(config.config), {}, {}, {}};
   const std::string name = keys.find_string("tokenizer.ggml.model").value_or("no_vocab");
   if (name != "no_vocab" && name != "none") {
     const GgufVocabulary vocabulary = read_vocabulary(keys);
@@ -145,6 +146,7 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
   }
   files.load_chat_template = [model] { return read_chat_template(*model); };
   files.is_quantized = true;
+  files.where = path.string();
   files.name = path.stem().string();
   files.open_weights = [model, layout = std::move(config.layout)] {
     return std::make_unique<GgufWeights>(model, layout);

@@ -210,10 +210,8 @@ bool verify(const EngineConfig& config, const std::function<void(const VerifyRes
   bool passed = true;
   for (const Pass& pass : kPasses) {
     Engine engine(config_of(config, pass));
-    std::filesystem::path directory = engine.model_directory();
-    if (directory.extension() == ".gguf") directory = directory.parent_path();
     const auto references =
-        read_references(directory / "expected.safetensors", engine.config().spec.vocab_size);
+        read_references(engine.model_directory() / "expected.safetensors", engine.config().spec.vocab_size);
     for (std::size_t i = 0; i < references.size(); ++i) {
       const std::size_t count = forced_tokens(references[i]).size();
       if (pass.chunk_size == 0 && std::cmp_greater(count, engine.config().max_num_batched_tokens)) {
