@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace quire {
@@ -42,6 +43,8 @@ struct EngineConfig {
   // others do, what would be more is refused; 0: no limit.
   int max_num_queued_reqs = 0;
   std::int64_t max_num_queued_tokens = 0;
+  // Called by rank 0 as layers are loaded: how many are.
+  std::function<void(std::size_t done, std::size_t total)> on_load = {};
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

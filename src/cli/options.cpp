@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/output.h"
 #include "engine/ranks.h"
 
 namespace quire::cli {
@@ -83,10 +84,14 @@ void EngineOptions::add_to(Flags flags) {
   flags.value("--long-prefill-token-threshold", config.long_prefill_token_threshold,
               "tokens of one sequence computed in one step at most (default: no limit)");
   flags.value("--max-model-len", config.max_model_len, "tokens of prompt and output (default: the model's)");
-  flags.shown(
-      "--quantization", config.quantization,
-      "make 16-bit weights into fp8 or int8 (a scale for each row), int4 (for each 128 columns) or nf4 "
-      "(for each 64) as they are loaded");
+  flags
+      .shown(
+          "--quantization", config.quantization,
+          "make 16-bit weights into fp8 or int8 (a scale for each row), int4 (for each 128 columns) or nf4 "
+          "(for each 64) as they are loaded")
+      ->each([this](const std::string& name) {
+        if (name != "none") config.on_load = progress_bar("layers");
+      });
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
   flags.shown("--block-size", config.block_size,
               "tokens in a block of the KV cache: a power of two, 8 to 256");

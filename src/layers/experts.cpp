@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "layers/linear.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
@@ -30,7 +31,7 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
     const std::string name = prefix + ".experts." + std::to_string(i);
     experts.push_back({slice_rows(context.take_linear(name + ".gate_proj", wide, hidden), begin, count),
                        slice_rows(context.take_linear(name + ".up_proj", wide, hidden), begin, count),
-                       slice_cols(context.take_linear(name + ".down_proj", hidden, wide), begin, count)});
+                       take_row_shard(context, name + ".down_proj", hidden, wide)});
     check_alike(experts.back());
   }
   return experts;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "layers/step.h"
 #include "layers/workspace.h"
 #include "ops/communicator.h"
@@ -20,6 +22,7 @@ struct LoadContext {
   int max_model_len;                                // positions of a sequence
   Quantization quantization = Quantization::kNone;  // of plain matrices, as they are loaded
   bool quantize_head = false;                       // and of the embedding and the head
+  std::function<void(std::size_t done, std::size_t total)> on_layer = {};  // where it is loaded
 
   // A linear layer's matrix, quantised where that is wanted.
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) const {
@@ -27,8 +30,8 @@ struct LoadContext {
   }
   // The same with other weights.
   LoadContext with_weights(WeightSource& source) const {
-    return {backend,         comm,          source,       workspace,    states, dtype,
-            max_output_rows, max_model_len, quantization, quantize_head};
+    return {backend,         comm,          source,       workspace,     states,  dtype,
+            max_output_rows, max_model_len, quantization, quantize_head, on_layer};
   }
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 // As its authors' code has it (bitsandbytes).
 constexpr std::array<float, 16> kNf4Table = {
-    -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.09105004F, 0.0F,
-    0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,  1.0F};
+    -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.0910500363F, 0.0F,
+    0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,    1.0F};
 
 constexpr std::string_view kNames[] = {"none", "fp8", "int8", "int4", "nf4"};  // by Quantization
 
@@ -108,8 +108,10 @@ class QuantizedTensor final : public WeightTensor {
     }
     float scale = largest / recipe_.largest;
     if (recipe_.format.scale == ScaleType::kF16) {
-      constexpr float kLeast = 0x1p-24F, kMost = 65504;
-      scale = to_float(from_float<Float16>(std::clamp(scale, kLeast, kMost)));
+      // Whoever reads the scales of a written checkpoint in either type has these.
+      constexpr float kLeast = 0x1p-24F, kMost = 65280;
+      const float rounded = to_float(from_float<BFloat16>(std::clamp(scale, kLeast, kMost)));
+      scale = to_float(from_float<Float16>(rounded));
     }
     return scale > 0 ? scale : 1;
   }
