@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/vec.cuh"
+
+// Codes of 8 bits, and how activations become them.
+namespace quire::cuda {
+
+struct E4m3Codes {
+  using Sum = float;
+  static constexpr float kMost = 448;
+
+  __device__ static float value(std::uint8_t code) {
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+  }
+  __device__ static std::uint16_t encode(float first, float second) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
+  }
+  // sums [16, 8] += a [16, 64] · bᵀ, b [8, 64], where a lane holds 16 neighbours of rows g and g + 8 of a and
+  // of row g of b (multiply_add); two of the chains of products.
+  __device__ static void multiply(float (&sums)[2][4], const uint4& low, const uint4& high, const uint4& b) {
+    multiply_word(sums[0], low.x, high.x, b.x);
+    multiply_word(sums[1], low.y, high.y, b.y);
+    multiply_word(sums[0], low.z, high.z, b.z);
+    multiply_word(sums[1], low.w, high.w, b.w);
+  }
+
+ private:
+  __device__ static std::uint32_t halves(std::uint32_t pair) {
+    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+    return std::uint32_t{raw.x} | std::uint32_t{raw.y} << 16;
+  }
+  __device__ static void multiply_word(float (&sums)[4], std::uint32_t low, std::uint32_t high,
+                                       std::uint32_t b) {
+    const std::uint32_t a[4] = {halves(low), halves(high), halves(low >> 16), halves(high >> 16)};
+    multiply_add<__half>(sums, a, halves(b), halves(b >> 16));
+  }
+};
+
+struct Int8Codes {
+  using Sum = int;
+  static constexpr float kMost = 127;
+
+  __device__ static int value(std::uint8_t code) { return static_cast<std::int8_t>(code); }
+  __device__ static std::uint16_t encode(float first, float second) {
+    return static_cast<std::uint16_t>(code(first) | code(second) << 8);
+  }
+  __device__ static void multiply(int (&sums)[2][4], const uint4& low, const uint4& high, const uint4& b) {
+    multiply_add_int8(sums[0], {low.x, high.x, low.y, high.y}, b.x, b.y);
+    multiply_add_int8(sums[1], {low.z, high.z, low.w, high.w}, b.z, b.w);
+  }
+
+ private:
+  __device__ static int code(float value) {
+    return __float2int_rn(fminf(fmaxf(value, -kMost), kMost)) & 0xFF;
+  }
+};
+
+// A thread's piece of a row of x.
+constexpr int kPiece = 8;
+
+struct Piece {
+  float values[kPiece];
+
+  // From column on; zeros from cols on.
+  template <bool kVectors, typename T>
+  __device__ void load(const T* row, int column, int cols) {
+    if constexpr (kVectors) {
+      Vec<T, kPiece> all{};
+      if (column < cols) all = load_vec<kPiece>(row + column);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) values[i] = widen(all.values[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) values[i] = column + i < cols ? widen(row[column + i]) : 0.0F;
+    }
+  }
+  // The largest magnitude's bits, which are in its order; a NaN is the largest.
+  __device__ std::uint32_t largest() const {
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (const float value : values) bits = max(bits, __float_as_uint(fabsf(value)));
+    return bits;
+  }
+};
+
+// What x is divided by.
+struct InputScale {
+  float scale;
+  float reciprocal;
+  bool is_common;  // no step of a division by it over- or underflows in a way that a code shows
+
+  __device__ explicit InputScale(float value)
+      : scale(value), reciprocal(1.0F / value), is_common(value > 0x1p-60F && value < 0x1p60F) {}
+  template <typename Codes>
+  __device__ static InputScale of_largest(std::uint32_t bits) {
+    return InputScale(bits == 0 ? 1.0F : __fdiv_rn(__uint_as_float(bits), Codes::kMost));
+  }
+
+  // As IEEE 754 rounds it: a correctly rounded reciprocal and two corrections by the remainder (Markstein,
+  // "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
+  __device__ float divide(float x) const {
+    if (!is_common) return __fdiv_rn(x, scale);
+    const float near = x * reciprocal;
+    float quotient = fmaf(fmaf(-near, scale, x), reciprocal, near);
+    quotient = fmaf(fmaf(-quotient, scale, x), reciprocal, quotient);
+    return fabsf(near) < 1024 ? quotient : near;  // which is more than the largest code
+  }
+  template <typename Codes>
+  __device__ void encode(const Piece& piece, std::uint8_t* to) const {
+    std::uint16_t pairs[kPiece / 2];
+#pragma unroll
+    for (int i = 0; i < kPiece; i += 2)
+      pairs[i / 2] = Codes::encode(divide(piece.values[i]), divide(piece.values[i + 1]));
+    *reinterpret_cast<uint2*>(to) =
+        make_uint2(pairs[0] | std::uint32_t{pairs[1]} << 16, pairs[2] | std::uint32_t{pairs[3]} << 16);
+  }
+};
+
+// Of `lanes` neighbours, a power of two.
+__device__ inline std::uint32_t largest_of_lanes(std::uint32_t bits, int lanes) {
+  for (int step = 1; step < lanes; step *= 2) bits = max(bits, __shfl_xor_sync(~0U, bits, step));
+  return bits;
+}
+
+// A sum over codes in numbers, and the bias: rounded alike wherever it is computed.
+__device__ inline float scaled_sum(float sum, float row_scale, float token_scale, float bias) {
+  return __fadd_rn(__fmul_rn(__fmul_rn(sum, row_scale), token_scale), bias);
+}
+
+}  // namespace quire::cuda

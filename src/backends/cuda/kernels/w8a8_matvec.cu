@@ -1,0 +1,492 @@
+// out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 16 tokens and a weight of codes of 8 bits
+// (W8a8Matrix), and the gated pair activation(gate) · up. Must move the weight once; x and out are small.
+//
+// A block of 8 warps owns a range of the weight's rows, 16 rows a unit, or 8 where there are few, and splits
+// k among its warps. A warp copies its part of the weight to a ring in shared memory that only it uses; the
+// copies begin before the kernel in front has ended. Then every block rounds all of x to codes in shared
+// memory, while its copies are under way. Products are by tensor cores, 16 rows of the weight by 8 tokens:
+// E4M3 as float16, which holds every code, with sums in float32; i8 with sums in int32. The warps' sums are
+// added in shared memory, in one order.
+//
+// Where the weight has scales of blocks they are copied with it, and sums of 64 columns are scaled.
+#include <algorithm>
+#include <bit>
+
+#include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/w8a8.cuh"
+#include "backends/cuda/kernels/w8a8.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kUnitRows = 16;
+constexpr int kUnitColumns = 256;
+constexpr int kRowVectors = kUnitColumns / 16;  // of 16 bytes
+constexpr int kStepColumns = 64;
+constexpr int kSteps = kUnitColumns / kStepColumns;
+constexpr int kCodeVectors = kUnitRows * kRowVectors;
+constexpr int kScaleVectors = kSteps * kUnitRows / 4;  // of a unit: f32 [steps][rows]
+constexpr int kPassUnits = 4;                          // at most, whose sums are in shared memory at a time
+constexpr int kRing = 4;
+constexpr int kSmallRing = 2;
+constexpr int kMaxTokens = 16;
+
+struct W8a8Args {
+  W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const W8a8Matrix& weight,
+           const Tensor& bias_tensor)
+      : x(x_tensor.data()),
+        x_stride(x_tensor.stride(0)),
+        out(out_tensor.data()),
+        out_stride(out_tensor.stride(0)),
+        bias(bias_tensor.data_as<const float>()),
+        tokens(static_cast<int>(x_tensor.dim(0))),
+        n(weight.rows),
+        out_is_f32(out_tensor.dtype() == DType::kF32),
+        matrix(weight) {}
+
+  const void* x;
+  std::int64_t x_stride;
+  void* out;
+  std::int64_t out_stride;
+  const float* bias;  // or null
+  int tokens;
+  int n;  // columns of out
+  bool out_is_f32;
+  bool is_gated = false;  // the weight's rows from n on are up's
+  ActivationTerms activation;
+  W8a8Matrix matrix;
+  int block_rows_log2 = 0;
+  int block_log2 = 31;     // of the columns that share a scale of the weight, where they are in blocks
+  int x_block_log2 = 31;   // of those that share one of x
+  int unit_rows_log2 = 4;  // columns of out that a unit computes
+  int warp_columns = 0;    // of k, of each warp
+  int ring_units = kRing;
+  int pass_units_log2 = 0;
+  int x_pitch = 0;   // bytes between the codes of two tokens
+  int x_blocks = 1;  // scales of a token
+
+  __host__ __device__ int partial_pitch() const { return (kUnitRows << pass_units_log2) + 4; }
+};
+
+// What a block computes.
+struct BlockUnits {
+  __device__ explicit BlockUnits(const W8a8Args& args) {
+    const std::int64_t units = (args.n + (1 << args.unit_rows_log2) - 1) >> args.unit_rows_log2;
+    const auto first = static_cast<int>(units * blockIdx.x / gridDim.x);
+    const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+    begin = first << args.unit_rows_log2;
+    count = end - first;
+    end_column = min(end << args.unit_rows_log2, args.n);
+  }
+
+  int begin;  // column of out
+  int count;
+  int end_column;
+};
+
+// Where a vector of a unit's row lies: odd rows are turned, so that two rows lie in different banks.
+__device__ inline int place(int row, int vector) { return row * kRowVectors + (vector ^ (row % 2 * 4)); }
+
+__device__ inline void copy_async_4(void* shared, const void* global, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :
+               : "r"(shared_address(shared)), "l"(global), "r"(inside ? 4 : 0)
+               : "memory");
+}
+
+// Copies a warp's units to its ring: along k, then down the rows.
+template <bool kBlocks>
+class UnitCopier {
+ public:
+  static constexpr int kVectors = kCodeVectors + (kBlocks ? kScaleVectors : 0);
+
+  __device__ UnitCopier(const W8a8Args& args, const BlockUnits& units, int first_column, int end_column,
+                        uint4* ring)
+      : args_(args), units_(units), column_(first_column), end_column_(end_column), ring_(ring) {}
+
+  // The next unit, if there is one, to this place of the ring.
+  __device__ void copy_next(int slot) {
+    if (unit_ < units_.count) {
+      copy(ring_ + slot * kVectors);
+      step_ += kUnitColumns;
+      if (step_ >= args_.warp_columns) {
+        step_ = 0;
+        ++unit_;
+      }
+    }
+    commit_copies();
+  }
+
+ private:
+  // Half a warp copies a row of the unit.
+  __device__ void copy(uint4* unit) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / kRowVectors;
+    const int vector = lane % kRowVectors;
+    const int column = column_ + step_ + vector * 16;
+    const int first = units_.begin + (unit_ << args_.unit_rows_log2);  // of out, and of the lower 8 rows
+    const bool is_inside = column < end_column_;
+    const int lower_left = is_inside ? units_.end_column - first - row : 0;
+    // Of the unit's other 8 rows: up's, or the 8 that follow, or none.
+    const int upper = args_.is_gated ? args_.n : 8;
+    const int upper_left = args_.is_gated ? lower_left : args_.unit_rows_log2 == 4 ? lower_left - 8 : 0;
+    const std::int64_t stride = args_.matrix.stride;
+    const std::uint8_t* from = args_.matrix.codes + (first + row) * stride + column;
+    uint4* to = unit + place(row, vector);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2, from += 2 * stride) {
+      copy_async_16(to + i * kRowVectors, from, i < lower_left);
+      copy_async_16(to + (i + 8) * kRowVectors, from + upper * stride, i < upper_left);
+    }
+    if constexpr (kBlocks) {
+      auto* scales = reinterpret_cast<float*>(unit + kCodeVectors);
+#pragma unroll
+      for (int i = lane; i < kSteps * kUnitRows; i += 32) {
+        const int block = (column_ + step_ + i / kUnitRows * kStepColumns) >> args_.block_log2;
+        const int r = first + i % 8 + (i % kUnitRows < 8 ? 0 : upper);
+        copy_async_4(scales + i,
+                     args_.matrix.scales + (r >> args_.block_rows_log2) * args_.matrix.scale_stride + block,
+                     r < args_.matrix.rows && block < args_.matrix.num_blocks());
+      }
+    }
+  }
+
+  const W8a8Args& args_;
+  const BlockUnits& units_;
+  int column_;
+  int end_column_;
+  uint4* ring_;
+  int unit_ = 0;
+  int step_ = 0;  // columns along k
+};
+
+// x as codes [tokens, x_pitch] and scales [tokens, x_blocks] in shared memory.
+struct SharedInput {
+  std::uint8_t* codes;
+  float* scales;
+};
+
+template <typename Codes, typename T>
+__device__ void round_in_blocks(const W8a8Args& args, const SharedInput& to) {
+  const int cols = args.matrix.cols;
+  const int lanes = args.matrix.block_cols / kPiece;
+  const int pieces = (cols + 32 * kPiece - 1) / (32 * kPiece) * 32;  // of a token, whole warps
+  for (int i = static_cast<int>(threadIdx.x); i < args.tokens * pieces; i += kThreads) {
+    const int token = i / pieces;
+    const int column = i % pieces * kPiece;
+    Piece piece;
+    piece.load<true>(static_cast<const T*>(args.x) + token * args.x_stride, column, cols);
+    const InputScale scale = InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), lanes));
+    if (column < args.matrix.stride) scale.encode<Codes>(piece, to.codes + token * args.x_pitch + column);
+    if (column < cols && column % args.matrix.block_cols == 0)
+      to.scales[token * args.x_blocks + (column >> args.x_block_log2)] = scale.scale;
+  }
+}
+
+// So many warps as there are for a token round it together.
+template <typename Codes, typename T>
+__device__ void round_tokens(const W8a8Args& args, const SharedInput& to) {
+  __shared__ std::uint32_t largest_of[kMaxTokens][kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int token_warps = args.tokens == 1 ? 8 : args.tokens == 2 ? 4 : args.tokens <= 4 ? 2 : 1;
+  const int part = warp % token_warps;
+  const int first = (part * 32 + static_cast<int>(threadIdx.x) % 32) * kPiece;
+  const int step = token_warps * 32 * kPiece;
+  const int cols = args.matrix.cols;
+  Piece piece;
+  const bool is_static = args.matrix.input.scale != 0;
+  for (int token = warp / token_warps; token < args.tokens && !is_static; token += kWarps / token_warps) {
+    const T* row = static_cast<const T*>(args.x) + token * args.x_stride;
+    std::uint32_t largest = 0;
+#pragma unroll 4
+    for (int column = first; column < cols; column += step) {
+      piece.load<true>(row, column, cols);
+      largest = max(largest, piece.largest());
+    }
+    largest = largest_of_lanes(largest, 32);
+    if (threadIdx.x % 32 == 0) largest_of[token][part] = largest;
+  }
+  __syncthreads();
+  for (int token = warp / token_warps; token < args.tokens; token += kWarps / token_warps) {
+    std::uint32_t largest = 0;
+    for (int i = 0; i < token_warps && !is_static; ++i) largest = max(largest, largest_of[token][i]);
+    const InputScale scale =
+        is_static ? InputScale(args.matrix.input.scale) : InputScale::of_largest<Codes>(largest);
+    const T* row = static_cast<const T*>(args.x) + token * args.x_stride;
+#pragma unroll 2
+    for (int column = first; column < args.matrix.stride; column += step) {
+      piece.load<true>(row, column, cols);
+      scale.encode<Codes>(piece, to.codes + token * args.x_pitch + column);
+    }
+    if (first == 0) to.scales[token] = scale.scale;
+  }
+}
+
+// A warp's sums of a unit: of rows g and g + 8, and of tokens 2t and 2t + 1 of each tile (multiply_add).
+template <typename Codes, int kTokenTiles, bool kBlocks>
+struct UnitSums {
+  typename Codes::Sum values[kTokenTiles][2][4] = {};
+
+  // += the ring's unit, whose first column of k is `begin`, times x.
+  __device__ void add(const W8a8Args& args, const SharedInput& x, const uint4* unit, int begin) {
+    const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = begin + step * kStepColumns + t * 16;
+      const uint4 low = unit[place(g, step * 4 + t)];
+      const uint4 high = unit[place(g + 8, step * 4 + t)];
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        const int token = tile * 8 + g;
+        uint4 b = make_uint4(0, 0, 0, 0);
+        if (token < args.tokens && column < args.matrix.stride)
+          b = *reinterpret_cast<const uint4*>(x.codes + token * args.x_pitch + column);
+        if constexpr (kBlocks) {
+          float open[2][4] = {};
+          Codes::multiply(open, low, high, b);
+          const int block = min((begin + step * kStepColumns) >> args.x_block_log2, args.x_blocks - 1);
+          const auto* rows = reinterpret_cast<const float*>(unit + kCodeVectors) + step * kUnitRows + g;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int of = min(tile * 8 + t * 2 + i % 2, args.tokens - 1);
+            values[tile][0][i] +=
+                (open[0][i] + open[1][i]) * rows[i / 2 * 8] * x.scales[of * args.x_blocks + block];
+          }
+        } else {
+          Codes::multiply(values[tile], low, high, b);
+        }
+      }
+    }
+  }
+  // Writes them to [token][row of the pass].
+  __device__ void keep(const W8a8Args& args, typename Codes::Sum* to) const {
+    const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        if (token < args.tokens)
+          to[token * args.partial_pitch() + g + i / 2 * 8] = values[tile][0][i] + values[tile][1][i];
+      }
+    }
+  }
+};
+
+// A thread's part of what follows each pass: it adds the warps' sums [warp][token][row of the pass] and
+// writes one column of out, of some tokens.
+template <typename Sum, typename T, bool kBlocks>
+class W8a8Writer {
+ public:
+  __device__ W8a8Writer(const W8a8Args& args, const BlockUnits& units, const Sum* partial,
+                        const float* x_scales)
+      : args_(args),
+        x_scales_(x_scales),
+        rows_log2_(args.pass_units_log2 + args.unit_rows_log2),
+        end_column_(units.end_column) {
+    const int row = static_cast<int>(threadIdx.x) & ((1 << rows_log2_) - 1);
+    const int unit = row >> args.unit_rows_log2;
+    token_ = static_cast<int>(threadIdx.x) >> rows_log2_;
+    from_ = partial + unit * kUnitRows + (row & ((1 << args.unit_rows_log2) - 1));
+    column_ = units.begin + row;
+    load_scales();
+  }
+  __device__ void write_pass() {
+    for (int token = token_; token < args_.tokens && column_ < end_column_; token += kThreads >> rows_log2_) {
+      const float x_scale = kBlocks ? 1.0F : x_scales_[token];
+      float value = scaled_sum(sum(token, 0), scale_, x_scale, bias_);
+      if (args_.is_gated)
+        value = activated(value, args_.activation) * scaled_sum(sum(token, 8), up_scale_, x_scale, 0.0F);
+      const std::int64_t at = token * args_.out_stride + column_;
+      if (args_.out_is_f32) {
+        static_cast<float*>(args_.out)[at] = value;
+      } else {
+        static_cast<T*>(args_.out)[at] = narrow<T>(value);
+      }
+    }
+    column_ += 1 << rows_log2_;
+    load_scales();
+  }
+
+ private:
+  __device__ void load_scales() {
+    if (column_ >= end_column_) return;
+    if (args_.bias != nullptr) bias_ = args_.bias[column_];
+    if constexpr (!kBlocks) {
+      scale_ = args_.matrix.scales[column_];
+      if (args_.is_gated) up_scale_ = args_.matrix.scales[column_ + args_.n];
+    }
+  }
+  __device__ float sum(int token, int row) const {
+    const Sum* from = from_ + token * args_.partial_pitch() + row;
+    const int stride = args_.tokens * args_.partial_pitch();
+    Sum sums[2] = {};
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sums[warp % 2] += from[warp * stride];
+    return static_cast<float>(sums[0] + sums[1]);
+  }
+
+  const W8a8Args& args_;
+  const float* x_scales_;
+  int rows_log2_;
+  int end_column_;
+  int token_;
+  int column_;
+  const Sum* from_;
+  float bias_ = 0;
+  float scale_ = 1;
+  float up_scale_ = 1;
+};
+
+// Longer than 60 lines: the order of copying, waiting and multiplying is one whole.
+template <typename Codes, typename T, int kTokenTiles, bool kBlocks>
+__global__ __launch_bounds__(kThreads, 2) void w8a8_matvec_kernel(const __grid_constant__ W8a8Args args) {
+  using Copier = UnitCopier<kBlocks>;
+  using Sum = typename Codes::Sum;
+  extern __shared__ uint4 shared[];
+  admit_next_kernel();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int first_column = min(warp * args.warp_columns, args.matrix.stride);
+  const int end_column = min(first_column + args.warp_columns, args.matrix.stride);
+  const BlockUnits units(args);
+  uint4* ring = shared + warp * args.ring_units * Copier::kVectors;
+  auto* partial = reinterpret_cast<Sum*>(shared + kWarps * args.ring_units * Copier::kVectors);
+  auto* x_codes = reinterpret_cast<std::uint8_t*>(partial + kWarps * args.tokens * args.partial_pitch());
+  const SharedInput input{x_codes, reinterpret_cast<float*>(x_codes + args.tokens * args.x_pitch)};
+
+  // One unit at a time under way while the kernel in front runs. More would keep it waiting for its x.
+  Copier copier(args, units, first_column, end_column, ring);
+  copier.copy_next(0);
+  W8a8Writer<Sum, T, kBlocks> writer(args, units, partial, input.scales);
+  for (int slot = 1; slot < args.ring_units; ++slot) {
+    wait_for_copies<0>();
+    copier.copy_next(slot);
+  }
+  wait_for_kernels();
+  if (args.matrix.input.in_blocks && kBlocks) {
+    round_in_blocks<Codes, T>(args, input);
+  } else {
+    round_tokens<Codes, T>(args, input);
+  }
+  __syncthreads();
+
+  int slot = 0;
+  const int pass_units = 1 << args.pass_units_log2;
+  for (int pass = 0; pass < units.count; pass += pass_units) {
+    const int end = min(pass + pass_units, units.count);
+    Sum* keep_to = partial + warp * args.tokens * args.partial_pitch();
+    for (int unit = pass; unit < end; ++unit, keep_to += kUnitRows) {
+      UnitSums<Codes, kTokenTiles, kBlocks> sums;
+      for (int column = 0; column < args.warp_columns; column += kUnitColumns) {
+        args.ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<kSmallRing - 1>();
+        __syncwarp();  // the other lanes' copies too
+        sums.add(args, input, ring + slot * Copier::kVectors, first_column + column);
+        __syncwarp();  // all have read the unit
+        copier.copy_next(slot);
+        slot = slot + 1 == args.ring_units ? 0 : slot + 1;
+      }
+      sums.keep(args, keep_to);
+    }
+    __syncthreads();
+    writer.write_pass();
+    if (end < units.count) __syncthreads();
+  }
+}
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+int ring_bytes(const W8a8Args& args) {
+  const int vectors = kCodeVectors + (args.block_log2 < 31 ? kScaleVectors : 0);
+  return kWarps * args.ring_units * vectors * int{sizeof(uint4)};
+}
+
+// Sets how a block uses its warps and its memory; gives the bytes, or 0 where they do not suffice.
+int plan_block(const LaunchContext& context, W8a8Args& args) {
+  const W8a8Matrix& matrix = args.matrix;
+  const auto log2 = [](int n) { return std::countr_zero(static_cast<unsigned>(n)); };
+  if (matrix.block_cols < matrix.cols) {
+    args.block_log2 = log2(matrix.block_cols);
+    args.block_rows_log2 = log2(matrix.block_rows);
+    if (matrix.input.in_blocks) {
+      args.x_block_log2 = args.block_log2;
+      args.x_blocks = matrix.num_blocks();
+    }
+  }
+  args.x_pitch = ceil_div(matrix.stride, 128) * 128 + 64;  // two tokens lie in different banks
+  args.warp_columns = ceil_div(ceil_div(matrix.stride, kWarps), 128) * 128;  // warps share no line
+  const bool is_small = !args.is_gated && args.n <= context.num_sms * 8;
+  args.unit_rows_log2 = is_small || args.is_gated ? 3 : 4;
+  const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
+  const int block_units = ceil_div(units, std::min(units, context.num_sms));
+  args.pass_units_log2 =
+      log2(static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(block_units, kPassUnits)))));
+  const auto bytes = [&] {
+    return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + args.x_blocks) * 4 +
+           args.tokens * args.x_pitch;
+  };
+  const int limit = context.shared_bytes - 1024;
+  while (bytes() > limit && args.pass_units_log2 > 0) --args.pass_units_log2;
+  if (bytes() > limit) args.ring_units = kSmallRing;
+  if (bytes() > limit) return 0;
+  // Blocks of a long product must not share a multiprocessor while another has none: more than half of its
+  // memory for each. A short one gains more from lying beside the next kernel's block.
+  const bool is_long = block_units * ceil_div(args.warp_columns, kUnitColumns) >= kRing || args.tokens > 8;
+  return is_long ? std::max(bytes(), context.shared_bytes / 2 + 1024) : bytes();
+}
+
+template <typename Codes, typename T, int kTokenTiles, bool kBlocks>
+void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) {
+  const auto kernel = w8a8_matvec_kernel<Codes, T, kTokenTiles, kBlocks>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "w8a8_matvec");
+  const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
+  launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads,
+         static_cast<std::size_t>(bytes), args);
+}
+
+void run_w8a8(const LaunchContext& context, W8a8Args args, DType dtype) {
+  if (args.n == 0) return;
+  const int bytes = plan_block(context, args);
+  const auto run = [&]<typename Codes, typename T, bool kBlocks>() {
+    args.tokens > 8 ? launch_w8a8<Codes, T, 2, kBlocks>(context, args, bytes)
+                    : launch_w8a8<Codes, T, 1, kBlocks>(context, args, bytes);
+  };
+  const auto run_type = [&]<typename T>() {
+    if (!args.matrix.is_float()) {
+      run.template operator()<Int8Codes, T, false>();
+    } else if (args.block_log2 < 31) {
+      run.template operator()<E4m3Codes, T, true>();
+    } else {
+      run.template operator()<E4m3Codes, T, false>();
+    }
+  };
+  dtype == DType::kBF16 ? run_type.template operator()<BFloat16>() : run_type.template operator()<Float16>();
+}
+
+}  // namespace
+
+bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W8a8Matrix& matrix) {
+  const bool has_steps = matrix.block_cols >= matrix.cols || matrix.block_cols % kStepColumns == 0;
+  if (x.dtype() == DType::kF32 || x.dim(0) > kMaxTokens || !splits_into(x, kPiece) || !has_steps)
+    return false;
+  W8a8Args args(x, x, matrix, Tensor());
+  return plan_block(context, args) != 0;
+}
+
+void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const W8a8Matrix& matrix,
+                 const Tensor& bias) {
+  run_w8a8(context, W8a8Args(out, x, matrix, bias), x.dtype());
+}
+
+void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                       const W8a8Matrix& matrix, Activation activation) {
+  W8a8Args args(out, x, matrix, Tensor());
+  args.n /= 2;
+  args.is_gated = true;
+  args.activation = terms_of(activation);
+  run_w8a8(context, args, x.dtype());
+}
+
+}  // namespace quire::cuda
