@@ -109,7 +109,7 @@ class Bench {
       const auto multiply = [&](const std::byte* at, const Tensor& out, const Tensor& x) {
         matrix.codes = reinterpret_cast<const std::uint8_t*>(at);
         if (shape.gated && fused_w8a8_gated_linear(context_, out.columns(0, shape.out_features / 2), x,
-                                                   matrix, Activation::kSilu)) {
+                                                   matrix, Activation::kSilu, workspace_)) {
           return;
         }
         w8a8_linear(context_, &library_, out, x, matrix, {}, workspace_);

@@ -114,7 +114,13 @@ class W8a8Test : public testing::DeviceTest {
     linear(device_out.tensor(), device_x, weights, has_bias ? device_bias.tensor() : Tensor(),
            is_deterministic);
     device_out.download(out.tensor());
-    const double rounding = out_dtype == DType::kF32 ? 3e-5 : out_dtype == DType::kF16 ? 1e-3 : 6e-3;
+    // Hopper's instructions for whole warpgroups keep some 14 bits of a sum of E4M3.
+    const bool has_coarse_sums =
+        weights.matrix.is_float() && !is_deterministic && (tokens > 16 || cols > 12000);
+    const double rounding = (out_dtype == DType::kF32   ? 3e-5
+                             : out_dtype == DType::kF16 ? 1e-3
+                                                        : 6e-3) +
+                            (has_coarse_sums ? 2e-3 : 0.0);
     int wrong = 0;
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t o = 0; o < rows; ++o) {
@@ -150,7 +156,7 @@ TEST_F(W8a8Test, InputIsRoundedAsDefinedToTheBit) {
         for (int token = 2; token < 12 && dtype != DType::kF16; ++token) {  // near the ends of the range
           for (float& value : row)
             value = std::ldexp(std::uniform_real_distribution<float>(-1, 1)(random_),
-                               token < 7 ? -20 * token : 12 * token);
+                               token < 7 ? -20 * token : 11 * token);
           convert(DType::kF32, row.data(), dtype, x.tensor().rows(token, 1).data(), row.size());
         }
         const Rounded expected(format, x.tensor());
@@ -250,7 +256,7 @@ TEST_F(W8a8Test, GatedIsTheActivatedGateTimesUp) {
       device_out.poison();
       const bool has_narrow_blocks = format.block_cols < 64;
       ASSERT_EQ(fused_w8a8_gated_linear(context_, device_out.tensor(), device_x.tensor(), weights.matrix,
-                                        Activation::kSilu),
+                                        Activation::kSilu, workspace_->tensor()),
                 !has_narrow_blocks);
       if (has_narrow_blocks) continue;
       linear(device_both.tensor(), device_x.tensor(), weights, {}, true);

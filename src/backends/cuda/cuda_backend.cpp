@@ -302,7 +302,8 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
     if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
       return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
     if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights))
-      return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x, w8a8->matrix(), activation);
+      return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x, w8a8->matrix(), activation,
+                                     whole(quantized_workspace_));
     return fused_gated_linear(context(OpKind::kLinear), out, x,
                               dynamic_cast<const CudaLinear&>(weights).weight(), activation);
   };

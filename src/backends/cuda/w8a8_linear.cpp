@@ -133,16 +133,27 @@ struct ChunkLayout {
   bool has_sums;
 };
 
-// False where the library cannot compute it.
+constexpr std::int64_t kMaxBatchedTokens = 256;  // from there on the library is as fast
+
+// False where the library cannot compute it. sums: i32 [tokens, rows] for integers.
 bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
-                         const RoundedInput& x, const W8a8Matrix& matrix, const Tensor& bias) {
+                         const RoundedInput& x, const Tensor& sums, const W8a8Matrix& matrix,
+                         const Tensor& bias) {
+  const DType type = matrix.is_float() ? DType::kU8 : DType::kI8;
+  const Tensor codes(x.codes.data(), type, {x.codes.dim(0), matrix.stride}, DeviceKind::kCuda);
+  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), type, {matrix.rows, matrix.stride},
+                      DeviceKind::kCuda);
+  if (!matrix.is_float()) {
+    if (!library.supports(sums, codes, weight)) return false;
+    library.multiply(context, sums, codes, weight, {});
+    scale_sums(context, out, sums, x, matrix, bias);
+    return true;
+  }
   const bool in_blocks = matrix.block_cols < matrix.cols;
   if (in_blocks && matrix.block_rows != kLibraryBlock) return false;
-  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), DType::kU8, {matrix.rows, matrix.stride},
-                      DeviceKind::kCuda);
   const MatmulScales scales{matrix.scales, x.scales.data_as<const float>(), in_blocks};
-  if (!library.supports(out, x.codes, weight, scales)) return false;
-  library.multiply(context, out, x.codes, weight, bias, scales);
+  if (!library.supports(out, codes, weight, scales)) return false;
+  library.multiply(context, out, codes, weight, bias, scales);
   return true;
 }
 
@@ -150,35 +161,49 @@ bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, c
 
 void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
                  const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
-  // Sums of integers are exact in any order.
-  if ((library != nullptr || !matrix.is_float()) && w8a8_matvec_supports(context, x, matrix))
-    return w8a8_matvec(context, out, x, matrix, bias);
-  const bool by_library = library != nullptr && x.dtype() != DType::kF32;
-  const ChunkLayout layout(matrix, by_library && !matrix.is_float());
+  const bool is_fast = library != nullptr && x.dtype() != DType::kF32;
+  const ChunkLayout layout(matrix, is_fast && !matrix.is_float());
   const std::int64_t step = layout.num_tokens(workspace);
   QUIRE_CHECK(step > 0, "{} columns", matrix.cols);
+  // Sums of integers are exact in any order.
+  const bool by_matvec =
+      (library != nullptr || !matrix.is_float()) && w8a8_matvec_supports(context, x, matrix);
+  if (by_matvec && x.dim(0) == 1) return w8a8_matvec(context, out, x, {}, matrix, bias);
   for (std::int64_t token = 0; token < x.dim(0); token += step) {
     const std::int64_t count = std::min(step, x.dim(0) - token);
     const RoundedInput input = layout.input(workspace, count);
     const Tensor part = out.rows(token, count);
     round_input(context, input, x.rows(token, count), matrix);
-    if (layout.has_sums) {
-      const Tensor sums = layout.sums(workspace, count);
-      const auto as_i8 = [](const void* codes, std::int64_t rows, std::int64_t cols) {
-        return Tensor(const_cast<void*>(codes), DType::kI8, {rows, cols}, DeviceKind::kCuda);
-      };
-      const Tensor codes = as_i8(input.codes.data(), count, matrix.stride);
-      const Tensor weight = as_i8(matrix.codes, matrix.rows, matrix.stride);
-      if (library->supports(sums, codes, weight)) {
-        library->multiply(context, sums, codes, weight, {});
-        scale_sums(context, part, sums, input, matrix, bias);
-        continue;
-      }
-    } else if (by_library && multiply_by_library(context, *library, part, input, matrix, bias)) {
-      continue;
+    if (by_matvec) {
+      w8a8_matvec(context, part, x.rows(token, count), input, matrix, bias);
+    } else if (is_fast && x.dim(0) <= kMaxBatchedTokens && w8a8_has_batched_matmul(matrix, false)) {
+      w8a8_batched_matmul(context, part, input, matrix, bias, {});
+    } else if (!is_fast || !multiply_by_library(context, *library, part, input, layout.sums(workspace, count),
+                                                matrix, bias)) {
+      w8a8_fixed_order_matmul(context, part, input, matrix, bias);
     }
-    w8a8_fixed_order_matmul(context, part, input, matrix, bias);
   }
+}
+
+bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace) {
+  const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
+  const bool by_batches =
+      x.dtype() != DType::kF32 && x.dim(0) <= kMaxBatchedTokens && w8a8_has_batched_matmul(matrix, true);
+  const ChunkLayout layout(matrix, false);
+  if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
+  if (by_matvec && x.dim(0) == 1) {
+    w8a8_gated_matvec(context, out, x, {}, matrix, activation);
+    return true;
+  }
+  const RoundedInput input = layout.input(workspace, x.dim(0));
+  round_input(context, input, x, matrix);
+  if (by_matvec) {
+    w8a8_gated_matvec(context, out, x, input, matrix, activation);
+  } else {
+    w8a8_batched_matmul(context, out, input, matrix, {}, activation);
+  }
+  return true;
 }
 
 }  // namespace quire::cuda

@@ -38,11 +38,7 @@ class W8a8Linear final : public LinearWeights {
 void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
                  const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace);
 // As fused_gated_linear.
-inline bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                                    const W8a8Matrix& matrix, Activation activation) {
-  const bool is_supported = w8a8_matvec_supports(context, x, matrix);
-  if (is_supported) w8a8_gated_matvec(context, out, x, matrix, activation);
-  return is_supported;
-}
+bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace);
 
 }  // namespace quire::cuda

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/vec.cuh"
+#include "backends/cuda/kernels/w8a8.h"
 
 // Codes of 8 bits, and how activations become them.
 namespace quire::cuda {
@@ -61,59 +62,66 @@ struct Int8Codes {
 // A thread's piece of a row of x.
 constexpr int kPiece = 8;
 
+template <typename T>
 struct Piece {
-  float values[kPiece];
+  Vec<T, kPiece> values{};
 
   // From column on; zeros from cols on.
-  template <bool kVectors, typename T>
+  template <bool kVectors>
   __device__ void load(const T* row, int column, int cols) {
+    values = {};
     if constexpr (kVectors) {
-      Vec<T, kPiece> all{};
-      if (column < cols) all = load_vec<kPiece>(row + column);
-#pragma unroll
-      for (int i = 0; i < kPiece; ++i) values[i] = widen(all.values[i]);
+      if (column < cols) values = load_vec<kPiece>(row + column);
     } else {
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i) values[i] = column + i < cols ? widen(row[column + i]) : 0.0F;
+      for (int i = 0; i < kPiece; ++i)
+        if (column + i < cols) values.values[i] = row[column + i];
     }
   }
   // The largest magnitude's bits, which are in its order; a NaN is the largest.
   __device__ std::uint32_t largest() const {
     std::uint32_t bits = 0;
 #pragma unroll
-    for (const float value : values) bits = max(bits, __float_as_uint(fabsf(value)));
+    for (const T& value : values.values) bits = max(bits, __float_as_uint(fabsf(widen(value))));
     return bits;
   }
 };
 
-// What x is divided by.
+// What x is divided by: as IEEE 754 rounds it, by a correctly rounded reciprocal and two corrections by the
+// remainder (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
+// Both are times a power of two first where a step would over- or underflow in a way that a code shows.
 struct InputScale {
   float scale;
+  float factor;
+  float divisor;
   float reciprocal;
-  bool is_common;  // no step of a division by it over- or underflows in a way that a code shows
 
   __device__ explicit InputScale(float value)
-      : scale(value), reciprocal(1.0F / value), is_common(value > 0x1p-60F && value < 0x1p60F) {}
+      : scale(value),
+        factor(value < 0x1p-60F  ? 0x1p64F
+               : value < 0x1p60F ? 1.0F
+                                 : 0x1p-64F),
+        divisor(value * factor),
+        reciprocal(1.0F / divisor) {}
   template <typename Codes>
   __device__ static InputScale of_largest(std::uint32_t bits) {
-    return InputScale(bits == 0 ? 1.0F : __fdiv_rn(__uint_as_float(bits), Codes::kMost));
+    return InputScale(bits == 0 ? 1.0F : __uint_as_float(bits) / Codes::kMost);
   }
 
-  // As IEEE 754 rounds it: a correctly rounded reciprocal and two corrections by the remainder (Markstein,
-  // "Computation of elementary functions on the IBM RISC System/6000 processor", 1990).
   __device__ float divide(float x) const {
-    if (!is_common) return __fdiv_rn(x, scale);
+    x *= factor;
     const float near = x * reciprocal;
-    float quotient = fmaf(fmaf(-near, scale, x), reciprocal, near);
-    quotient = fmaf(fmaf(-quotient, scale, x), reciprocal, quotient);
+    float quotient = fmaf(fmaf(-near, divisor, x), reciprocal, near);
+    quotient = fmaf(fmaf(-quotient, divisor, x), reciprocal, quotient);
     return fabsf(near) < 1024 ? quotient : near;  // which is more than the largest code
   }
-  template <typename Codes>
-  __device__ void encode(const Piece& piece, std::uint8_t* to) const {
+  template <typename Codes, typename T>
+  __device__ void encode(const Piece<T>& piece, std::uint8_t* to) const {
     std::uint16_t pairs[kPiece / 2];
 #pragma unroll
     for (int i = 0; i < kPiece; i += 2)
-      pairs[i / 2] = Codes::encode(divide(piece.values[i]), divide(piece.values[i + 1]));
+      pairs[i / 2] =
+          Codes::encode(divide(widen(piece.values.values[i])), divide(widen(piece.values.values[i + 1])));
     *reinterpret_cast<uint2*>(to) =
         make_uint2(pairs[0] | std::uint32_t{pairs[1]} << 16, pairs[2] | std::uint32_t{pairs[3]} << 16);
   }
@@ -123,6 +131,62 @@ struct InputScale {
 __device__ inline std::uint32_t largest_of_lanes(std::uint32_t bits, int lanes) {
   for (int step = 1; step < lanes; step *= 2) bits = max(bits, __shfl_xor_sync(~0U, bits, step));
   return bits;
+}
+
+// A barrier of some of a block's threads, by its number; 0 is __syncthreads().
+__device__ inline void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+constexpr int kRoundThreads = 256;
+constexpr int kRoundBarrier = 1;
+
+// A row of x as codes [matrix.stride], of a multiple of 8 bytes on, and scales, so many apart, one for each
+// of the matrix's blocks of columns; by kRoundThreads threads.
+template <typename Codes, bool kVectors, typename T>
+__device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, std::uint8_t* codes,
+                          float* scales, int scale_stride) {
+  __shared__ std::uint32_t largest_of_warps[kRoundThreads / 32];
+  constexpr int kStep = kRoundThreads * kPiece;
+  constexpr int kInFlight = 6;  // pieces that a thread reads at a time
+  const int first = thread * kPiece;
+  Piece<T> piece;
+  if (matrix.input.in_blocks && matrix.block_cols < matrix.cols) {
+    for (int begin = 0; begin < matrix.stride; begin += kStep) {
+      const int column = begin + first;
+      piece.template load<kVectors>(row, column, matrix.cols);
+      const InputScale scale =
+          InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), matrix.block_cols / kPiece));
+      if (column < matrix.stride) scale.encode<Codes>(piece, codes + column);
+      if (column % matrix.block_cols == 0 && column < matrix.cols)
+        scales[std::int64_t{column / matrix.block_cols} * scale_stride] = scale.scale;
+    }
+    return;
+  }
+  std::uint32_t largest = 0;
+  if (matrix.input.scale == 0) {
+    for (int column = first; column < matrix.cols; column += kInFlight * kStep) {
+      Piece<T> pieces[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i)
+        pieces[i].template load<kVectors>(row, column + i * kStep, matrix.cols);
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) largest = max(largest, pieces[i].largest());
+    }
+    largest = largest_of_lanes(largest, 32);
+    if (thread % 32 == 0) largest_of_warps[thread / 32] = largest;
+    sync_threads(kRoundBarrier, kRoundThreads);
+    largest = largest_of_lanes(largest_of_warps[thread % (kRoundThreads / 32)], kRoundThreads / 32);
+  }
+  const InputScale scale =
+      matrix.input.scale == 0 ? InputScale::of_largest<Codes>(largest) : InputScale(matrix.input.scale);
+#pragma unroll 1
+  for (int column = first; column < matrix.stride; column += kStep) {
+    piece.template load<kVectors>(row, column, matrix.cols);
+    scale.encode<Codes>(piece, codes + column);
+  }
+  for (int i = thread; i < matrix.num_blocks(); i += kRoundThreads)
+    scales[std::int64_t{i} * scale_stride] = scale.scale;
 }
 
 // A sum over codes in numbers, and the bias: rounded alike wherever it is computed.

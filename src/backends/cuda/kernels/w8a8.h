@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "backends/cuda/kernels/launch.h"
 #include "base/tensor.h"
@@ -40,11 +41,17 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
 
 // Whether the next two take it: up to 16 tokens of 16 bits, whose codes fit beside the weights' ring.
 bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W8a8Matrix& matrix);
-void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const W8a8Matrix& matrix,
-                 const Tensor& bias);
+// rounded: of x; of one token it may be undefined: the kernel rounds it itself.
+void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias);
 // out [tokens, rows / 2] = activation(x · gateᵀ) * (x · upᵀ); the matrix holds gate's rows, then up's.
 void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                       const W8a8Matrix& matrix, Activation activation);
+                       const RoundedInput& rounded, const W8a8Matrix& matrix, Activation activation);
+// Whether the next one can take it: E4M3 in whole rows, on Hopper; where gated, gate's rows a multiple of 8.
+bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated);
+// For any number of tokens, made for some dozens to hundreds. Gated: as w8a8_gated_matvec, without a bias.
+void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
+                         const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate);
 // For any number of tokens; every element is summed over cols in one order, whatever the number of tokens.
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                              const W8a8Matrix& matrix, const Tensor& bias);

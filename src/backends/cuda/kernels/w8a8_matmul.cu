@@ -10,12 +10,9 @@
 // that the library does not take, and for nothing that must be fast.
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/w8a8.cuh"
-#include "backends/cuda/kernels/w8a8.h"
 
 namespace quire::cuda {
 namespace {
-
-constexpr int kRoundThreads = 256;
 
 struct RoundArgs {
   const void* x;
@@ -27,48 +24,12 @@ struct RoundArgs {
 
 template <typename Codes, typename T, bool kVectors>
 __global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_constant__ RoundArgs args) {
-  __shared__ std::uint32_t largest_of_warps[kRoundThreads / 32];
   admit_next_kernel();
   wait_for_kernels();
-  const W8a8Matrix& matrix = args.matrix;
-  const int token = static_cast<int>(blockIdx.x);
-  const int num_tokens = static_cast<int>(gridDim.x);
-  const T* row = static_cast<const T*>(args.x) + token * args.x_stride;
-  std::uint8_t* codes = args.codes + std::int64_t{token} * matrix.stride;
-  constexpr int kStep = kRoundThreads * kPiece;
-  const int first = static_cast<int>(threadIdx.x) * kPiece;
-  Piece piece;
-  if (matrix.input.in_blocks && matrix.block_cols < matrix.cols) {
-    const int lanes = matrix.block_cols / kPiece;
-    const int end = (matrix.stride + kStep - 1) / kStep * kStep;  // of whole warps
-    for (int column = first; column < end; column += kStep) {
-      piece.load<kVectors>(row, column, matrix.cols);
-      const InputScale scale = InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), lanes));
-      if (column < matrix.stride) scale.encode<Codes>(piece, codes + column);
-      if (column % matrix.block_cols == 0 && column < matrix.cols)
-        args.scales[std::int64_t{column / matrix.block_cols} * num_tokens + token] = scale.scale;
-    }
-    return;
-  }
-  InputScale scale(matrix.input.scale);
-  if (matrix.input.scale == 0) {
-    std::uint32_t largest = 0;
-    for (int column = first; column < matrix.cols; column += kStep) {
-      piece.load<kVectors>(row, column, matrix.cols);
-      largest = max(largest, piece.largest());
-    }
-    largest = largest_of_lanes(largest, 32);
-    if (threadIdx.x % 32 == 0) largest_of_warps[threadIdx.x / 32] = largest;
-    __syncthreads();
-    scale = InputScale::of_largest<Codes>(
-        largest_of_lanes(largest_of_warps[threadIdx.x % (kRoundThreads / 32)], kRoundThreads / 32));
-  }
-  for (int column = first; column < matrix.stride; column += kStep) {
-    piece.load<kVectors>(row, column, matrix.cols);
-    scale.encode<Codes>(piece, codes + column);
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < matrix.num_blocks(); i += kRoundThreads)
-    args.scales[std::int64_t{i} * num_tokens + token] = scale.scale;
+  const std::int64_t token = blockIdx.x;
+  round_row<Codes, kVectors>(static_cast<const T*>(args.x) + token * args.x_stride, args.matrix,
+                             static_cast<int>(threadIdx.x), args.codes + token * args.matrix.stride,
+                             args.scales + token, static_cast<int>(gridDim.x));
 }
 
 constexpr int kTile = 64;  // tokens, rows of the weight

@@ -14,13 +14,13 @@
 
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/w8a8.cuh"
-#include "backends/cuda/kernels/w8a8.h"
 
 namespace quire::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
+constexpr int kThreads = kWarps * 32;  // that multiply
+constexpr int kMatvecBarrier = 2;      // of theirs
 constexpr int kUnitRows = 16;
 constexpr int kUnitColumns = 256;
 constexpr int kRowVectors = kUnitColumns / 16;  // of 16 bytes
@@ -34,10 +34,11 @@ constexpr int kSmallRing = 2;
 constexpr int kMaxTokens = 16;
 
 struct W8a8Args {
-  W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const W8a8Matrix& weight,
-           const Tensor& bias_tensor)
+  W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const RoundedInput& rounded,
+           const W8a8Matrix& weight, const Tensor& bias_tensor)
       : x(x_tensor.data()),
-        x_stride(x_tensor.stride(0)),
+        x_codes(rounded.codes.data_as<const std::uint8_t>()),
+        x_scales(rounded.scales.data_as<const float>()),
         out(out_tensor.data()),
         out_stride(out_tensor.stride(0)),
         bias(bias_tensor.data_as<const float>()),
@@ -46,8 +47,9 @@ struct W8a8Args {
         out_is_f32(out_tensor.dtype() == DType::kF32),
         matrix(weight) {}
 
-  const void* x;
-  std::int64_t x_stride;
+  const void* x;                // of one token
+  const std::uint8_t* x_codes;  // or null; of all tokens, as round_input gives them
+  const float* x_scales;
   void* out;
   std::int64_t out_stride;
   const float* bias;  // or null
@@ -59,13 +61,11 @@ struct W8a8Args {
   W8a8Matrix matrix;
   int block_rows_log2 = 0;
   int block_log2 = 31;     // of the columns that share a scale of the weight, where they are in blocks
-  int x_block_log2 = 31;   // of those that share one of x
   int unit_rows_log2 = 4;  // columns of out that a unit computes
   int warp_columns = 0;    // of k, of each warp
   int ring_units = kRing;
   int pass_units_log2 = 0;
-  int x_pitch = 0;   // bytes between the codes of two tokens
-  int x_blocks = 1;  // scales of a token
+  int x_pitch = 0;  // bytes between the codes of two tokens
 
   __host__ __device__ int partial_pitch() const { return (kUnitRows << pass_units_log2) + 4; }
 };
@@ -162,67 +162,31 @@ class UnitCopier {
   int step_ = 0;  // columns along k
 };
 
-// x as codes [tokens, x_pitch] and scales [tokens, x_blocks] in shared memory.
+// x as codes [tokens, x_pitch] and scales [tokens, blocks of columns] in shared memory.
 struct SharedInput {
   std::uint8_t* codes;
   float* scales;
+
+  // By the block's kRoundThreads threads that do not multiply.
+  template <typename Codes, typename T>
+  __device__ void fill(const W8a8Args& args) const {
+    const int thread = static_cast<int>(threadIdx.x) - kThreads;
+    if (args.x_codes == nullptr) {
+      return round_row<Codes, true>(static_cast<const T*>(args.x), args.matrix, thread, codes, scales, 1);
+    }
+    const int vectors = args.matrix.stride / 16;  // of a token
+    for (int i = thread; i < args.tokens * vectors; i += kRoundThreads) {
+      const int token = i / vectors;
+      copy_async_16(codes + token * args.x_pitch + i % vectors * 16, args.x_codes + std::int64_t{i} * 16,
+                    true);
+    }
+    commit_copies();
+    const int blocks = args.matrix.num_blocks();
+    for (int i = thread; i < args.tokens * blocks; i += kRoundThreads)
+      scales[i % args.tokens * blocks + i / args.tokens] = args.x_scales[i];
+    wait_for_copies<0>();
+  }
 };
-
-template <typename Codes, typename T>
-__device__ void round_in_blocks(const W8a8Args& args, const SharedInput& to) {
-  const int cols = args.matrix.cols;
-  const int lanes = args.matrix.block_cols / kPiece;
-  const int pieces = (cols + 32 * kPiece - 1) / (32 * kPiece) * 32;  // of a token, whole warps
-  for (int i = static_cast<int>(threadIdx.x); i < args.tokens * pieces; i += kThreads) {
-    const int token = i / pieces;
-    const int column = i % pieces * kPiece;
-    Piece piece;
-    piece.load<true>(static_cast<const T*>(args.x) + token * args.x_stride, column, cols);
-    const InputScale scale = InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), lanes));
-    if (column < args.matrix.stride) scale.encode<Codes>(piece, to.codes + token * args.x_pitch + column);
-    if (column < cols && column % args.matrix.block_cols == 0)
-      to.scales[token * args.x_blocks + (column >> args.x_block_log2)] = scale.scale;
-  }
-}
-
-// So many warps as there are for a token round it together.
-template <typename Codes, typename T>
-__device__ void round_tokens(const W8a8Args& args, const SharedInput& to) {
-  __shared__ std::uint32_t largest_of[kMaxTokens][kWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int token_warps = args.tokens == 1 ? 8 : args.tokens == 2 ? 4 : args.tokens <= 4 ? 2 : 1;
-  const int part = warp % token_warps;
-  const int first = (part * 32 + static_cast<int>(threadIdx.x) % 32) * kPiece;
-  const int step = token_warps * 32 * kPiece;
-  const int cols = args.matrix.cols;
-  Piece piece;
-  const bool is_static = args.matrix.input.scale != 0;
-  for (int token = warp / token_warps; token < args.tokens && !is_static; token += kWarps / token_warps) {
-    const T* row = static_cast<const T*>(args.x) + token * args.x_stride;
-    std::uint32_t largest = 0;
-#pragma unroll 4
-    for (int column = first; column < cols; column += step) {
-      piece.load<true>(row, column, cols);
-      largest = max(largest, piece.largest());
-    }
-    largest = largest_of_lanes(largest, 32);
-    if (threadIdx.x % 32 == 0) largest_of[token][part] = largest;
-  }
-  __syncthreads();
-  for (int token = warp / token_warps; token < args.tokens; token += kWarps / token_warps) {
-    std::uint32_t largest = 0;
-    for (int i = 0; i < token_warps && !is_static; ++i) largest = max(largest, largest_of[token][i]);
-    const InputScale scale =
-        is_static ? InputScale(args.matrix.input.scale) : InputScale::of_largest<Codes>(largest);
-    const T* row = static_cast<const T*>(args.x) + token * args.x_stride;
-#pragma unroll 2
-    for (int column = first; column < args.matrix.stride; column += step) {
-      piece.load<true>(row, column, cols);
-      scale.encode<Codes>(piece, to.codes + token * args.x_pitch + column);
-    }
-    if (first == 0) to.scales[token] = scale.scale;
-  }
-}
 
 // A warp's sums of a unit: of rows g and g + 8, and of tokens 2t and 2t + 1 of each tile (multiply_add).
 template <typename Codes, int kTokenTiles, bool kBlocks>
@@ -231,6 +195,7 @@ struct UnitSums {
 
   // += the ring's unit, whose first column of k is `begin`, times x.
   __device__ void add(const W8a8Args& args, const SharedInput& x, const uint4* unit, int begin) {
+    typename Codes::Sum open[kTokenTiles][2][4] = {};  // of a block of columns, where there are any
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -244,20 +209,12 @@ struct UnitSums {
         uint4 b = make_uint4(0, 0, 0, 0);
         if (token < args.tokens && column < args.matrix.stride)
           b = *reinterpret_cast<const uint4*>(x.codes + token * args.x_pitch + column);
-        if constexpr (kBlocks) {
-          float open[2][4] = {};
-          Codes::multiply(open, low, high, b);
-          const int block = min((begin + step * kStepColumns) >> args.x_block_log2, args.x_blocks - 1);
-          const auto* rows = reinterpret_cast<const float*>(unit + kCodeVectors) + step * kUnitRows + g;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int of = min(tile * 8 + t * 2 + i % 2, args.tokens - 1);
-            values[tile][0][i] +=
-                (open[0][i] + open[1][i]) * rows[i / 2 * 8] * x.scales[of * args.x_blocks + block];
-          }
-        } else {
-          Codes::multiply(values[tile], low, high, b);
-        }
+        Codes::multiply(kBlocks ? open[tile] : values[tile], low, high, b);
+      }
+      if constexpr (kBlocks) {
+        if (step % 2 == 0 && args.block_log2 > 6) continue;
+        close(args, x, reinterpret_cast<const float*>(unit + kCodeVectors) + step * kUnitRows + g,
+              min((begin + step * kStepColumns) >> args.block_log2, args.matrix.num_blocks() - 1), open);
       }
     }
   }
@@ -271,6 +228,24 @@ struct UnitSums {
         const int token = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
         if (token < args.tokens)
           to[token * args.partial_pitch() + g + i / 2 * 8] = values[tile][0][i] + values[tile][1][i];
+      }
+    }
+  }
+
+ private:
+  // Adds a block's sums, times the scales of its rows and of x, and clears them.
+  __device__ void close(const W8a8Args& args, const SharedInput& x, const float* rows, int block,
+                        float (&open)[kTokenTiles][2][4]) {
+    const float row_scales[2] = {rows[0], rows[8]};
+    const int blocks = args.matrix.num_blocks();
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        const float scale = x.scales[min(token, args.tokens - 1) * blocks + block] * row_scales[i / 2];
+        values[tile][0][i] += (open[tile][0][i] + open[tile][1][i]) * scale;
+        open[tile][0][i] = open[tile][1][i] = 0;
       }
     }
   }
@@ -343,7 +318,8 @@ class W8a8Writer {
 
 // Longer than 60 lines: the order of copying, waiting and multiplying is one whole.
 template <typename Codes, typename T, int kTokenTiles, bool kBlocks>
-__global__ __launch_bounds__(kThreads, 2) void w8a8_matvec_kernel(const __grid_constant__ W8a8Args args) {
+__global__ __launch_bounds__(kThreads + kRoundThreads,
+                             1) void w8a8_matvec_kernel(const __grid_constant__ W8a8Args args) {
   using Copier = UnitCopier<kBlocks>;
   using Sum = typename Codes::Sum;
   extern __shared__ uint4 shared[];
@@ -357,7 +333,13 @@ __global__ __launch_bounds__(kThreads, 2) void w8a8_matvec_kernel(const __grid_c
   auto* x_codes = reinterpret_cast<std::uint8_t*>(partial + kWarps * args.tokens * args.partial_pitch());
   const SharedInput input{x_codes, reinterpret_cast<float*>(x_codes + args.tokens * args.x_pitch)};
 
-  // One unit at a time under way while the kernel in front runs. More would keep it waiting for its x.
+  if (warp >= kWarps) {
+    wait_for_kernels();
+    input.fill<Codes, T>(args);
+    __syncthreads();
+    return;
+  }
+  // One unit at a time under way while the kernel in front runs. More would keep x waiting.
   Copier copier(args, units, first_column, end_column, ring);
   copier.copy_next(0);
   W8a8Writer<Sum, T, kBlocks> writer(args, units, partial, input.scales);
@@ -366,12 +348,7 @@ __global__ __launch_bounds__(kThreads, 2) void w8a8_matvec_kernel(const __grid_c
     copier.copy_next(slot);
   }
   wait_for_kernels();
-  if (args.matrix.input.in_blocks && kBlocks) {
-    round_in_blocks<Codes, T>(args, input);
-  } else {
-    round_tokens<Codes, T>(args, input);
-  }
-  __syncthreads();
+  __syncthreads();  // x is there
 
   int slot = 0;
   const int pass_units = 1 << args.pass_units_log2;
@@ -390,9 +367,9 @@ __global__ __launch_bounds__(kThreads, 2) void w8a8_matvec_kernel(const __grid_c
       }
       sums.keep(args, keep_to);
     }
-    __syncthreads();
+    sync_threads(kMatvecBarrier, kThreads);
     writer.write_pass();
-    if (end < units.count) __syncthreads();
+    if (end < units.count) sync_threads(kMatvecBarrier, kThreads);
   }
 }
 
@@ -410,10 +387,6 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
   if (matrix.block_cols < matrix.cols) {
     args.block_log2 = log2(matrix.block_cols);
     args.block_rows_log2 = log2(matrix.block_rows);
-    if (matrix.input.in_blocks) {
-      args.x_block_log2 = args.block_log2;
-      args.x_blocks = matrix.num_blocks();
-    }
   }
   args.x_pitch = ceil_div(matrix.stride, 128) * 128 + 64;  // two tokens lie in different banks
   args.warp_columns = ceil_div(ceil_div(matrix.stride, kWarps), 128) * 128;  // warps share no line
@@ -424,7 +397,7 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
   args.pass_units_log2 =
       log2(static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(block_units, kPassUnits)))));
   const auto bytes = [&] {
-    return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + args.x_blocks) * 4 +
+    return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + matrix.num_blocks()) * 4 +
            args.tokens * args.x_pitch;
   };
   const int limit = context.shared_bytes - 1024;
@@ -442,7 +415,7 @@ void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) 
   const auto kernel = w8a8_matvec_kernel<Codes, T, kTokenTiles, kBlocks>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "w8a8_matvec");
   const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
-  launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads,
+  launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads + kRoundThreads,
          static_cast<std::size_t>(bytes), args);
 }
 
@@ -471,18 +444,18 @@ bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W
   const bool has_steps = matrix.block_cols >= matrix.cols || matrix.block_cols % kStepColumns == 0;
   if (x.dtype() == DType::kF32 || x.dim(0) > kMaxTokens || !splits_into(x, kPiece) || !has_steps)
     return false;
-  W8a8Args args(x, x, matrix, Tensor());
+  W8a8Args args(x, x, {}, matrix, Tensor());
   return plan_block(context, args) != 0;
 }
 
-void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const W8a8Matrix& matrix,
-                 const Tensor& bias) {
-  run_w8a8(context, W8a8Args(out, x, matrix, bias), x.dtype());
+void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias) {
+  run_w8a8(context, W8a8Args(out, x, rounded, matrix, bias), x.dtype());
 }
 
 void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                       const W8a8Matrix& matrix, Activation activation) {
-  W8a8Args args(out, x, matrix, Tensor());
+                       const RoundedInput& rounded, const W8a8Matrix& matrix, Activation activation) {
+  W8a8Args args(out, x, rounded, matrix, Tensor());
   args.n /= 2;
   args.is_gated = true;
   args.activation = terms_of(activation);
