@@ -66,6 +66,7 @@ W8a8Matrix w8a8_matrix(const void* device, std::span<const WeightGroup> parts) {
   matrix.cols = static_cast<int>(shape.cols);
   matrix.stride = up_to_multiple(shape.cols, 16);
   matrix.block_cols = static_cast<int>(block_cols);
+  matrix.num_blocks = static_cast<int>((shape.cols + block_cols - 1) / block_cols);
   const bool is_whole = block_cols == shape.cols;
   const bool has_codes = matrix.is_float() ? format.code == CodeType::kE4m3
                                            : format.code == CodeType::kInt && format.bits == 8 &&
@@ -81,7 +82,7 @@ W8a8Matrix w8a8_matrix(const void* device, std::span<const WeightGroup> parts) {
   if (!is_whole) {
     if (block_cols == kLibraryBlock && has_library_blocks(parts)) matrix.block_rows = kLibraryBlock;
     matrix.scale_stride =
-        matrix.block_rows == 1 ? matrix.num_blocks() : up_to_multiple(matrix.num_blocks(), 4);
+        matrix.block_rows == 1 ? matrix.num_blocks : up_to_multiple(matrix.num_blocks, 4);
   }
   matrix.codes = static_cast<const std::uint8_t*>(device);
   matrix.scales = reinterpret_cast<const float*>(matrix.codes + code_bytes(matrix));
@@ -112,7 +113,7 @@ struct ChunkLayout {
 
   std::int64_t num_tokens(const Tensor& workspace) const {
     const std::int64_t token_bytes =
-        matrix.stride + 4 * (std::int64_t{matrix.num_blocks()} + (has_sums ? matrix.rows : 0));
+        matrix.stride + 4 * (std::int64_t{matrix.num_blocks} + (has_sums ? matrix.rows : 0));
     const std::int64_t tokens = (workspace.numel() - 32) / token_bytes;
     return tokens < 128 ? tokens : tokens / 128 * 128;
   }
@@ -120,11 +121,11 @@ struct ChunkLayout {
   RoundedInput input(const Tensor& workspace, std::int64_t tokens) const {
     auto* codes = workspace.data_as<std::uint8_t>();
     return {Tensor(codes, DType::kU8, {tokens, matrix.stride}, DeviceKind::kCuda),
-            Tensor(codes + tokens * matrix.stride, DType::kF32, {matrix.num_blocks(), tokens},
+            Tensor(codes + tokens * matrix.stride, DType::kF32, {matrix.num_blocks, tokens},
                    DeviceKind::kCuda)};
   }
   Tensor sums(const Tensor& workspace, std::int64_t tokens) const {
-    const std::int64_t at = up_to_multiple(tokens * (matrix.stride + 4 * matrix.num_blocks()), 16);
+    const std::int64_t at = up_to_multiple(tokens * (matrix.stride + 4 * matrix.num_blocks), 16);
     return Tensor(workspace.data_as<std::uint8_t>() + at, DType::kI32, {tokens, matrix.rows},
                   DeviceKind::kCuda);
   }

@@ -12,6 +12,7 @@ namespace quire::cuda {
 struct E4m3Codes {
   using Sum = float;
   static constexpr float kMost = 448;
+  static constexpr int kInputBytes = 2;  // of a value of x beside a product: a float16, which every code is
 
   __device__ static float value(std::uint8_t code) {
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
@@ -19,38 +20,59 @@ struct E4m3Codes {
   __device__ static std::uint16_t encode(float first, float second) {
     return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
   }
+  // 8 codes beside a product.
+  __device__ static void store_input(std::uint8_t* to, uint2 codes) {
+    const uint2 low = halves(codes.x), high = halves(codes.y);
+    *reinterpret_cast<uint4*>(to) = make_uint4(low.x, low.y, high.x, high.y);
+  }
   // sums [16, 8] += a [16, 64] · bᵀ, b [8, 64], where a lane holds 16 neighbours of rows g and g + 8 of a and
-  // of row g of b (multiply_add); two of the chains of products.
-  __device__ static void multiply(float (&sums)[2][4], const uint4& low, const uint4& high, const uint4& b) {
-    multiply_word(sums[0], low.x, high.x, b.x);
-    multiply_word(sums[1], low.y, high.y, b.y);
-    multiply_word(sums[0], low.z, high.z, b.z);
-    multiply_word(sums[1], low.w, high.w, b.w);
+  // of row g of b (multiply_add); in two chains of products.
+  __device__ static void multiply(float (&sums)[2][4], const uint4& low, const uint4& high,
+                                  const uint4 (&b)[kInputBytes]) {
+    multiply_word(sums[0], low.x, high.x, b[0].x, b[0].y);
+    multiply_word(sums[1], low.y, high.y, b[0].z, b[0].w);
+    multiply_word(sums[0], low.z, high.z, b[1].x, b[1].y);
+    multiply_word(sums[1], low.w, high.w, b[1].z, b[1].w);
   }
 
  private:
-  __device__ static std::uint32_t halves(std::uint32_t pair) {
-    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
-    return std::uint32_t{raw.x} | std::uint32_t{raw.y} << 16;
+  __device__ static uint2 halves(std::uint32_t codes) {
+    uint2 pairs;
+#if __CUDA_ARCH__ >= 890
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;\n}\n"
+        : "=r"(pairs.x), "=r"(pairs.y)
+        : "r"(codes));
+#else
+    const auto pair = [](std::uint32_t two) {
+      const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3);
+      return std::uint32_t{raw.x} | std::uint32_t{raw.y} << 16;
+    };
+    pairs = make_uint2(pair(codes), pair(codes >> 16));
+#endif
+    return pairs;
   }
   __device__ static void multiply_word(float (&sums)[4], std::uint32_t low, std::uint32_t high,
-                                       std::uint32_t b) {
-    const std::uint32_t a[4] = {halves(low), halves(high), halves(low >> 16), halves(high >> 16)};
-    multiply_add<__half>(sums, a, halves(b), halves(b >> 16));
+                                       std::uint32_t b0, std::uint32_t b1) {
+    const uint2 first = halves(low), second = halves(high);
+    multiply_add<__half>(sums, {first.x, second.x, first.y, second.y}, b0, b1);
   }
 };
 
 struct Int8Codes {
   using Sum = int;
   static constexpr float kMost = 127;
+  static constexpr int kInputBytes = 1;
 
   __device__ static int value(std::uint8_t code) { return static_cast<std::int8_t>(code); }
   __device__ static std::uint16_t encode(float first, float second) {
     return static_cast<std::uint16_t>(code(first) | code(second) << 8);
   }
-  __device__ static void multiply(int (&sums)[2][4], const uint4& low, const uint4& high, const uint4& b) {
-    multiply_add_int8(sums[0], {low.x, high.x, low.y, high.y}, b.x, b.y);
-    multiply_add_int8(sums[1], {low.z, high.z, low.w, high.w}, b.z, b.w);
+  __device__ static void store_input(std::uint8_t* to, uint2 codes) { *reinterpret_cast<uint2*>(to) = codes; }
+  __device__ static void multiply(int (&sums)[2][4], const uint4& low, const uint4& high,
+                                  const uint4 (&b)[kInputBytes]) {
+    multiply_add_int8(sums[0], {low.x, high.x, low.y, high.y}, b[0].x, b[0].y);
+    multiply_add_int8(sums[1], {low.z, high.z, low.w, high.w}, b[0].z, b[0].w);
   }
 
  private:
@@ -116,14 +138,13 @@ struct InputScale {
     return fabsf(near) < 1024 ? quotient : near;  // which is more than the largest code
   }
   template <typename Codes, typename T>
-  __device__ void encode(const Piece<T>& piece, std::uint8_t* to) const {
+  __device__ uint2 encode(const Piece<T>& piece) const {
     std::uint16_t pairs[kPiece / 2];
 #pragma unroll
     for (int i = 0; i < kPiece; i += 2)
       pairs[i / 2] =
           Codes::encode(divide(widen(piece.values.values[i])), divide(widen(piece.values.values[i + 1])));
-    *reinterpret_cast<uint2*>(to) =
-        make_uint2(pairs[0] | std::uint32_t{pairs[1]} << 16, pairs[2] | std::uint32_t{pairs[3]} << 16);
+    return make_uint2(pairs[0] | std::uint32_t{pairs[1]} << 16, pairs[2] | std::uint32_t{pairs[3]} << 16);
   }
 };
 
@@ -141,11 +162,11 @@ __device__ inline void sync_threads(int barrier, int threads) {
 constexpr int kRoundThreads = 256;
 constexpr int kRoundBarrier = 1;
 
-// A row of x as codes [matrix.stride], of a multiple of 8 bytes on, and scales, so many apart, one for each
-// of the matrix's blocks of columns; by kRoundThreads threads.
-template <typename Codes, bool kVectors, typename T>
-__device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, std::uint8_t* codes,
-                          float* scales, int scale_stride) {
+// A row of x as codes, store(column, 8 of them) for each 8 of matrix.stride, and scales, so many apart, one
+// for each of the matrix's blocks of columns; by kRoundThreads threads.
+template <typename Codes, bool kVectors, typename T, typename Store>
+__device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, float* scales, int scale_stride,
+                          Store&& store) {
   __shared__ std::uint32_t largest_of_warps[kRoundThreads / 32];
   constexpr int kStep = kRoundThreads * kPiece;
   constexpr int kInFlight = 6;  // pieces that a thread reads at a time
@@ -157,7 +178,7 @@ __device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, st
       piece.template load<kVectors>(row, column, matrix.cols);
       const InputScale scale =
           InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), matrix.block_cols / kPiece));
-      if (column < matrix.stride) scale.encode<Codes>(piece, codes + column);
+      if (column < matrix.stride) store(column, scale.encode<Codes>(piece));
       if (column % matrix.block_cols == 0 && column < matrix.cols)
         scales[std::int64_t{column / matrix.block_cols} * scale_stride] = scale.scale;
     }
@@ -183,9 +204,9 @@ __device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, st
 #pragma unroll 1
   for (int column = first; column < matrix.stride; column += kStep) {
     piece.template load<kVectors>(row, column, matrix.cols);
-    scale.encode<Codes>(piece, codes + column);
+    store(column, scale.encode<Codes>(piece));
   }
-  for (int i = thread; i < matrix.num_blocks(); i += kRoundThreads)
+  for (int i = thread; i < matrix.num_blocks; i += kRoundThreads)
     scales[std::int64_t{i} * scale_stride] = scale.scale;
 }
 

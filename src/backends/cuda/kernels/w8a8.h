@@ -20,15 +20,15 @@ struct W8a8Matrix {
   int stride = 0;  // cols, up to a multiple of 16
   int block_rows = 1;
   int block_cols = 0;  // cols where a row has one scale, else a power of two from 16 to 256
+  int num_blocks = 1;  // of columns
   int scale_stride = 1;
   InputFormat input;
 
   constexpr bool is_float() const { return input.code == InputFormat::Code::kE4m3; }
-  constexpr int num_blocks() const { return (cols + block_cols - 1) / block_cols; }
 };
 
 // Rows of x as codes u8 [tokens, matrix.stride], zeros from cols on, and their scales f32
-// [matrix.num_blocks(), tokens]; a token's scale stands in each.
+// [matrix.num_blocks, tokens]; a token's scale stands in each.
 struct RoundedInput {
   Tensor codes;
   Tensor scales;

@@ -27,9 +27,11 @@ __global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_const
   admit_next_kernel();
   wait_for_kernels();
   const std::int64_t token = blockIdx.x;
-  round_row<Codes, kVectors>(static_cast<const T*>(args.x) + token * args.x_stride, args.matrix,
-                             static_cast<int>(threadIdx.x), args.codes + token * args.matrix.stride,
-                             args.scales + token, static_cast<int>(gridDim.x));
+  std::uint8_t* codes = args.codes + token * args.matrix.stride;
+  round_row<Codes, kVectors>(
+      static_cast<const T*>(args.x) + token * args.x_stride, args.matrix, static_cast<int>(threadIdx.x),
+      args.scales + token, static_cast<int>(gridDim.x),
+      [&](int column, uint2 eight) { *reinterpret_cast<uint2*>(codes + column) = eight; });
 }
 
 constexpr int kTile = 64;  // tokens, rows of the weight

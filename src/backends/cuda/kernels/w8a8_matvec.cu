@@ -73,8 +73,8 @@ struct W8a8Args {
 // What a block computes.
 struct BlockUnits {
   __device__ explicit BlockUnits(const W8a8Args& args) {
-    const std::int64_t units = (args.n + (1 << args.unit_rows_log2) - 1) >> args.unit_rows_log2;
-    const auto first = static_cast<int>(units * blockIdx.x / gridDim.x);
+    const unsigned units = (args.n + (1U << args.unit_rows_log2) - 1) >> args.unit_rows_log2;
+    const auto first = static_cast<int>(units * blockIdx.x / gridDim.x);  // below 2^32: n is below 2^24
     const auto end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
     begin = first << args.unit_rows_log2;
     count = end - first;
@@ -148,7 +148,7 @@ class UnitCopier {
         const int r = first + i % 8 + (i % kUnitRows < 8 ? 0 : upper);
         copy_async_4(scales + i,
                      args_.matrix.scales + (r >> args_.block_rows_log2) * args_.matrix.scale_stride + block,
-                     r < args_.matrix.rows && block < args_.matrix.num_blocks());
+                     r < args_.matrix.rows && block < args_.matrix.num_blocks);
       }
     }
   }
@@ -162,29 +162,31 @@ class UnitCopier {
   int step_ = 0;  // columns along k
 };
 
-// x as codes [tokens, x_pitch] and scales [tokens, blocks of columns] in shared memory.
+// x [tokens, x_pitch], and its scales [tokens, blocks of columns], in shared memory.
 struct SharedInput {
-  std::uint8_t* codes;
+  std::uint8_t* values;
   float* scales;
 
   // By the block's kRoundThreads threads that do not multiply.
   template <typename Codes, typename T>
   __device__ void fill(const W8a8Args& args) const {
     const int thread = static_cast<int>(threadIdx.x) - kThreads;
+    const W8a8Matrix& matrix = args.matrix;
     if (args.x_codes == nullptr) {
-      return round_row<Codes, true>(static_cast<const T*>(args.x), args.matrix, thread, codes, scales, 1);
+      return round_row<Codes, true>(
+          static_cast<const T*>(args.x), matrix, thread, scales, 1,
+          [&](int column, uint2 eight) { Codes::store_input(values + column * Codes::kInputBytes, eight); });
     }
-    const int vectors = args.matrix.stride / 16;  // of a token
-    for (int i = thread; i < args.tokens * vectors; i += kRoundThreads) {
-      const int token = i / vectors;
-      copy_async_16(codes + token * args.x_pitch + i % vectors * 16, args.x_codes + std::int64_t{i} * 16,
-                    true);
+    for (int token = thread / 32; token < args.tokens; token += kRoundThreads / 32) {
+      const std::uint8_t* codes = args.x_codes + token * std::int64_t{matrix.stride};
+#pragma unroll 8
+      for (int column = thread % 32 * kPiece; column < matrix.stride; column += 32 * kPiece) {
+        Codes::store_input(values + token * args.x_pitch + column * Codes::kInputBytes,
+                           *reinterpret_cast<const uint2*>(codes + column));
+      }
+      for (int block = thread % 32; block < matrix.num_blocks; block += 32)
+        scales[token * matrix.num_blocks + block] = args.x_scales[block * args.tokens + token];
     }
-    commit_copies();
-    const int blocks = args.matrix.num_blocks();
-    for (int i = thread; i < args.tokens * blocks; i += kRoundThreads)
-      scales[i % args.tokens * blocks + i / args.tokens] = args.x_scales[i];
-    wait_for_copies<0>();
   }
 };
 
@@ -206,15 +208,19 @@ struct UnitSums {
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
         const int token = tile * 8 + g;
-        uint4 b = make_uint4(0, 0, 0, 0);
-        if (token < args.tokens && column < args.matrix.stride)
-          b = *reinterpret_cast<const uint4*>(x.codes + token * args.x_pitch + column);
+        uint4 b[Codes::kInputBytes] = {};
+        if (token < args.tokens && column < args.matrix.stride) {
+#pragma unroll
+          for (int i = 0; i < Codes::kInputBytes; ++i)
+            b[i] = reinterpret_cast<const uint4*>(x.values + token * args.x_pitch +
+                                                  column * Codes::kInputBytes)[i];
+        }
         Codes::multiply(kBlocks ? open[tile] : values[tile], low, high, b);
       }
       if constexpr (kBlocks) {
         if (step % 2 == 0 && args.block_log2 > 6) continue;
         close(args, x, reinterpret_cast<const float*>(unit + kCodeVectors) + step * kUnitRows + g,
-              min((begin + step * kStepColumns) >> args.block_log2, args.matrix.num_blocks() - 1), open);
+              min((begin + step * kStepColumns) >> args.block_log2, args.matrix.num_blocks - 1), open);
       }
     }
   }
@@ -237,7 +243,7 @@ struct UnitSums {
   __device__ void close(const W8a8Args& args, const SharedInput& x, const float* rows, int block,
                         float (&open)[kTokenTiles][2][4]) {
     const float row_scales[2] = {rows[0], rows[8]};
-    const int blocks = args.matrix.num_blocks();
+    const int blocks = args.matrix.num_blocks;
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
 #pragma unroll
@@ -388,7 +394,8 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
     args.block_log2 = log2(matrix.block_cols);
     args.block_rows_log2 = log2(matrix.block_rows);
   }
-  args.x_pitch = ceil_div(matrix.stride, 128) * 128 + 64;  // two tokens lie in different banks
+  const int x_bytes = matrix.is_float() ? E4m3Codes::kInputBytes : Int8Codes::kInputBytes;
+  args.x_pitch = ceil_div(matrix.stride * x_bytes, 128) * 128 + 64 / (x_bytes * x_bytes);  // a token's banks
   args.warp_columns = ceil_div(ceil_div(matrix.stride, kWarps), 128) * 128;  // warps share no line
   const bool is_small = !args.is_gated && args.n <= context.num_sms * 8;
   args.unit_rows_log2 = is_small || args.is_gated ? 3 : 4;
@@ -397,7 +404,7 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
   args.pass_units_log2 =
       log2(static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(block_units, kPassUnits)))));
   const auto bytes = [&] {
-    return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + matrix.num_blocks()) * 4 +
+    return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + matrix.num_blocks) * 4 +
            args.tokens * args.x_pitch;
   };
   const int limit = context.shared_bytes - 1024;
