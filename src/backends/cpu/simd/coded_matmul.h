@@ -384,12 +384,14 @@ void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows,
 // Signed bytes on both sides: sums are whole numbers, which are the same in any order.
 struct WordBytes {
   static constexpr int kActivations = 1;
+  // GCC 12 keeps an array of __m512i in memory.
+  using Ints [[gnu::vector_size(64)]] = int;
   // VPDPBUSD takes one side unsigned: weights are 128 more here. o.sums: i32.
   template <int M, int NV>
   static void multiply(const CodedOperands& o) {
-    __m512i sums[M][NV];
+    Ints sums[M][NV];
     for (int m = 0; m < M; ++m) {
-      for (int v = 0; v < NV; ++v) sums[m][v] = _mm512_loadu_si512(o.sums + m * kPanel + v * kLanes);
+      for (int v = 0; v < NV; ++v) sums[m][v] = (Ints)_mm512_loadu_si512(o.sums + m * kPanel + v * kLanes);
     }
     const auto* x = reinterpret_cast<const std::int32_t*>(o.a);
     const std::byte* codes = o.codes;
@@ -399,11 +401,12 @@ struct WordBytes {
         words[v] = _mm512_xor_si512(_mm512_loadu_si512(codes + v * 64), _mm512_set1_epi8(-128));
       for (int m = 0; m < M; ++m) {
         const __m512i xs = _mm512_set1_epi32(x[m]);
-        for (int v = 0; v < NV; ++v) sums[m][v] = _mm512_dpbusd_epi32(sums[m][v], words[v], xs);
+        for (int v = 0; v < NV; ++v)
+          sums[m][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[m][v], words[v], xs);
       }
     }
     for (int m = 0; m < M; ++m) {
-      for (int v = 0; v < NV; ++v) _mm512_storeu_si512(o.sums + m * kPanel + v * kLanes, sums[m][v]);
+      for (int v = 0; v < NV; ++v) _mm512_storeu_si512(o.sums + m * kPanel + v * kLanes, (__m512i)sums[m][v]);
     }
   }
 };
