@@ -18,7 +18,7 @@ namespace {
 struct CodedOperands {
   float* sums;                // [tokens][kPanel]
   const float* a;             // [tiles][columns of the chunk][tokens of the tile], floats or pairs
-  const float* group_sums;    // [groups][tokens], or null
+  const float* group_sums;    // [groups][tokens], negative, or null
   const float* input_scales;  // the same
   std::int64_t tokens;        // of the job: from group to group
   const std::byte* codes;     // of each step, the rows side by side
@@ -170,16 +170,13 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
     }
     for (int v = 0; v < NV; ++v) {
       const F scale = Vec::load(o.scales + group * kPanel + v * kLanes);
+      const F minimum = o.group_sums == nullptr ? scale : Vec::load(o.minima + group * kPanel + v * kLanes);
       for (int m = 0; m < M; ++m) {
         float* to = o.sums + m * kPanel + v * kLanes;
-        Vec::store(to, Vec::fma(sums[m][v], scale, Vec::load(to)));
-      }
-      if (o.group_sums == nullptr) continue;
-      const F minimum = Vec::load(o.minima + group * kPanel + v * kLanes);
-      for (int m = 0; m < M; ++m) {
-        float* to = o.sums + m * kPanel + v * kLanes;
-        const F sum = Vec::set1(-o.group_sums[group * o.tokens + m]);
-        Vec::store(to, Vec::fma(sum, minimum, Vec::load(to)));
+        F sum = Vec::fma(sums[m][v], scale, Vec::load(to));
+        if (o.group_sums != nullptr)
+          sum = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, sum);
+        Vec::store(to, sum);
       }
     }
   }

@@ -256,8 +256,8 @@ void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) 
   }
 }
 
-// A token's sums of x over groups of columns, or the scales of its codes there, [groups][tokens] behind all
-// of x.
+// A token's negative sums of x over groups of columns, or the scales of its codes there, [groups][tokens]
+// behind all of x.
 [[gnu::always_inline]] inline float* group_values(const LinearJob& job, std::int64_t k) {
   const std::int64_t all = round_up(job.tokens, 16) * round_up(job.padded, 32) / (takes_pairs(job) ? 2 : 1);
   return job.activations + all + k / job.coded->group * job.tokens;
@@ -369,7 +369,7 @@ void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, 
   takes_pairs(job) ? clear_rest(reinterpret_cast<BFloat16*>(to), there, count) : clear_rest(to, there, count);
 }
 
-// Writes the sums of the columns [k, k + count), which `values` has as read_activations leaves them.
+// Writes the negative sums of the columns [k, k + count), which `values` has as read_activations leaves them.
 void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                 const float* values) {
   if (job.coded == nullptr) return;
@@ -389,7 +389,7 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
                               ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
                               : load_some(values + begin + i, some));
     }
-    group_values(job, k + begin)[token] = sum_lanes(sum);
+    group_values(job, k + begin)[token] = -sum_lanes(sum);
   }
 }
 

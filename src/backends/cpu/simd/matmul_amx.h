@@ -258,7 +258,7 @@ void add_group(const LinearJob& job, const GroupPart& part, const float* sums, c
       float* const to = all + t * kPanel + i;
       F sum = Vec::fma(Vec::mul(Vec::load(sums + i), scale), Vec::load(scales + i), Vec::load(to));
       if (job.coded->offset != OffsetType::kNone)
-        sum = Vec::fma(Vec::set1(-values[t]), Vec::load(minima + i), sum);
+        sum = Vec::fma(Vec::set1(values[t]), Vec::load(minima + i), sum);
       Vec::store(to, sum);
     }
   }
