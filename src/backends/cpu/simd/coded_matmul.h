@@ -141,11 +141,16 @@ struct Widened {
   static constexpr int kActivations = W::kActivations;
 };
 
-template <class Codes, int M, int NV>
+// M tokens of a tile of kHeight.
+template <class Codes, int M, int NV, int kHeight>
 void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
   const float* a = o.a;
   const std::byte* b = o.codes;
   std::int64_t group = 0;
+  F all[M][NV];
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) all[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
+  }
   for (std::int64_t step = 0; step < o.steps; step += o.group_steps, ++group) {
     const std::int64_t end = step + o.group_steps < o.steps ? step + o.group_steps : o.steps;
     F sums[M][NV];
@@ -161,7 +166,7 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
           words[v] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(b) + v * kLanes);
         codes.template step<M, NV>(sums, a, words);
       }
-      a += M * Codes::kActivations;
+      a += kHeight * Codes::kActivations;
       b += o.stride;
     }
     for (int m = 0; m < M && o.input_scales != nullptr; ++m) {
@@ -172,12 +177,35 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
       const F scale = Vec::load(o.scales + group * kPanel + v * kLanes);
       const F minimum = o.group_sums == nullptr ? scale : Vec::load(o.minima + group * kPanel + v * kLanes);
       for (int m = 0; m < M; ++m) {
-        float* to = o.sums + m * kPanel + v * kLanes;
-        F sum = Vec::fma(sums[m][v], scale, Vec::load(to));
+        all[m][v] = Vec::fma(sums[m][v], scale, all[m][v]);
         if (o.group_sums != nullptr)
-          sum = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, sum);
-        Vec::store(to, sum);
+          all[m][v] = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, all[m][v]);
       }
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, all[m][v]);
+  }
+}
+
+// The tokens of a tile: where groups of columns are small three at a time, so that the sums over all groups
+// stay in registers, too.
+template <class Codes, int M, int NV>
+void multiply_tokens(const Codes& codes, CodedOperands o) {
+  if constexpr (requires { codes.template multiply<M, NV>(o); }) {
+    codes.template multiply<M, NV>(o);
+  } else {
+    constexpr std::int64_t kSmallGroup = 16;  // steps
+    constexpr bool kMayDivide = kLanes == 16 && M % 3 == 0 && M * NV > 12 && requires {
+      typename Codes::Step;
+    };
+    if (!kMayDivide || o.group_steps > kSmallGroup) return multiply_coded_tile<Codes, M, NV, M>(codes, o);
+    for (int m = 0; m < M; m += 3) {
+      multiply_coded_tile<Codes, kMayDivide ? 3 : M, NV, M>(codes, o);
+      o.sums += 3 * kPanel;
+      o.a += 3;
+      if (o.group_sums != nullptr) o.group_sums += 3;
+      if (o.input_scales != nullptr) o.input_scales += 3;
     }
   }
 }
@@ -194,11 +222,7 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         p.codes += column * bytes_of_row;
         p.scales += column;
         p.minima += column;
-        if constexpr (requires { codes.template multiply<M, NV>(p); }) {
-          codes.template multiply<M, NV>(p);
-        } else {
-          multiply_coded_tile<Codes, M, NV>(codes, p);
-        }
+        multiply_tokens<Codes, M, NV>(codes, p);
       };
       constexpr int kVectors = Vec::vectors_for(M);
       std::int64_t column = 0;
