@@ -254,20 +254,27 @@ TEST_F(W8a8Test, GatedIsTheActivatedGateTimesUp) {
       Matrix out(DType::kBF16, tokens, 1544, random_), both(DType::kF32, tokens, 2 * 1544, random_);
       const DeviceTensor device_x(x.tensor()), device_out(out.tensor()), device_both(both.tensor());
       device_out.poison();
-      const bool has_narrow_blocks = format.block_cols < 64;
+      const bool is_fused = tokens <= 8
+                                ? format.block_cols >= 64
+                                : weights.matrix.is_float() && format.block_cols == kWhole && is_hopper();
       ASSERT_EQ(fused_w8a8_gated_linear(context_, device_out.tensor(), device_x.tensor(), weights.matrix,
                                         Activation::kSilu, workspace_->tensor()),
-                !has_narrow_blocks);
-      if (has_narrow_blocks) continue;
+                is_fused);
+      if (!is_fused) continue;
       linear(device_both.tensor(), device_x.tensor(), weights, {}, true);
       device_out.download(out.tensor());
       device_both.download(both.tensor());
+      const std::vector<double> all = both.values();
+      const double largest = std::abs(*std::max_element(
+          all.begin(), all.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
       for (std::int64_t t = 0; t < tokens; ++t) {
         for (std::int64_t o = 0; o < 1544; ++o) {
-          const double value =
-              quire::testing::activated(both.at(t, o), Activation::kSilu) * both.at(t, o + 1544);
+          const double gate = both.at(t, o), up = both.at(t, o + 1544);
+          const double value = quire::testing::activated(gate, Activation::kSilu) * up;
+          // bf16's rounding, and that of sums in float32 or in 14 bits, which may cancel out.
+          const double sums = (tokens > 8 ? 1e-3 : 1e-6) * largest;
           ASSERT_NEAR(out.at(t, o), value,
-                      6e-3 * std::abs(value) + 1e-3 * std::abs(both.at(t, o + 1544)) + 1e-4)
+                      6e-3 * std::abs(value) + sums * (std::abs(gate) + std::abs(up) + sums))
               << name << t << ", " << o;
         }
       }

@@ -81,8 +81,7 @@ W8a8Matrix w8a8_matrix(const void* device, std::span<const WeightGroup> parts) {
   }
   if (!is_whole) {
     if (block_cols == kLibraryBlock && has_library_blocks(parts)) matrix.block_rows = kLibraryBlock;
-    matrix.scale_stride =
-        matrix.block_rows == 1 ? matrix.num_blocks : up_to_multiple(matrix.num_blocks, 4);
+    matrix.scale_stride = matrix.block_rows == 1 ? matrix.num_blocks : up_to_multiple(matrix.num_blocks, 4);
   }
   matrix.codes = static_cast<const std::uint8_t*>(device);
   matrix.scales = reinterpret_cast<const float*>(matrix.codes + code_bytes(matrix));
@@ -120,9 +119,9 @@ struct ChunkLayout {
   // Of that many.
   RoundedInput input(const Tensor& workspace, std::int64_t tokens) const {
     auto* codes = workspace.data_as<std::uint8_t>();
-    return {Tensor(codes, DType::kU8, {tokens, matrix.stride}, DeviceKind::kCuda),
-            Tensor(codes + tokens * matrix.stride, DType::kF32, {matrix.num_blocks, tokens},
-                   DeviceKind::kCuda)};
+    return {
+        Tensor(codes, DType::kU8, {tokens, matrix.stride}, DeviceKind::kCuda),
+        Tensor(codes + tokens * matrix.stride, DType::kF32, {matrix.num_blocks, tokens}, DeviceKind::kCuda)};
   }
   Tensor sums(const Tensor& workspace, std::int64_t tokens) const {
     const std::int64_t at = up_to_multiple(tokens * (matrix.stride + 4 * matrix.num_blocks), 16);
@@ -134,7 +133,7 @@ struct ChunkLayout {
   bool has_sums;
 };
 
-constexpr std::int64_t kMaxBatchedTokens = 256;  // from there on the library is as fast
+constexpr std::int64_t kMaxBatchedTokens = 64;  // from there on the library is as fast
 
 // False where the library cannot compute it. sums: i32 [tokens, rows] for integers.
 bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,

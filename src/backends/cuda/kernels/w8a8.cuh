@@ -169,44 +169,46 @@ __device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, fl
                           Store&& store) {
   __shared__ std::uint32_t largest_of_warps[kRoundThreads / 32];
   constexpr int kStep = kRoundThreads * kPiece;
-  constexpr int kInFlight = 6;  // pieces that a thread reads at a time
-  const int first = thread * kPiece;
-  Piece<T> piece;
-  if (matrix.input.in_blocks && matrix.block_cols < matrix.cols) {
-    for (int begin = 0; begin < matrix.stride; begin += kStep) {
-      const int column = begin + first;
-      piece.template load<kVectors>(row, column, matrix.cols);
-      const InputScale scale =
-          InputScale::of_largest<Codes>(largest_of_lanes(piece.largest(), matrix.block_cols / kPiece));
-      if (column < matrix.stride) store(column, scale.encode<Codes>(piece));
-      if (column % matrix.block_cols == 0 && column < matrix.cols)
-        scales[std::int64_t{column / matrix.block_cols} * scale_stride] = scale.scale;
-    }
-    return;
-  }
-  std::uint32_t largest = 0;
-  if (matrix.input.scale == 0) {
-    for (int column = first; column < matrix.cols; column += kInFlight * kStep) {
-      Piece<T> pieces[kInFlight];
+  constexpr int kInFlight =
+      6;  // pieces that a thread reads at a time: beside copies of weights that takes 1 us
+  Piece<T> pieces[kInFlight];
+  const auto load = [&](int begin) {
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i)
-        pieces[i].template load<kVectors>(row, column + i * kStep, matrix.cols);
+    for (int i = 0; i < kInFlight; ++i)
+      pieces[i].template load<kVectors>(row, begin + i * kStep + thread * kPiece, matrix.cols);
+  };
+  const bool in_blocks = matrix.input.in_blocks && matrix.block_cols < matrix.cols;
+  InputScale scale(matrix.input.scale);
+  if (!in_blocks && matrix.input.scale == 0) {
+    std::uint32_t largest = 0;
+    for (int begin = 0; begin < matrix.cols; begin += kInFlight * kStep) {
+      load(begin);
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) largest = max(largest, pieces[i].largest());
     }
     largest = largest_of_lanes(largest, 32);
     if (thread % 32 == 0) largest_of_warps[thread / 32] = largest;
     sync_threads(kRoundBarrier, kRoundThreads);
-    largest = largest_of_lanes(largest_of_warps[thread % (kRoundThreads / 32)], kRoundThreads / 32);
+    scale = InputScale::of_largest<Codes>(
+        largest_of_lanes(largest_of_warps[thread % (kRoundThreads / 32)], kRoundThreads / 32));
   }
-  const InputScale scale =
-      matrix.input.scale == 0 ? InputScale::of_largest<Codes>(largest) : InputScale(matrix.input.scale);
-#pragma unroll 1
-  for (int column = first; column < matrix.stride; column += kStep) {
-    piece.template load<kVectors>(row, column, matrix.cols);
-    store(column, scale.encode<Codes>(piece));
+  const bool is_loaded = !in_blocks && matrix.input.scale == 0 && matrix.cols <= kInFlight * kStep;
+  for (int begin = 0; begin < matrix.stride; begin += kInFlight * kStep) {
+    if (!is_loaded) load(begin);
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      if (begin + i * kStep >= matrix.stride) break;  // of all threads
+      const int column = begin + i * kStep + thread * kPiece;
+      if (in_blocks) {
+        scale =
+            InputScale::of_largest<Codes>(largest_of_lanes(pieces[i].largest(), matrix.block_cols / kPiece));
+        if (column % matrix.block_cols == 0 && column < matrix.cols)
+          scales[std::int64_t{column / matrix.block_cols} * scale_stride] = scale.scale;
+      }
+      if (column < matrix.stride) store(column, scale.encode<Codes>(pieces[i]));
+    }
   }
-  for (int i = thread; i < matrix.num_blocks; i += kRoundThreads)
+  for (int i = thread; i < matrix.num_blocks && !in_blocks; i += kRoundThreads)
     scales[std::int64_t{i} * scale_stride] = scale.scale;
 }
 

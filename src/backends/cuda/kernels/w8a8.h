@@ -39,7 +39,7 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
 
 // out [tokens, rows] = x · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32.
 
-// Whether the next two take it: up to 16 tokens of 16 bits, whose codes fit beside the weights' ring.
+// Whether the next two take it: up to 8 tokens of 16 bits, whose codes fit beside the weights' ring.
 bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W8a8Matrix& matrix);
 // rounded: of x; of one token it may be undefined: the kernel rounds it itself.
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,

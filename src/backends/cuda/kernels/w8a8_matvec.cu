@@ -1,4 +1,4 @@
-// out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 16 tokens and a weight of codes of 8 bits
+// out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 8 tokens and a weight of codes of 8 bits
 // (W8a8Matrix), and the gated pair activation(gate) · up. Must move the weight once; x and out are small.
 //
 // A block of 8 warps owns a range of the weight's rows, 16 rows a unit, or 8 where there are few, and splits
@@ -31,7 +31,7 @@ constexpr int kScaleVectors = kSteps * kUnitRows / 4;  // of a unit: f32 [steps]
 constexpr int kPassUnits = 4;                          // at most, whose sums are in shared memory at a time
 constexpr int kRing = 4;
 constexpr int kSmallRing = 2;
-constexpr int kMaxTokens = 16;
+constexpr int kMaxTokens = 8;
 
 struct W8a8Args {
   W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const RoundedInput& rounded,
@@ -190,14 +190,14 @@ struct SharedInput {
   }
 };
 
-// A warp's sums of a unit: of rows g and g + 8, and of tokens 2t and 2t + 1 of each tile (multiply_add).
-template <typename Codes, int kTokenTiles, bool kBlocks>
+// A warp's sums of a unit: of rows g and g + 8, and of tokens 2t and 2t + 1 (multiply_add), in two chains.
+template <typename Codes, bool kBlocks>
 struct UnitSums {
-  typename Codes::Sum values[kTokenTiles][2][4] = {};
+  typename Codes::Sum values[2][4] = {};
 
   // += the ring's unit, whose first column of k is `begin`, times x.
   __device__ void add(const W8a8Args& args, const SharedInput& x, const uint4* unit, int begin) {
-    typename Codes::Sum open[kTokenTiles][2][4] = {};  // of a block of columns, where there are any
+    typename Codes::Sum open[2][4] = {};  // of a block of columns, where there are any
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -205,18 +205,13 @@ struct UnitSums {
       const int column = begin + step * kStepColumns + t * 16;
       const uint4 low = unit[place(g, step * 4 + t)];
       const uint4 high = unit[place(g + 8, step * 4 + t)];
+      uint4 b[Codes::kInputBytes] = {};
+      if (g < args.tokens && column < args.matrix.stride) {
 #pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-        const int token = tile * 8 + g;
-        uint4 b[Codes::kInputBytes] = {};
-        if (token < args.tokens && column < args.matrix.stride) {
-#pragma unroll
-          for (int i = 0; i < Codes::kInputBytes; ++i)
-            b[i] = reinterpret_cast<const uint4*>(x.values + token * args.x_pitch +
-                                                  column * Codes::kInputBytes)[i];
-        }
-        Codes::multiply(kBlocks ? open[tile] : values[tile], low, high, b);
+        for (int i = 0; i < Codes::kInputBytes; ++i)
+          b[i] = reinterpret_cast<const uint4*>(x.values + g * args.x_pitch + column * Codes::kInputBytes)[i];
       }
+      Codes::multiply(kBlocks ? open : values, low, high, b);
       if constexpr (kBlocks) {
         if (step % 2 == 0 && args.block_log2 > 6) continue;
         close(args, x, reinterpret_cast<const float*>(unit + kCodeVectors) + step * kUnitRows + g,
@@ -228,31 +223,23 @@ struct UnitSums {
   __device__ void keep(const W8a8Args& args, typename Codes::Sum* to) const {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-        if (token < args.tokens)
-          to[token * args.partial_pitch() + g + i / 2 * 8] = values[tile][0][i] + values[tile][1][i];
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int token = token_of(i);
+      if (token < args.tokens) to[token * args.partial_pitch() + g + i / 2 * 8] = values[0][i] + values[1][i];
     }
   }
 
  private:
+  __device__ static int token_of(int i) { return static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
   // Adds a block's sums, times the scales of its rows and of x, and clears them.
   __device__ void close(const W8a8Args& args, const SharedInput& x, const float* rows, int block,
-                        float (&open)[kTokenTiles][2][4]) {
-    const float row_scales[2] = {rows[0], rows[8]};
-    const int blocks = args.matrix.num_blocks;
+                        float (&open)[2][4]) {
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = tile * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-        const float scale = x.scales[min(token, args.tokens - 1) * blocks + block] * row_scales[i / 2];
-        values[tile][0][i] += (open[tile][0][i] + open[tile][1][i]) * scale;
-        open[tile][0][i] = open[tile][1][i] = 0;
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int token = min(token_of(i), args.tokens - 1);
+      const float scale = x.scales[token * args.matrix.num_blocks + block] * rows[i / 2 * 8];
+      values[0][i] += (open[0][i] + open[1][i]) * scale;
+      open[0][i] = open[1][i] = 0;
     }
   }
 };
@@ -323,7 +310,7 @@ class W8a8Writer {
 };
 
 // Longer than 60 lines: the order of copying, waiting and multiplying is one whole.
-template <typename Codes, typename T, int kTokenTiles, bool kBlocks>
+template <typename Codes, typename T, bool kBlocks>
 __global__ __launch_bounds__(kThreads + kRoundThreads,
                              1) void w8a8_matvec_kernel(const __grid_constant__ W8a8Args args) {
   using Copier = UnitCopier<kBlocks>;
@@ -345,16 +332,17 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
     __syncthreads();
     return;
   }
-  // One unit at a time under way while the kernel in front runs. More would keep x waiting.
+  // One unit at a time under way while x is not there: more would keep it waiting.
   Copier copier(args, units, first_column, end_column, ring);
   copier.copy_next(0);
   W8a8Writer<Sum, T, kBlocks> writer(args, units, partial, input.scales);
-  for (int slot = 1; slot < args.ring_units; ++slot) {
+  for (int slot = 1; slot < args.ring_units - 1; ++slot) {
     wait_for_copies<0>();
     copier.copy_next(slot);
   }
   wait_for_kernels();
   __syncthreads();  // x is there
+  copier.copy_next(args.ring_units - 1);
 
   int slot = 0;
   const int pass_units = 1 << args.pass_units_log2;
@@ -362,7 +350,7 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
     const int end = min(pass + pass_units, units.count);
     Sum* keep_to = partial + warp * args.tokens * args.partial_pitch();
     for (int unit = pass; unit < end; ++unit, keep_to += kUnitRows) {
-      UnitSums<Codes, kTokenTiles, kBlocks> sums;
+      UnitSums<Codes, kBlocks> sums;
       for (int column = 0; column < args.warp_columns; column += kUnitColumns) {
         args.ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<kSmallRing - 1>();
         __syncwarp();  // the other lanes' copies too
@@ -411,15 +399,12 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
   while (bytes() > limit && args.pass_units_log2 > 0) --args.pass_units_log2;
   if (bytes() > limit) args.ring_units = kSmallRing;
   if (bytes() > limit) return 0;
-  // Blocks of a long product must not share a multiprocessor while another has none: more than half of its
-  // memory for each. A short one gains more from lying beside the next kernel's block.
-  const bool is_long = block_units * ceil_div(args.warp_columns, kUnitColumns) >= kRing || args.tokens > 8;
-  return is_long ? std::max(bytes(), context.shared_bytes / 2 + 1024) : bytes();
+  return bytes();
 }
 
-template <typename Codes, typename T, int kTokenTiles, bool kBlocks>
+template <typename Codes, typename T, bool kBlocks>
 void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) {
-  const auto kernel = w8a8_matvec_kernel<Codes, T, kTokenTiles, kBlocks>;
+  const auto kernel = w8a8_matvec_kernel<Codes, T, kBlocks>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "w8a8_matvec");
   const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
   launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads + kRoundThreads,
@@ -429,17 +414,13 @@ void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) 
 void run_w8a8(const LaunchContext& context, W8a8Args args, DType dtype) {
   if (args.n == 0) return;
   const int bytes = plan_block(context, args);
-  const auto run = [&]<typename Codes, typename T, bool kBlocks>() {
-    args.tokens > 8 ? launch_w8a8<Codes, T, 2, kBlocks>(context, args, bytes)
-                    : launch_w8a8<Codes, T, 1, kBlocks>(context, args, bytes);
-  };
   const auto run_type = [&]<typename T>() {
     if (!args.matrix.is_float()) {
-      run.template operator()<Int8Codes, T, false>();
+      launch_w8a8<Int8Codes, T, false>(context, args, bytes);
     } else if (args.block_log2 < 31) {
-      run.template operator()<E4m3Codes, T, true>();
+      launch_w8a8<E4m3Codes, T, true>(context, args, bytes);
     } else {
-      run.template operator()<E4m3Codes, T, false>();
+      launch_w8a8<E4m3Codes, T, false>(context, args, bytes);
     }
   };
   dtype == DType::kBF16 ? run_type.template operator()<BFloat16>() : run_type.template operator()<Float16>();
