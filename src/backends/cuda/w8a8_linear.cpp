@@ -133,7 +133,7 @@ struct ChunkLayout {
   bool has_sums;
 };
 
-constexpr std::int64_t kMaxBatchedTokens = 64;  // from there on the library is as fast
+constexpr std::int64_t kMaxW8a8Tokens = 64;  // of batched_matmul: from there on the library is as fast
 
 // False where the library cannot compute it. sums: i32 [tokens, rows] for integers.
 bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
@@ -176,7 +176,7 @@ void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Ten
     round_input(context, input, x.rows(token, count), matrix);
     if (by_matvec) {
       w8a8_matvec(context, part, x.rows(token, count), input, matrix, bias);
-    } else if (is_fast && x.dim(0) <= kMaxBatchedTokens && w8a8_has_batched_matmul(matrix, false)) {
+    } else if (is_fast && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, false)) {
       w8a8_batched_matmul(context, part, input, matrix, bias, {});
     } else if (!is_fast || !multiply_by_library(context, *library, part, input, layout.sums(workspace, count),
                                                 matrix, bias)) {
@@ -189,7 +189,7 @@ bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, co
                              const W8a8Matrix& matrix, Activation activation, const Tensor& workspace) {
   const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
   const bool by_batches =
-      x.dtype() != DType::kF32 && x.dim(0) <= kMaxBatchedTokens && w8a8_has_batched_matmul(matrix, true);
+      x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
   const ChunkLayout layout(matrix, false);
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
   if (by_matvec && x.dim(0) == 1) {

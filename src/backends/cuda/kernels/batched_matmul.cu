@@ -36,7 +36,6 @@ constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
 constexpr int kMaxGroups = 2;
 constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
-constexpr int kStepBytes = 32;  // of a row, in one product
 constexpr int kMaxStages = 9;
 constexpr int kMaxSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
 constexpr int kMaxThreads = kMaxGroups * kWarpgroup + 32;
@@ -208,6 +207,7 @@ template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
   static constexpr int kBlocks = kTokens / 8;
   static constexpr bool kCodes = std::is_same_v<T, __nv_fp8_e4m3>;
+  static constexpr int kStepBytes = 32;  // of a row, in one product
 
   const Params& p;
   const Tile<kTokens>& tile;

@@ -85,7 +85,7 @@ struct Int8Codes {
 constexpr int kPiece = 8;
 
 template <typename T>
-struct Piece {
+struct InputPiece {
   Vec<T, kPiece> values{};
 
   // From column on; zeros from cols on.
@@ -138,7 +138,7 @@ struct InputScale {
     return fabsf(near) < 1024 ? quotient : near;  // which is more than the largest code
   }
   template <typename Codes, typename T>
-  __device__ uint2 encode(const Piece<T>& piece) const {
+  __device__ uint2 encode(const InputPiece<T>& piece) const {
     std::uint16_t pairs[kPiece / 2];
 #pragma unroll
     for (int i = 0; i < kPiece; i += 2)
@@ -170,8 +170,8 @@ __device__ void round_row(const T* row, const W8a8Matrix& matrix, int thread, fl
   __shared__ std::uint32_t largest_of_warps[kRoundThreads / 32];
   constexpr int kStep = kRoundThreads * kPiece;
   constexpr int kInFlight =
-      6;  // pieces that a thread reads at a time: beside copies of weights that takes 1 us
-  Piece<T> pieces[kInFlight];
+      6;  // pieces that a thread reads at a time; beside copies of weights it takes 1 µs
+  InputPiece<T> pieces[kInFlight];
   const auto load = [&](int begin) {
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i)

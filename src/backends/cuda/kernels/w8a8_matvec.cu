@@ -1,14 +1,15 @@
 // out [tokens, n] = x [tokens, k] · weight [n, k]ᵀ + bias for 1 to 8 tokens and a weight of codes of 8 bits
 // (W8a8Matrix), and the gated pair activation(gate) · up. Must move the weight once; x and out are small.
 //
-// A block of 8 warps owns a range of the weight's rows, 16 rows a unit, or 8 where there are few, and splits
-// k among its warps. A warp copies its part of the weight to a ring in shared memory that only it uses; the
-// copies begin before the kernel in front has ended. Then every block rounds all of x to codes in shared
-// memory, while its copies are under way. Products are by tensor cores, 16 rows of the weight by 8 tokens:
-// E4M3 as float16, which holds every code, with sums in float32; i8 with sums in int32. The warps' sums are
-// added in shared memory, in one order.
+// 8 warps of a block own a range of the weight's rows, 16 rows a unit, or 8 where there are few, and split k
+// among them. A warp copies its part of the weight to a ring in shared memory that only it uses; the copies
+// begin before the kernel in front has ended. Meanwhile 8 more warps round the only token's x to codes in
+// shared memory, or copy those of several tokens, which a kernel in front has rounded: so that x, which every
+// block needs whole, is there when the ring is. Products are by tensor cores, 16 rows of the weight by 8
+// tokens: E4M3 as float16, which holds every code, with sums in float32; i8 with sums in int32. The warps'
+// sums are added in shared memory, in one order.
 //
-// Where the weight has scales of blocks they are copied with it, and sums of 64 columns are scaled.
+// Where the weight has scales of blocks they are copied with it, and sums of 64 or 128 columns are scaled.
 #include <algorithm>
 #include <bit>
 
@@ -65,7 +66,7 @@ struct W8a8Args {
   int warp_columns = 0;    // of k, of each warp
   int ring_units = kRing;
   int pass_units_log2 = 0;
-  int x_pitch = 0;  // bytes between the codes of two tokens
+  int x_pitch = 0;  // bytes between two tokens of x in shared memory
 
   __host__ __device__ int partial_pitch() const { return (kUnitRows << pass_units_log2) + 4; }
 };
@@ -323,8 +324,8 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
   const BlockUnits units(args);
   uint4* ring = shared + warp * args.ring_units * Copier::kVectors;
   auto* partial = reinterpret_cast<Sum*>(shared + kWarps * args.ring_units * Copier::kVectors);
-  auto* x_codes = reinterpret_cast<std::uint8_t*>(partial + kWarps * args.tokens * args.partial_pitch());
-  const SharedInput input{x_codes, reinterpret_cast<float*>(x_codes + args.tokens * args.x_pitch)};
+  auto* x = reinterpret_cast<std::uint8_t*>(partial + kWarps * args.tokens * args.partial_pitch());
+  const SharedInput input{x, reinterpret_cast<float*>(x + args.tokens * args.x_pitch)};
 
   if (warp >= kWarps) {
     wait_for_kernels();
