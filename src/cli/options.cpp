@@ -93,6 +93,8 @@ void EngineOptions::add_to(Flags flags) {
         if (name != "none") config.on_load = progress_bar("layers");
       });
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
+  flags.on("--weight-only", config.weight_only,
+           "activations stay in --dtype, also where fp8, int8 or the checkpoint round them for a product");
   flags.shown("--block-size", config.block_size,
               "tokens in a block of the KV cache: a power of two, 8 to 256");
   flags.bytes("--kv-cache-memory", config.kv_cache_memory,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/config_object.h"
 #include "checkpoint/safetensors.h"
 #include "inspect/forced_run.h"
 
@@ -27,6 +28,7 @@ constexpr Pass kPasses[] = {{}, {kChunk}, {1}, {1, true}};
 struct Limits {
   double error;
   double excused_gap;
+  double rms = 0;       // norm of the logits' differences over theirs; 0: any
   int rerouted_in = 0;  // one position in so many may be beyond the error; 0: none
 };
 
@@ -39,6 +41,21 @@ Limits limits_of(DType dtype) {
     default:
       return {2e-5, 0};
   }
+}
+
+// The looser ones where products round their inputs, and the model has a file of them.
+Limits limits_of(const Engine& engine) {
+  const bool rounds_inputs = engine.memory_plan().rounds_inputs;
+  Limits limits = limits_of(engine.config().dtype);
+  const std::filesystem::path path = engine.model_directory() / "tolerance.json";
+  if (std::error_code ec; rounds_inputs && std::filesystem::exists(path, ec)) {
+    if (const auto looser = ConfigObject::read_file(path).find_object("activations"))
+      limits = {looser->require_double("logits"), looser->require_double("gap"),
+                looser->require_double("rms")};
+  }
+  if ((rounds_inputs || engine.config().dtype != DType::kF32) && !engine.memory_plan().experts.empty())
+    limits.rerouted_in = 8;
+  return limits;
 }
 
 struct Reference {
@@ -97,7 +114,12 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   VerifyResult result;
   const std::size_t vocab = reference.logits.size() / reference.prompt.size();
   double largest = 0;
-  for (const float logit : reference.logits) largest = std::max(largest, std::abs(double{logit}));
+  double norm = 0, difference = 0;
+  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    largest = std::max(largest, std::abs(double{reference.logits[i]}));
+    norm += std::pow(double{reference.logits[i]}, 2);
+    difference += std::pow(double{reference.logits[i]} - double{logits[i]}, 2);
+  }
   const std::vector<double> errors = position_errors(reference, logits, largest);
   const std::size_t excusable =
       limits.rerouted_in == 0 ? 0 : errors.size() / static_cast<std::size_t>(limits.rerouted_in);
@@ -107,6 +129,8 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   result.error = errors[excused];
   result.rerouted = static_cast<int>(excused);
   result.limit = limits.error;
+  result.rms = std::sqrt(difference / norm);
+  result.rms_limit = limits.rms;
   result.num_steps = static_cast<int>(reference.greedy.size());
   for (std::size_t step = 0; step < reference.greedy.size(); ++step) {
     const auto row =
@@ -176,9 +200,7 @@ bool verify(const EngineConfig& config, const std::function<void(const VerifyRes
              engine.config().max_num_batched_tokens, count, i);
       }
     }
-    Limits limits = limits_of(engine.config().dtype);
-    if (engine.config().dtype != DType::kF32 && !engine.memory_plan().experts.empty()) limits.rerouted_in = 8;
-    for (const VerifyResult& result : run_pass(engine, references, pass, limits)) {
+    for (const VerifyResult& result : run_pass(engine, references, pass, limits_of(engine))) {
       passed = passed && result.passed();
       on_result(result);
     }

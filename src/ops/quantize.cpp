@@ -27,13 +27,19 @@ Recipe recipe_of(Quantization quantization) {
   constexpr std::int64_t kWhole = LinearFormat::kWhole;
   switch (quantization) {
     case Quantization::kFp8:
-      return {{.code = CodeType::kE4m3, .bits = 8, .block_cols = kWhole, .scale = ScaleType::kF32}, 448};
+      return {{.code = CodeType::kE4m3,
+               .bits = 8,
+               .block_cols = kWhole,
+               .scale = ScaleType::kF32,
+               .input = {.code = InputFormat::Code::kE4m3}},
+              448};
     case Quantization::kInt8:
       return {{.code = CodeType::kInt,
                .bits = 8,
                .code_offset = 128,
                .block_cols = kWhole,
-               .scale = ScaleType::kF32},
+               .scale = ScaleType::kF32,
+               .input = {.code = InputFormat::Code::kI8}},
               127};
     case Quantization::kInt4:
       return {

@@ -38,6 +38,7 @@ class PlanningBackend final : public Backend {
     const auto [rows, cols] = shape_of(parts);
     has_codes_ |= !parts.front().format.is_plain();
     note(parts);
+    plan_.rounds_inputs |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());

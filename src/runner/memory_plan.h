@@ -20,6 +20,7 @@ struct MemoryPlan {
   std::size_t connections = 0;  // of ranks with each other
   std::size_t host = 0;         // pinned, for steps on their way to the device and back
 
+  bool rounds_inputs = false;  // a matrix has a format that does
   std::size_t swap_space = 0;  // host memory, too; beside the total
 
   std::size_t total() const { return weights + kv_cache + workspace + connections + host; }

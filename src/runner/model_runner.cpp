@@ -13,9 +13,9 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
       model_(find_model_family(model.architecture())
-                 .load(model,
-                       {backend, comm, weights, workspace_, states_, config.dtype, config.max_output_rows(),
-                        config.max_model_len, config.quantization, config.quantize_head, on_layer})),
+                 .load(model, {backend, comm, weights, workspace_, states_, config.dtype,
+                               config.max_output_rows(), config.max_model_len, config.quantization,
+                               config.quantize_head, config.weight_only, on_layer})),
       sampler_(backend, comm, model_->head(), config_, workspace_),
       batch_builder_(backend, config_, states_.groups(), workspace_),
       pooler_(backend, config_),

@@ -117,6 +117,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.quantize_head = config.quantize_head;
   if (runtime.quantize_head && runtime.quantization == Quantization::kNone)
     fail("quantize-head needs quantization");
+  runtime.weight_only = config.weight_only;
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   const bool on_cpu = backend.device() == DeviceKind::kCpu;
   runtime.max_num_batched_tokens =

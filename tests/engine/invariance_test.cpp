@@ -19,10 +19,11 @@ namespace {
 
 constexpr int kBlockSize = 8;
 
+using Case = std::tuple<std::string, std::string, std::string, std::string>;  // model, dtype, kernels, codes
+
 class RunnerHarness {
  public:
-  RunnerHarness(const std::string& model, const std::string& dtype, const std::string& kernels, int threads)
-      : RunnerHarness(model, configure(model, dtype, kernels, threads)) {}
+  RunnerHarness(const Case& test, int threads) : RunnerHarness(std::get<0>(test), configure(test, threads)) {}
 
   const RuntimeConfig& config() const { return config_; }
 
@@ -44,10 +45,12 @@ class RunnerHarness {
   }
 
  private:
-  static EngineConfig configure(const std::string& model, const std::string& dtype,
-                                const std::string& kernels, int threads) {
+  static EngineConfig configure(const Case& test, int threads) {
+    const auto& [model, dtype, kernels, quantization] = test;
     EngineConfig config = testing::golden_config(model, dtype);
     testing::use_kernels(config, kernels);
+    config.quantization = quantization;
+    config.quantize_head = quantization != "none";
     config.block_size = kBlockSize;
     config.cpu_threads = threads;
     return config;
@@ -103,13 +106,10 @@ std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenI
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
 class InvarianceTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
-  const auto& [model, dtype, kernels] = GetParam();
-  RunnerHarness harness(model, dtype, kernels, 2);
-  RunnerHarness single(model, dtype, kernels, 1);
+  RunnerHarness harness(GetParam(), 2), single(GetParam(), 1);
   std::mt19937 random(1);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -187,10 +187,21 @@ std::vector<std::string> models() {
 INSTANTIATE_TEST_SUITE_P(
     Golden, InvarianceTest,
     ::testing::Combine(::testing::ValuesIn(models()), ::testing::Values("float32", "bfloat16", "float16"),
-                       ::testing::ValuesIn(testing::deterministic_kernel_names())),
+                       ::testing::ValuesIn(testing::deterministic_kernel_names()), ::testing::Values("none")),
     [](const auto& test) {
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
+
+// Inputs that are rounded, of both kinds, and weights alone.
+INSTANTIATE_TEST_SUITE_P(Quantized, InvarianceTest,
+                         ::testing::Combine(::testing::Values("qwen3", "qwen3-moe"),
+                                            ::testing::Values("float32", "bfloat16"),
+                                            ::testing::ValuesIn(testing::deterministic_kernel_names()),
+                                            ::testing::Values("fp8", "int8", "int4")),
+                         [](const auto& test) {
+                           return testing::test_name({std::get<0>(test.param), std::get<1>(test.param),
+                                                      std::get<2>(test.param), std::get<3>(test.param)});
+                         });
 
 }  // namespace
 }  // namespace quire

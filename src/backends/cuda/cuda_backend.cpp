@@ -178,17 +178,16 @@ WeightLoader& CudaBackend::loader() {
   return *loader_;
 }
 
+void CudaBackend::upload(const void* device, const void* host, std::size_t bytes) {
+  check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
+        "a copy of scales");
+}
+
 std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const WeightGroup> parts) {
-  if (quantized_workspace_.bytes() == 0)
-    quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
   const QuantizedRows rows = quantized_rows(parts);
   const QuantizedLayout layout = quantized_layout(parts);
   Buffer buffer = allocate(quantized_bytes(layout), MemoryKind::kDevice);
   const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
-  const auto upload = [&](const void* device, const void* host, std::size_t bytes) {
-    check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
-          "a copy of scales");
-  };
   loader().load(
       *quantized_tiles(rows, layout),
       Tensor(buffer.data(), DType::kU8, {layout.row_tiles(), layout.row_bytes()}, DeviceKind::kCuda));
@@ -200,14 +199,31 @@ std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const Weigh
   return std::make_unique<QuantizedLinear>(std::move(buffer), matrix);
 }
 
+std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
+  const QuantizedRows rows = quantized_rows(parts);
+  Buffer buffer = allocate(w8a8_bytes(w8a8_matrix(nullptr, parts)), MemoryKind::kDevice);
+  const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
+  loader().load(*w8a8_codes(rows, matrix),
+                Tensor(buffer.data(), DType::kU8, {matrix.rows, matrix.stride}, DeviceKind::kCuda));
+  const std::vector<float> scales = w8a8_scales(rows, matrix);
+  upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
+  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
+  return std::make_unique<W8a8Linear>(std::move(buffer), matrix);
+}
+
 std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
-  return parts.front().format.is_plain() ? Backend::linear_bytes(parts, dtype)
-                                         : quantized_bytes(quantized_layout(parts));
+  const LinearFormat& format = parts.front().format;
+  if (format.is_plain()) return Backend::linear_bytes(parts, dtype);
+  return format.input.code != InputFormat::Code::kNone ? w8a8_bytes(w8a8_matrix(nullptr, parts))
+                                                       : quantized_bytes(quantized_layout(parts));
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
-  if (!parts.front().format.is_plain()) return make_quantized(parts);
-  return std::make_unique<CudaLinear>(load(parts, dtype));
+  const LinearFormat& format = parts.front().format;
+  if (format.is_plain()) return std::make_unique<CudaLinear>(load(parts, dtype));
+  if (quantized_workspace_.bytes() == 0)
+    quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
+  return format.input.code != InputFormat::Code::kNone ? make_w8a8(parts) : make_quantized(parts);
 }
 
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -218,6 +234,8 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
   if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
     quantized_linear(context(OpKind::kLinear), library, out, x, quantized->matrix(), bias,
                      whole(quantized_workspace_));
+  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
+    w8a8_linear(context(OpKind::kLinear), library, out, x, w8a8->matrix(), bias, whole(quantized_workspace_));
   } else {
     cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).weight(),
                  bias);
@@ -229,6 +247,8 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
   loader_.reset();  // before any op waits for another rank: freeing pinned memory may wait for it
   if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
     quantized_embedding(context(), out, quantized->matrix(), ids, first_row, scale);
+  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
+    w8a8_embedding(context(), out, w8a8->matrix(), ids, first_row, scale);
   } else {
     cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
   }
@@ -281,6 +301,9 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
   const auto fuse = [&] {
     if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
       return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
+    if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights))
+      return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x, w8a8->matrix(), activation,
+                                     whole(quantized_workspace_));
     return fused_gated_linear(context(OpKind::kLinear), out, x,
                               dynamic_cast<const CudaLinear&>(weights).weight(), activation);
   };

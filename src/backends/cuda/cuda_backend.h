@@ -10,6 +10,7 @@
 #include "backends/cuda/op_timer.h"
 #include "backends/cuda/quantized_weights.h"
 #include "backends/cuda/rank_watch.h"
+#include "backends/cuda/w8a8_linear.h"
 #include "ops/backend_module.h"
 #include "ops/ops.h"
 
@@ -141,6 +142,9 @@ class CudaBackend final : public Backend {
   // The parts' rows on the device, one below the other.
   CudaLinear load(std::span<const WeightGroup> parts, DType dtype);
   std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
+  std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
+  // Queues it; the host's bytes are read until the stream has come so far.
+  void upload(const void* device, const void* host, std::size_t bytes);
   WeightLoader& loader();
 
   int device_ = 0;

@@ -3,10 +3,11 @@
 // Products with packed matrices of codes (CodedLayout, kernels.h): out [tokens, out] = x [tokens, k] · wᵀ.
 //
 // Codes become bfloat16 where x is and the processor multiplies pairs of it, else float32; both hold every
-// code's value exactly. A group of columns is summed on its own, in order; its sum times its scale is added
-// to the element's, and the group's minimum times x's sum over the group is taken away. So no weight is ever
-// rounded, and an element's value does not depend on the tokens beside it. For few tokens the codes are
-// widened in registers and read once, front to back; many tokens share a chunk that is widened in memory.
+// code's value exactly, those of x, too, where it is rounded. A group of columns is summed on its own, in
+// order; its sum times its scale (and first that of x's codes) is added to the element's, and the group's
+// minimum times x's sum over the group is taken away. So no weight is ever rounded, and an element's value
+// does not depend on the tokens beside it. For few tokens the codes are widened in registers and read once,
+// front to back; many tokens share a chunk that is widened in memory.
 
 #include "backends/cpu/simd/matmul.h"
 
@@ -15,13 +16,14 @@ namespace {
 
 // Some tokens times some rows of a chunk.
 struct CodedOperands {
-  float* sums;              // [tokens][kPanel]
-  const float* a;           // [tiles][columns of the chunk][tokens of the tile], floats or pairs
-  const float* group_sums;  // [groups][tokens], or null
-  std::int64_t tokens;      // of the job: from group to group
-  const std::byte* codes;   // of each step, the rows side by side
-  std::int64_t stride;      // bytes from step to step
-  std::int64_t steps;       // of the chunk
+  float* sums;                // [tokens][kPanel]
+  const float* a;             // [tiles][columns of the chunk][tokens of the tile], floats or pairs
+  const float* group_sums;    // [groups][tokens], negative, or null
+  const float* input_scales;  // the same
+  std::int64_t tokens;        // of the job: from group to group
+  const std::byte* codes;     // of each step, the rows side by side
+  std::int64_t stride;        // bytes from step to step
+  std::int64_t steps;         // of the chunk
   std::int64_t group_steps;
   const float* scales;  // [groups][kPanel]
   const float* minima;  // the same
@@ -139,11 +141,16 @@ struct Widened {
   static constexpr int kActivations = W::kActivations;
 };
 
-template <class Codes, int M, int NV>
+// M tokens of a tile of kHeight.
+template <class Codes, int M, int NV, int kHeight>
 void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
   const float* a = o.a;
   const std::byte* b = o.codes;
   std::int64_t group = 0;
+  F all[M][NV];
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) all[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
+  }
   for (std::int64_t step = 0; step < o.steps; step += o.group_steps, ++group) {
     const std::int64_t end = step + o.group_steps < o.steps ? step + o.group_steps : o.steps;
     F sums[M][NV];
@@ -159,22 +166,46 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
           words[v] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(b) + v * kLanes);
         codes.template step<M, NV>(sums, a, words);
       }
-      a += M * Codes::kActivations;
+      a += kHeight * Codes::kActivations;
       b += o.stride;
+    }
+    for (int m = 0; m < M && o.input_scales != nullptr; ++m) {
+      const F scale = Vec::set1(o.input_scales[group * o.tokens + m]);
+      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::mul(sums[m][v], scale);
     }
     for (int v = 0; v < NV; ++v) {
       const F scale = Vec::load(o.scales + group * kPanel + v * kLanes);
+      const F minimum = o.group_sums == nullptr ? scale : Vec::load(o.minima + group * kPanel + v * kLanes);
       for (int m = 0; m < M; ++m) {
-        float* to = o.sums + m * kPanel + v * kLanes;
-        Vec::store(to, Vec::fma(sums[m][v], scale, Vec::load(to)));
+        all[m][v] = Vec::fma(sums[m][v], scale, all[m][v]);
+        if (o.group_sums != nullptr)
+          all[m][v] = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, all[m][v]);
       }
-      if (o.group_sums == nullptr) continue;
-      const F minimum = Vec::load(o.minima + group * kPanel + v * kLanes);
-      for (int m = 0; m < M; ++m) {
-        float* to = o.sums + m * kPanel + v * kLanes;
-        const F sum = Vec::set1(-o.group_sums[group * o.tokens + m]);
-        Vec::store(to, Vec::fma(sum, minimum, Vec::load(to)));
-      }
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, all[m][v]);
+  }
+}
+
+// The tokens of a tile: where groups of columns are small three at a time, so that the sums over all groups
+// stay in registers, too.
+template <class Codes, int M, int NV>
+void multiply_tokens(const Codes& codes, CodedOperands o) {
+  if constexpr (requires { codes.template multiply<M, NV>(o); }) {
+    codes.template multiply<M, NV>(o);
+  } else {
+    constexpr std::int64_t kSmallGroup = 16;  // steps
+    constexpr bool kMayDivide = kLanes == 16 && M % 3 == 0 && M * NV > 12 && requires {
+      typename Codes::Step;
+    };
+    if (!kMayDivide || o.group_steps > kSmallGroup) return multiply_coded_tile<Codes, M, NV, M>(codes, o);
+    for (int m = 0; m < M; m += 3) {
+      multiply_coded_tile<Codes, kMayDivide ? 3 : M, NV, M>(codes, o);
+      o.sums += 3 * kPanel;
+      o.a += 3;
+      if (o.group_sums != nullptr) o.group_sums += 3;
+      if (o.input_scales != nullptr) o.input_scales += 3;
     }
   }
 }
@@ -191,7 +222,7 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         p.codes += column * bytes_of_row;
         p.scales += column;
         p.minima += column;
-        multiply_coded_tile<Codes, M, NV>(codes, p);
+        multiply_tokens<Codes, M, NV>(codes, p);
       };
       constexpr int kVectors = Vec::vectors_for(M);
       std::int64_t column = 0;
@@ -203,6 +234,7 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
     o.sums += height * kPanel;
     o.a += height * o.steps * Codes::kActivations;
     if (o.group_sums != nullptr) o.group_sums += height;
+    if (o.input_scales != nullptr) o.input_scales += height;
   }
 }
 
@@ -281,6 +313,16 @@ struct ChunkScales {
   }
 };
 
+// Words [steps][rows] as floats or pairs, [steps * kActivations][rows].
+template <class Codes>
+void widen_chunk(const Codes& codes, const std::byte* words, std::int64_t rows, std::int64_t steps,
+                 float* to) {
+  for (std::int64_t i = 0; i < steps; ++i, to += Codes::kActivations * rows) {
+    for (std::int64_t row = 0; row < rows; row += kLanes, words += kLanes * sizeof(std::uint32_t))
+      codes.widen(Vec::load_ints(reinterpret_cast<const std::uint32_t*>(words)), rows, to + row);
+  }
+}
+
 // W: how what is widened is multiplied.
 template <class Codes, class W>
 void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
@@ -306,7 +348,8 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const std::int64_t steps = columns / layout.word_columns;
       CodedOperands o = {.sums = scratch,
                          .a = job.activations + job.tokens * k / per_float,
-                         .group_sums = layout.offset == OffsetType::kNone ? nullptr : group_sums(job, k),
+                         .group_sums = layout.offset == OffsetType::kNone ? nullptr : group_values(job, k),
+                         .input_scales = rounds_input(job) ? group_values(job, k) : nullptr,
                          .tokens = job.tokens,
                          .codes = chunk + parts.codes,
                          .stride = rows * kWord,
@@ -315,11 +358,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
                          .scales = scales,
                          .minima = minima};
       if (wide) {
-        for (std::int64_t s = 0; s < steps; ++s) {
-          for (std::int64_t row = 0; row < rows; row += kLanes)
-            codes.widen(Vec::load_ints(reinterpret_cast<const std::uint32_t*>(o.codes + s * o.stride) + row),
-                        rows, block + s * Codes::kActivations * rows + row);
-        }
+        widen_chunk(codes, o.codes, rows, steps, block);
         o.codes = reinterpret_cast<const std::byte*>(block);
         o.steps *= Codes::kActivations;
         o.group_steps *= Codes::kActivations;
@@ -333,8 +372,108 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
   }
 }
 
+// Calls function<kCode>().
+[[gnu::always_inline]] inline void with_code(CodeType code, const auto& function) {
+  switch (code) {
+    case CodeType::kTable:
+      return function.template operator()<CodeType::kTable>();
+    case CodeType::kInt:
+      return function.template operator()<CodeType::kInt>();
+    default:
+      return function.template operator()<CodeType::kE4m3>();
+  }
+}
+
+// Sums of a panel of whole rows, f32 or i32 [tokens][kPanel], times the scales of both sides.
+template <bool kInts>
+void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows, float* sums) {
+  const CodedLayout& layout = *job.coded;
+  const CodedChunk parts(layout, rows, job.padded < layout.span ? job.padded : layout.span);
+  float scales[kPanel];
+  ChunkScales{layout, panel, parts, rows, 1}.read(layout.scale, panel + parts.scales, nullptr, 1, scales);
+  for (std::int64_t t = 0; t < job.tokens; ++t, sums += kPanel) {
+    const F scale = Vec::set1(rounds_input(job) ? group_values(job, 0)[t] : 1.0F);
+    for (std::int64_t i = 0; i < rows; i += kLanes) {
+      F sum = Vec::load(sums + i);
+      if constexpr (kInts) sum = Vec::signed_to_floats(Vec::as_bits(sum));
+      Vec::store(sums + i, Vec::mul(Vec::mul(sum, scale), Vec::load(scales + i)));
+    }
+  }
+}
+
+#if defined(__AVX512VNNI__)
+// Signed bytes on both sides: sums are whole numbers, which are the same in any order.
+struct WordBytes {
+  static constexpr int kActivations = 1;
+  // GCC 12 keeps an array of __m512i in memory.
+  using Ints [[gnu::vector_size(64)]] = int;
+  // VPDPBUSD takes one side unsigned: weights are 128 more here. o.sums: i32.
+  template <int M, int NV>
+  static void multiply(const CodedOperands& o) {
+    Ints sums[M][NV];
+    for (int m = 0; m < M; ++m) {
+      for (int v = 0; v < NV; ++v) sums[m][v] = (Ints)_mm512_loadu_si512(o.sums + m * kPanel + v * kLanes);
+    }
+    const auto* x = reinterpret_cast<const std::int32_t*>(o.a);
+    const std::byte* codes = o.codes;
+    for (std::int64_t s = 0; s < o.steps; ++s, x += M, codes += o.stride) {
+      __m512i words[NV];
+      for (int v = 0; v < NV; ++v)
+        words[v] = _mm512_xor_si512(_mm512_loadu_si512(codes + v * 64), _mm512_set1_epi8(-128));
+      for (int m = 0; m < M; ++m) {
+        const __m512i xs = _mm512_set1_epi32(x[m]);
+        for (int v = 0; v < NV; ++v)
+          sums[m][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[m][v], words[v], xs);
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      for (int v = 0; v < NV; ++v) _mm512_storeu_si512(o.sums + m * kPanel + v * kLanes, (__m512i)sums[m][v]);
+    }
+  }
+};
+
+void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
+  const CodedLayout& layout = *job.coded;
+  for (std::int64_t panel = begin; panel < end; ++panel) {
+    const std::int64_t first_row = panel * kPanel;
+    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
+    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::byte* const first = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
+    const std::byte* chunk = first;
+    for (std::int64_t t = 0; t < job.tokens; ++t) {  // what the 128 more will add
+      std::int32_t sum = 0;
+      for (std::int64_t k = 0; k < job.padded; k += layout.group) sum -= byte_sums(job, k)[t];
+      for (std::int64_t i = 0; i < rows; i += kLanes)
+        _mm512_storeu_si512(scratch + t * kPanel + i, _mm512_set1_epi32(sum * 128));
+    }
+    for (std::int64_t k = 0; k < job.padded; k += layout.span) {
+      const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+      const CodedChunk parts(layout, rows, columns);
+      multiply_chunk(WordBytes(), rows, sizeof(std::uint32_t),
+                     {.sums = scratch,
+                      .a = job.activations + job.tokens * k / layout.word_columns,
+                      .group_sums = nullptr,
+                      .input_scales = nullptr,
+                      .tokens = job.tokens,
+                      .codes = chunk + parts.codes,
+                      .stride = rows * std::int64_t{sizeof(std::uint32_t)},
+                      .steps = columns / layout.word_columns,
+                      .group_steps = 0,
+                      .scales = nullptr,
+                      .minima = nullptr});
+      chunk += parts.end;
+    }
+    scale_sums<true>(job, first, rows, scratch);
+    store_sums(job, first_row, scratch);
+  }
+}
+#endif
+
 void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
-  const auto with_code = [&]<CodeType kCode>() {
+#if defined(__AVX512VNNI__)
+  if (takes_bytes(job)) return multiply_byte_panels(job, begin, end, scratch);
+#endif
+  with_code(job.coded->code, [&]<CodeType kCode>() {
 #if defined(__AVX512BF16__)
     if (takes_pairs(job)) {
       multiply_panels_of<WordPairs<kCode>, WeightPairs>(job, begin, end, scratch);
@@ -342,15 +481,7 @@ void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_
     }
 #endif
     multiply_panels_of<WordFloats<kCode>, Weights<float>>(job, begin, end, scratch);
-  };
-  switch (job.coded->code) {
-    case CodeType::kTable:
-      return with_code.template operator()<CodeType::kTable>();
-    case CodeType::kInt:
-      return with_code.template operator()<CodeType::kInt>();
-    default:
-      return with_code.template operator()<CodeType::kE4m3>();
-  }
+  });
 }
 
 }  // namespace

@@ -48,7 +48,10 @@ struct CodedLayout {
   OffsetType offset;
   ScaleType minimum;
   bool has_super_scales, has_super_minima;
-  float table[16];  // kTable
+  float table[16];           // kTable
+  InputFormat input;         // of x, which becomes codes
+  std::int64_t input_block;  // columns of x whose codes share a scale: some groups, or all
+  bool whole_rows;           // nothing but one scale a row; groups are parts of it
 };
 
 // Most columns of a chunk, and most groups.
@@ -60,7 +63,7 @@ constexpr std::int64_t kMaxGroups = kMaxSpan / kCodedStep;
   return type == ScaleType::kNone ? 0 : type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
 }
 
-// At most, for one pass: x, and its sums over groups of columns.
+// At most, for one pass: x, and its sums over groups of columns, or the scales of its codes.
 [[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
   constexpr std::int64_t kStep = 32;
   return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, kStep) / kCodedStep *
@@ -236,6 +239,8 @@ struct Draw {
 };
 
 struct Kernels {
+  // Where x becomes codes, their scales, of tokens [begin, end); before prepare_activations.
+  void (*scale_inputs)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   // Blocks [begin, end) of x's columns, as linear_panels wants them.
   void (*prepare_activations)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);

@@ -78,6 +78,8 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
     layout.span = std::gcd(layout.span, format.super_cols);
     if (layout.span % layout.group != 0) refuse(format.super_cols);
   }
+  layout.input = format.input;
+  layout.input_block = format.input.in_blocks ? format.block_cols : matrix.cols;
   layout.scale = format.scale;
   layout.offset = format.offset;
   layout.minimum = format.minimum;
@@ -88,6 +90,13 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
     layout.minimum = ScaleType::kF32;
     layout.has_super_minima = false;
   }
+  layout.whole_rows =
+      matrix.num_blocks() == 1 && layout.offset == OffsetType::kNone && !layout.has_super_scales;
+  QUIRE_CHECK(layout.input.code == InputFormat::Code::kNone || layout.offset == OffsetType::kNone);
+  constexpr std::int64_t kMostBytes = (std::int64_t{1} << 31) / (127 * 128);  // a sum's, in 32 bits
+  if (format.input.code == InputFormat::Code::kI8 && matrix.cols >= kMostBytes)
+    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
+         matrix.codes->name(), matrix.cols, kMostBytes);
   return layout;
 }
 

@@ -112,6 +112,7 @@ struct Vec {
   static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }
   static F signed_to_floats(I x) { return _mm256_cvtepi32_ps(x); }
   static F as_floats(I x) { return _mm256_castsi256_ps(x); }
+  static I as_bits(F x) { return _mm256_castps_si256(x); }
   // Of the lower halves, bits of binary16; the upper ones are zero.
   static F halves_to_floats(I x) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);

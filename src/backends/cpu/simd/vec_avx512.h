@@ -109,6 +109,7 @@ struct Vec {
   static I right_signed(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }
   static F signed_to_floats(I x) { return _mm512_cvtepi32_ps(x); }
   static F as_floats(I x) { return _mm512_castsi512_ps(x); }
+  static I as_bits(F x) { return _mm512_castps_si512(x); }
   // Of the lower halves, bits of binary16.
   static F halves_to_floats(I x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
   // Sixteen floats, and those at the lower four bits of each index.
