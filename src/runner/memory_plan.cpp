@@ -42,6 +42,7 @@ class PlanningBackend final : public Backend {
   }
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
+    has_codes_ |= !experts.front().down.format.is_plain();
     plan_.experts.emplace_back(shape, real_.expert_bytes(experts, dtype));
     plan_.weights += plan_.experts.back().bytes();
     return std::make_unique<ExpertWeights>(plan_.experts.back());
