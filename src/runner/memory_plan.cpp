@@ -46,6 +46,7 @@ class PlanningBackend final : public Backend {
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
     for (const ExpertParts& expert : experts) note(std::array{expert.gate, expert.up, expert.down});
+    has_codes_ |= !experts.front().down.format.is_plain();
     plan_.experts.emplace_back(shape, real_.expert_bytes(experts, dtype));
     plan_.weights += plan_.experts.back().bytes();
     return std::make_unique<ExpertWeights>(plan_.experts.back());

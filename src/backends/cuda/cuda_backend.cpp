@@ -40,6 +40,31 @@ Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// The experts' matrices, one below the other. Error that names a tensor where they cannot be one matrix.
+struct ExpertMatrices {
+  std::vector<WeightGroup> gate_up, down;
+};
+
+ExpertMatrices matrices_of(std::span<const ExpertParts> experts) {
+  ExpertMatrices all;
+  for (const ExpertParts& parts : experts) {
+    all.gate_up.insert(all.gate_up.end(), {parts.gate, parts.up});
+    all.down.push_back(parts.down);
+  }
+  const bool is_plain = all.down.front().format.is_plain();
+  for (const std::vector<WeightGroup>& parts : {all.gate_up, all.down}) {
+    const std::size_t alike = num_alike(parts);
+    if (alike < parts.size() || parts.front().format.is_plain() != is_plain)
+      fail("tensor {}: experts of one layer in different formats are not supported on CUDA",
+           parts[alike % parts.size()].name());
+    for (const WeightGroup& part : parts)
+      if (!is_plain && part.rows % QuantizedLayout::kTileRows != 0)
+        fail("tensor {}: quantised experts on CUDA need multiples of {} rows, not {}", part.name(),
+             QuantizedLayout::kTileRows, part.rows);
+  }
+  return all;
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const ModuleOptions& options)
@@ -329,22 +354,29 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
     fail("{} of {} experts a token: the CUDA backend takes up to {} of {}", shape.top_k, shape.num_experts,
          kMaxTopK, kMaxExperts);
   }
-  std::vector<WeightGroup> gate_up, down;
-  for (const ExpertParts& parts : experts) {
-    for (const WeightGroup* part : {&parts.gate, &parts.up, &parts.down}) {
-      if (!part->format.is_plain()) fail("{}: quantised experts are not supported on CUDA", part->name());
-    }
-    gate_up.insert(gate_up.end(), {parts.gate, parts.up});
-    down.push_back(parts.down);
-  }
-  return std::make_unique<CudaExperts>(shape, load(gate_up, dtype), load(down, dtype));
+  const ExpertMatrices all = matrices_of(experts);
+  return std::make_unique<CudaExperts>(shape, make_linear(all.gate_up, dtype), make_linear(all.down, dtype));
+}
+
+std::size_t CudaBackend::expert_bytes(std::span<const ExpertParts> experts, DType dtype) const {
+  const ExpertMatrices all = matrices_of(experts);
+  return linear_bytes(all.gate_up, dtype) + linear_bytes(all.down, dtype);
 }
 
 void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
                           const ExpertRouting& routing, const Tensor& workspace) {
   loader_.reset();
   const auto& own = dynamic_cast<const CudaExperts&>(weights);
-  const ExpertCall call{out, x, own.gate_up(), own.down(), routing, workspace};
+  ExpertCall call{out, x, {}, {}, routing, workspace};
+  ExpertCodes codes;
+  if (const auto* gate_up = dynamic_cast<const QuantizedLinear*>(own.gate_up.get())) {
+    codes = {gate_up->matrix(), dynamic_cast<const QuantizedLinear&>(*own.down).matrix(),
+             whole(quantized_workspace_)};
+    call.codes = &codes;
+  } else {
+    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).weight();
+    call.down = dynamic_cast<const CudaLinear&>(*own.down).weight();
+  }
   cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
 }
 

@@ -85,6 +85,7 @@ class CudaBackend final : public Backend {
                       const Tensor& logits) override;
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override;
+  std::size_t expert_bytes(std::span<const ExpertParts> experts, DType dtype) const override;
   std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
     return cuda::expert_workspace_bytes(shape, dtype);
   }
