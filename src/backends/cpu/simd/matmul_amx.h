@@ -31,23 +31,38 @@ constexpr std::int64_t kFewTokens = 12;
 
 [[gnu::always_inline]] inline bool takes_tiles(const LinearJob& job) {
   if (takes_bytes(job)) return job.tokens > kFewTokens;
-  return takes_pairs(job) && (job.coded == nullptr || job.coded->group % kTileDepth == 0);
+  return takes_pairs(job) && (job.coded == nullptr || job.coded->group % kTile == 0);
 }
 
-// Some blocks of x, [tokens, rounded up to kTile] pieces of 64 bytes for each step of k.
+// Steps that a group of columns takes, or of plain weights a block; the last one is filled up with zeros of
+// x.
+[[gnu::always_inline]] inline std::int64_t steps_of(const LinearJob& job, std::int64_t columns) {
+  const std::int64_t depth = takes_bytes(job) ? 2 * kTileDepth : kTileDepth;
+  return round_up(columns, depth) / depth;
+}
+
+// Where the steps of x from column k on begin, of the tokens rounded up to kTile.
+[[gnu::always_inline]] inline float* steps_at(const LinearJob& job, std::int64_t k) {
+  const std::int64_t group = job.coded == nullptr ? job.block : job.coded->group;
+  return job.activations + k / group * steps_of(job, group) * round_up(job.tokens, kTile) * kTile;
+}
+
+// Some blocks of x: for each step of k [tokens, rounded up to kTile] pieces of 64 bytes.
 void prepare_tiles(const LinearJob& job, std::int64_t begin, std::int64_t end) {
   if (!takes_tiles(job)) return prepare_activations(job, begin, end);
-  const std::int64_t step = takes_bytes(job) ? 2 * kTileDepth : kTileDepth;
-  const std::int64_t tokens = round_up(job.tokens, kTile);
-  float row[kBlockDepth];
-  for (std::int64_t k = begin * job.block; k < end * job.block && k < job.padded; k += job.block) {
-    const std::int64_t count = job.padded - k < job.block ? job.padded - k : job.block;
-    const std::int64_t steps = round_up(count, step) / step;
-    float* to = job.activations + tokens * k / step * kTile;
+  const std::int64_t group = job.coded == nullptr ? job.block : job.coded->group;
+  for (std::int64_t k = begin * job.block; k < end * job.block && k < job.padded; k += group) {
+    const std::int64_t count = job.padded - k < group ? job.padded - k : group;
+    const std::int64_t bytes = takes_bytes(job) ? count : 2 * count;
+    float* to = steps_at(job, k);
+    float row[kBlockDepth];
     for (std::int64_t t = 0; t < job.tokens; ++t, to += kTile) {
-      read_activations(job, t, k, steps * step, row);
+      read_activations(job, t, k, count, row);
       sum_groups(job, t, k, count, row);
-      for (std::int64_t s = 0; s < steps; ++s) __builtin_memcpy(to + s * tokens * kTile, row + s * kTile, 64);
+      __builtin_memset(reinterpret_cast<std::byte*>(row) + bytes, 0,
+                       static_cast<std::size_t>(round_up(bytes, 64) - bytes));
+      for (std::int64_t s = 0; s < steps_of(job, count); ++s)
+        __builtin_memcpy(to + s * round_up(job.tokens, kTile) * kTile, row + s * kTile, 64);
     }
   }
 }
@@ -269,44 +284,38 @@ void add_group(const LinearJob& job, const GroupPart& part, const float* sums, c
 template <CodeType kCode>
 void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
   const CodedLayout& layout = *job.coded;
-  const std::int64_t tokens = round_up(job.tokens, kTile), group_steps = layout.group / kTileDepth;
+  const std::int64_t tokens = round_up(job.tokens, kTile);
   float* const block = scratch + kMaxPassTokens * kPanel;
-  float* const sums = block + kBlockDepth / 2 * kPanel;  // of a group, of two tiles of tokens
+  float* const sums = block + (kBlockDepth / 2 + kTile) * kPanel;  // of a group, of two tiles of tokens
   float* const scales = block + kBlockDepth * kPanel;
-  float* const minima = scales + kMaxGroups * kPanel;
   if (!layout.whole_rows)
     __builtin_memset(scratch, 0, static_cast<std::size_t>(tokens * kPanel) * sizeof(float));
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
     const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
     const CodedChunk parts(layout, rows, columns);
-    const std::int64_t steps = round_up(columns, kTileDepth) / kTileDepth;
     widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / layout.word_columns, block);
-    __builtin_memset(block + columns / 2 * rows, 0,
-                     static_cast<std::size_t>((steps * kTile - columns / 2) * rows) * 4);
-    TileOperands o = {.sums = scratch,
-                      .a = job.activations + tokens * k / 2,
+    __builtin_memset(block + columns / 2 * rows, 0, static_cast<std::size_t>(kTile * rows) * sizeof(float));
+    TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
+                      .a = steps_at(job, k),
                       .a_step = tokens * kTile,
                       .b = reinterpret_cast<const std::byte*>(block),
                       .b_row = rows * 4,
-                      .steps = steps,
-                      .adds = k > 0};
+                      .steps = steps_of(job, columns),
+                      .adds = layout.whole_rows && k > 0};
     if (layout.whole_rows) {
       multiply_tiles<false>(tokens, rows, o);
     } else {
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
-      ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, minima);
-      o.sums = sums;
-      o.adds = false;
+      ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, scales + kMaxGroups * kPanel);
       for (std::int64_t group = 0; group < groups; ++group) {
-        const std::int64_t left = steps - group * group_steps;
-        o.steps = left < group_steps ? left : group_steps;
-        for (std::int64_t t = 0; t < job.tokens; t += 2 * kTile) {
+        const std::int64_t first = group * layout.group, left = columns - first;
+        o.a = steps_at(job, k + first);
+        o.b = reinterpret_cast<const std::byte*>(block + first / 2 * rows);
+        o.steps = steps_of(job, left < layout.group ? left : layout.group);
+        for (std::int64_t t = 0; t < job.tokens; t += 2 * kTile, o.a += 2 * kTile * kTile) {
           multiply_tiles<false>(tokens - t < 2 * kTile ? kTile : 2 * kTile, rows, o);
-          add_group(job, {k + group * layout.group, t, rows}, sums, scales + group * kPanel, scratch);
-          o.a += 2 * kTile * kTile;
+          add_group(job, {k + first, t, rows}, sums, scales + group * kPanel, scratch);
         }
-        o.a = job.activations + tokens * k / 2 + (group + 1) * group_steps * o.a_step;
-        o.b += group_steps * kTile * o.b_row;
       }
     }
     panel += parts.end;
@@ -378,7 +387,7 @@ void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* pa
     const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
     const CodedChunk parts(layout, rows, columns);
     TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
-                      .a = job.activations + k / 2 * kTile,
+                      .a = steps_at(job, k),
                       .a_step = kTile * kTile,
                       .b = panel + parts.codes,
                       .b_row = rows * 4,
