@@ -259,7 +259,7 @@ void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) 
 // A token's negative sums of x over groups of columns, or the scales of its codes there, [groups][tokens]
 // behind all of x.
 [[gnu::always_inline]] inline float* group_values(const LinearJob& job, std::int64_t k) {
-  const std::int64_t all = round_up(job.tokens, 16) * round_up(job.padded, 32) / (takes_pairs(job) ? 2 : 1);
+  const std::int64_t all = round_up(job.tokens, 16) * round_up(job.padded, 32);
   return job.activations + all + k / job.coded->group * job.tokens;
 }
 

@@ -3,8 +3,9 @@
 // Products by AMX: tiles of 16 tokens by 16 rows of weights, 32 values of k at a time, or 64 of bytes. Every
 // number of tokens takes this way, and an element is summed over k in order, in the order that TDPBF16PS has
 // within 32 of them; so its value does not depend on the tokens beside it. (Bytes have the same sums in any
-// order, so few tokens take VNNI.) Plain weights and bytes are used as they lie: a tile is 16 pairs, or
-// fours, of k of 16 rows. Other codes become pairs, a chunk at a time, whose groups are scaled as anywhere.
+// order, so few tokens take VNNI; one token by other codes takes vectors, in that order.) Plain weights and
+// bytes are used as they lie: a tile is 16 pairs, or fours, of k of 16 rows. Other codes become pairs, a
+// chunk at a time, whose groups are scaled as anywhere.
 
 #include "backends/cpu/simd/linear.h"
 
@@ -30,23 +31,38 @@ constexpr std::int64_t kFewTokens = 12;
 
 [[gnu::always_inline]] inline bool takes_tiles(const LinearJob& job) {
   if (takes_bytes(job)) return job.tokens > kFewTokens;
-  return takes_pairs(job) && (job.coded == nullptr || job.coded->group % kTileDepth == 0);
+  return takes_pairs(job) && (job.coded == nullptr || job.coded->group % kTile == 0);
 }
 
-// Some blocks of x, [tokens, rounded up to kTile] pieces of 64 bytes for each step of k.
+// Steps that a group of columns takes, or of plain weights a block; the last one is filled up with zeros of
+// x.
+[[gnu::always_inline]] inline std::int64_t steps_of(const LinearJob& job, std::int64_t columns) {
+  const std::int64_t depth = takes_bytes(job) ? 2 * kTileDepth : kTileDepth;
+  return round_up(columns, depth) / depth;
+}
+
+// Where the steps of x from column k on begin, of the tokens rounded up to kTile.
+[[gnu::always_inline]] inline float* steps_at(const LinearJob& job, std::int64_t k) {
+  const std::int64_t group = job.coded == nullptr ? job.block : job.coded->group;
+  return job.activations + k / group * steps_of(job, group) * round_up(job.tokens, kTile) * kTile;
+}
+
+// Some blocks of x: for each step of k [tokens, rounded up to kTile] pieces of 64 bytes.
 void prepare_tiles(const LinearJob& job, std::int64_t begin, std::int64_t end) {
   if (!takes_tiles(job)) return prepare_activations(job, begin, end);
-  const std::int64_t step = takes_bytes(job) ? 2 * kTileDepth : kTileDepth;
-  const std::int64_t tokens = round_up(job.tokens, kTile);
-  float row[kBlockDepth];
-  for (std::int64_t k = begin * job.block; k < end * job.block && k < job.padded; k += job.block) {
-    const std::int64_t count = job.padded - k < job.block ? job.padded - k : job.block;
-    const std::int64_t steps = round_up(count, step) / step;
-    float* to = job.activations + tokens * k / step * kTile;
+  const std::int64_t group = job.coded == nullptr ? job.block : job.coded->group;
+  for (std::int64_t k = begin * job.block; k < end * job.block && k < job.padded; k += group) {
+    const std::int64_t count = job.padded - k < group ? job.padded - k : group;
+    const std::int64_t bytes = takes_bytes(job) ? count : 2 * count;
+    float* to = steps_at(job, k);
+    float row[kBlockDepth];
     for (std::int64_t t = 0; t < job.tokens; ++t, to += kTile) {
-      read_activations(job, t, k, steps * step, row);
+      read_activations(job, t, k, count, row);
       sum_groups(job, t, k, count, row);
-      for (std::int64_t s = 0; s < steps; ++s) __builtin_memcpy(to + s * tokens * kTile, row + s * kTile, 64);
+      __builtin_memset(reinterpret_cast<std::byte*>(row) + bytes, 0,
+                       static_cast<std::size_t>(round_up(bytes, 64) - bytes));
+      for (std::int64_t s = 0; s < steps_of(job, count); ++s)
+        __builtin_memcpy(to + s * round_up(job.tokens, kTile) * kTile, row + s * kTile, 64);
     }
   }
 }
@@ -268,45 +284,129 @@ void add_group(const LinearJob& job, const GroupPart& part, const float* sums, c
 template <CodeType kCode>
 void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
   const CodedLayout& layout = *job.coded;
-  const std::int64_t tokens = round_up(job.tokens, kTile), group_steps = layout.group / kTileDepth;
+  const std::int64_t tokens = round_up(job.tokens, kTile);
   float* const block = scratch + kMaxPassTokens * kPanel;
-  float* const sums = block + kBlockDepth / 2 * kPanel;  // of a group, of two tiles of tokens
+  float* const sums = block + (kBlockDepth / 2 + kTile) * kPanel;  // of a group, of two tiles of tokens
   float* const scales = block + kBlockDepth * kPanel;
-  float* const minima = scales + kMaxGroups * kPanel;
   if (!layout.whole_rows)
     __builtin_memset(scratch, 0, static_cast<std::size_t>(tokens * kPanel) * sizeof(float));
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
     const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
     const CodedChunk parts(layout, rows, columns);
-    const std::int64_t steps = round_up(columns, kTileDepth) / kTileDepth;
     widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / layout.word_columns, block);
-    __builtin_memset(block + columns / 2 * rows, 0,
-                     static_cast<std::size_t>((steps * kTile - columns / 2) * rows) * 4);
-    TileOperands o = {.sums = scratch,
-                      .a = job.activations + tokens * k / 2,
+    __builtin_memset(block + columns / 2 * rows, 0, static_cast<std::size_t>(kTile * rows) * sizeof(float));
+    TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
+                      .a = steps_at(job, k),
                       .a_step = tokens * kTile,
                       .b = reinterpret_cast<const std::byte*>(block),
                       .b_row = rows * 4,
-                      .steps = steps,
-                      .adds = k > 0};
+                      .steps = steps_of(job, columns),
+                      .adds = layout.whole_rows && k > 0};
     if (layout.whole_rows) {
       multiply_tiles<false>(tokens, rows, o);
     } else {
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
-      ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, minima);
-      o.sums = sums;
-      o.adds = false;
+      ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, scales + kMaxGroups * kPanel);
       for (std::int64_t group = 0; group < groups; ++group) {
-        const std::int64_t left = steps - group * group_steps;
-        o.steps = left < group_steps ? left : group_steps;
-        for (std::int64_t t = 0; t < job.tokens; t += 2 * kTile) {
+        const std::int64_t first = group * layout.group, left = columns - first;
+        o.a = steps_at(job, k + first);
+        o.b = reinterpret_cast<const std::byte*>(block + first / 2 * rows);
+        o.steps = steps_of(job, left < layout.group ? left : layout.group);
+        for (std::int64_t t = 0; t < job.tokens; t += 2 * kTile, o.a += 2 * kTile * kTile) {
           multiply_tiles<false>(tokens - t < 2 * kTile ? kTile : 2 * kTile, rows, o);
-          add_group(job, {k + group * layout.group, t, rows}, sums, scales + group * kPanel, scratch);
-          o.a += 2 * kTile * kTile;
+          add_group(job, {k + first, t, rows}, sums, scales + group * kPanel, scratch);
         }
-        o.a = job.activations + tokens * k / 2 + (group + 1) * group_steps * o.a_step;
-        o.b += group_steps * kTile * o.b_row;
       }
+    }
+    panel += parts.end;
+  }
+}
+
+// Words of codes, whose even and odd columns are multiplied apart. x: pairs.
+template <CodeType kCode, int NV, int kPair = 0>
+[[gnu::always_inline]] inline void add_apart(const WordPairs<kCode>& codes, const float* x,
+                                             const __m512i (&words)[NV], F (&even)[NV], F (&odd)[NV]) {
+  if constexpr (kPair < WordPairs<kCode>::kActivations) {
+    const auto even_of = [](__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); };
+    const auto odd_of = [](__m512i pairs) {
+      return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
+    };
+    const __m512i xs = _mm512_castps_si512(_mm512_set1_ps(x[kPair]));
+    for (int v = 0; v < NV; ++v) {
+      const auto pairs = (__m512i)codes.template pair<kPair>(words[v]);
+      even[v] = Vec::fma(even_of(xs), even_of(pairs), even[v]);
+      odd[v] = Vec::fma(odd_of(xs), odd_of(pairs), odd[v]);
+    }
+    add_apart<kCode, NV, kPair + 1>(codes, x, words, even, odd);
+  }
+}
+
+// The sums of one token over a chunk's groups, [groups][kPanel]; whole rows go on with theirs. They are those
+// of tiles: TDPBF16PS adds up the products of the even columns of a step and those of the odd ones, each in
+// order, then both, and adds that to the sum; subnormal numbers are zero (Intel, "Architecture Instruction
+// Set Extensions Programming Reference"). o: of tiles, with the codes as weights.
+template <CodeType kCode, int NV>
+[[gnu::noinline]] void sum_as_tiles(const CodedLayout& layout, const TileOperands& o) {
+  const WordPairs<kCode> codes(layout);
+  const std::int64_t words_of_step = kTileDepth / layout.word_columns;
+  const std::int64_t group_words = layout.group / layout.word_columns;
+  const float* a = o.a;
+  const std::byte* b = o.b;
+  float* to = o.sums;
+  for (std::int64_t first = 0; first < o.steps; first += group_words, to += kPanel) {
+    const std::int64_t end = first + group_words < o.steps ? first + group_words : o.steps;
+    F sums[NV];
+    for (int v = 0; v < NV; ++v) sums[v] = o.adds ? Vec::load(to + v * kLanes) : Vec::zero();
+    for (std::int64_t step = first; step < end; step += words_of_step, a += o.a_step) {
+      F even[NV], odd[NV];
+      for (int v = 0; v < NV; ++v) even[v] = odd[v] = Vec::zero();
+      const float* x = a;
+      for (std::int64_t s = step; s < step + words_of_step && s < end; ++s, b += o.b_row) {
+        __m512i words[NV];
+        for (int v = 0; v < NV; ++v) words[v] = _mm512_loadu_si512(b + v * 64);
+        add_apart(codes, x, words, even, odd);
+        x += WordPairs<kCode>::kActivations;
+      }
+      for (int v = 0; v < NV; ++v) sums[v] = Vec::add(sums[v], Vec::add(even[v], odd[v]));
+    }
+    for (int v = 0; v < NV; ++v) Vec::store(to + v * kLanes, sums[v]);
+  }
+}
+
+// The same product of one token, for which the codes are widened in registers: tiles would take twice as
+// long.
+template <CodeType kCode>
+void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
+  constexpr unsigned kSubnormalsAreZero = 0x8040;
+  const CodedLayout& layout = *job.coded;
+  float* const sums = scratch + kPanel;
+  float* const scales = scratch + (kMaxPassTokens + kBlockDepth) * kPanel;
+  const unsigned mode = _mm_getcsr();
+  __builtin_memset(scratch, 0, kPanel * sizeof(float));
+  for (std::int64_t k = 0; k < job.padded; k += layout.span) {
+    const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+    const CodedChunk parts(layout, rows, columns);
+    TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
+                      .a = steps_at(job, k),
+                      .a_step = kTile * kTile,
+                      .b = panel + parts.codes,
+                      .b_row = rows * 4,
+                      .steps = columns / layout.word_columns,
+                      .adds = layout.whole_rows};
+    _mm_setcsr(mode | kSubnormalsAreZero);
+    if (rows == kPanel) {
+      sum_as_tiles<kCode, kPanel / kLanes>(layout, o);
+    } else {
+      for (std::int64_t row = 0; row < rows; row += kLanes, o.sums += kLanes, o.b += 64)
+        sum_as_tiles<kCode, 1>(layout, o);
+    }
+    _mm_setcsr(mode);
+    if (!layout.whole_rows) {
+      const std::int64_t groups = round_up(columns, layout.group) / layout.group;
+      ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, scales + kMaxGroups * kPanel);
+      for (std::int64_t group = 0; group < groups; ++group)
+        add_group(job, {k + group * layout.group, 0, rows}, sums + group * kPanel, scales + group * kPanel,
+                  scratch);
     }
     panel += parts.end;
   }
@@ -327,8 +427,10 @@ void multiply_panels_by_tiles(const LinearJob& job, std::int64_t begin, std::int
         multiply_byte_panel(job, rows, weights, scratch);
         scale_sums<true>(job, weights, rows, scratch);
       } else {
-        with_code(job.coded->code,
-                  [&]<CodeType kCode>() { multiply_coded_panel<kCode>(job, rows, weights, scratch); });
+        with_code(job.coded->code, [&]<CodeType kCode>() {
+          job.tokens == 1 ? multiply_token<kCode>(job, rows, weights, scratch)
+                          : multiply_coded_panel<kCode>(job, rows, weights, scratch);
+        });
         if (job.coded->whole_rows) scale_sums<false>(job, weights, rows, scratch);
       }
     }
