@@ -38,6 +38,8 @@ bool is_available(CpuIsa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx512_bf16 =
+      avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case CpuIsa::kReference:
       return true;
@@ -46,9 +48,9 @@ bool is_available(CpuIsa isa) {
     case CpuIsa::kAvx512:
       return avx512;
     case CpuIsa::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
+      return avx512_bf16;
     case CpuIsa::kAmx:
-      return avx512 && __builtin_cpu_supports("avx512bf16") && may_use_amx();
+      return avx512_bf16 && may_use_amx();
   }
 #endif
   return isa == CpuIsa::kReference;

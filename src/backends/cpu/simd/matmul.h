@@ -140,7 +140,7 @@ template <int M = Vec::kMaxHeight>
 template <class W, bool kFetch>
 void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
   for (bool first = true; tokens > 0; first = false) {
-    const int height = Vec::tile_height(tokens);
+    const int height = Vec::tile_height(tokens, false);
     with_height(height, [&]<int M>() {
       if (kFetch && first) {
         multiply_columns<W, M, kFetch>(columns, o);
@@ -155,7 +155,7 @@ void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
 }
 
 // Rows a widened block keeps side by side: those of one tile.
-constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens)) * kLanes;
+constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens, false)) * kLanes;
 
 // A block of a panel as float32, [rows / width][depth][width].
 void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t depth, std::int64_t width,
@@ -263,7 +263,7 @@ void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, 
   });
 }
 
-// A token's sums of x over groups of columns, [groups][tokens] behind all of x.
+// A token's sums of -x over groups of columns, [groups][tokens] behind all of x.
 [[gnu::always_inline]] inline float* group_sums(const LinearJob& job, std::int64_t k) {
   const std::int64_t all = job.tokens * job.padded / (takes_pairs(job) ? 2 : 1);
   return job.activations + all + k / job.coded->group * job.tokens;
@@ -283,7 +283,7 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
                               ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
                               : load_some(values + begin + i, some));
     }
-    group_sums(job, k + begin)[token] = sum_lanes(sum);
+    group_sums(job, k + begin)[token] = -sum_lanes(sum);
   }
 }
 
@@ -297,7 +297,7 @@ void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t 
     const std::int64_t count = depth - k < most ? depth - k : most;
     float* to = job.activations + job.tokens * k / per_float;
     for (std::int64_t token = 0; token < job.tokens;) {
-      const int height = Vec::tile_height(job.tokens - token);
+      const int height = Vec::tile_height(job.tokens - token, job.coded != nullptr);
       for (int m = 0; m < height; ++m) {
         read_activations(job, token + m, k, count, rows + m * kBlockDepth);
         if (job.coded != nullptr) sum_groups(job, token + m, k, count, rows + m * kBlockDepth);
