@@ -88,7 +88,10 @@ def make_files(folder, types, quantize):
         if name == "BF16":
             write_model(part)
         else:
-            subprocess.run([quantize, files["BF16"], part, name], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            # Where the embedding is the head too, ik_llama.cpp would take types of its own for it.
+            head = [] if name == "Q8_0" else ["--token-embedding-type", "q6_K"]
+            command = [quantize, *head, files["BF16"], part, name]
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         part.rename(path)
     return {name: files[name] for name in types}
 

@@ -20,6 +20,7 @@ struct CodedOperands {
   const float* group_sums;  // of -x, [groups][tokens], or null
   std::int64_t tokens;      // of the job: from group to group
   const std::byte* codes;   // of each step, the rows side by side
+  std::int64_t ahead;       // bytes from codes to what is fetched meanwhile
   std::int64_t stride;      // bytes from step to step
   std::int64_t steps;       // of the chunk
   std::int64_t group_steps;
@@ -168,6 +169,11 @@ struct Widened {
   static constexpr bool kOfBytes = true;
 };
 
+// The next chunk is fetched in the order in which it lies; groups at once are not read in it.
+[[gnu::always_inline]] inline void fetch(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
+
 // Vectors of a tile: its sums and those of a group fill the registers.
 constexpr int coded_vectors(int height, bool of_bytes) {
   return kLanes < kPanelStep ? Vec::vectors_for(height) : height <= (of_bytes ? 3 : 4) ? 4 : 2;
@@ -186,7 +192,12 @@ template <class Codes, int M, int NV, int kGroups>
   }
   const float* a = o.a + group * o.group_steps * M * Codes::kActivations;
   const std::byte* b = o.codes + group * o.group_steps * o.stride;
+  const std::byte* ahead = b + o.ahead;
   for (std::int64_t s = 0; s < steps; ++s) {
+    if constexpr (!requires { typename Codes::Step; }) {
+      for (std::int64_t i = 0; i < kGroups * NV * kLanes * 4; i += 64) fetch(ahead + i);
+      ahead += kGroups * o.stride;
+    }
     for (int g = 0; g < kGroups; ++g) {
       const float* x = a + g * steps * M * Codes::kActivations;
       const std::byte* from = b + g * steps * o.stride;
@@ -373,12 +384,14 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const CodedChunk parts(layout, rows, columns);
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
+      for (std::int64_t i = parts.end; i < parts.end + parts.codes; i += 64) fetch(chunk + i);
       const std::int64_t steps = columns / layout.word_columns;
       CodedOperands o = {.sums = scratch,
                          .a = job.activations + job.tokens * k / per_float,
                          .group_sums = layout.offset == OffsetType::kNone ? nullptr : group_sums(job, k),
                          .tokens = job.tokens,
                          .codes = chunk + parts.codes,
+                         .ahead = parts.end,
                          .stride = rows * kWord,
                          .steps = steps,
                          .group_steps = layout.group / layout.word_columns,
