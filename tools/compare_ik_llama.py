@@ -24,6 +24,10 @@ MATRICES = {
 }
 NORMS = {"attn_norm": HIDDEN, "ffn_norm": HIDDEN, "attn_q_norm": HEAD_DIM, "attn_k_norm": HEAD_DIM}
 
+# For the head and for values ik_llama.cpp would take a type of its own beside IQ4_XS.
+HEAD = ["--token-embedding-type", "q6_K"]
+QUANTIZE_FLAGS = {"Q8_0": [], "Q4_0": HEAD, "Q4_K_S": HEAD, "IQ4_XS": [*HEAD, "--attn-v-type", "q5_K"]}
+
 
 def add_vocabulary(writer):
     """All bytes as GPT-2 writes them, one merge, and tokens that are never used."""
@@ -88,9 +92,7 @@ def make_files(folder, types, quantize):
         if name == "BF16":
             write_model(part)
         else:
-            # Where the embedding is the head too, ik_llama.cpp would take types of its own for it.
-            head = [] if name == "Q8_0" else ["--token-embedding-type", "q6_K"]
-            command = [quantize, *head, files["BF16"], part, name]
+            command = [quantize, *QUANTIZE_FLAGS[name], files["BF16"], part, name]
             subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         part.rename(path)
     return {name: files[name] for name in types}

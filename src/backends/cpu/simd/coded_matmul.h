@@ -316,12 +316,16 @@ struct ChunkScales {
 
   // Those of one type that lie at `from`, times f32 [rows] at `supers`, or null, times `factor`.
   void read(ScaleType type, const std::byte* from, const float* supers, float factor, float* to) const {
-    with_scales(type, [&](const auto& load) {
-      for (std::int64_t row = 0; row < rows; row += kLanes) {
+    with_scales(type, [=, width = rows, count = groups](const auto& load) {
+      const std::byte* const stored = from;  // locals, as vectors that are stored might be what is captured
+      const std::int64_t stride = width, last = count * width;
+      float* const out = to;
+      for (std::int64_t row = 0; row < stride; row += kLanes) {
         const F factors =
             Vec::mul(Vec::set1(factor), supers == nullptr ? Vec::set1(1.0F) : Vec::load(supers + row));
-        for (std::int64_t group = 0; group < groups; ++group)
-          Vec::store(to + group * kPanel + row, Vec::mul(load(from, group * rows + row), factors));
+        float* next = out + row;
+        for (std::int64_t i = row; i < last; i += stride, next += kPanel)
+          Vec::store(next, Vec::mul(load(stored, i), factors));
       }
     });
   }
