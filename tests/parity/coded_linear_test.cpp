@@ -60,7 +60,7 @@ TEST_P(CodedLinearTest, EqualsTheProductWithDequantisedWeightsInAnyBatch) {
                    three_weights = three->make_linear(parts, dtype);
         ASSERT_EQ(one_weights->bytes(), one->linear_bytes(parts, dtype));
         const Matrix bias(DType::kF32, 1, out + 71, random_);
-        for (const std::int64_t tokens : {1, 3, 50}) {
+        for (const std::int64_t tokens : {1, 2, 3, 9, 50}) {
           const Matrix x(dtype, tokens, in, random_);
           Matrix actual(DType::kF32, tokens, out + 71, random_),
               alone(DType::kF32, tokens, out + 71, random_);

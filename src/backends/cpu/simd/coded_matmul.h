@@ -18,10 +18,11 @@ namespace {
 struct CodedOperands {
   float* sums;                // [tokens][kPanel]
   const float* a;             // [tiles][columns of the chunk][tokens of the tile], floats or pairs
-  const float* group_sums;    // [groups][tokens], negative, or null
+  const float* group_sums;    // of -x, [groups][tokens], or null
   const float* input_scales;  // the same
   std::int64_t tokens;        // of the job: from group to group
   const std::byte* codes;     // of each step, the rows side by side
+  std::int64_t ahead;         // bytes from codes to what is fetched meanwhile
   std::int64_t stride;        // bytes from step to step
   std::int64_t steps;         // of the chunk
   std::int64_t group_steps;
@@ -35,7 +36,8 @@ struct CodedOperands {
 // A word's codes as float32.
 template <CodeType kCode>
 struct WordFloats {
-  static constexpr int kActivations = kCode == CodeType::kTable ? 8 : 4;
+  static constexpr bool kOfBytes = kCode != CodeType::kTable;
+  static constexpr int kActivations = kOfBytes ? 4 : 8;
   // E4M3 is read as the upper bits of a binary16, which has a bias of 8 more.
   static constexpr float kScale = kCode == CodeType::kE4m3 ? 256.0F : 1.0F;
   Vec::Table table;
@@ -75,42 +77,69 @@ struct WordFloats {
 };
 
 #if defined(__AVX512BF16__)
-// A word's codes as pairs of bfloat16.
-template <CodeType kCode>
-struct WordPairs {
-  static constexpr int kActivations = kCode == CodeType::kTable ? 4 : 2;
-  static constexpr float kScale = 1.0F;
-  __m512i table;  // kTable: of the lower five bits, of which the last is not the code's; kE4m3: of subnormals
+// The bits of bfloat16 by the lower bits of a code.
+struct alignas(64) PairTable {
+  std::uint16_t halves[64];  // kTable and codes from -32 to 31
+  std::uint8_t lower[128];   // of bytes, by magnitude
+  std::uint8_t upper[128];
 
-  explicit WordPairs(const CodedLayout& layout) {
-    alignas(64) std::uint16_t values[32];
-    for (int i = 0; i < 32; ++i) {
-      const float value = kCode == CodeType::kTable ? layout.table[i % 16] : static_cast<float>(i) * 0x1p-9F;
-      std::uint32_t bits;
-      __builtin_memcpy(&bits, &value, sizeof(bits));
-      values[i] = static_cast<std::uint16_t>(bits >> 16);
+  constexpr explicit PairTable(CodeType code) : halves(), lower(), upper() {
+    for (int i = 0; i < 64; ++i) halves[i] = bits_of(static_cast<float>(i < 32 ? i : i - 64));
+    for (int i = 0; i < 128; ++i) {
+      const bool is_normal = code == CodeType::kE4m3 && i >= 8;  // from a bias of 7 to one of 127
+      const std::uint16_t bits =
+          is_normal ? static_cast<std::uint16_t>((i << 4) + (120 << 7))
+                    : bits_of(static_cast<float>(i) * (code == CodeType::kE4m3 ? 0x1p-9F : 1));
+      lower[i] = static_cast<std::uint8_t>(bits & 255);
+      upper[i] = static_cast<std::uint8_t>(bits >> 8);
     }
-    table = _mm512_load_si512(values);
+  }
+  static constexpr std::uint16_t bits_of(float value) {
+    return static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, value) >> 16);
+  }
+};
+
+// A word's codes as pairs of bfloat16. kSmall: integers from -32 to 31.
+template <CodeType kCode, bool kSmall>
+struct WordPairs {
+  static constexpr bool kOfBytes = kCode != CodeType::kTable;
+  static constexpr int kActivations = kOfBytes ? 2 : 4;
+  static constexpr float kScale = 1.0F;
+  static constexpr PairTable kTable = PairTable(kCode);
+  __m512i first, second;  // kTable: of the lower five bits, of which the last is not the code's
+
+  explicit WordPairs(const CodedLayout& layout)
+      : first(_mm512_load_si512(kTable.halves)), second(_mm512_load_si512(kTable.halves + 32)) {
+    if constexpr (kCode == CodeType::kTable) {
+      alignas(64) std::uint16_t values[32];
+      for (int i = 0; i < 32; ++i) values[i] = PairTable::bits_of(layout.table[i % 16]);
+      first = _mm512_load_si512(values);
+    }
   }
   template <int kPair>
   [[gnu::always_inline]] __m512bh pair(__m512i word) const {
-    if constexpr (kCode == CodeType::kTable) {
-      return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi32(word, 4 * kPair), table);
-    } else if constexpr (kCode == CodeType::kInt) {
-      const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(word, 24 - 8 * kPair), 24);
-      const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(word, 8 - 8 * kPair), 24);
-      const auto bits = [](__m512i x) { return _mm512_castps_si512(_mm512_cvtepi32_ps(x)); };
-      return (__m512bh)_mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(bits(even), 16), bits(odd));
-    } else {
-      const __m512i code = _mm512_srli_epi32(word, 8 * kPair);
-      const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7F));
-      // From a bias of 7 to one of 127.
-      const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
-      const __mmask32 is_subnormal = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
-      const __m512i value = _mm512_mask_permutexvar_epi16(normal, is_subnormal, magnitude, table);
-      const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(code, 8), _mm512_set1_epi16(-0x8000));
-      return (__m512bh)_mm512_or_si512(value, sign);
-    }
+    if constexpr (kCode == CodeType::kTable)
+      return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi32(word, 4 * kPair), first);
+    else if constexpr (kSmall)
+      return (__m512bh)_mm512_permutex2var_epi16(first, _mm512_srli_epi32(word, 8 * kPair), second);
+    else
+      return (__m512bh)pair_of_bytes<kPair>(word);
+  }
+  // Both bytes of a bfloat16 are looked up by the magnitude's seven bits; that of -128 looks like 0.
+  template <int kPair>
+  [[gnu::always_inline]] static __m512i pair_of_bytes(__m512i word) {
+    const __m512i magnitude = kCode == CodeType::kInt ? _mm512_abs_epi8(word) : word;
+    const auto look_up = [&](const std::uint8_t(&bytes)[128]) {
+      return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), magnitude, _mm512_load_si512(bytes + 64));
+    };
+    const __m512i lower = look_up(kTable.lower);
+    __m512i upper = look_up(kTable.upper);
+    if constexpr (kCode == CodeType::kInt)
+      upper = _mm512_mask_mov_epi8(upper, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8(0x43));
+    upper = _mm512_ternarylogic_epi32(upper, word, _mm512_set1_epi8(-0x80), 0xF8);  // upper | (word & 0x80)
+    constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAA;
+    return kPair == 0 ? _mm512_mask_blend_epi8(kOdd, lower, _mm512_slli_epi16(upper, 8))
+                      : _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lower, 8), upper);
   }
   template <int M, int NV, int kPair = 0>
   [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x, const __m512i (&words)[NV]) const {
@@ -139,74 +168,85 @@ template <class W>
 struct Widened {
   using Step = W;
   static constexpr int kActivations = W::kActivations;
+  static constexpr bool kOfBytes = true;
 };
 
-// M tokens of a tile of kHeight.
-template <class Codes, int M, int NV, int kHeight>
-void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
-  const float* a = o.a;
-  const std::byte* b = o.codes;
-  std::int64_t group = 0;
-  F all[M][NV];
-  for (int m = 0; m < M; ++m) {
-    for (int v = 0; v < NV; ++v) all[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
-  }
-  for (std::int64_t step = 0; step < o.steps; step += o.group_steps, ++group) {
-    const std::int64_t end = step + o.group_steps < o.steps ? step + o.group_steps : o.steps;
-    F sums[M][NV];
+// The next chunk is fetched in the order in which it lies; groups at once are not read in it.
+[[gnu::always_inline]] inline void fetch(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
+
+// Vectors of a tile: its sums and those of a group fill the registers.
+constexpr int coded_vectors(int height, bool of_bytes) {
+  return kLanes < kPanelStep ? Vec::vectors_for(height) : height <= (of_bytes ? 3 : 4) ? 4 : 2;
+}
+
+// kGroups neighbouring groups at once, each summed on its own: one group's few sums would wait for each
+// other.
+template <class Codes, int M, int NV, int kGroups>
+[[gnu::always_inline]] inline void add_groups(const Codes& codes, const CodedOperands& o, std::int64_t group,
+                                              std::int64_t steps, F (&totals)[M][NV]) {
+  F sums[kGroups][M][NV];
+  for (auto& sum : sums) {
     for (int m = 0; m < M; ++m) {
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::zero();
+      for (int v = 0; v < NV; ++v) sum[m][v] = Vec::zero();
     }
-    for (std::int64_t s = step; s < end; ++s) {
+  }
+  const float* a = o.a + group * o.group_steps * M * Codes::kActivations;
+  const std::byte* b = o.codes + group * o.group_steps * o.stride;
+  const std::byte* ahead = b + o.ahead;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    if constexpr (!requires { typename Codes::Step; }) {
+      for (std::int64_t i = 0; i < kGroups * NV * kLanes * 4; i += 64) fetch(ahead + i);
+      ahead += kGroups * o.stride;
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      const float* x = a + g * steps * M * Codes::kActivations;
+      const std::byte* from = b + g * steps * o.stride;
       if constexpr (requires { typename Codes::Step; }) {
-        Codes::Step::template step<M, NV>(sums, a, b);
+        Codes::Step::template step<M, NV>(sums[g], x, from);
       } else {
         Vec::I words[NV];
         for (int v = 0; v < NV; ++v)
-          words[v] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(b) + v * kLanes);
-        codes.template step<M, NV>(sums, a, words);
+          words[v] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(from) + v * kLanes);
+        codes.template step<M, NV>(sums[g], x, words);
       }
-      a += kHeight * Codes::kActivations;
-      b += o.stride;
     }
+    a += M * Codes::kActivations;
+    b += o.stride;
+  }
+  for (int g = 0; g < kGroups; ++g, ++group) {
     for (int m = 0; m < M && o.input_scales != nullptr; ++m) {
       const F scale = Vec::set1(o.input_scales[group * o.tokens + m]);
-      for (int v = 0; v < NV; ++v) sums[m][v] = Vec::mul(sums[m][v], scale);
+      for (int v = 0; v < NV; ++v) sums[g][m][v] = Vec::mul(sums[g][m][v], scale);
     }
     for (int v = 0; v < NV; ++v) {
       const F scale = Vec::load(o.scales + group * kPanel + v * kLanes);
-      const F minimum = o.group_sums == nullptr ? scale : Vec::load(o.minima + group * kPanel + v * kLanes);
-      for (int m = 0; m < M; ++m) {
-        all[m][v] = Vec::fma(sums[m][v], scale, all[m][v]);
-        if (o.group_sums != nullptr)
-          all[m][v] = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, all[m][v]);
-      }
+      for (int m = 0; m < M; ++m) totals[m][v] = Vec::fma(sums[g][m][v], scale, totals[m][v]);
+      if (o.group_sums == nullptr) continue;
+      const F minimum = Vec::load(o.minima + group * kPanel + v * kLanes);
+      for (int m = 0; m < M; ++m)
+        totals[m][v] = Vec::fma(Vec::set1(o.group_sums[group * o.tokens + m]), minimum, totals[m][v]);
     }
-  }
-  for (int m = 0; m < M; ++m) {
-    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, all[m][v]);
   }
 }
 
-// The tokens of a tile: where groups of columns are small three at a time, so that the sums over all groups
-// stay in registers, too.
 template <class Codes, int M, int NV>
-void multiply_tokens(const Codes& codes, CodedOperands o) {
-  if constexpr (requires { codes.template multiply<M, NV>(o); }) {
-    codes.template multiply<M, NV>(o);
-  } else {
-    constexpr std::int64_t kSmallGroup = 16;  // steps
-    constexpr bool kMayDivide = kLanes == 16 && M % 3 == 0 && M * NV > 12 && requires {
-      typename Codes::Step;
-    };
-    if (!kMayDivide || o.group_steps > kSmallGroup) return multiply_coded_tile<Codes, M, NV, M>(codes, o);
-    for (int m = 0; m < M; m += 3) {
-      multiply_coded_tile<Codes, kMayDivide ? 3 : M, NV, M>(codes, o);
-      o.sums += 3 * kPanel;
-      o.a += 3;
-      if (o.group_sums != nullptr) o.group_sums += 3;
-      if (o.input_scales != nullptr) o.input_scales += 3;
-    }
+void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
+  F totals[M][NV];
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) totals[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
+  }
+  constexpr int kGroups = M <= 2 ? 2 : 1;
+  std::int64_t group = 0;
+  for (; (group + kGroups) * o.group_steps <= o.steps; group += kGroups)
+    add_groups<Codes, M, NV, kGroups>(codes, o, group, o.group_steps, totals);
+  for (; group * o.group_steps < o.steps; ++group) {
+    const std::int64_t left = o.steps - group * o.group_steps;
+    add_groups<Codes, M, NV, 1>(codes, o, group, left < o.group_steps ? left : o.group_steps, totals);
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, totals[m][v]);
   }
 }
 
@@ -214,7 +254,7 @@ void multiply_tokens(const Codes& codes, CodedOperands o) {
 template <class Codes>
 void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes_of_row, CodedOperands o) {
   for (std::int64_t tokens = o.tokens; tokens > 0;) {
-    const int height = Vec::tile_height(tokens);
+    const int height = Vec::tile_height(tokens, true);
     with_height(height, [&]<int M>() {
       const auto part = [&]<int NV>(std::int64_t column) {
         CodedOperands p = o;
@@ -222,9 +262,13 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         p.codes += column * bytes_of_row;
         p.scales += column;
         p.minima += column;
-        multiply_tokens<Codes, M, NV>(codes, p);
+        if constexpr (requires { codes.template multiply<M, NV>(p); }) {
+          codes.template multiply<M, NV>(p);
+        } else {
+          multiply_coded_tile<Codes, M, NV>(codes, p);
+        }
       };
-      constexpr int kVectors = Vec::vectors_for(M);
+      constexpr int kVectors = coded_vectors(M, Codes::kOfBytes);
       std::int64_t column = 0;
       for (; column + kVectors * kLanes <= columns; column += kVectors * kLanes)
         part.template operator()<kVectors>(column);
@@ -283,13 +327,16 @@ struct ChunkScales {
 
   // Those of one type that lie at `from`, times f32 [rows] at `supers`, or null, times `factor`.
   void read(ScaleType type, const std::byte* from, const float* supers, float factor, float* to) const {
-    with_scales(type, [&](const auto& load) {
-      for (std::int64_t group = 0; group < groups; ++group) {
-        for (std::int64_t row = 0; row < rows; row += kLanes) {
-          F value = load(from, group * rows + row);
-          if (supers != nullptr) value = Vec::mul(value, Vec::load(supers + row));
-          Vec::store(to + group * kPanel + row, Vec::mul(value, Vec::set1(factor)));
-        }
+    with_scales(type, [=, width = rows, count = groups](const auto& load) {
+      const std::byte* const stored = from;  // locals, as vectors that are stored might be what is captured
+      const std::int64_t stride = width, last = count * width;
+      float* const out = to;
+      for (std::int64_t row = 0; row < stride; row += kLanes) {
+        const F factors =
+            Vec::mul(Vec::set1(factor), supers == nullptr ? Vec::set1(1.0F) : Vec::load(supers + row));
+        float* next = out + row;
+        for (std::int64_t i = row; i < last; i += stride, next += kPanel)
+          Vec::store(next, Vec::mul(load(stored, i), factors));
       }
     });
   }
@@ -313,13 +360,20 @@ struct ChunkScales {
   }
 };
 
-// Words [steps][rows] as floats or pairs, [steps * kActivations][rows].
+// Rows of a widened chunk that lie side by side: those of one tile.
+constexpr std::int64_t wide_width(std::int64_t rows) {
+  return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), true) * kLanes : kPanelStep;
+}
+
+// Words of a chunk [steps][rows] as floats or pairs, [rows / width][steps * kActivations][width].
 template <class Codes>
-void widen_chunk(const Codes& codes, const std::byte* words, std::int64_t rows, std::int64_t steps,
-                 float* to) {
-  for (std::int64_t i = 0; i < steps; ++i, to += Codes::kActivations * rows) {
-    for (std::int64_t row = 0; row < rows; row += kLanes, words += kLanes * sizeof(std::uint32_t))
-      codes.widen(Vec::load_ints(reinterpret_cast<const std::uint32_t*>(words)), rows, to + row);
+void widen_chunk(const Codes& codes, const std::byte* from, std::int64_t rows, std::int64_t steps,
+                 std::int64_t width, float* to) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+  for (std::int64_t s = 0; s < steps; ++s, words += rows) {
+    for (std::int64_t row = 0; row < rows; row += kLanes)
+      codes.widen(Vec::load_ints(words + row), width,
+                  to + ((row / width * steps + s) * Codes::kActivations) * width + row % width);
   }
 }
 
@@ -345,6 +399,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const CodedChunk parts(layout, rows, columns);
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
+      for (std::int64_t i = parts.end; i < parts.end + parts.codes; i += 64) fetch(chunk + i);
       const std::int64_t steps = columns / layout.word_columns;
       CodedOperands o = {.sums = scratch,
                          .a = job.activations + job.tokens * k / per_float,
@@ -352,17 +407,25 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
                          .input_scales = rounds_input(job) ? group_values(job, k) : nullptr,
                          .tokens = job.tokens,
                          .codes = chunk + parts.codes,
+                         .ahead = parts.end,
                          .stride = rows * kWord,
                          .steps = steps,
                          .group_steps = layout.group / layout.word_columns,
                          .scales = scales,
                          .minima = minima};
       if (wide) {
-        widen_chunk(codes, o.codes, rows, steps, block);
-        o.codes = reinterpret_cast<const std::byte*>(block);
+        const std::int64_t width = wide_width(rows);
+        widen_chunk(codes, o.codes, rows, o.steps, width, block);
         o.steps *= Codes::kActivations;
         o.group_steps *= Codes::kActivations;
-        multiply_chunk(Widened<W>(), rows, W::kBytes, o);
+        o.stride = width * W::kBytes;
+        for (std::int64_t row = 0; row < rows; row += width) {
+          o.codes = reinterpret_cast<const std::byte*>(block + row * o.steps);
+          multiply_chunk(Widened<W>(), width, W::kBytes, o);
+          o.sums += width;
+          o.scales += width;
+          o.minima += width;
+        }
       } else {
         multiply_chunk(codes, rows, kWord, o);
       }
@@ -405,6 +468,7 @@ void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows,
 // Signed bytes on both sides: sums are whole numbers, which are the same in any order.
 struct WordBytes {
   static constexpr int kActivations = 1;
+  static constexpr bool kOfBytes = false;
   // GCC 12 keeps an array of __m512i in memory.
   using Ints [[gnu::vector_size(64)]] = int;
   // VPDPBUSD takes one side unsigned: weights are 128 more here. o.sums: i32.
@@ -456,6 +520,7 @@ void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t
                       .input_scales = nullptr,
                       .tokens = job.tokens,
                       .codes = chunk + parts.codes,
+                      .ahead = parts.end,
                       .stride = rows * std::int64_t{sizeof(std::uint32_t)},
                       .steps = columns / layout.word_columns,
                       .group_steps = 0,
@@ -476,7 +541,9 @@ void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_
   with_code(job.coded->code, [&]<CodeType kCode>() {
 #if defined(__AVX512BF16__)
     if (takes_pairs(job)) {
-      multiply_panels_of<WordPairs<kCode>, WeightPairs>(job, begin, end, scratch);
+      kCode == CodeType::kInt&& job.coded->is_small
+          ? multiply_panels_of<WordPairs<kCode, true>, WeightPairs>(job, begin, end, scratch)
+          : multiply_panels_of<WordPairs<kCode, false>, WeightPairs>(job, begin, end, scratch);
       return;
     }
 #endif

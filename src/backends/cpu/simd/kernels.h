@@ -41,6 +41,7 @@ constexpr std::int64_t kNarrowDepth = 64;
 // column 2 i at bit 4 i and that of column 2 i + 1 at bit 16 + 4 i; or 4 of 8 bits, the columns 0, 2, 1, 3.
 struct CodedLayout {
   CodeType code;              // kTable: of 4 bits; kInt: signed bytes; kE4m3
+  bool is_small;              // kInt: from -32 to 31
   std::int64_t word_columns;  // 8 or 4
   std::int64_t group;         // columns that share a scale, a multiple of word_columns
   std::int64_t span;          // a multiple of group

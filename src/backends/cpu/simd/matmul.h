@@ -140,7 +140,7 @@ template <int M = Vec::kMaxHeight>
 template <class W, bool kFetch>
 void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
   for (bool first = true; tokens > 0; first = false) {
-    const int height = Vec::tile_height(tokens);
+    const int height = Vec::tile_height(tokens, false);
     with_height(height, [&]<int M>() {
       if (kFetch && first) {
         multiply_columns<W, M, kFetch>(columns, o);
@@ -155,7 +155,7 @@ void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
 }
 
 // Rows a widened block keeps side by side: those of one tile.
-constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens)) * kLanes;
+constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens, false)) * kLanes;
 
 // A block of a panel as float32, [rows / width][depth][width].
 void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t depth, std::int64_t width,
@@ -369,7 +369,7 @@ void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, 
   takes_pairs(job) ? clear_rest(reinterpret_cast<BFloat16*>(to), there, count) : clear_rest(to, there, count);
 }
 
-// Writes the negative sums of the columns [k, k + count), which `values` has as read_activations leaves them.
+// Writes the sums of -x over the columns [k, k + count), which `values` has as read_activations leaves them.
 void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                 const float* values) {
   if (job.coded == nullptr) return;
@@ -403,7 +403,7 @@ void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t 
     const std::int64_t count = depth - k < most ? depth - k : most;
     float* to = job.activations + job.tokens * k / per_float;
     for (std::int64_t token = 0; token < job.tokens;) {
-      const int height = Vec::tile_height(job.tokens - token);
+      const int height = Vec::tile_height(job.tokens - token, job.coded != nullptr);
       for (int m = 0; m < height; ++m) {
         read_activations(job, token + m, k, count, rows + m * kBlockDepth);
         sum_groups(job, token + m, k, count, rows + m * kBlockDepth);

@@ -293,7 +293,8 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
     const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
     const CodedChunk parts(layout, rows, columns);
-    widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / layout.word_columns, block);
+    widen_chunk(WordPairs<kCode, false>(layout), panel + parts.codes, rows, columns / layout.word_columns,
+                rows, block);
     __builtin_memset(block + columns / 2 * rows, 0, static_cast<std::size_t>(kTile * rows) * sizeof(float));
     TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
                       .a = steps_at(job, k),
@@ -324,9 +325,9 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
 
 // Words of codes, whose even and odd columns are multiplied apart. x: pairs.
 template <CodeType kCode, int NV, int kPair = 0>
-[[gnu::always_inline]] inline void add_apart(const WordPairs<kCode>& codes, const float* x,
+[[gnu::always_inline]] inline void add_apart(const WordPairs<kCode, false>& codes, const float* x,
                                              const __m512i (&words)[NV], F (&even)[NV], F (&odd)[NV]) {
-  if constexpr (kPair < WordPairs<kCode>::kActivations) {
+  if constexpr (kPair < WordPairs<kCode, false>::kActivations) {
     const auto even_of = [](__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); };
     const auto odd_of = [](__m512i pairs) {
       return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
@@ -347,7 +348,7 @@ template <CodeType kCode, int NV, int kPair = 0>
 // Set Extensions Programming Reference"). o: of tiles, with the codes as weights.
 template <CodeType kCode, int NV>
 [[gnu::noinline]] void sum_as_tiles(const CodedLayout& layout, const TileOperands& o) {
-  const WordPairs<kCode> codes(layout);
+  const WordPairs<kCode, false> codes(layout);
   const std::int64_t words_of_step = kTileDepth / layout.word_columns;
   const std::int64_t group_words = layout.group / layout.word_columns;
   const float* a = o.a;
@@ -365,7 +366,7 @@ template <CodeType kCode, int NV>
         __m512i words[NV];
         for (int v = 0; v < NV; ++v) words[v] = _mm512_loadu_si512(b + v * 64);
         add_apart(codes, x, words, even, odd);
-        x += WordPairs<kCode>::kActivations;
+        x += WordPairs<kCode, false>::kActivations;
       }
       for (int v = 0; v < NV; ++v) sums[v] = Vec::add(sums[v], Vec::add(even[v], odd[v]));
     }

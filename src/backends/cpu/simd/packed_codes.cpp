@@ -64,6 +64,8 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
   const bool in_bytes = format.code == CodeType::kE4m3 || format.bits > 4;
   layout.code =
       in_bytes ? (format.code == CodeType::kE4m3 ? CodeType::kE4m3 : CodeType::kInt) : CodeType::kTable;
+  const int last = (1 << format.bits) - 1 - byte_offset(format);
+  layout.is_small = layout.code == CodeType::kInt && last < 32 && byte_offset(format) <= 32;
   layout.word_columns = in_bytes ? 4 : 8;
   if (!in_bytes) {
     const std::array<float, 256> values = code_values(format);

@@ -17,7 +17,7 @@ struct Vec {
   static constexpr int kMaxHeight = 6;
 
   // Tokens of the next tile where so many are left. One or three of them would leave registers idle.
-  static constexpr int tile_height(std::int64_t left) {
+  static constexpr int tile_height(std::int64_t left, bool /*of_codes*/) {
     return left == 7 || left == 9 ? 5 : left < 6 ? static_cast<int>(left) : 6;
   }
   // Vectors of a tile: as many sums as 16 registers hold, in whole fractions of a panel.
