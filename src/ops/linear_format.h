@@ -76,7 +76,7 @@ struct LinearFormat {
   // The columns of the codes stand in another order than those of the input: column i of the codes is column
   // order[i] of W (GPTQ's activation order).
   bool is_ordered = false;
-  InputFormat input;
+  InputFormat input = {};
 
   bool is_plain() const { return code == CodeType::kNone; }
   bool operator==(const LinearFormat&) const = default;

@@ -23,6 +23,7 @@
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/product_tile.cuh"
+#include "backends/cuda/kernels/split_product.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
@@ -51,16 +52,10 @@ struct Maps {
 };
 
 struct Params {
-  const float* bias;  // or null
-  void* out;
-  std::int64_t out_stride;
-  int tokens;
-  int n;       // columns of out
+  ProductOut out;
   int slices;  // of k
   int groups;
   int stages;
-  ActivationTerms activation;  // of the gate
-  bool pairs;                  // two neighbours of a row of out can be stored at once
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -129,62 +124,6 @@ struct Producer {
   }
 };
 
-// Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
-template <typename Out, bool kGated>
-class Writer {
- public:
-  // row: of the warp's 16 rows of the weight, the first column of out.
-  __device__ Writer(const Params& p, int row) : p_(p), row_(row) {
-    if (p.bias == nullptr) return;
-    for (int half = 0; half < 2; ++half) {
-      const int column = row_ + half * 8 + lane() / 4;
-      if (column < p.n) bias_[half] = p.bias[column];
-    }
-  }
-
-  __device__ void write(const float (&sums)[4], int first_token) const {
-    if constexpr (kGated) {
-      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
-                 row_, first_token);
-    } else {
-      write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
-      write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
-    }
-  }
-
- private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-
-  // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
-  __device__ void write_half(float first, float second, int column, int token) const {
-    if constexpr (sizeof(Out) == 4) {
-      column += lane() / 4;
-      token += lane() % 4 * 2;
-      if (column >= p_.n) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (token < p_.tokens) to[0] = first;
-      if (token + 1 < p_.tokens) to[p_.out_stride] = second;
-    } else {
-      const std::uint32_t pair = transpose(pack(first, second, Out()));
-      column += lane() % 4 * 2;
-      token += lane() / 4;
-      if (column >= p_.n || token >= p_.tokens) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (p_.pairs && column + 1 < p_.n) {
-        *reinterpret_cast<std::uint32_t*>(to) = pair;
-      } else {
-        const Out* values = reinterpret_cast<const Out*>(&pair);
-        to[0] = values[0];
-        if (column + 1 < p_.n) to[1] = values[1];
-      }
-    }
-  }
-
-  const Params& p_;
-  int row_;
-  float bias_[2] = {};
-};
-
 // One warpgroup: 64 rows of the weight by kTokens tokens.
 template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
@@ -222,44 +161,12 @@ struct Consumer {
     hopper::pin(sums);
   }
 
-  // Block b of a tile's sums is added and written by the cluster's block of rank b % split.
-  __device__ void send(float4* exchange) const {
-    const int slots = (kBlocks + tile.split - 1) / tile.split;
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (owner != tile.rank) {
-        const int sender = (tile.rank - owner - 1 + tile.split) % tile.split;
-        hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner),
-                               sums[b]);
-      }
-      if (++owner == tile.split) owner = 0, ++slot;
-    }
-  }
-  __device__ void receive_and_write(const float4* exchange) {
-    const int slots = (kBlocks + tile.split - 1) / tile.split;
+  __device__ void write(const float4* exchange) {
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
-    const Writer<Out, kGated> writer(p, kGated ? row / 2 : row);
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (owner == tile.rank) {
-        for (int sender = 0; sender < tile.split - 1; ++sender) {
-          const float4 part = exchange[place(sender * slots + slot)];
-          sums[b][0] += part.x;
-          sums[b][1] += part.y;
-          sums[b][2] += part.z;
-          sums[b][3] += part.w;
-        }
-        writer.write(sums[b], tile.token + b * 8);
-      }
-      if (++owner == tile.split) owner = 0, ++slot;
-    }
-  }
-  // Of a thread's part of one block of sums.
-  __device__ int place(int block) const {
-    return block * p.groups * kWarpgroup + static_cast<int>(threadIdx.x);
+    const ProductWriter<Out, kGated> writer(p.out, kGated ? row / 2 : row);
+    receive_sums(sums, exchange, tile.split, tile.rank, p.groups * kWarpgroup,
+                 [&](int block) { writer.write(sums[block], tile.token + block * 8); });
   }
 };
 
@@ -295,10 +202,10 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
     consumer.multiply();
     if (tile.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      consumer.send(exchange);
+      send_sums(consumer.sums, exchange, tile.split, tile.rank, p.groups * kWarpgroup);
       hopper::sync_cluster();
     }
-    consumer.receive_and_write(exchange);
+    consumer.write(exchange);
   }
 #else
   __trap();
@@ -330,21 +237,12 @@ void launch_plan(const LaunchContext& context, const LinearArgs& args, const Map
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(kMaxSharedBytes);
   const int columns = kGated ? args.n / 2 : args.n;
-  const Params params{
-      .bias = args.bias,
-      .out = args.out,
-      .out_stride = args.out_stride,
-      .tokens = args.tokens,
-      .n = columns,
-      .slices = args.k / kDepth,
-      .groups = plan.groups,
-      .stages = plan.stages,
-      .activation = args.activation,
-      .pairs = reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0};
+  const Params params{.out = ProductOut(args, columns),
+                      .slices = args.k / kDepth,
+                      .groups = plan.groups,
+                      .stages = plan.stages};
   const int rows = plan.groups * kGroupRows;
-  const int blocks = kTokens / 8;
-  const int received = (plan.split - 1) * ((blocks + plan.split - 1) / plan.split) * plan.groups *
-                       kWarpgroup * static_cast<int>(sizeof(float4));
+  const int received = exchange_bytes(kTokens / 8, plan.split, plan.groups * kWarpgroup);
   const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes, received);
   const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
   const dim3 grid(static_cast<unsigned>(plan.split), ceil_div(args.tokens, kTokens), ceil_div(args.n, rows));
