@@ -224,12 +224,12 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
 void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
                       const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
                       const Tensor& workspace) {
-  constexpr std::int64_t kMaxBatchedTokens = 128;  // from there on the library makes up for the detour
+  constexpr std::int64_t kMaxBatchedTokens = 256;  // from there on the library makes up for the detour
   if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
     quantized_matvec(context, out, x, weight, bias);
-  } else if (x.dim(0) <= kMaxBatchedTokens) {
+  } else if (x.dim(0) <= kMaxBatchedTokens && has_quantized_batched_matmul()) {
     quantized_batched_matmul(context, out, x, weight, bias);
   } else {
     multiply_dequantized(context, *library, out, x, weight, bias, workspace);

@@ -72,6 +72,15 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int x, int y, 
       : "memory");
 }
 
+// Of `bytes` neighbouring bytes, a multiple of 16.
+__device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
 // --- Blocks of threads of one cluster. ---
 
 // All threads of the cluster; what they stored before, to shared memory too, is then seen by all of them.
@@ -175,6 +184,14 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
       "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_##N "}, "    \
       A ", %" B ", 1, 1, 1, 1;\n"                                                                       \
       : QUIRE_BLOCKS_##N(kFirst) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+// sums (=, or += where add) a · bᵀ: a [64, 16] in registers, b [64, 16] by_rows.
+#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPE)                                                       \
+  asm volatile(                                                                                         \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                                                 \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_64 "}, "         \
+      "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}\n"                                                   \
+      : QUIRE_BLOCKS_64(0)                                                                              \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 // clang-format on
 
 template <typename T>
@@ -236,6 +253,17 @@ __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::
   }
 }
 
+template <typename T>
+__device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const std::uint32_t (&a)[4],
+                                                   std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("bf16");
+  } else {
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("f16");
+  }
+}
+
+#undef QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS
 #undef QUIRE_PRODUCT_OF_REGISTERS
 #undef QUIRE_PRODUCT_OF_CODES
 #undef QUIRE_PRODUCT_OF_SHARED
