@@ -363,7 +363,7 @@ template <CodeType kCode, int NV>
       const float* x = a;
       for (std::int64_t s = step; s < step + words_of_step && s < end; ++s, b += o.b_row) {
         __m512i words[NV];
-        for (int v = 0; v < NV; ++v) words[v] = _mm512_loadu_si512(b + v * 64);
+        for (int v = 0; v < NV; ++v) words[v] = fetch_words(b + v * 64);
         add_apart(codes, x, words, even, odd);
         x += WordPairs<kCode>::kActivations;
       }
