@@ -323,6 +323,13 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   }
 }
 
+// Words of codes; others are fetched meanwhile.
+[[gnu::always_inline]] inline __m512i fetch_words(const std::byte* words) {
+  constexpr std::int64_t kAhead = 8192;
+  fetch(words + kAhead);
+  return _mm512_loadu_si512(words);
+}
+
 // Words of codes, whose even and odd columns are multiplied apart. x: pairs.
 template <CodeType kCode, int NV, int kPair = 0>
 [[gnu::always_inline]] inline void add_apart(const WordPairs<kCode, false>& codes, const float* x,
@@ -364,7 +371,7 @@ template <CodeType kCode, int NV>
       const float* x = a;
       for (std::int64_t s = step; s < step + words_of_step && s < end; ++s, b += o.b_row) {
         __m512i words[NV];
-        for (int v = 0; v < NV; ++v) words[v] = _mm512_loadu_si512(b + v * 64);
+        for (int v = 0; v < NV; ++v) words[v] = fetch_words(b + v * 64);
         add_apart(codes, x, words, even, odd);
         x += WordPairs<kCode, false>::kActivations;
       }
