@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Quire beside ik_llama.cpp on a CPU: prefill of 512 tokens and one stream of 64, on the same GGUF files of random weights
-in Qwen3-0.6B's shape. Both run by turns; the table has each figure's median and best. Needs Python's gguf and numpy, once.
+"""Quire beside ik_llama.cpp on a CPU: a prompt of 512 tokens and one stream of 64, on the same GGUF files of random
+weights in the shape of Qwen3-0.6B. Both run by turns; the table has medians, and each best in parentheses. Writing the
+files needs the Python packages gguf and numpy.
 
 Usage: compare_ik_llama.py QUIRE IK_BIN FOLDER [--rounds 5] [--threads 2] [--types BF16,Q8_0,...]
-  IK_BIN: where ik_llama.cpp's llama-bench and llama-quantize are; FOLDER: for the files, some 3.5 GB, kept for the next time.
+  IK_BIN: where llama-bench and llama-quantize of ik_llama.cpp are.
+  FOLDER: for the files, 2.9 GB, kept for the next time.
 """
 
 import argparse
@@ -103,7 +105,8 @@ def run_json(command):
 
 
 def run_ik(bench, path, threads):
-    rows = run_json([bench, "-m", path, "-p", "512", "-n", "64", "-t", str(threads), "-fa", "1", "-r", "1", "-o", "json"])
+    flags = ["-p", "512", "-n", "64", "-fa", "1", "-r", "1", "-o", "json"]
+    rows = run_json([bench, "-m", path, *flags, "-t", str(threads)])
     return tuple(next(row["avg_ts"] for row in rows if row[key] > 0) for key in ("n_prompt", "n_gen"))
 
 
@@ -122,7 +125,11 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--types", default="BF16,Q8_0,Q4_0,Q4_K_S,IQ4_XS")
     args = parser.parse_args()
-    files = make_files(args.folder, args.types.split(","), args.ik_bin / "llama-quantize")
+    types = args.types.split(",")
+    for name in types:
+        if name != "BF16" and name not in QUANTIZE_FLAGS:
+            parser.error(f"--types: {name} is not known; use BF16, {', '.join(QUANTIZE_FLAGS)}")
+    files = make_files(args.folder, types, args.ik_bin / "llama-quantize")
     print("| file | prefill, Quire | ik_llama.cpp | one stream, Quire | ik_llama.cpp |\n|---|---|---|---|---|")
     for name, path in files.items():
         runs = [

