@@ -1,17 +1,20 @@
-// Times routed experts on shapes of published models, in bf16, beside the card's read bandwidth taken in the
-// same run. Tokens choose their experts at random; layers of a graph have other tokens and so other experts,
-// more than the L2 cache holds.
+// Times routed experts on shapes of published models, in bf16 or of codes, beside the card's read bandwidth
+// taken in the same run. Tokens choose their experts at random; layers of a graph have other tokens and so
+// other experts, more than the L2 cache holds.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <numeric>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/probe.h"
+#include "backends/cuda/matmul.h"
 #include "bench/cuda/timing.h"
+#include "tests/cuda/quantized_fixtures.h"
 
 namespace quire::cuda::bench {
 namespace {
@@ -42,10 +45,9 @@ Tensor random_bf16(const LaunchContext& context, std::int64_t rows, std::int64_t
 
 class Bench {
  public:
-  explicit Bench(const Model& model)
+  // format: null for bf16.
+  Bench(const Model& model, const LinearFormat* format)
       : model_(model),
-        gate_up_(random_bf16(context_, 2 * model.num_experts * model.intermediate, model.hidden)),
-        down_(random_bf16(context_, model.num_experts * model.hidden, model.intermediate)),
         routers_(random_bf16(context_, kRoutings * model.num_experts, model.hidden)),
         x_(random_bf16(context_, kMaxTokens, model.hidden)),
         out_(memory(DType::kBF16, kMaxTokens, model.hidden)),
@@ -55,6 +57,23 @@ class Bench {
             DType::kU8, 1,
             static_cast<std::int64_t>(expert_workspace_bytes(model.shape(kMaxTokens), DType::kBF16)))) {
     workspace_ = Tensor(workspace_.data(), DType::kU8, {workspace_.numel()}, DeviceKind::kCuda);
+    const std::int64_t wide = 2 * model.num_experts * model.intermediate;
+    const std::int64_t narrow = model.num_experts * model.hidden;
+    if (format == nullptr) {
+      gate_up_ = random_bf16(context_, wide, model.hidden);
+      down_ = random_bf16(context_, narrow, model.intermediate);
+      return;
+    }
+    codes_ = {random_codes(*format, wide, model.hidden), random_codes(*format, narrow, model.intermediate),
+              memory(DType::kU8, 1, kQuantizedWorkspaceBytes)};
+    bits_ =
+        codes_.gate_up.layout.tile_bytes * 8.0 / (QuantizedLayout::kTileRows * QuantizedLayout::kTileColumns);
+  }
+  ~Bench() {
+    for (const Tensor& tensor : {gate_up_, down_, routers_, x_, out_, workspace_, codes_.workspace})
+      if (tensor.defined()) cudaFree(tensor.data());
+    cudaFree(const_cast<std::uint8_t*>(codes_.gate_up.tiles));
+    cudaFree(const_cast<std::uint8_t*>(codes_.down.tiles));
   }
 
   void print(int tokens, double read_rate) {
@@ -67,7 +86,9 @@ class Bench {
     }
     const auto call = [&](int i) {
       const auto& routes = routing[static_cast<std::size_t>(i % routings)];
-      return ExpertCall{out_.rows(0, tokens), x_.rows(0, tokens), gate_up_, down_, routes, workspace_};
+      return ExpertCall{
+          out_.rows(0, tokens),           x_.rows(0, tokens), gate_up_, down_, routes, workspace_,
+          bits_ == 16 ? nullptr : &codes_};
     };
     const ExpertShape shape = model_.shape(kMaxTokens);
     const double us =
@@ -116,13 +137,41 @@ class Bench {
           "routing");
     std::sort(ids.begin(), ids.end());
     const auto distinct = std::distance(ids.begin(), std::unique(ids.begin(), ids.end()));
-    return 6.0 * static_cast<double>(distinct * model_.hidden * model_.intermediate);
+    return bits_ / 8 * 3 * static_cast<double>(distinct * model_.hidden * model_.intermediate);
+  }
+  // 128 random rows, again and again.
+  QuantizedMatrix random_codes(const LinearFormat& format, std::int64_t rows, std::int64_t cols) {
+    const WeightGroup sample = testing::random_group(format, 128, cols, random_);
+    const std::vector<std::byte> packed = testing::packed_bytes(sample);
+    const QuantizedLayout layout = quantized_layout({&sample, 1});
+    const auto bytes = static_cast<std::size_t>(layout.row_tiles() * layout.row_bytes());
+    const auto count = static_cast<std::size_t>(rows / 128);
+    const Tensor tiles =
+        memory(DType::kU8, 1, static_cast<std::int64_t>(bytes * count + sizeof(QuantizedValues)));
+    for (std::size_t i = 0; i < count; ++i)
+      check(cudaMemcpy(tiles.data_as<std::byte>() + i * bytes, packed.data(), bytes, cudaMemcpyHostToDevice),
+            "upload");
+    QuantizedMatrix matrix = quantized_matrix(tiles.data(), layout, quantized_rows({&sample, 1}).format);
+    matrix.layout.rows = static_cast<int>(rows);
+    if (layout.has_row_scales) {
+      matrix.row_scales = device_tensor<float>(DType::kF32, 1, rows, [](std::size_t) {
+                            return 0.01F;
+                          }).data_as<const float>();
+    }
+    auto* values = tiles.data_as<std::byte>() + bytes * count;
+    check(cudaMemcpy(values, packed.data() + packed.size() - sizeof(QuantizedValues), sizeof(QuantizedValues),
+                     cudaMemcpyHostToDevice),
+          "upload");
+    matrix.values = reinterpret_cast<const QuantizedValues*>(values);
+    return matrix;
   }
 
   LaunchContext context_ = make_context();
   std::mt19937 random_{5};
   Model model_;
   Tensor gate_up_, down_, routers_, x_, out_, logits_, workspace_;
+  ExpertCodes codes_;
+  double bits_ = 16;  // of a weight
 };
 
 // GB/s of a read of 4 GiB.
@@ -139,16 +188,28 @@ double measure_reading(const LaunchContext& context) {
 }  // namespace
 }  // namespace quire::cuda::bench
 
-int main() {
+// Arguments: formats, "bf16" among them; none: bf16.
+int main(int argc, char** argv) {
+  using namespace quire::cuda;
   using namespace quire::cuda::bench;
   try {
-    const double read_rate = measure_reading(make_context());
-    std::printf("Routed experts, bf16; a read of 4 GiB: %.0f GB/s\n", read_rate);
-    for (const Model& model :
-         {Model{"Qwen3-30B-A3B", 128, 8, 2048, 768}, Model{"Mixtral 8x7B", 8, 2, 4096, 14336}}) {
-      Bench bench(model);
-      for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096, 8192}) bench.print(tokens, read_rate);
-    }
+    const double read_rate = measure_reading(bench::make_context());
+    std::printf("Routed experts; a read of 4 GiB: %.0f GB/s\n", read_rate);
+    const auto run = [&](const char* name, const quire::LinearFormat* format) {
+      std::printf("%s\n", name);
+      for (const Model& model :
+           {Model{"Qwen3-30B-A3B", 128, 8, 2048, 768}, Model{"Mixtral 8x7B", 8, 2, 4096, 14336}}) {
+        Bench bench(model, format);
+        for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192})
+          bench.print(tokens, read_rate);
+      }
+    };
+    const auto wanted = [&](std::string_view name) {
+      return std::any_of(argv + 1, argv + argc, [&](const char* other) { return other == name; });
+    };
+    if (argc == 1 || wanted("bf16")) run("bf16", nullptr);
+    for (const auto& named : quire::cuda::testing::published_formats())
+      if (wanted(named.name)) run(named.name, &named.format);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "backends/cuda/ceiling.h"
-#include "backends/cuda/matmul.h"
+#include "backends/cuda/w8a8_linear.h"
 #include "bench/cuda/timing.h"
 #include "tests/cuda/quantized_fixtures.h"
 
@@ -26,6 +26,7 @@ constexpr std::array<Shape, 4> kShapes = {{{"qkv", 6144, 4096, false},
                                            {"gate", 24576, 4096, true},
                                            {"down", 4096, 12288, false}}};
 constexpr std::array<std::int64_t, 7> kTokens = {1, 8, 16, 32, 64, 128, 256};
+constexpr std::int64_t kPrefillTokens = 8192;
 constexpr std::size_t kPoolBytes = std::size_t{768} << 20;
 
 Tensor random_bf16(std::int64_t rows, std::int64_t cols, int exponent) {
@@ -92,6 +93,38 @@ class Bench {
           });
     }
   }
+  // With activations of 8 bits too; then TFLOP/s with many tokens, their rounding included.
+  void print_w8a8(const testing::NamedFormat& named) {
+    std::mt19937 random(1);
+    const WeightGroup sample = testing::random_group(named.format, 2048, 4096, random);
+    std::vector<std::byte> codes(2048 * 4096);
+    w8a8_codes(quantized_rows({&sample, 1}), w8a8_matrix(nullptr, {&sample, 1}))
+        ->read_rows(0, Tensor(codes.data(), DType::kU8, {2048, 4096}));
+    for (std::size_t at = 0; at + codes.size() <= kPoolBytes; at += codes.size())
+      check(cudaMemcpy(pool_ + at, codes.data(), codes.size(), cudaMemcpyHostToDevice), "upload");
+    for (const Shape& shape : kShapes) {
+      const WeightGroup group{{}, named.format, shape.out_features, shape.in_features};
+      W8a8Matrix matrix = w8a8_matrix(pool_, {&group, 1});
+      matrix.scales = row_scales_.data_as<const float>();
+      const auto multiply = [&](const std::byte* at, const Tensor& out, const Tensor& x) {
+        matrix.codes = reinterpret_cast<const std::uint8_t*>(at);
+        if (shape.gated && fused_w8a8_gated_linear(context_, out.columns(0, shape.out_features / 2), x,
+                                                   matrix, Activation::kSilu, workspace_)) {
+          return;
+        }
+        w8a8_linear(context_, &library_, out, x, matrix, {}, workspace_);
+      };
+      print(shape, named.name, shape.out_features * shape.in_features, multiply);
+      const Tensor x = activations_.columns(0, shape.in_features);
+      const Tensor out(outputs_.data(), DType::kBF16, {kPrefillTokens, shape.out_features},
+                       DeviceKind::kCuda);
+      const double us = graph_time_us(
+          context_, 4, [&](int) { multiply(pool_, out, x); }, 6);
+      std::printf("%-16s  %lld tokens: %.0f us, %.0f TFLOP/s\n", "", static_cast<long long>(kPrefillTokens),
+                  us,
+                  2e-6 * static_cast<double>(kPrefillTokens * shape.out_features * shape.in_features) / us);
+    }
+  }
 
  private:
   using Multiply = std::function<void(const std::byte* weight, const Tensor& out, const Tensor& x)>;
@@ -120,8 +153,9 @@ class Bench {
   }
 
   LaunchContext context_ = make_context();
-  Tensor activations_ = random_bf16(256, 12288, 127);
-  Tensor outputs_ = random_bf16(256, 24576, 127);
+  Tensor activations_ = random_bf16(kPrefillTokens, 12288, 127);
+  Tensor outputs_ = device_tensor<std::uint16_t>(DType::kBF16, kPrefillTokens, 24576,
+                                                 [](std::size_t) { return std::uint16_t{0}; });
   Tensor pool_memory_ = random_bf16(kPoolBytes / 2 / 4096, 4096, 121);
   std::byte* pool_ = pool_memory_.data_as<std::byte>();
   Tensor row_scales_ = device_tensor<float>(DType::kF32, 1, 24576, [](std::size_t) { return 0.01F; });
@@ -138,7 +172,7 @@ class Bench {
 }  // namespace
 }  // namespace quire::cuda::bench
 
-// Arguments: the formats, "bf16" among them; none: all.
+// Arguments: the formats, those with activations of 8 bits by "w8a8 …", "bf16" among them; none: all.
 int main(int argc, char** argv) {
   const auto wanted = [&](std::string_view name) {
     return argc == 1 || std::any_of(argv + 1, argv + argc, [&](const char* other) { return other == name; });
@@ -147,5 +181,7 @@ int main(int argc, char** argv) {
   if (wanted("bf16")) bench.print_bf16();
   for (const auto& format : quire::cuda::testing::published_formats())
     if (wanted(format.name)) bench.print_format(format);
+  for (const auto& format : quire::cuda::testing::w8a8_formats())
+    if (wanted(format.name)) bench.print_w8a8(format);
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace quire {
@@ -20,6 +21,7 @@ struct EngineConfig {
   // each 128 columns) or nf4 (for each 64); the embedding and the head only with quantize_head.
   std::string quantization = "none";
   bool quantize_head = false;
+  bool weight_only = false;              // products take activations as they are, whatever the format says
   int max_num_seqs = 256;                // sequences that run at once
   int max_num_batched_tokens = 0;        // tokens computed in one step; 0: 2048 on a CPU, 8192 on a GPU
   int long_prefill_token_threshold = 0;  // of one sequence in one step at most; 0: no limit
@@ -47,6 +49,8 @@ struct EngineConfig {
   // others do, what would be more is refused; 0: no limit.
   int max_num_queued_reqs = 0;
   std::int64_t max_num_queued_tokens = 0;
+  // Called by rank 0 as layers are loaded: how many are.
+  std::function<void(std::size_t done, std::size_t total)> on_load = {};
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

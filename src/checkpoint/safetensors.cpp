@@ -173,11 +173,13 @@ std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
     fail("{}: {} bytes, too short for a safetensors file", path(), file_bytes);
   }
   file_.read(0, std::as_writable_bytes(std::span(length)), "header");
-  if (looks_like_pickle({reinterpret_cast<const char*>(length.data()), length.size()})) {
-    fail("{}: a pickled PyTorch file; only safetensors is read", path());
-  }
   std::uint64_t header_bytes = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  // A header's length may begin with the same bytes.
+  if (header_bytes > file_bytes - kLengthBytes &&
+      looks_like_pickle({reinterpret_cast<const char*>(length.data()), length.size()})) {
+    fail("{}: a pickled PyTorch file; only safetensors is read", path());
+  }
   if (header_bytes > kMaxHeaderBytes) {
     fail("{}: a header of {} bytes, more than the limit of {}; not a safetensors file?", path(), header_bytes,
          kMaxHeaderBytes);

@@ -17,8 +17,10 @@ void add_serve(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_bench_serve(CLI::App& bench, Command& chosen);  // a subcommand of bench
 void add_plan(CLI::App& app, Command& chosen);
+void add_quantize(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);
+void add_eval(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 void add_detokenize(CLI::App& app, Command& chosen);
 void add_render(CLI::App& app, Command& chosen);

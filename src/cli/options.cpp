@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/output.h"
 #include "engine/ranks.h"
 
 namespace quire::cli {
@@ -83,11 +84,17 @@ void EngineOptions::add_to(Flags flags) {
   flags.value("--long-prefill-token-threshold", config.long_prefill_token_threshold,
               "tokens of one sequence computed in one step at most (default: no limit)");
   flags.value("--max-model-len", config.max_model_len, "tokens of prompt and output (default: the model's)");
-  flags.shown(
-      "--quantization", config.quantization,
-      "make 16-bit weights into fp8 or int8 (a scale for each row), int4 (for each 128 columns) or nf4 "
-      "(for each 64) as they are loaded");
+  flags
+      .shown(
+          "--quantization", config.quantization,
+          "make 16-bit weights into fp8 or int8 (a scale for each row), int4 (for each 128 columns) or nf4 "
+          "(for each 64) as they are loaded")
+      ->each([this](const std::string& name) {
+        if (name != "none") config.on_load = progress_bar("layers");
+      });
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
+  flags.on("--weight-only", config.weight_only,
+           "activations stay in --dtype, also where fp8, int8 or the checkpoint round them for a product");
   flags.shown("--block-size", config.block_size,
               "tokens in a block of the KV cache: a power of two, 8 to 256");
   flags.shown("--kv-cache-dtype", config.kv_cache_dtype,

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <memory>
 
 #include "base/format.h"
 #include "base/json.h"
@@ -30,11 +31,18 @@ std::string bar(std::uint64_t done, std::uint64_t total) {
 
 std::function<void(std::size_t done, std::size_t total)> progress_bar(std::string_view unit) {
   if (isatty(STDERR_FILENO) == 0) return {};
-  return [unit](std::size_t done, std::size_t total) {
+  struct Line {
+    bool is_open = false;
+    ~Line() {
+      if (is_open) print_text(stderr, "\n");
+    }
+  };
+  return [unit, line = std::make_shared<Line>()](std::size_t done, std::size_t total) {
     const bool grows = (done - 1) * kBarWidth / total != done * kBarWidth / total;
     if (done == total || grows || done % 16 == 0)
       print_text(stderr, "\r{} {}/{} {}\033[K{}", bar(done, total), done, total, unit,
                  done == total ? "\n" : "");
+    line->is_open = done != total;
   };
 }
 

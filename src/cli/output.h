@@ -24,7 +24,8 @@ void print_figure(std::string_view what, const std::string& value, const std::st
 // [####    ]
 std::string bar(std::uint64_t done, std::uint64_t total);
 
-// Draws a bar on stderr when it grows, and now and then between; nothing where stderr is no terminal.
+// Draws a bar on stderr when it grows, and now and then between; nothing where stderr is no terminal. Its
+// line ends when the bar is full, or with the last copy of the function.
 std::function<void(std::size_t done, std::size_t total)> progress_bar(std::string_view unit);
 
 }  // namespace quire::cli

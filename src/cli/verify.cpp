@@ -19,11 +19,14 @@ void print_line(const VerifyResult& r) {
       r.rerouted == 0 ? "" : format_text(" but at {} positions of other experts", r.rerouted);
   const std::string excused =
       r.argmax_excused == 0 ? "" : format_text(" ({} too close to tell)", r.argmax_excused);
-  print_text(stdout,
-             "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}){}, argmax equal at {} of "
-             "{} steps{}\n",
-             r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, rerouted,
-             r.argmax_equal, r.num_steps, excused);
+  const std::string rms =
+      r.rms_limit == 0 ? "" : format_text(" and {:.1e} of their norm (limit {:.1e})", r.rms, r.rms_limit);
+  print_text(
+      stdout,
+      "{} prompt {} of {} tokens, {}: logits differ by {:.1e} (limit {:.1e}){}{}, argmax equal at {} of "
+      "{} steps{}\n",
+      r.passed() ? "ok    " : "FAILED", r.prompt, r.num_tokens, way, r.error, r.limit, rms, rerouted,
+      r.argmax_equal, r.num_steps, excused);
 }
 
 void print_json(const VerifyResult& r) {
@@ -33,6 +36,8 @@ void print_json(const VerifyResult& r) {
                               {"side_by_side", r.side_by_side},
                               {"error", r.error},
                               {"limit", r.limit},
+                              {"rms", r.rms},
+                              {"rms_limit", r.rms_limit},
                               {"rerouted", r.rerouted},
                               {"argmax_equal", r.argmax_equal},
                               {"argmax_excused", r.argmax_excused},

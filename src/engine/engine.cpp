@@ -71,9 +71,10 @@ void Engine::load() try {
   log_plan();
   timed("weights", [&] { ranks_->load(); });
 } catch (const Error& e) {
-  const std::string directory = model_directory().string();
-  if (directory.empty() || std::string_view(e.what()).find(directory) != std::string_view::npos) throw;
-  fail("{}: {}", directory, e.what());
+  const ModelFiles& model = setup_.model;
+  const std::string where = model.where.empty() ? model.directory.string() : model.where;
+  if (where.empty() || std::string_view(e.what()).find(where) != std::string_view::npos) throw;
+  fail("{}: {}", where, e.what());
 }
 
 // Runs a part of the start and enters it in the ledger.

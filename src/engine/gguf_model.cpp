@@ -146,6 +146,7 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
   }
   files.load_chat_template = [model] { return read_chat_template(*model); };
   files.is_quantized = true;
+  files.where = path.string();
   files.name = path.stem().string();
   files.open_weights = [model, layout = std::move(config.layout)] {
     return std::make_unique<GgufWeights>(model, layout);

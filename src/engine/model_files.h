@@ -18,14 +18,15 @@ namespace quire {
 
 // What a model is made of, wherever it comes from. An engine is started from it.
 struct ModelFiles {
-  std::filesystem::path directory;  // where errors say it is
+  std::filesystem::path directory;
   ModelConfig config;
   GenerationConfig generation;
   // Opens the weights, for each rank anew; values are read as they are taken. From any thread.
   std::function<std::unique_ptr<WeightSource>()> open_weights;
   std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
   bool is_quantized = false;
-  std::string name = {};  // for those whom it serves; empty: the directory's
+  std::string where = {};  // it is, in errors; empty: the directory
+  std::string name = {};   // for those whom it serves; empty: the directory's
   // What the files say about chat: nothing where they do not, an Error where that is broken. Empty: no files.
   std::function<std::optional<CheckpointChatTemplate>()> load_chat_template = {};
 

@@ -38,7 +38,7 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
   const ModelSpec& spec = c.spec;
   answer.num_blocks = static_cast<std::uint64_t>(c.num_blocks);
   answer.common = format_text(
-      "model {}\nmodel's sizes {}\ndtype {}\nquantization {}{}\ncpu-isa {}\nmax-num-seqs "
+      "model {}\nmodel's sizes {}\ndtype {}\nquantization {}{}{}\ncpu-isa {}\nmax-num-seqs "
       "{}\nmax-num-batched-tokens {}\n"
       "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
       "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
@@ -47,14 +47,16 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
                   spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size,
                   join_text(c.cache.layout.windows, " ")),
       to_string(c.dtype), to_string(c.quantization), c.quantize_head ? " with the head" : "",
-      resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs, c.max_num_batched_tokens, c.max_model_len,
-      c.block_size(), c.num_host_blocks, c.max_logprobs, config.disable_custom_all_reduce, c.use_graphs,
-      config.deterministic);
+      c.weight_only ? " of weights only" : "", resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs,
+      c.max_num_batched_tokens, c.max_model_len, c.block_size(), c.num_host_blocks, c.max_logprobs,
+      config.disable_custom_all_reduce, c.use_graphs, config.deterministic);
 }
 
 void Rank::load(const RankOrder&, RankAnswer&) {
   const std::unique_ptr<WeightSource> weights = setup_.model.open_weights();
-  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights);
+  const auto& on_load = setup_.config.on_load;
+  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights,
+                                          comm_->rank() == 0 ? on_load : nullptr);
   const std::string& architecture = setup_.model.config.architecture();
   const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
   std::set<std::string> left_out;

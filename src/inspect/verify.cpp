@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <future>
 #include <memory>
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/config_object.h"
 #include "checkpoint/safetensors.h"
-#include "engine/engine.h"
+#include "inspect/forced_run.h"
 
 namespace quire {
 namespace {
 
 constexpr int kChunk = 7;
-constexpr int kSideBySide = 5;      // at least so many sequences
-constexpr std::size_t kBehind = 5;  // so many tokens after the one before it does a sequence begin
+constexpr int kSideBySide = 5;  // at least so many sequences
 
 // How the tokens are given to the engine.
 struct Pass {
@@ -29,6 +28,7 @@ constexpr Pass kPasses[] = {{}, {kChunk}, {1}, {1, true}};
 struct Limits {
   double error;
   double excused_gap;
+  double rms = 0;       // norm of the logits' differences over theirs; 0: any
   int rerouted_in = 0;  // one position in so many may be beyond the error; 0: none
 };
 
@@ -41,6 +41,21 @@ Limits limits_of(DType dtype) {
     default:
       return {2e-5, 0};
   }
+}
+
+// The looser ones where products round their inputs, and the model has a file of them.
+Limits limits_of(const Engine& engine) {
+  const bool rounds_inputs = engine.memory_plan().rounds_inputs;
+  Limits limits = limits_of(engine.config().dtype);
+  const std::filesystem::path path = engine.model_directory() / "tolerance.json";
+  if (std::error_code ec; rounds_inputs && std::filesystem::exists(path, ec)) {
+    if (const auto looser = ConfigObject::read_file(path).find_object("activations"))
+      limits = {looser->require_double("logits"), looser->require_double("gap"),
+                looser->require_double("rms")};
+  }
+  if ((rounds_inputs || engine.config().dtype != DType::kF32) && !engine.memory_plan().experts.empty())
+    limits.rerouted_in = 8;
+  return limits;
 }
 
 struct Reference {
@@ -81,47 +96,6 @@ std::vector<Reference> read_references(const std::filesystem::path& path, int vo
   return references;
 }
 
-// A request for the logits at every position of some tokens. The engine shares it: another one's error may
-// end the pass before it has all.
-class ForcedRun {
- public:
-  static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens) {
-    auto run = std::make_shared<ForcedRun>();
-    run->num_left_ = std::min(kBehind, tokens.size());
-    EngineRequest request;
-    request.prompt = std::move(tokens);
-    request.params.max_tokens = 1;
-    request.params.ignore_eos = true;
-    request.params.temperature = 0;
-    request.prompt_logits = true;
-    request.on_update = [run](const RequestUpdate& update) { run->take(update); };
-    engine.submit(std::move(request));
-    return run;
-  }
-
-  void wait_until_under_way() { begun_.get_future().wait(); }
-  // [tokens, vocab]; waits for them.
-  const std::vector<float>& logits() {
-    if (const std::string error = done_.get_future().get(); !error.empty()) fail("verify: {}", error);
-    return logits_;
-  }
-
- private:
-  void take(const RequestUpdate& update) {
-    logits_.insert(logits_.end(), update.logits.begin(), update.logits.end());
-    if (num_left_ > 0 && (--num_left_ == 0 || update.finished)) {
-      num_left_ = 0;
-      begun_.set_value();
-    }
-    if (update.finished) done_.set_value(update.output.error);
-  }
-
-  std::size_t num_left_ = 0;  // updates until it counts as under way
-  std::vector<float> logits_;
-  std::promise<void> begun_;
-  std::promise<std::string> done_;
-};
-
 // The largest error of each position's logits, largest first.
 std::vector<double> position_errors(const Reference& reference, const std::vector<float>& logits,
                                     double largest) {
@@ -140,7 +114,12 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   VerifyResult result;
   const std::size_t vocab = reference.logits.size() / reference.prompt.size();
   double largest = 0;
-  for (const float logit : reference.logits) largest = std::max(largest, std::abs(double{logit}));
+  double norm = 0, difference = 0;
+  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    largest = std::max(largest, std::abs(double{reference.logits[i]}));
+    norm += std::pow(double{reference.logits[i]}, 2);
+    difference += std::pow(double{reference.logits[i]} - double{logits[i]}, 2);
+  }
   const std::vector<double> errors = position_errors(reference, logits, largest);
   const std::size_t excusable =
       limits.rerouted_in == 0 ? 0 : errors.size() / static_cast<std::size_t>(limits.rerouted_in);
@@ -150,6 +129,8 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   result.error = errors[excused];
   result.rerouted = static_cast<int>(excused);
   result.limit = limits.error;
+  result.rms = std::sqrt(difference / norm);
+  result.rms_limit = limits.rms;
   result.num_steps = static_cast<int>(reference.greedy.size());
   for (std::size_t step = 0; step < reference.greedy.size(); ++step) {
     const auto row =
@@ -219,9 +200,7 @@ bool verify(const EngineConfig& config, const std::function<void(const VerifyRes
              engine.config().max_num_batched_tokens, count, i);
       }
     }
-    Limits limits = limits_of(engine.config().dtype);
-    if (engine.config().dtype != DType::kF32 && !engine.memory_plan().experts.empty()) limits.rerouted_in = 8;
-    for (const VerifyResult& result : run_pass(engine, references, pass, limits)) {
+    for (const VerifyResult& result : run_pass(engine, references, pass, limits_of(engine))) {
       passed = passed && result.passed();
       on_result(result);
     }

@@ -13,8 +13,8 @@ std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context
                                                       std::int64_t vocab_size, std::int64_t hidden_size) {
   const std::int64_t ranks = context.comm.size();
   const std::int64_t count = (vocab_size + ranks - 1) / ranks;
-  WeightGroup weight = context.weights.take_linear(prefix, vocab_size, hidden_size);
-  if (context.quantize_head) weight = quantized(std::move(weight), context.quantization);
+  WeightGroup weight = context.take_linear(
+      prefix, vocab_size, hidden_size, context.quantize_head ? context.quantization : Quantization::kNone);
   if (weight.format.is_ordered)
     fail("tensor {}: its columns stand in an order of their own (desc_act), which is not supported here",
          weight.name());

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "layers/linear.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
 
@@ -22,15 +23,16 @@ void check_alike(const ExpertParts& parts) {
 
 std::vector<ExpertParts> load_experts(const LoadContext& context, const std::string& prefix,
                                       const ExpertOptions& options) {
+  const LoadContext weights = context.without_rounded_inputs();
   const std::int64_t hidden = options.hidden_size, wide = options.intermediate_size;
   const std::int64_t count = shard_size(wide, context.comm, "rows of an expert in " + prefix);
   const std::int64_t begin = context.comm.rank() * count;
   std::vector<ExpertParts> experts;
   for (int i = 0; i < options.num_experts; ++i) {
     const std::string name = prefix + ".experts." + std::to_string(i);
-    experts.push_back({slice_rows(context.take_linear(name + ".gate_proj", wide, hidden), begin, count),
-                       slice_rows(context.take_linear(name + ".up_proj", wide, hidden), begin, count),
-                       slice_cols(context.take_linear(name + ".down_proj", hidden, wide), begin, count)});
+    experts.push_back({slice_rows(weights.take_linear(name + ".gate_proj", wide, hidden), begin, count),
+                       slice_rows(weights.take_linear(name + ".up_proj", wide, hidden), begin, count),
+                       take_row_shard(weights, name + ".down_proj", hidden, wide)});
     check_alike(experts.back());
   }
   return experts;
@@ -41,8 +43,8 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
 Experts::Experts(const LoadContext& context, const std::string& prefix, const ExpertOptions& options)
     : backend_(context.backend), normalize_(options.normalize) {
   Workspace& workspace = context.workspace;
-  const WeightGroup router =
-      context.weights.take_linear(prefix + ".gate", options.num_experts, options.hidden_size);
+  const WeightGroup router = context.without_rounded_inputs().take_linear(
+      prefix + ".gate", options.num_experts, options.hidden_size, Quantization::kNone);
   router_ = backend_.make_linear({&router, 1}, context.dtype);
   const ExpertShape shape = {.num_experts = options.num_experts,
                              .top_k = options.top_k,

@@ -1,5 +1,8 @@
 #include "layers/linear.h"
 
+#include <array>
+
+#include "base/error.h"
 #include "base/format.h"
 #include "ops/ops.h"
 #include "ops/sharding.h"
@@ -25,13 +28,6 @@ std::vector<WeightGroup> column_shards(const LoadContext& context, const std::ve
   return shards;
 }
 
-std::vector<WeightGroup> row_shard(const LoadContext& context, const std::string& prefix,
-                                   std::int64_t out_features, std::int64_t in_features) {
-  const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
-  return {
-      slice_cols(context.take_linear(prefix, out_features, in_features), context.comm.rank() * count, count)};
-}
-
 std::vector<float> biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {
   std::vector<float> bias;
   for (const ColumnShard& part : parts) append_bias(context, part, bias);
@@ -50,6 +46,22 @@ std::vector<float> bias_of_sum(const LoadContext& context, const std::string& pr
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
   const std::int64_t count = shard_size(out_features, comm, "rows of " + prefix);
   return {std::move(prefix), out_features, comm.rank() * count, count};
+}
+
+WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
+                           std::int64_t in_features) {
+  const std::int64_t count = shard_size(in_features, context.comm, "columns of " + prefix);
+  const WeightGroup whole = context.take_linear(prefix, out_features, in_features);
+  try {
+    return slice_cols(whole, context.comm.rank() * count, count);
+  } catch (const Error&) {
+    if (context.quantization == Quantization::kNone) throw;
+    fail(
+        "quantization {} makes groups of {} columns, which {} ranks would cut: each has {} of the {} columns "
+        "of {}; take fewer ranks, or fp8 or int8",
+        to_string(context.quantization), whole.format.block_cols, context.comm.size(), count, in_features,
+        prefix);
+  }
 }
 
 Product::Product(const LoadContext& context, std::span<const WeightGroup> parts,
@@ -107,7 +119,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std
 
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
-    : Product(context, row_shard(context, prefix, out_features, in_features),
+    : Product(context, std::array{take_row_shard(context, prefix, out_features, in_features)},
               has_bias ? bias_of_sum(context, prefix, out_features) : std::vector<float>()) {}
 
 }  // namespace quire

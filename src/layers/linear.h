@@ -20,6 +20,10 @@ struct ColumnShard {
 // This rank's equal share of the rows.
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm);
 
+// This rank's equal share of the columns of the matrix PREFIX [out_features, in_features].
+WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
+                           std::int64_t in_features);
+
 // The product with some matrices of one input, one below the other. Those of one format are one to the
 // backend.
 class Product {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "layers/step.h"
 #include "layers/workspace.h"
 #include "ops/communicator.h"
@@ -20,15 +22,28 @@ struct LoadContext {
   int max_model_len;                                // positions of a sequence
   Quantization quantization = Quantization::kNone;  // of plain matrices, as they are loaded
   bool quantize_head = false;                       // and of the embedding and the head
+  bool weight_only = false;                         // no product rounds its input
+  std::function<void(std::size_t done, std::size_t total)> on_layer = {};  // where it is loaded
 
-  // A linear layer's matrix, quantised where that is wanted.
+  // A linear layer's matrix, as the checkpoint has it; a plain one becomes one of `made`.
+  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols,
+                          Quantization made) const {
+    WeightGroup group = quantized(weights.take_linear(prefix, rows, cols), made);
+    if (weight_only) group.format.input = {};
+    return group;
+  }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) const {
-    return quantized(weights.take_linear(prefix, rows, cols), quantization);
+    return take_linear(prefix, rows, cols, quantization);
   }
   // The same with other weights.
   LoadContext with_weights(WeightSource& source) const {
-    return {backend,         comm,          source,       workspace,    states, dtype,
-            max_output_rows, max_model_len, quantization, quantize_head};
+    return {backend,         comm,          source,       workspace,     states,      dtype,
+            max_output_rows, max_model_len, quantization, quantize_head, weight_only, on_layer};
+  }
+  LoadContext without_rounded_inputs() const {
+    LoadContext context = *this;
+    context.weight_only = true;
+    return context;
   }
 };
 

@@ -121,8 +121,10 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
     unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
   const std::vector<LayerAttention> attention = attention_of_layers(context, config);
   layers_.reserve(attention.size());
-  for (int i = 0; i < config.num_layers; ++i)
+  for (int i = 0; i < config.num_layers; ++i) {
     layers_.emplace_back(context, i, config, attention[static_cast<std::size_t>(i)]);
+    if (context.on_layer) context.on_layer(layers_.size(), attention.size());
+  }
 }
 
 Tensor DecoderModel::forward(const Step& step) {

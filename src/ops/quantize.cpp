@@ -13,8 +13,8 @@ namespace {
 
 // As its authors' code has it (bitsandbytes).
 constexpr std::array<float, 16> kNf4Table = {
-    -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.09105004F, 0.0F,
-    0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,  1.0F};
+    -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.0910500363F, 0.0F,
+    0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,    1.0F};
 
 constexpr std::string_view kNames[] = {"none", "fp8", "int8", "int4", "nf4"};  // by Quantization
 
@@ -27,13 +27,19 @@ Recipe recipe_of(Quantization quantization) {
   constexpr std::int64_t kWhole = LinearFormat::kWhole;
   switch (quantization) {
     case Quantization::kFp8:
-      return {{.code = CodeType::kE4m3, .bits = 8, .block_cols = kWhole, .scale = ScaleType::kF32}, 448};
+      return {{.code = CodeType::kE4m3,
+               .bits = 8,
+               .block_cols = kWhole,
+               .scale = ScaleType::kF32,
+               .input = {.code = InputFormat::Code::kE4m3}},
+              448};
     case Quantization::kInt8:
       return {{.code = CodeType::kInt,
                .bits = 8,
                .code_offset = 128,
                .block_cols = kWhole,
-               .scale = ScaleType::kF32},
+               .scale = ScaleType::kF32,
+               .input = {.code = InputFormat::Code::kI8}},
               127};
     case Quantization::kInt4:
       return {
@@ -108,8 +114,10 @@ class QuantizedTensor final : public WeightTensor {
     }
     float scale = largest / recipe_.largest;
     if (recipe_.format.scale == ScaleType::kF16) {
-      constexpr float kLeast = 0x1p-24F, kMost = 65504;
-      scale = to_float(from_float<Float16>(std::clamp(scale, kLeast, kMost)));
+      // Whoever reads the scales of a written checkpoint in either type has these.
+      constexpr float kLeast = 0x1p-24F, kMost = 65280;
+      const float rounded = to_float(from_float<BFloat16>(std::clamp(scale, kLeast, kMost)));
+      scale = to_float(from_float<Float16>(rounded));
     }
     return scale > 0 ? scale : 1;
   }

@@ -9,9 +9,10 @@ namespace quire {
 // What 16-bit weights are made into as they are loaded.
 enum class Quantization : std::uint8_t {
   kNone,
-  kFp8,   // E4M3, a scale for each row: the largest magnitude / 448
-  kInt8,  // a scale for each row: the largest magnitude / 127
-  kInt4,  // a binary16 scale for each 128 columns of a row: the largest magnitude / 7.5; codes from -8 to 7
+  kFp8,   // E4M3, a scale for each row: the largest magnitude / 448; inputs are E4M3, too, for each token
+  kInt8,  // a scale for each row: the largest magnitude / 127; so are inputs, for each token
+  kInt4,  // a scale for each 128 columns of a row: the largest magnitude / 7.5, rounded to what both binary16
+          // and bfloat16 have; codes from -8 to 7
   kNf4,   // a scale for each 64 columns of a row: the largest magnitude; codes are quantiles of the normal
           // distribution (Dettmers et al., "QLoRA", 2023)
 };

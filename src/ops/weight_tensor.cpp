@@ -110,34 +110,40 @@ class Transposed final : public Adapter {
 
   void read_rows(std::int64_t row, const Tensor& dst) const override {
     check_read(row, dst);
-    if (size_of(dst.dtype()) == 4) return copy_columns<std::uint32_t>(row, dst);
-    copy_columns<std::uint16_t>(row, dst);
+    const bool same = dst.dtype() == dtype();
+    std::vector<std::byte> stored(same ? 0 : static_cast<std::size_t>(dst.numel()) * size_of(dtype()));
+    void* const out = same ? dst.data() : stored.data();
+    if (size_of(dtype()) == 4)
+      copy_columns<std::uint32_t>(row, dst.dim(0), out);
+    else
+      copy_columns<std::uint16_t>(row, dst.dim(0), out);
+    if (!same) convert(dtype(), out, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
   }
 
  private:
   template <typename Bits>
-  void copy_columns(std::int64_t column, const Tensor& dst) const {
-    const auto* in = static_cast<const Bits*>(whole(dst.dtype())) + column;
-    auto* out = dst.data_as<Bits>();
+  void copy_columns(std::int64_t column, std::int64_t count, void* to) const {
+    const auto* in = static_cast<const Bits*>(whole()) + column;
+    auto* out = static_cast<Bits*>(to);
     for (std::int64_t i = 0; i < inner().rows(); ++i) {
-      for (std::int64_t j = 0; j < dst.dim(0); ++j) out[j * cols() + i] = in[i * inner().cols() + j];
+      for (std::int64_t j = 0; j < count; ++j) out[j * cols() + i] = in[i * inner().cols() + j];
     }
   }
 
-  // The inner matrix in this dtype.
-  const void* whole(DType dtype) const {
+  // The inner matrix as it is stored, whoever asks: it does not change once it is read.
+  const void* whole() const {
     const std::lock_guard lock(mutex_);
-    if (values_.empty() || dtype_ != dtype) {
-      values_.resize(static_cast<std::size_t>(inner().rows() * inner().cols()) * size_of(dtype));
-      dtype_ = dtype;
-      inner().read_rows(0, Tensor(values_.data(), dtype, {inner().rows(), inner().cols()}));
+    if (values_.empty()) {
+      std::vector<std::byte> values(static_cast<std::size_t>(inner().rows() * inner().cols()) *
+                                    size_of(dtype()));
+      inner().read_rows(0, Tensor(values.data(), dtype(), {inner().rows(), inner().cols()}));
+      values_ = std::move(values);
     }
     return values_.data();
   }
 
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> values_;
-  mutable DType dtype_ = DType::kF32;
 };
 
 class PickedRows final : public Adapter {

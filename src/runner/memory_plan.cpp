@@ -1,6 +1,7 @@
 #include "runner/memory_plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "runner/model_runner.h"
@@ -36,26 +37,38 @@ class PlanningBackend final : public Backend {
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     const auto [rows, cols] = shape_of(parts);
     has_codes_ |= !parts.front().format.is_plain();
+    note(parts);
+    plan_.rounds_inputs |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());
   }
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
+    for (const ExpertParts& expert : experts) note(std::array{expert.gate, expert.up, expert.down});
+    has_codes_ |= !experts.front().down.format.is_plain();
     plan_.experts.emplace_back(shape, real_.expert_bytes(experts, dtype));
     plan_.weights += plan_.experts.back().bytes();
     return std::make_unique<ExpertWeights>(plan_.experts.back());
   }
   bool has_codes() const { return has_codes_; }
+  // Names and columns of the matrices that are no plain ones.
+  const std::map<std::string, std::int64_t>& coded() const { return coded_; }
   void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
   void embedding(const Tensor&, const LinearWeights&, const Tensor&, std::int64_t, float) override {}
   void experts(const Tensor&, const Tensor&, const ExpertWeights&, const ExpertRouting&,
                const Tensor&) override {}
 
  private:
+  void note(std::span<const WeightGroup> groups) {
+    for (const WeightGroup& group : groups)
+      if (!group.format.is_plain()) coded_.emplace(group.name(), group.cols);
+  }
+
   const Backend& real_;
   MemoryPlan& plan_;
   bool has_codes_ = false;
+  std::map<std::string, std::int64_t> coded_;
 };
 
 // Has every tensor, of whatever shape, and no values. Linear layers are of the format that `formats` has them
@@ -95,6 +108,8 @@ class ShapesOnly final : public WeightSource {
   WeightSource* formats_;
 };
 
+constexpr int kAnyMaxModelLen = 1;  // tables of positions take time
+
 }  // namespace
 
 StateDeclarations declare_states(Backend& backend, Communicator& comm, const RuntimeConfig& config,
@@ -104,11 +119,24 @@ StateDeclarations declare_states(Backend& backend, Communicator& comm, const Run
   ShapesOnly shapes;
   Workspace workspace(planning, config.max_num_batched_tokens);
   StateDeclarations states(config.cache_policy);
-  constexpr int kMaxModelLen = 1;  // no state depends on it, and tables of positions take time
   find_model_family(model.architecture())
       .load(model, {planning, comm, shapes, workspace, states, config.dtype, config.max_output_rows(),
-                    kMaxModelLen, Quantization::kNone, false});
+                    kAnyMaxModelLen, Quantization::kNone, false});
   return states;
+}
+
+std::map<std::string, std::int64_t> quantized_tensors(Backend& backend, Communicator& comm,
+                                                      const ModelConfig& model, WeightSource& weights,
+                                                      Quantization quantization, bool quantize_head) {
+  constexpr int kAnyRows = 1;
+  MemoryPlan plan;
+  PlanningBackend planning(backend, plan);
+  Workspace workspace(planning, kAnyRows);
+  StateDeclarations states;
+  find_model_family(model.architecture())
+      .load(model, {planning, comm, weights, workspace, states, DType::kF32, kAnyRows, kAnyMaxModelLen,
+                    quantization, quantize_head});
+  return planning.coded();
 }
 
 MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig& config,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "ops/ops.h"
@@ -18,6 +20,7 @@ struct MemoryPlan {
   std::size_t connections = 0;  // of ranks with each other
   std::size_t host = 0;         // pinned, for steps on their way to the device and back
 
+  bool rounds_inputs = false;  // a matrix has a format that does
   std::size_t swap_space = 0;  // host memory, too; beside the total
 
   std::size_t total() const { return weights + kv_cache + workspace + connections + host; }
@@ -26,6 +29,12 @@ struct MemoryPlan {
 // What the model's layers declare on this rank; `config` is without its cache. No weight is read.
 StateDeclarations declare_states(Backend& backend, Communicator& comm, const RuntimeConfig& config,
                                  const ModelConfig& model);
+
+// The tensors whose matrices become codes where the model is loaded with `quantization`, and how many columns
+// a layer has of each. No matrix is read.
+std::map<std::string, std::int64_t> quantized_tensors(Backend& backend, Communicator& comm,
+                                                      const ModelConfig& model, WeightSource& weights,
+                                                      Quantization quantization, bool quantize_head);
 
 // Builds the runner on a backend that counts and allocates nothing; no weight is read. formats: the weights
 // where they are quantised, of which the formats alone are looked at.

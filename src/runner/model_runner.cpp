@@ -7,15 +7,16 @@
 namespace quire {
 
 ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config,
-                         const ModelConfig& model, WeightSource& weights)
+                         const ModelConfig& model, WeightSource& weights,
+                         const std::function<void(std::size_t done, std::size_t total)>& on_layer)
     : backend_(backend),
       config_(config),
       workspace_(backend, config.max_num_batched_tokens),
       states_(config.cache_policy),
       model_(find_model_family(model.architecture())
-                 .load(model,
-                       {backend, comm, weights, workspace_, states_, config.dtype, config.max_output_rows(),
-                        config.max_model_len, config.quantization, config.quantize_head})),
+                 .load(model, {backend, comm, weights, workspace_, states_, config.dtype,
+                               config.max_output_rows(), config.max_model_len, config.quantization,
+                               config.quantize_head, config.weight_only, on_layer})),
       sampler_(backend, comm, model_->head(), config_, workspace_),
       batch_builder_(backend, config_, states_.groups(), workspace_),
       pooler_(backend, config_),

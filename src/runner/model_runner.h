@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,9 +20,10 @@ class ModelRunner {
  public:
   static constexpr int kMaxInFlight = kMaxStepsInFlight;
 
-  // Loads the weights. Error when the checkpoint does not fit the model.
+  // Loads the weights; on_layer: how many layers are. Error when the checkpoint does not fit the model.
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
-              WeightSource& weights);
+              WeightSource& weights,
+              const std::function<void(std::size_t done, std::size_t total)>& on_layer = {});
 
   // Records steps of one token a sequence for some numbers of sequences, where the configuration wants
   // graphs and the backend has a kernel for each op. Once, before the first plan.

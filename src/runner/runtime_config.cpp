@@ -145,11 +145,14 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.dtype = resolve_dtype(config.dtype, model, backend);
   runtime.quantization = parse_quantization(config.quantization);
   if (runtime.quantization != Quantization::kNone && formats != nullptr)
-    fail("quantization is {}, but the model's weights are quantised as they are stored",
-         to_string(runtime.quantization));
+    fail(
+        "quantization is {}, but the model says of itself how its weights are stored (a GGUF file, or "
+        "quantization_config); it is for checkpoint folders of plain weights",
+        to_string(runtime.quantization));
   runtime.quantize_head = config.quantize_head;
   if (runtime.quantize_head && runtime.quantization == Quantization::kNone)
     fail("quantize-head needs quantization");
+  runtime.weight_only = config.weight_only;
   runtime.max_num_seqs = in_range("max-num-seqs", config.max_num_seqs, 1, 1 << 16);
   const bool on_cpu = backend.device() == DeviceKind::kCpu;
   runtime.max_num_batched_tokens =

@@ -14,6 +14,7 @@ struct RuntimeConfig {
   DType dtype = DType::kF32;
   Quantization quantization = Quantization::kNone;
   bool quantize_head = false;
+  bool weight_only = false;
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
   int max_model_len = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -267,6 +268,33 @@ TEST(WeightViewTest, SlicesRowsColumnsAndPads) {
   std::array<float, 8> out{};
   EXPECT_THROW(w->read_rows(2, Tensor(out.data(), DType::kF32, {2, 4})), InternalError);
   EXPECT_THROW(w->read_rows(0, Tensor(out.data(), DType::kF32, {2, 3})), InternalError);
+}
+
+// As the threads that pack a matrix do, and those that compare it with another.
+TEST(WeightViewTest, ThreadsMayReadATransposedTensorInDifferentTypes) {
+  constexpr std::int64_t kRows = 257, kCols = 64;
+  const TempDir dir;
+  std::vector<float> values(kRows * kCols);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 2048);  // exact in F16
+  dir.write("model.safetensors",
+            safetensors_bytes(R"({"w":{"dtype":"F32","shape":[257,64],"data_offsets":[0,65792]}})",
+                              bytes_of(std::span<const float>(values))));
+  Checkpoint checkpoint(dir.path());
+  for (int round = 0; round < 20; ++round) {
+    const WeightTensorPtr turned = transpose(checkpoint.take("w", {kRows, kCols}));
+    const auto read = [&]<typename T>(DType dtype, T) {
+      std::vector<T> out(kRows);
+      for (std::int64_t col = 0; col < kCols; ++col) {
+        turned->read_rows(col, Tensor(out.data(), dtype, {1, kRows}));
+        for (std::size_t row = 0; row < out.size(); ++row)
+          if (to_float(out[row]) != values[row * kCols + static_cast<std::size_t>(col)]) return false;
+      }
+      return true;
+    };
+    auto halves = std::async(std::launch::async, [&] { return read(DType::kF16, Float16{}); });
+    EXPECT_TRUE(read(DType::kF32, 0.0F));
+    EXPECT_TRUE(halves.get());
+  }
 }
 
 TEST(WeightViewTest, TransposesAndTakesPartsOfInterleavedRows) {

@@ -265,6 +265,12 @@ TEST_F(SafetensorsTest, RefusesPicklesByTheirContent) {
   }
 }
 
+// 0x0280 as the length of a header begins like a pickle of protocol 2.
+TEST_F(SafetensorsTest, ReadsAHeaderWhoseLengthLooksLikeAPickle) {
+  const std::string header = std::string(kHeader) + std::string(0x0280 - kHeader.size(), ' ');
+  EXPECT_EQ(SafetensorsFile(write(safetensors_bytes(header, kData))).tensors().size(), 2U);
+}
+
 TEST_F(SafetensorsTest, RefusesWhatIsNoRegularFile) {
   expect_error([&] { SafetensorsFile{dir_.path() / "none"}; }, {"none: cannot open"});
   expect_error([&] { SafetensorsFile{dir_.path()}; }, {"not a regular file"});

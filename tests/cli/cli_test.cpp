@@ -33,7 +33,7 @@ void expect_mistake(const ProgramResult& result, const std::string& what) {
 TEST(CliTest, EveryCommandHasHelp) {
   EXPECT_THAT(run_quire("--help").out, HasSubstr("generate"));
   for (const std::string command : {"chat", "generate", "bench throughput", "bench latency", "plan", "verify",
-                                    "tokenize", "detokenize", "render"}) {
+                                    "eval perplexity", "quantize", "tokenize", "detokenize", "render"}) {
     const ProgramResult result = run_quire(command + " --help");
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("Options:"));
@@ -86,6 +86,30 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("bench throughput --n 2 --temperature 0"), "n is 2");
   expect_mistake(run_quire("bench latency --max-model-len 10"), "max-model-len is 10");
   expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
+}
+
+TEST(CliTest, QuantizeWritesWhatGenerateReads) {
+  const TempDir dir;
+  const std::string out = dir.path() / "out", and_generate = " -p 'Quire is' --max-tokens 8 --temperature 0";
+  const ProgramResult written = run_quire("quantize " + kToy + " " + out + " --format int4");
+  EXPECT_EQ(written.code, 0) << written.err;
+  EXPECT_THAT(written.out, HasSubstr("42 matrices in int4; 3.9 MB, of 9.2"));
+  EXPECT_EQ(written.err, "");  // no terminal
+  EXPECT_EQ(run_quire("generate " + out + and_generate).out,
+            run_quire("generate " + kToy + and_generate + " --quantization int4").out);
+  expect_mistake(run_quire("quantize " + kToy + " " + out + " --format int4"), "there already");
+  expect_mistake(run_quire("quantize " + kToy + " " + out), "--format is required");
+  expect_mistake(run_quire("quantize " + kToy + " " + out + " --format int3"), "nf4");
+}
+
+TEST(CliTest, ProgressOfLoadingIsShownOnATerminal) {
+  if (run_shell("script -qec true /dev/null").code != 0) GTEST_SKIP() << "needs script (util-linux)";
+  const auto on_terminal = [](const std::string& flags) {
+    return run_shell("script -qec '" QUIRE_PROGRAM " generate -p hi --max-tokens 1 " + flags + "' /dev/null")
+        .out;
+  };
+  EXPECT_THAT(on_terminal("--quantization fp8"), HasSubstr("6/6 layers"));
+  EXPECT_THAT(on_terminal(""), ::testing::Not(HasSubstr("layers")));
 }
 
 TEST(CliTest, WrongFilesAreOneLineAndCodeTwo) {

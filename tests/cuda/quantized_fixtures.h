@@ -138,6 +138,37 @@ inline std::vector<NamedFormat> published_formats() {
   };
 }
 
+// With activations in E4M3.
+inline LinearFormat fp8(std::int64_t block_rows, std::int64_t block_cols, bool in_blocks, float scale = 0) {
+  return {.code = CodeType::kE4m3,
+          .bits = 8,
+          .block_rows = block_rows,
+          .block_cols = block_cols,
+          .scale = ScaleType::kF32,
+          .input = {InputFormat::Code::kE4m3, in_blocks, scale}};
+}
+
+// One for each way in which products round their activations.
+inline std::vector<NamedFormat> w8a8_formats() {
+  constexpr std::int64_t kWhole = LinearFormat::kWhole;
+  const auto int8 = [](float scale) {
+    return LinearFormat{.code = CodeType::kInt,
+                        .bits = 8,
+                        .code_offset = 128,
+                        .block_cols = kWhole,
+                        .scale = ScaleType::kF32,
+                        .input = {InputFormat::Code::kI8, false, scale}};
+  };
+  return {{"w8a8 fp8 rows", fp8(1, kWhole, false)},
+          {"w8a8 fp8 static", fp8(kWhole, kWhole, false, 0.004F)},
+          {"w8a8 fp8 blocks", fp8(128, 128, true)},
+          {"w8a8 fp8 blocks, tokens", fp8(128, 128, false)},
+          {"w8a8 fp8 blocks cut", fp8(64, 64, true)},
+          {"w8a8 fp8 narrow blocks", fp8(16, 16, true)},
+          {"w8a8 int8 rows", int8(0)},
+          {"w8a8 int8 static", int8(0.02F)}};
+}
+
 // Random codes, scales and offsets.
 inline WeightGroup random_group(const LinearFormat& format, std::int64_t rows, std::int64_t cols,
                                 std::mt19937& random) {

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "checkpoint/gguf_builder.h"
+#include "engine/engine.h"
 #include "engine/gguf_model.h"
 #include "engine/golden_models.h"
 #include "expect_error.h"
@@ -300,6 +301,18 @@ TEST(GgufTokenizerTest, TheChatTemplateAndWhatEndsAnAnswerAreThoseOfTheModel) {
   EXPECT_EQ(found->special_tokens, expected->special_tokens);
   EXPECT_EQ(model.generation.eos_token_ids, (std::vector<TokenId>{4093, 4091}));  // and <|endoftext|>
   EXPECT_EQ(model.config.dtype(), DType::kBF16);
+}
+
+TEST(GgufFileTest, ErrorsNameTheFileAndWhatItIs) {
+  if (!std::filesystem::exists(toy_gguf())) GTEST_SKIP() << toy_gguf().string() << " is not there";
+  EngineConfig config;
+  config.model = (toy_gguf() / "model.gguf").string();
+  config.device = "cpu";
+  config.max_model_len = 1 << 20;
+  expect_error([&] { const Engine engine(config); }, {"model.gguf: max-model-len"});
+  config.max_model_len = 0;
+  config.quantization = "fp8";
+  expect_error([&] { const Engine engine(config); }, {"model.gguf: quantization is fp8", "a GGUF file"});
 }
 
 TEST(GgufFileTest, AFolderWithSeveralFilesWantsOneOfThemNamed) {

@@ -3,7 +3,6 @@
 // another sequence computed.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -20,11 +19,15 @@ namespace {
 
 constexpr int kBlockSize = 8;
 
+// What weights and KV cache are made into.
+struct Codes {
+  std::string weights = "none", cache = "auto";
+};
+using Case = std::tuple<std::string, std::string, std::string, Codes>;  // model, dtype, kernels, codes
+
 class RunnerHarness {
  public:
-  // test: model, dtype, kernels and what the KV cache holds.
-  RunnerHarness(const std::array<std::string, 4>& test, int threads)
-      : RunnerHarness(test[0], configure(test, threads)) {}
+  RunnerHarness(const Case& test, int threads) : RunnerHarness(std::get<0>(test), configure(test, threads)) {}
 
   const RuntimeConfig& config() const { return config_; }
 
@@ -46,10 +49,13 @@ class RunnerHarness {
   }
 
  private:
-  static EngineConfig configure(const std::array<std::string, 4>& test, int threads) {
-    EngineConfig config = testing::golden_config(test[0], test[1]);
-    testing::use_kernels(config, test[2]);
-    config.kv_cache_dtype = test[3];
+  static EngineConfig configure(const Case& test, int threads) {
+    const auto& [model, dtype, kernels, codes] = test;
+    EngineConfig config = testing::golden_config(model, dtype);
+    testing::use_kernels(config, kernels);
+    config.quantization = codes.weights;
+    config.quantize_head = codes.weights != "none";
+    config.kv_cache_dtype = codes.cache;
     config.block_size = kBlockSize;
     config.cpu_threads = threads;
     return config;
@@ -105,13 +111,10 @@ std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenI
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-using Case = std::tuple<std::string, std::string, std::string, std::string>;
 class InvarianceTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
-  const auto& [model, dtype, kernels, cache] = GetParam();
-  RunnerHarness harness({model, dtype, kernels, cache}, 2);
-  RunnerHarness single({model, dtype, kernels, cache}, 1);
+  RunnerHarness harness(GetParam(), 2), single(GetParam(), 1);
   std::mt19937 random(1);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -187,8 +190,11 @@ std::vector<std::string> models() {
 }
 
 std::string name_of(const Case& test) {
-  const auto& [model, dtype, kernels, cache] = test;
-  return testing::test_name({model, dtype, kernels, cache});
+  const auto& [model, dtype, kernels, codes] = test;
+  std::string name = testing::test_name({model, dtype, kernels});
+  if (codes.weights != "none") name += "_" + codes.weights;
+  if (codes.cache != "auto") name += "_cache_" + codes.cache;
+  return name;
 }
 
 // CUDA has no cache of codes.
@@ -198,19 +204,26 @@ std::vector<std::string> cpu_kernels() {
   return names;
 }
 
+const auto kNameOf = [](const auto& test) { return name_of(test.param); };
 const auto kKernels = ::testing::ValuesIn(testing::deterministic_kernel_names());
+const auto kDTypes = ::testing::Values("float32", "bfloat16");
 INSTANTIATE_TEST_SUITE_P(Golden, InvarianceTest,
                          ::testing::Combine(::testing::ValuesIn(models()),
                                             ::testing::Values("float32", "bfloat16", "float16"), kKernels,
-                                            ::testing::Values("auto")),
-                         [](const auto& test) { return name_of(test.param); });
+                                            ::testing::Values(Codes{})),
+                         kNameOf);
+// Inputs that are rounded, of both kinds, and weights alone.
+INSTANTIATE_TEST_SUITE_P(Quantized, InvarianceTest,
+                         ::testing::Combine(::testing::Values("qwen3", "qwen3-moe"), kDTypes, kKernels,
+                                            ::testing::Values(Codes{"fp8"}, Codes{"int8"}, Codes{"int4"})),
+                         kNameOf);
 // Of each way through attention one.
 INSTANTIATE_TEST_SUITE_P(
-    GoldenCodes, InvarianceTest,
-    ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi"),
-                       ::testing::Values("float32", "bfloat16"), ::testing::ValuesIn(cpu_kernels()),
-                       ::testing::Values("fp8", "fp8_e5m2")),
-    [](const auto& test) { return name_of(test.param); });
+    QuantizedCache, InvarianceTest,
+    ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi"), kDTypes,
+                       ::testing::ValuesIn(cpu_kernels()),
+                       ::testing::Values(Codes{"none", "fp8"}, Codes{"none", "fp8_e5m2"})),
+    kNameOf);
 
 }  // namespace
 }  // namespace quire

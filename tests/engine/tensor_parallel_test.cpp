@@ -342,6 +342,13 @@ TEST(RankGroupTest, WhatCannotBeDividedIsRefused) {
   expect_refused(config_of("qwen3", 5000), HasSubstr("tensor-parallel-size is 5000"));
 }
 
+TEST(RankGroupTest, GroupsThatRanksWouldCutAreRefusedByTheFlag) {
+  EngineConfig config = config_of("cohere2", 4);  // 80 columns of down_proj
+  config.quantization = "nf4";
+  expect_refused(config, AllOf(HasSubstr("quantization nf4"), HasSubstr("groups of 64"), HasSubstr("4 ranks"),
+                               HasSubstr("20 of the 80 columns of model.layers.0.mlp.down_proj")));
+}
+
 TEST(RankGroupTest, ARankThatCannotLoadIsNamed) {
   const EngineConfig config = config_of("qwen3", 2);
   ModelFiles model = open_model(config.model);

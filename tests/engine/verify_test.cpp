@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -24,6 +25,7 @@ TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
   verify(config, [&](const VerifyResult& result) {
     ++passes[{result.chunk_size, result.side_by_side > 1}];
     EXPECT_LE(result.error, result.limit) << "prompt " << result.prompt << ", chunk " << result.chunk_size;
+    EXPECT_TRUE(result.rms_passed()) << result.rms << " of " << result.rms_limit;
     EXPECT_EQ(result.argmax_equal + result.argmax_excused, result.num_steps)
         << "prompt " << result.prompt << ", chunk " << result.chunk_size;
     EXPECT_EQ(result.num_steps, 24);
@@ -43,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
 
-// Weights of codes, activations as they are.
+// Weights of codes, activations as the format has them.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VerifyTest);
 INSTANTIATE_TEST_SUITE_P(
     Quantized, VerifyTest,
@@ -53,6 +55,45 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) {
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
+
+// The looser limits are those of formats that round their inputs, unless weights alone are to be of them.
+TEST(VerifyTest, RoundedInputsHaveLimitsOfTheirOwn) {
+  for (const char* name : {"q-fp8-block", "q-fp8-tensor", "q-fp8-tensor-inv", "q-modelopt-fp8",
+                           "q-ct-fp8-channel", "q-ct-fp8-block", "q-ct-fp8-tensor", "q-ct-int8-w8a8",
+                           "q-ct-mixed-formats", "q-ct-lm_head", "q-fp8-block-moe", "q-ct-nvfp4"}) {
+    if (!std::filesystem::exists(testing::golden_directory(name)))
+      GTEST_SKIP() << testing::golden_directory(name).string() << " is not there";
+    for (const bool weight_only : {false, true}) {
+      const bool rounds = !weight_only && name != std::string("q-ct-nvfp4");
+      EngineConfig config = testing::golden_config(name);
+      config.weight_only = weight_only;
+      EXPECT_TRUE(verify(config, [&](const VerifyResult& result) {
+        EXPECT_EQ(result.rms_limit > 0, rounds) << name;
+        EXPECT_EQ(result.limit > 2e-5, rounds) << name;
+        // Inputs that were not rounded would be within the tight limits.
+        EXPECT_EQ(result.error > 2e-4, rounds) << name;
+      })) << name;
+    }
+  }
+}
+
+TEST(VerifyTest, FailsWhereTheNormOfTheDifferencesIsTooLarge) {
+  if (!std::filesystem::exists(testing::golden_directory("q-ct-int8-w8a8")))
+    GTEST_SKIP() << testing::golden_directory("q-ct-int8-w8a8").string() << " is not there";
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory("q-ct-int8-w8a8"), directory);
+  std::filesystem::permissions(directory / "tolerance.json", std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  std::ofstream(directory / "tolerance.json") << R"({"activations": {"logits": 1, "rms": 1e-4, "gap": 1}})";
+  EngineConfig config = testing::golden_config("q-ct-int8-w8a8");
+  config.model = directory.string();
+  EXPECT_FALSE(verify(config, [](const VerifyResult& result) {
+    EXPECT_FALSE(result.rms_passed());
+    EXPECT_LE(result.error, result.limit);
+    EXPECT_EQ(result.rms_limit, 1e-4);
+  }));
+}
 
 TEST(VerifyTest, TheQuantizedModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::quantized_folder()))

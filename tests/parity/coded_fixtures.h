@@ -213,4 +213,33 @@ inline std::vector<NamedFormat> all_formats() {
   };
 }
 
+// Formats whose products round their input.
+inline std::vector<NamedFormat> rounding_formats() {
+  LinearFormat fp8 = {
+      .code = CodeType::kE4m3, .bits = 8, .block_cols = LinearFormat::kWhole, .scale = ScaleType::kF32};
+  LinearFormat int8 = fp8, fp8_static = fp8, fp8_blocks = fp8;
+  fp8.input = {.code = InputFormat::Code::kE4m3};
+  fp8_static.input = {.code = InputFormat::Code::kE4m3, .scale = 0.003F};
+  fp8_blocks.block_rows = fp8_blocks.block_cols = 128;
+  fp8_blocks.input = {.code = InputFormat::Code::kE4m3, .in_blocks = true};
+  int8.code = CodeType::kInt;
+  int8.code_offset = 128;
+  int8.input = {.code = InputFormat::Code::kI8};
+  return {{"fp8_of_fp8_tokens", fp8},
+          {"fp8_of_fp8_static", fp8_static},
+          {"fp8_of_fp8_blocks", fp8_blocks},
+          {"int8_of_int8_tokens", int8}};
+}
+
+// What a product takes in place of x.
+inline std::vector<float> rounded_input(const LinearFormat& format, const std::vector<float>& x) {
+  if (format.input.code == InputFormat::Code::kNone) return x;
+  std::vector<float> codes(x.size()), scales(x.size());
+  quantize_input(format, x.data(), std::ssize(x), codes.data(), scales.data());
+  const std::int64_t block = format.input.in_blocks ? format.block_cols : std::ssize(x);
+  for (std::int64_t i = 0; i < std::ssize(x); ++i)
+    codes[static_cast<std::size_t>(i)] *= scales[static_cast<std::size_t>(i / block)];
+  return codes;
+}
+
 }  // namespace quire::testing

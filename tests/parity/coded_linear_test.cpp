@@ -32,6 +32,13 @@ std::vector<float> values_of(const WeightTensor& matrix) {
   return values;
 }
 
+// A row of x as a product takes it.
+std::vector<float> input_of(const LinearFormat& format, const Matrix& x, std::int64_t row) {
+  std::vector<float> values;
+  for (std::int64_t k = 0; k < x.tensor().dim(1); ++k) values.push_back(static_cast<float>(x.at(row, k)));
+  return testing::rounded_input(format, values);
+}
+
 class CodedLinearTest : public ::testing::TestWithParam<std::tuple<std::string, NamedFormat>> {
  protected:
   const std::string& isa() const { return std::get<0>(GetParam()); }
@@ -53,17 +60,19 @@ TEST_P(CodedLinearTest, EqualsTheProductWithDequantisedWeightsInAnyBatch) {
                    three_weights = three->make_linear(parts, dtype);
         ASSERT_EQ(one_weights->bytes(), one->linear_bytes(parts, dtype));
         const Matrix bias(DType::kF32, 1, out + 71, random_);
-        for (const std::int64_t tokens : {1, 3, 50}) {
+        for (const std::int64_t tokens : {1, 2, 3, 9, 50}) {
           const Matrix x(dtype, tokens, in, random_);
           Matrix actual(DType::kF32, tokens, out + 71, random_),
               alone(DType::kF32, tokens, out + 71, random_);
           ops::linear(*three, actual.tensor(), x.tensor(), *three_weights, bias.vector());
           for (std::int64_t t = 0; t < tokens; ++t) {
             ops::linear(*one, alone.tensor().rows(t, 1), x.tensor().rows(t, 1), *one_weights, bias.vector());
+            const std::vector<float> input = input_of(format(), x, t);
             for (std::int64_t o = 0; o < out + 71; ++o) {
               double sum = bias.at(0, o), size = 0;
               for (std::int64_t k = 0; k < in; ++k) {
-                const double product = x.at(t, k) * weights[static_cast<std::size_t>(o * in + k)];
+                const double product = double{input[static_cast<std::size_t>(k)]} *
+                                       weights[static_cast<std::size_t>(o * in + k)];
                 sum += product;
                 size += std::abs(product);
               }
@@ -104,10 +113,12 @@ TEST_P(CodedLinearTest, PartsOfBlocksStayWhatTheyWere) {
   const auto weights = backend->make_linear({&part, 1}, DType::kF32);
   Matrix x(DType::kF32, 2, 192, random_), out(DType::kF32, 2, 70, random_);
   ops::linear(*backend, out.tensor(), x.tensor(), *weights, {});
+  const std::vector<float> input = input_of(part.format, x, 1);
   for (std::int64_t o = 0; o < 70; ++o) {
     double sum = 0, size = 0;
     for (std::int64_t k = 0; k < 192; ++k) {
-      const double product = x.at(1, k) * values[static_cast<std::size_t>((o + 40) * 512 + 64 + k)];
+      const double product = double{input[static_cast<std::size_t>(k)]} *
+                             values[static_cast<std::size_t>((o + 40) * 512 + 64 + k)];
       sum += product;
       size += std::abs(product);
     }
@@ -127,6 +138,61 @@ INSTANTIATE_TEST_SUITE_P(Formats, CodedLinearTest,
                          [](const auto& test) {
                            return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
                          });
+
+INSTANTIATE_TEST_SUITE_P(RoundingFormats, CodedLinearTest,
+                         ::testing::Combine(::testing::ValuesIn(isa_names()),
+                                            ::testing::ValuesIn(testing::rounding_formats())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::get<1>(test.param).name;
+                         });
+
+// Also where a code has no bits for it.
+TEST(RoundedInputTest, ATokenWithAValueThatIsNoNumberHasNone) {
+  std::mt19937 random(5);
+  for (const NamedFormat& format : testing::rounding_formats()) {
+    const WeightGroup group = random_codes(format.format, 20, 300, random);
+    for (const std::string& isa : isa_names()) {
+      const auto backend = backend_of(isa);
+      const auto weights = backend->make_linear({&group, 1}, DType::kF32);
+      Matrix x(DType::kF32, 14, 300, random), out(DType::kF32, 14, 20, random);
+      x.tensor().data_as<float>()[3 * 300 + 299] = NAN;
+      ops::linear(*backend, out.tensor(), x.tensor(), *weights, {});
+      for (std::int64_t t = 0; t < 14; ++t)
+        EXPECT_EQ(std::isnan(out.at(t, 7)), t == 3) << format.name << ", " << isa << ", token " << t;
+    }
+  }
+}
+
+// By hand: 448 or 127 over the largest, ties to even, and at most that much where the scale is given.
+TEST(RoundedInputTest, CodesAreTheNearest) {
+  const std::vector<float> x = {-4.48F, 0.0017F, 2.25F, 0.109F, 8.96F, 0};
+  std::vector<float> codes(6), scales(6, -1);
+  const auto quantize = [&](InputFormat input) {
+    LinearFormat format;
+    format.block_cols = 4;
+    format.input = input;
+    quantize_input(format, x.data(), 6, codes.data(), scales.data());
+  };
+  quantize({.code = InputFormat::Code::kE4m3});
+  EXPECT_FLOAT_EQ(scales[0], 0.02F);
+  EXPECT_EQ(codes, (std::vector<float>{-224, 0.0859375F, 112, 5.5F, 448, 0}));
+  quantize({.code = InputFormat::Code::kE4m3, .in_blocks = true});
+  EXPECT_FLOAT_EQ(scales[0], 0.01F);
+  EXPECT_FLOAT_EQ(scales[1], 0.02F);
+  EXPECT_EQ(codes, (std::vector<float>{-448, 0.171875F, 224, 11, 448, 0}));
+  quantize({.code = InputFormat::Code::kE4m3, .scale = 0.015625F});
+  EXPECT_EQ(scales[0], 0.015625F);
+  EXPECT_EQ(codes, (std::vector<float>{-288, 0.109375F, 144, 7, 448, 0}));
+  quantize({.code = InputFormat::Code::kI8});
+  EXPECT_FLOAT_EQ(scales[0], 8.96F / 127);
+  EXPECT_EQ(codes, (std::vector<float>{-64, 0, 32, 2, 127, 0}));
+  const std::vector<float> zeros(6);
+  LinearFormat format;
+  format.input = {.code = InputFormat::Code::kI8};
+  quantize_input(format, zeros.data(), 6, codes.data(), scales.data());
+  EXPECT_EQ(scales[0], 1);
+  EXPECT_EQ(codes, zeros);
+}
 
 TEST(PackedCodesTest, AValueThatIsNoNumberIsRefused) {
   std::mt19937 random(3);

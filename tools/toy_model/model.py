@@ -47,6 +47,12 @@ GENERATION_CONFIG = {
 }
 
 
+def resize(hidden: int, layers: int) -> None:
+    """Makes CONFIG that of a model of another size and the same shape; hidden: a multiple of 128."""
+    CONFIG.update(hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers, max_window_layers=layers)
+    CONFIG.update(num_attention_heads=hidden // 64, num_key_value_heads=hidden // 128)
+
+
 class Norm(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()

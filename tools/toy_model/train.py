@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the toy model and writes its checkpoint. Minutes on one GPU.
 
-train.py [--out models/toy] [--samples 800000] [--epochs 2] [--device cuda]; needs PyTorch, safetensors and tokenizers,
-and the tokenizer that make_tokenizer.py has written to the same folder.
+train.py [--out models/toy] [--samples 800000] [--epochs 2] [--hidden 256] [--layers 6] [--device cuda]; needs PyTorch,
+safetensors and tokenizers, and the tokenizer that make_tokenizer.py has written to the same folder.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from corpus import Corpus
-from model import Toy
+from model import CONFIG, Toy, resize
 
 SHARD = 5000  # samples per seed, so that the text does not depend on the number of processes
 BUCKETS = tuple(range(64, 513, 64)) + (768, 1024, 1536, 2048)
@@ -90,9 +90,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=800000)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--tokens-per-step", type=int, default=32768)
+    parser.add_argument("--hidden", type=int, default=CONFIG["hidden_size"], help="a multiple of 128")
+    parser.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    resize(args.hidden, args.layers)
 
     start = time.time()
     tasks = [(args.seed * 100000 + i, str(args.out / "tokenizer.json")) for i in range(max(1, args.samples // SHARD))]

@@ -40,6 +40,31 @@ Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// The experts' matrices, one below the other. Error that names a tensor where they cannot be one matrix.
+struct ExpertMatrices {
+  std::vector<WeightGroup> gate_up, down;
+};
+
+ExpertMatrices matrices_of(std::span<const ExpertParts> experts) {
+  ExpertMatrices all;
+  for (const ExpertParts& parts : experts) {
+    all.gate_up.insert(all.gate_up.end(), {parts.gate, parts.up});
+    all.down.push_back(parts.down);
+  }
+  const bool is_plain = all.down.front().format.is_plain();
+  for (const std::vector<WeightGroup>& parts : {all.gate_up, all.down}) {
+    const std::size_t alike = num_alike(parts);
+    if (alike < parts.size() || parts.front().format.is_plain() != is_plain)
+      fail("tensor {}: experts of one layer in different formats are not supported on CUDA",
+           parts[alike % parts.size()].name());
+    for (const WeightGroup& part : parts)
+      if (!is_plain && part.rows % QuantizedLayout::kTileRows != 0)
+        fail("tensor {}: quantised experts on CUDA need multiples of {} rows, not {}", part.name(),
+             QuantizedLayout::kTileRows, part.rows);
+  }
+  return all;
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const ModuleOptions& options)
@@ -178,17 +203,16 @@ WeightLoader& CudaBackend::loader() {
   return *loader_;
 }
 
+void CudaBackend::upload(const void* device, const void* host, std::size_t bytes) {
+  check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
+        "a copy of scales");
+}
+
 std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const WeightGroup> parts) {
-  if (quantized_workspace_.bytes() == 0)
-    quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
   const QuantizedRows rows = quantized_rows(parts);
   const QuantizedLayout layout = quantized_layout(parts);
   Buffer buffer = allocate(quantized_bytes(layout), MemoryKind::kDevice);
   const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
-  const auto upload = [&](const void* device, const void* host, std::size_t bytes) {
-    check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
-          "a copy of scales");
-  };
   loader().load(
       *quantized_tiles(rows, layout),
       Tensor(buffer.data(), DType::kU8, {layout.row_tiles(), layout.row_bytes()}, DeviceKind::kCuda));
@@ -200,14 +224,31 @@ std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const Weigh
   return std::make_unique<QuantizedLinear>(std::move(buffer), matrix);
 }
 
+std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
+  const QuantizedRows rows = quantized_rows(parts);
+  Buffer buffer = allocate(w8a8_bytes(w8a8_matrix(nullptr, parts)), MemoryKind::kDevice);
+  const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
+  loader().load(*w8a8_codes(rows, matrix),
+                Tensor(buffer.data(), DType::kU8, {matrix.rows, matrix.stride}, DeviceKind::kCuda));
+  const std::vector<float> scales = w8a8_scales(rows, matrix);
+  upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
+  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
+  return std::make_unique<W8a8Linear>(std::move(buffer), matrix);
+}
+
 std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
-  return parts.front().format.is_plain() ? Backend::linear_bytes(parts, dtype)
-                                         : quantized_bytes(quantized_layout(parts));
+  const LinearFormat& format = parts.front().format;
+  if (format.is_plain()) return Backend::linear_bytes(parts, dtype);
+  return format.input.code != InputFormat::Code::kNone ? w8a8_bytes(w8a8_matrix(nullptr, parts))
+                                                       : quantized_bytes(quantized_layout(parts));
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
-  if (!parts.front().format.is_plain()) return make_quantized(parts);
-  return std::make_unique<CudaLinear>(load(parts, dtype));
+  const LinearFormat& format = parts.front().format;
+  if (format.is_plain()) return std::make_unique<CudaLinear>(load(parts, dtype));
+  if (quantized_workspace_.bytes() == 0)
+    quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
+  return format.input.code != InputFormat::Code::kNone ? make_w8a8(parts) : make_quantized(parts);
 }
 
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -218,6 +259,8 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
   if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
     quantized_linear(context(OpKind::kLinear), library, out, x, quantized->matrix(), bias,
                      whole(quantized_workspace_));
+  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
+    w8a8_linear(context(OpKind::kLinear), library, out, x, w8a8->matrix(), bias, whole(quantized_workspace_));
   } else {
     cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).weight(),
                  bias);
@@ -229,6 +272,8 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
   loader_.reset();  // before any op waits for another rank: freeing pinned memory may wait for it
   if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
     quantized_embedding(context(), out, quantized->matrix(), ids, first_row, scale);
+  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
+    w8a8_embedding(context(), out, w8a8->matrix(), ids, first_row, scale);
   } else {
     cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
   }
@@ -281,6 +326,9 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
   const auto fuse = [&] {
     if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
       return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
+    if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights))
+      return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x, w8a8->matrix(), activation,
+                                     whole(quantized_workspace_));
     return fused_gated_linear(context(OpKind::kLinear), out, x,
                               dynamic_cast<const CudaLinear&>(weights).weight(), activation);
   };
@@ -306,22 +354,29 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
     fail("{} of {} experts a token: the CUDA backend takes up to {} of {}", shape.top_k, shape.num_experts,
          kMaxTopK, kMaxExperts);
   }
-  std::vector<WeightGroup> gate_up, down;
-  for (const ExpertParts& parts : experts) {
-    for (const WeightGroup* part : {&parts.gate, &parts.up, &parts.down}) {
-      if (!part->format.is_plain()) fail("{}: quantised experts are not supported on CUDA", part->name());
-    }
-    gate_up.insert(gate_up.end(), {parts.gate, parts.up});
-    down.push_back(parts.down);
-  }
-  return std::make_unique<CudaExperts>(shape, load(gate_up, dtype), load(down, dtype));
+  const ExpertMatrices all = matrices_of(experts);
+  return std::make_unique<CudaExperts>(shape, make_linear(all.gate_up, dtype), make_linear(all.down, dtype));
+}
+
+std::size_t CudaBackend::expert_bytes(std::span<const ExpertParts> experts, DType dtype) const {
+  const ExpertMatrices all = matrices_of(experts);
+  return linear_bytes(all.gate_up, dtype) + linear_bytes(all.down, dtype);
 }
 
 void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
                           const ExpertRouting& routing, const Tensor& workspace) {
   loader_.reset();
   const auto& own = dynamic_cast<const CudaExperts&>(weights);
-  const ExpertCall call{out, x, own.gate_up(), own.down(), routing, workspace};
+  ExpertCall call{out, x, {}, {}, routing, workspace};
+  ExpertCodes codes;
+  if (const auto* gate_up = dynamic_cast<const QuantizedLinear*>(own.gate_up.get())) {
+    codes = {gate_up->matrix(), dynamic_cast<const QuantizedLinear&>(*own.down).matrix(),
+             whole(quantized_workspace_)};
+    call.codes = &codes;
+  } else {
+    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).weight();
+    call.down = dynamic_cast<const CudaLinear&>(*own.down).weight();
+  }
   cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
 }
 

@@ -10,6 +10,7 @@
 #include "backends/cuda/op_timer.h"
 #include "backends/cuda/quantized_weights.h"
 #include "backends/cuda/rank_watch.h"
+#include "backends/cuda/w8a8_linear.h"
 #include "ops/backend_module.h"
 #include "ops/ops.h"
 
@@ -85,6 +86,7 @@ class CudaBackend final : public Backend {
                       const Tensor& logits) override;
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override;
+  std::size_t expert_bytes(std::span<const ExpertParts> experts, DType dtype) const override;
   std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
     return cuda::expert_workspace_bytes(shape, dtype);
   }
@@ -141,6 +143,9 @@ class CudaBackend final : public Backend {
   // The parts' rows on the device, one below the other.
   CudaLinear load(std::span<const WeightGroup> parts, DType dtype);
   std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
+  std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
+  // Queues it; the host's bytes are read until the stream has come so far.
+  void upload(const void* device, const void* host, std::size_t bytes);
   WeightLoader& loader();
 
   int device_ = 0;

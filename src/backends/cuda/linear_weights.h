@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -26,19 +27,16 @@ class CudaLinear final : public LinearWeights {
 };
 
 // A layer's experts, one below the other: gate_up [num_experts * 2 * intermediate_size, hidden_size] holds
-// each one's gate, then its up; down [num_experts * hidden_size, intermediate_size].
-class CudaExperts final : public ExpertWeights {
- public:
-  CudaExperts(const ExpertShape& shape, CudaLinear gate_up, CudaLinear down)
-      : ExpertWeights(shape, gate_up.bytes() + down.bytes()),
-        gate_up_(std::move(gate_up)),
-        down_(std::move(down)) {}
+// each one's gate, then its up; down [num_experts * hidden_size, intermediate_size]. Both are plain, or both
+// have codes.
+struct CudaExperts final : ExpertWeights {
+  CudaExperts(const ExpertShape& shape, std::unique_ptr<LinearWeights> gate_up_rows,
+              std::unique_ptr<LinearWeights> down_rows)
+      : ExpertWeights(shape, gate_up_rows->bytes() + down_rows->bytes()),
+        gate_up(std::move(gate_up_rows)),
+        down(std::move(down_rows)) {}
 
-  const Tensor& gate_up() const { return gate_up_.weight(); }
-  const Tensor& down() const { return down_.weight(); }
-
- private:
-  CudaLinear gate_up_, down_;
+  std::unique_ptr<LinearWeights> gate_up, down;
 };
 
 // Brings weights to the device through two pinned buffers: while one is copied, several threads fill the

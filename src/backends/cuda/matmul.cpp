@@ -14,7 +14,20 @@ void check_library(cublasStatus_t status, const char* what) {
 }
 
 cudaDataType_t data_type(DType dtype) {
-  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kU8:
+      return CUDA_R_8F_E4M3;
+    case DType::kI8:
+      return CUDA_R_8I;
+    case DType::kI32:
+      return CUDA_R_32I;
+    default:
+      return CUDA_R_16F;
+  }
 }
 
 // The largest power of two up to 16 that divides every address.
@@ -30,7 +43,7 @@ int common_alignment(const Tensor& out, const Tensor& x, const Tensor& weight) {
 // What the library wants to know of a product. It counts by columns: outᵀ [n, tokens] = weight · xᵀ, where a
 // row-major matrix is its own transpose.
 struct LibraryMatmul::Problem {
-  explicit Problem(const Shape& shape) {
+  Problem(const Shape& shape, const MatmulScales& scales) {
     const auto matrix = [](cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows,
                            std::int64_t columns, std::int64_t stride) {
       check_library(cublasLtMatrixLayoutInit(&layout, data_type(dtype), static_cast<std::uint64_t>(rows),
@@ -40,11 +53,24 @@ struct LibraryMatmul::Problem {
     matrix(weight, shape.dtype, shape.k, shape.n, shape.k);
     matrix(x, shape.dtype, shape.k, shape.tokens, shape.x_stride);
     matrix(out, shape.out_dtype, shape.n, shape.tokens, shape.out_stride);
-    check_library(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    check_library(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                 sizeof(transposed)),
-                  "a transposed matrix");
+    const bool is_integer = shape.dtype == DType::kI8;
+    check_library(cublasLtMatmulDescInit(&operation, is_integer ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
+                                         is_integer ? CUDA_R_32I : CUDA_R_32F),
+                  "a product");
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      check_library(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
+                    "what a product is");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (shape.dtype != DType::kU8) return;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+        std::int32_t{scales.in_blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+        std::int32_t{scales.in_blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                      : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.weight);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
   }
 
   cublasLtMatmulDescOpaque_t operation{};
@@ -90,34 +116,40 @@ LibraryMatmul::LibraryMatmul(const Tensor& workspace) : workspace_(workspace) {
 
 LibraryMatmul::~LibraryMatmul() { cublasLtDestroy(handle_); }
 
-LibraryMatmul::Shape LibraryMatmul::shape_of(const Tensor& out, const Tensor& x, const Tensor& weight) {
-  return {x.dim(0),      weight.dim(0),  weight.dim(1), x.stride(0),
-          out.stride(0), weight.dtype(), out.dtype(),   common_alignment(out, x, weight)};
+LibraryMatmul::Shape LibraryMatmul::shape_of(const Tensor& out, const Tensor& x, const Tensor& weight,
+                                             const MatmulScales& scales) {
+  return {x.dim(0),        weight.dim(0),  weight.dim(1), x.stride(0),
+          out.stride(0),   weight.dtype(), out.dtype(),   common_alignment(out, x, weight),
+          scales.in_blocks};
 }
 
-const LibraryMatmul::Algorithm& LibraryMatmul::algorithm(const Shape& shape) {
+const LibraryMatmul::Algorithm& LibraryMatmul::algorithm(const Shape& shape, const MatmulScales& scales) {
   const auto found = algorithms_.find(shape);
   if (found != algorithms_.end()) return found->second;
-  Problem problem(shape);
+  Problem problem(shape, scales);
   return algorithms_.emplace(shape, choose(handle_, problem, shape.alignment, workspace_.bytes()))
       .first->second;
 }
 
-bool LibraryMatmul::supports(const Tensor& out, const Tensor& x, const Tensor& weight) {
-  return algorithm(shape_of(out, x, weight)).has_value();
+bool LibraryMatmul::supports(const Tensor& out, const Tensor& x, const Tensor& weight,
+                             const MatmulScales& scales) {
+  return algorithm(shape_of(out, x, weight, scales), scales).has_value();
 }
 
 void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                             const Tensor& weight, const Tensor& bias) {
-  const Shape shape = shape_of(out, x, weight);
-  const Algorithm& chosen = algorithm(shape);
+                             const Tensor& weight, const Tensor& bias, const MatmulScales& scales) {
+  const Shape shape = shape_of(out, x, weight, scales);
+  const Algorithm& chosen = algorithm(shape, scales);
   if (!chosen) {
     fail("cuBLASLt cannot multiply {} by {} to {}", x.describe(), weight.describe(), out.describe());
   }
   const float one = 1;
-  const float zero = 0;
-  Problem p(shape);
-  check_library(cublasLtMatmul(handle_, &p.operation, &one, weight.data(), &p.weight, x.data(), &p.x, &zero,
+  const std::int32_t integer_one = 1;
+  const std::int32_t zero = 0;  // of both types
+  const void* alpha = &one;
+  if (shape.dtype == DType::kI8) alpha = &integer_one;
+  Problem p(shape, scales);
+  check_library(cublasLtMatmul(handle_, &p.operation, alpha, weight.data(), &p.weight, x.data(), &p.x, &zero,
                                out.data(), &p.out, out.data(), &p.out, &*chosen, workspace_.data(),
                                workspace_.bytes(), context.stream),
                 "a product");
@@ -192,12 +224,12 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
 void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
                       const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
                       const Tensor& workspace) {
-  constexpr std::int64_t kMaxBatchedTokens = 128;  // from there on the library makes up for the detour
+  constexpr std::int64_t kMaxBatchedTokens = 256;  // from there on the library makes up for the detour
   if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
     quantized_matvec(context, out, x, weight, bias);
-  } else if (x.dim(0) <= kMaxBatchedTokens) {
+  } else if (x.dim(0) <= kMaxBatchedTokens && has_quantized_batched_matmul()) {
     quantized_batched_matmul(context, out, x, weight, bias);
   } else {
     multiply_dequantized(context, *library, out, x, weight, bias, workspace);

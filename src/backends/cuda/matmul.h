@@ -11,7 +11,15 @@
 
 namespace quire::cuda {
 
-// Products of 16-bit types by cuBLASLt; what the tensors are is said in linear.h. How a shape is computed is
+// What the codes of a product of E4M3 are times, f32 on the device, from a multiple of 16 bytes on.
+struct MatmulScales {
+  const float* weight = nullptr;  // [n]; or in blocks of 128 × 128, of rows of a multiple of 4
+  const float* x = nullptr;       // [tokens]; or [blocks of 128 columns, tokens]
+  bool in_blocks = false;
+};
+
+// Products of 16-bit types, of E4M3 (as u8, with scales), and of i8 to i32, by cuBLASLt; what the tensors are
+// is said in linear.h. How a shape is computed is
 // the library's first choice and stays: after a shape's first use nothing is allocated, and calls can be
 // captured. (On an H200 the fastest of its first five choices took 3.5 % less, in the mean of 90 shapes of
 // Qwen3-0.6B with 24 to 512 tokens; to find it takes 0.5 s at every start.)
@@ -27,23 +35,24 @@ class LibraryMatmul {
   LibraryMatmul& operator=(const LibraryMatmul&) = delete;
 
   // False where the library has no way to compute this shape.
-  bool supports(const Tensor& out, const Tensor& x, const Tensor& weight);
+  bool supports(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales = {});
   // Error where it is not supported.
   void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                const Tensor& bias);
+                const Tensor& bias, const MatmulScales& scales = {});
 
  private:
   struct Shape {
     std::int64_t tokens, n, k, x_stride, out_stride;
     DType dtype, out_dtype;
     int alignment;  // bytes, of all pointers
+    bool in_blocks;
     auto operator<=>(const Shape&) const = default;
   };
   struct Problem;
   using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
-  static Shape shape_of(const Tensor& out, const Tensor& x, const Tensor& weight);
-  const Algorithm& algorithm(const Shape& shape);
+  static Shape shape_of(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales);
+  const Algorithm& algorithm(const Shape& shape, const MatmulScales& scales);
 
   cublasLtHandle_t handle_ = nullptr;
   Tensor workspace_;

@@ -1,5 +1,5 @@
 // compressed-tensors (vLLM's library, of llm-compressor): groups of modules, each quantised in a way of its
-// own. Activations are not quantised here, whatever a group says of them.
+// own.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -29,6 +29,8 @@ struct ModuleGroup {
   bool is_symmetric = true;
   bool is_ordered = false;  // "actorder" in groups
   MatrixShape block = {LinearFormat::kWhole, LinearFormat::kWhole};
+  InputFormat input;
+  bool has_static_input = false;  // by input_scale, in the file
   ModuleList targets;
   bool targets_class = false;  // all linear layers
 };
@@ -48,6 +50,25 @@ MatrixShape read_block(const ConfigObject& weights) {
   weights.fail_at("strategy", format_text("{} is not supported; tensor, channel, group, tensor_group and "
                                           "block are",
                                           in_quotes(strategy)));
+}
+
+// What products do with input_activations; for what is not here nothing is rounded.
+void read_input(const ConfigObject& activations, ModuleGroup& group) {
+  const std::string type = activations.get_string("type", "int");
+  const std::string strategy = activations.get_string("strategy", "tensor");
+  const bool is_dynamic = activations.get_bool("dynamic", false);
+  const bool of_rows = group.block.cols == LinearFormat::kWhole;
+  if (activations.get_int("num_bits", 8) != 8) return;
+  if (group.layout == "float-quantized" && type == "float") {
+    const bool in_blocks = is_dynamic && strategy == "group" && !of_rows &&
+                           activations.get_int("group_size", 0) == group.block.cols;
+    group.has_static_input = !is_dynamic && strategy == "tensor" && of_rows;
+    if (in_blocks || (is_dynamic && strategy == "token" && of_rows))
+      group.input = {.code = InputFormat::Code::kE4m3, .in_blocks = in_blocks};
+  } else if (group.layout == "int-quantized" && type == "int" && is_dynamic && strategy == "token" &&
+             activations.get_bool("symmetric", true) && group.is_symmetric && of_rows) {
+    group.input = {.code = InputFormat::Code::kI8};
+  }
 }
 
 // Where the format settles what else the configuration says, that must be the same.
@@ -81,6 +102,9 @@ ModuleGroup read_group(const ConfigObject& config, const ConfigObject& weights, 
   check_fits(weights, group, type);
   // The naive form is that of its type.
   if (group.layout == "naive-quantized") group.layout = type + "-quantized";
+  if (const auto activations = config.find_object("input_activations");
+      activations && (group.layout == "float-quantized" || group.layout == "int-quantized"))
+    read_input(*activations, group);
   const std::string order = weights.get_string("actorder", "");
   group.is_ordered = order == "group" || order == "dynamic";
   const std::vector<std::string> targets = config.get_strings("targets");
@@ -189,9 +213,11 @@ class CompressedTensors final : public QuantizationMethod {
     if (module->layout == "mxfp4-pack-quantized") return take_e2m1(linear, kPacked, kE8m0Types, kMxGroup);
     if (module->layout == "mxfp8-quantized")
       return take_e4m3(linear, "weight_scale", kE8m0Types, module->block);
-    if (module->layout == "float-quantized")
-      return take_e4m3(linear, "weight_scale", kFloatTypes, module->block);
-    return take_integers(linear, *module);
+    WeightGroup group = module->layout == "float-quantized"
+                            ? take_e4m3(linear, "weight_scale", kFloatTypes, module->block)
+                            : take_integers(linear, *module);
+    group.format.input = module->has_static_input ? static_input(linear, "input_scale") : module->input;
+    return group;
   }
 
  private:

@@ -15,21 +15,35 @@ class Fp8 final : public QuantizationMethod {
   explicit Fp8(const ConfigObject& config) : skipped_(config, "modules_to_not_convert") {
     const std::string format = config.get_string("fmt", "e4m3");
     if (format != "e4m3") config.fail_at("fmt", format_text("must be e4m3, not {}", in_quotes(format)));
+    const std::string scheme = config.get_string("activation_scheme", "dynamic");
+    is_static_ = scheme == "static";
+    if (!is_static_ && scheme != "dynamic")
+      config.fail_at("activation_scheme",
+                     format_text("must be static or dynamic, not {}", in_quotes(scheme)));
     const std::vector<int> block = config.get_ints("weight_block_size", {.max = 1 << 20});
     if (block.empty()) return;
     if (block.size() != 2) config.fail_at("weight_block_size", "must be two numbers, of rows and columns");
+    if (is_static_) config.fail_at("activation_scheme", "must be dynamic beside weight_block_size");
     block_ = {block[0], block[1]};
   }
 
   WeightGroup take(const StoredLinear& linear) const override {
     if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
       return linear.take_plain();
-    const bool is_inverse = block_.rows != LinearFormat::kWhole || linear.has("weight_scale_inv");
-    return take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block_);
+    const bool in_blocks = block_.rows != LinearFormat::kWhole;
+    const bool is_inverse = in_blocks || linear.has("weight_scale_inv");
+    WeightGroup group =
+        take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block_);
+    group.format.input = {.code = InputFormat::Code::kE4m3, .in_blocks = in_blocks};
+    if (is_static_)
+      group.format.input =
+          static_input(linear, linear.has("activation_scale") ? "activation_scale" : "input_scale");
+    return group;
   }
 
  private:
   ModuleList skipped_;
+  bool is_static_ = false;
   MatrixShape block_ = {LinearFormat::kWhole, LinearFormat::kWhole};
 };
 
@@ -49,6 +63,15 @@ WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
            .scale = scales.type},
           linear.rows(),
           linear.cols()};
+}
+
+InputFormat static_input(const StoredLinear& linear, std::string_view scale) {
+  const StoredScales stored =
+      linear.take_scales(scale, kFloatTypes, {LinearFormat::kWhole, LinearFormat::kWhole});
+  float value = 0;
+  stored.tensor->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+  if (value <= 0) linear.fail_at(scale, format_text("a scale must be positive, not {}", value));
+  return {.code = InputFormat::Code::kE4m3, .scale = value};
 }
 
 }  // namespace quire

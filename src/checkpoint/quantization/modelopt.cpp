@@ -53,7 +53,11 @@ class ModelOpt final : public QuantizationMethod {
     } else if (scale != nullptr && scale->shape.size() >= 2) {
       block = {kFp8Block, kFp8Block};
     }
-    return take_e4m3(linear, "weight_scale", kFloatTypes, block);
+    WeightGroup group = take_e4m3(linear, "weight_scale", kFloatTypes, block);
+    if (block.rows == 1) group.format.input = {.code = InputFormat::Code::kE4m3};
+    if (block.rows == LinearFormat::kWhole && linear.has("input_scale"))
+      group.format.input = static_input(linear, "input_scale");
+    return group;
   }
 
   ModuleList skipped_;

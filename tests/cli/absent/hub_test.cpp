@@ -5,6 +5,7 @@
 namespace quire {
 namespace {
 
+using testing::ProgramResult;
 using testing::run_quire;
 
 TEST(WithoutHubTest, AHubIdIsRefusedByName) {
@@ -12,6 +13,11 @@ TEST(WithoutHubTest, AHubIdIsRefusedByName) {
     const testing::ProgramResult result = run_quire(command);
     EXPECT_EQ(result.code, 2) << command;
     EXPECT_EQ(result.err, "quire: org/name: no such directory, and this build has no hub (QUIRE_HUB=OFF)\n");
+  }
+  for (const char* path : {"/nowhere/model", "./nowhere", "nowhere/model.gguf", "nowhere"}) {
+    const ProgramResult result = run_quire(std::string("generate -p hi ") + path);
+    EXPECT_EQ(result.code, 2) << path;
+    EXPECT_EQ(result.err.find("hub"), std::string::npos) << result.err;
   }
   EXPECT_EQ(run_quire("generate --offline -p hi").code, 2);
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "base/error.h"
@@ -29,6 +30,7 @@ class CodedWeights : public LinearWeights {
   CodedWeights(Buffer buffer, const QuantizedRows& matrix)
       : LinearWeights(matrix.rows, matrix.cols, buffer.bytes()),
         buffer_(std::move(buffer)),
+        format_(matrix.format),
         values_(code_values(matrix.format)),
         block_cols_(matrix.format.block_cols),
         num_blocks_(matrix.num_blocks()),
@@ -46,6 +48,15 @@ class CodedWeights : public LinearWeights {
                                     (matrix.cols + 2 * matrix.num_blocks() * std::int64_t{sizeof(float)}));
   }
 
+  // What a product takes in place of x [in].
+  void round_input(float* x) const {
+    if (format_.input.code == InputFormat::Code::kNone) return;
+    std::vector<float> codes(static_cast<std::size_t>(in_features())), scales(codes.size());
+    quantize_input(format_, x, in_features(), codes.data(), scales.data());
+    const std::int64_t block = format_.input.in_blocks ? block_cols_ : in_features();
+    for (std::int64_t i = 0; i < in_features(); ++i)
+      x[i] = codes[static_cast<std::size_t>(i)] * scales[static_cast<std::size_t>(i / block)];
+  }
   void read_row(std::int64_t row, float* out) const {
     const std::uint8_t* codes = codes_ + row * in_features();
     for (std::int64_t col = 0; col < in_features(); ++col) {
@@ -56,6 +67,7 @@ class CodedWeights : public LinearWeights {
 
  private:
   Buffer buffer_;
+  LinearFormat format_;
   std::array<float, 256> values_;
   std::int64_t block_cols_, num_blocks_;
   float *scales_, *minima_;  // [out, num_blocks]
@@ -120,9 +132,11 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
   const std::int64_t tokens = x.dim(0);
   const std::int64_t k = weights.in_features();
   scratch_.resize(static_cast<std::size_t>(tokens * k));
+  const auto* coded = dynamic_cast<const CodedWeights*>(&weights);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    convert(x.dtype(), x.rows(t, 1).data(), DType::kF32, scratch_.data() + t * k,
-            static_cast<std::size_t>(k));
+    float* row = scratch_.data() + t * k;
+    convert(x.dtype(), x.rows(t, 1).data(), DType::kF32, row, static_cast<std::size_t>(k));
+    if (coded != nullptr) coded->round_input(row);
   }
   const float* bias_values = bias.data_as<const float>();
   for_each_row(weights, coded_row_, [&](std::int64_t o, const auto* row) {

@@ -23,8 +23,10 @@ constexpr std::array kAllIsas = {CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx
 bool may_use_amx() {
   constexpr unsigned kAmxBf16 = 1U << 22;
   constexpr unsigned kAmxTile = 1U << 24;
+  constexpr unsigned kAmxInt8 = 1U << 25;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kAmxBf16 | kAmxTile)) != 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kAmxBf16 | kAmxTile | kAmxInt8)) != 0)
+    return false;
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -38,6 +40,8 @@ bool is_available(CpuIsa isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case CpuIsa::kReference:
       return true;
@@ -46,9 +50,9 @@ bool is_available(CpuIsa isa) {
     case CpuIsa::kAvx512:
       return avx512;
     case CpuIsa::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
+      return avx512_bf16;
     case CpuIsa::kAmx:
-      return avx512 && __builtin_cpu_supports("avx512bf16") && may_use_amx();
+      return avx512_bf16 && may_use_amx();
   }
 #endif
   return isa == CpuIsa::kReference;

@@ -4,6 +4,7 @@
 
 #include "backends/cpu/simd/attention.h"
 #include "backends/cpu/simd/elementwise.h"
+#include "backends/cpu/simd/matmul.h"
 #include "backends/cpu/simd/sampling.h"
 
 namespace quire::simd {
@@ -11,7 +12,8 @@ namespace {
 
 constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare,
                                decltype(Kernels::linear_panels) linear) {
-  return {.prepare_activations = prepare,
+  return {.scale_inputs = scale_inputs,
+          .prepare_activations = prepare,
           .linear_panels = linear,
           .norm = norm,
           .activate = activate,

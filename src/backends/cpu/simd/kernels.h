@@ -42,6 +42,7 @@ constexpr std::int64_t kNarrowDepth = 64;
 // column 2 i at bit 4 i and that of column 2 i + 1 at bit 16 + 4 i; or 4 of 8 bits, the columns 0, 2, 1, 3.
 struct CodedLayout {
   CodeType code;              // kTable: of 4 bits; kInt: signed bytes; kE4m3
+  bool is_small;              // kInt: from -32 to 31
   std::int64_t word_columns;  // 8 or 4
   std::int64_t group;         // columns that share a scale, a multiple of word_columns
   std::int64_t span;          // a multiple of group
@@ -49,7 +50,10 @@ struct CodedLayout {
   OffsetType offset;
   ScaleType minimum;
   bool has_super_scales, has_super_minima;
-  float table[16];  // kTable
+  float table[16];           // kTable
+  InputFormat input;         // of x, which becomes codes
+  std::int64_t input_block;  // columns of x whose codes share a scale: some groups, or all
+  bool whole_rows;           // nothing but one scale a row; groups are parts of it
 };
 
 // Most columns of a chunk, and most groups.
@@ -61,7 +65,7 @@ constexpr std::int64_t kMaxGroups = kMaxSpan / kCodedStep;
   return type == ScaleType::kNone ? 0 : type == ScaleType::kF32 ? 4 : type == ScaleType::kF16 ? 2 : 1;
 }
 
-// At most, for one pass: x, and its sums over groups of columns.
+// At most, for one pass: x, and its sums over groups of columns, or the scales of its codes.
 [[gnu::always_inline]] constexpr std::size_t activation_floats(std::int64_t in_features) {
   constexpr std::int64_t kStep = 32;
   return static_cast<std::size_t>(kMaxPassTokens * round_up(in_features, kStep) / kCodedStep *
@@ -248,6 +252,8 @@ struct Draw {
 };
 
 struct Kernels {
+  // Where x becomes codes, their scales, of tokens [begin, end); before prepare_activations.
+  void (*scale_inputs)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   // Blocks [begin, end) of x's columns, as linear_panels wants them.
   void (*prepare_activations)(const LinearJob& job, std::int64_t begin, std::int64_t end);
   void (*linear_panels)(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch);

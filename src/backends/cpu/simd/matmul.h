@@ -140,7 +140,7 @@ template <int M = Vec::kMaxHeight>
 template <class W, bool kFetch>
 void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
   for (bool first = true; tokens > 0; first = false) {
-    const int height = Vec::tile_height(tokens);
+    const int height = Vec::tile_height(tokens, false);
     with_height(height, [&]<int M>() {
       if (kFetch && first) {
         multiply_columns<W, M, kFetch>(columns, o);
@@ -155,7 +155,7 @@ void multiply(std::int64_t tokens, std::int64_t columns, Operands o) {
 }
 
 // Rows a widened block keeps side by side: those of one tile.
-constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens)) * kLanes;
+constexpr std::int64_t kWideRows = Vec::vectors_for(Vec::tile_height(kMaxPassTokens, false)) * kLanes;
 
 // A block of a panel as float32, [rows / width][depth][width].
 void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t depth, std::int64_t width,
@@ -191,9 +191,23 @@ void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums)
   });
 }
 
+[[gnu::always_inline]] inline bool rounds_input(const LinearJob& job) {
+  return job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone;
+}
+
+// Whole numbers on both sides.
+[[gnu::always_inline]] inline bool takes_bytes([[maybe_unused]] const LinearJob& job) {
+#if defined(__AVX512VNNI__)
+  return rounds_input(job) && job.coded->input.code == InputFormat::Code::kI8;
+#else
+  return false;
+#endif
+}
+
+// Codes of x are all bfloat16.
 [[gnu::always_inline]] inline bool takes_pairs([[maybe_unused]] const LinearJob& job) {
 #if defined(__AVX512BF16__)
-  return job.dtype == DType::kBF16 && job.x_dtype == DType::kBF16;
+  return job.dtype == DType::kBF16 && (job.x_dtype == DType::kBF16 || rounds_input(job));
 #else
   return false;
 #endif
@@ -242,37 +256,129 @@ void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) 
   }
 }
 
-// Elements [k, k + count) of a token as float32, or as pairs; beyond the last one zeros, fewer than
-// kCodedStep.
+// A token's negative sums of x over groups of columns, or the scales of its codes there, [groups][tokens]
+// behind all of x.
+[[gnu::always_inline]] inline float* group_values(const LinearJob& job, std::int64_t k) {
+  const std::int64_t all = round_up(job.tokens, 16) * round_up(job.padded, 32);
+  return job.activations + all + k / job.coded->group * job.tokens;
+}
+
+// Where bytes are taken, the sums of x's codes over groups, behind their scales.
+[[gnu::always_inline]] inline std::int32_t* byte_sums(const LinearJob& job, std::int64_t k) {
+  return reinterpret_cast<std::int32_t*>(group_values(job, round_up(job.padded, job.coded->group) + k));
+}
+
+// The nearest E4M3, ties to even: a sum with 1.5 * 2^23 last places has no finer ones.
+[[gnu::always_inline]] inline F round_to_e4m3(F x) {
+  const F bounded = Vec::max(Vec::set1(-448.0F), Vec::min(Vec::set1(448.0F), x));
+  const F power = Vec::as_floats(Vec::bit_and(Vec::as_bits(bounded), Vec::set1(0x7F800000U)));
+  const F places = Vec::mul(Vec::max(Vec::set1(0x1p-6F), power), Vec::set1(0x1.8p20F));
+  return Vec::sub(Vec::add(bounded, places), places);
+}
+
+// As quantize_input has it, the scales of x's codes, of tokens [begin, end).
+void scale_inputs(const LinearJob& job, std::int64_t begin, std::int64_t end) {
+  const CodedLayout& layout = *job.coded;
+  const float most = layout.input.code == InputFormat::Code::kE4m3 ? 448.0F : 127.0F;
+  const auto scale_of = [&]<typename T>(const T* x, std::int64_t n) {
+    if (layout.input.scale != 0) return layout.input.scale;
+    F largest = Vec::zero();
+    bool is_nan = false;
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+      const F value = load_some(x + i, lanes_left(i, n));
+      is_nan |= Vec::any_nan(value);
+      largest = Vec::max(largest, Vec::max(value, Vec::sub(Vec::zero(), value)));
+    }
+    const float top = max_lanes(largest);
+    return is_nan ? __builtin_nanf("") : top > 0 ? top / most : 1;
+  };
+  dispatch(job.x_dtype, [&]<typename T>() {
+    for (std::int64_t token = begin; token < end; ++token) {
+      const T* x = static_cast<const T*>(job.x) + token * job.x_stride;
+      for (std::int64_t k = 0; k < job.in_features; k += layout.input_block) {
+        const std::int64_t left = job.in_features - k;
+        const std::int64_t count = left < layout.input_block ? left : layout.input_block;
+        const float scale = scale_of(x + k, count);
+        for (std::int64_t i = 0; i < count; i += layout.group) group_values(job, k + i)[token] = scale;
+      }
+    }
+  });
+}
+
+#if defined(__AVX512VNNI__)
+// Four to a word, as those of a matrix are.
+[[gnu::always_inline]] inline void store_bytes(std::int8_t* to, __m512 whole) {
+  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(whole));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_shuffle_epi8(bytes, order));
+}
+#endif
+
+// Elements [k, k + count) of a token as codes, each as the number that it stands for: float32, pairs or
+// bytes.
+void read_codes(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count, float* to) {
+  const CodedLayout& layout = *job.coded;
+  dispatch(job.x_dtype, [&]<typename T>() {
+    const T* from = static_cast<const T*>(job.x) + token * job.x_stride + k;
+    for (std::int64_t begin = 0; begin < count; begin += layout.group) {
+      const std::int64_t end = count - begin < layout.group ? count : begin + layout.group;
+      const F scale = Vec::set1(group_values(job, k + begin)[token]);
+      for (std::int64_t i = begin; i < end; i += kLanes) {
+        const F value = Vec::div(load_some(from + i, lanes_left(i, end)), scale);
+        const F code = layout.input.code == InputFormat::Code::kE4m3
+                           ? round_to_e4m3(value)
+                           : Vec::round(Vec::max(Vec::set1(-127.0F), Vec::min(Vec::set1(127.0F), value)));
+#if defined(__AVX512VNNI__)
+        if (takes_bytes(job)) {
+          store_bytes(reinterpret_cast<std::int8_t*>(to) + i, code);
+          continue;
+        }
+#endif
+        takes_pairs(job) ? Vec::store_as(reinterpret_cast<BFloat16*>(to) + i, code)
+                         : Vec::store(to + i, code);
+      }
+    }
+  });
+}
+
+// Zeros behind `there` elements.
+template <typename T>
+void clear_rest(T* values, std::int64_t there, std::int64_t count) {
+  for (std::int64_t i = there; i < count; ++i) values[i] = {};
+}
+
+// Elements [k, k + count) of a token as float32, pairs or bytes; beyond the last one zeros.
 void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                       float* to) {
   const std::int64_t left = job.in_features - k;
   const std::int64_t there = left < count ? left : count;
-  if (takes_pairs(job)) {
-    const auto* from = static_cast<const BFloat16*>(job.x) + token * job.x_stride + k;
-    auto* pairs = reinterpret_cast<BFloat16*>(to);
-    __builtin_memcpy(pairs, from, static_cast<std::size_t>(there) * sizeof(BFloat16));
-    for (std::int64_t i = there; i < count; ++i) pairs[i] = {0};
-    return;
+  const std::int64_t offset = token * job.x_stride + k;
+  if (rounds_input(job)) {
+    read_codes(job, token, k, there, to);
+  } else if (takes_pairs(job)) {
+    __builtin_memcpy(to, static_cast<const BFloat16*>(job.x) + offset,
+                     static_cast<std::size_t>(there) * sizeof(BFloat16));
+  } else {
+    dispatch(job.x_dtype, [&]<typename T>() {
+      const T* from = static_cast<const T*>(job.x) + offset;
+      for (std::int64_t i = 0; i < there; i += kLanes)
+        Vec::store(to + i, load_some(from + i, lanes_left(i, there)));
+    });
   }
-  dispatch(job.x_dtype, [&]<typename T>() {
-    const T* from = static_cast<const T*>(job.x) + token * job.x_stride + k;
-    for (std::int64_t i = 0; i < there; i += kLanes)
-      Vec::store(to + i, load_some(from + i, lanes_left(i, there)));
-    for (std::int64_t i = there; i < count; ++i) to[i] = 0;
-  });
+  if (takes_bytes(job)) return clear_rest(reinterpret_cast<std::int8_t*>(to), there, count);
+  takes_pairs(job) ? clear_rest(reinterpret_cast<BFloat16*>(to), there, count) : clear_rest(to, there, count);
 }
 
-// A token's sums of x over groups of columns, [groups][tokens] behind all of x.
-[[gnu::always_inline]] inline float* group_sums(const LinearJob& job, std::int64_t k) {
-  const std::int64_t all = job.tokens * job.padded / (takes_pairs(job) ? 2 : 1);
-  return job.activations + all + k / job.coded->group * job.tokens;
-}
-
-// Writes those of the columns [k, k + count), which `values` has as read_activations leaves them.
+// Writes the sums of -x over the columns [k, k + count), which `values` has as read_activations leaves them.
 void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                 const float* values) {
+  if (job.coded == nullptr) return;
   const std::int64_t group = job.coded->group;
+  if (takes_bytes(job)) {
+    std::int32_t sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += reinterpret_cast<const std::int8_t*>(values)[i];
+    byte_sums(job, k)[token] = sum;
+  }
   if (job.coded->offset == OffsetType::kNone) return;
   for (std::int64_t begin = 0; begin < count; begin += group) {
     const std::int64_t n = count - begin < group ? count - begin : group;
@@ -283,7 +389,7 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
                               ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
                               : load_some(values + begin + i, some));
     }
-    group_sums(job, k + begin)[token] = sum_lanes(sum);
+    group_values(job, k + begin)[token] = -sum_lanes(sum);
   }
 }
 
@@ -291,16 +397,16 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
 void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t end) {
   const std::int64_t depth = job.padded;
   const std::int64_t most = job.block;
-  const std::int64_t per_float = takes_pairs(job) ? 2 : 1;
+  const std::int64_t per_float = takes_bytes(job) ? 4 : takes_pairs(job) ? 2 : 1;
   float rows[Vec::kMaxHeight * kBlockDepth + kLanes];
   for (std::int64_t k = begin * most; k < end * most && k < depth; k += most) {
     const std::int64_t count = depth - k < most ? depth - k : most;
     float* to = job.activations + job.tokens * k / per_float;
     for (std::int64_t token = 0; token < job.tokens;) {
-      const int height = Vec::tile_height(job.tokens - token);
+      const int height = Vec::tile_height(job.tokens - token, job.coded != nullptr);
       for (int m = 0; m < height; ++m) {
         read_activations(job, token + m, k, count, rows + m * kBlockDepth);
-        if (job.coded != nullptr) sum_groups(job, token + m, k, count, rows + m * kBlockDepth);
+        sum_groups(job, token + m, k, count, rows + m * kBlockDepth);
       }
       with_height(height, [&]<int M>() {
         interleave<M>(reinterpret_cast<const std::int32_t*>(rows), count / per_float,

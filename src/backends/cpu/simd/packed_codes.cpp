@@ -64,6 +64,8 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
   const bool in_bytes = format.code == CodeType::kE4m3 || format.bits > 4;
   layout.code =
       in_bytes ? (format.code == CodeType::kE4m3 ? CodeType::kE4m3 : CodeType::kInt) : CodeType::kTable;
+  const int last = (1 << format.bits) - 1 - byte_offset(format);
+  layout.is_small = layout.code == CodeType::kInt && last < 32 && byte_offset(format) <= 32;
   layout.word_columns = in_bytes ? 4 : 8;
   if (!in_bytes) {
     const std::array<float, 256> values = code_values(format);
@@ -78,6 +80,8 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
     layout.span = std::gcd(layout.span, format.super_cols);
     if (layout.span % layout.group != 0) refuse(format.super_cols);
   }
+  layout.input = format.input;
+  layout.input_block = format.input.in_blocks ? format.block_cols : matrix.cols;
   layout.scale = format.scale;
   layout.offset = format.offset;
   layout.minimum = format.minimum;
@@ -88,6 +92,13 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
     layout.minimum = ScaleType::kF32;
     layout.has_super_minima = false;
   }
+  layout.whole_rows =
+      matrix.num_blocks() == 1 && layout.offset == OffsetType::kNone && !layout.has_super_scales;
+  QUIRE_CHECK(layout.input.code == InputFormat::Code::kNone || layout.offset == OffsetType::kNone);
+  constexpr std::int64_t kMostBytes = (std::int64_t{1} << 31) / (127 * 128);  // a sum's, in 32 bits
+  if (format.input.code == InputFormat::Code::kI8 && matrix.cols >= kMostBytes)
+    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
+         matrix.codes->name(), matrix.cols, kMostBytes);
   return layout;
 }
 

@@ -187,6 +187,9 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
     job.out_stride = out.stride(0);
     job.bias = floats_or_null(bias);
     job.activations = static_cast<float*>(activations_.data());
+    if (job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone)
+      split(tokens, job.in_features, kElementsOfPart,
+            [&](std::int64_t begin, std::int64_t end, int) { kernels_.scale_inputs(job, begin, end); });
     split((job.padded + job.block - 1) / job.block, job.block * tokens, kElementsOfPart,
           [&](std::int64_t begin, std::int64_t end, int) { kernels_.prepare_activations(job, begin, end); });
     split(simd::round_up(job.out_features, simd::kPanel) / simd::kPanel,

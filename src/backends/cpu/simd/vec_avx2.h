@@ -17,7 +17,7 @@ struct Vec {
   static constexpr int kMaxHeight = 6;
 
   // Tokens of the next tile where so many are left. One or three of them would leave registers idle.
-  static constexpr int tile_height(std::int64_t left) {
+  static constexpr int tile_height(std::int64_t left, bool /*of_codes*/) {
     return left == 7 || left == 9 ? 5 : left < 6 ? static_cast<int>(left) : 6;
   }
   // Vectors of a tile: as many sums as 16 registers hold, in whole fractions of a panel.
@@ -119,6 +119,7 @@ struct Vec {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
   static F as_floats(I x) { return _mm256_castsi256_ps(x); }
+  static I as_bits(F x) { return _mm256_castps_si256(x); }
   // Of the lower halves, bits of binary16; the upper ones are zero.
   static F halves_to_floats(I x) {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);

@@ -16,8 +16,11 @@ struct Vec {
   static constexpr int kLanes = 16;
   static constexpr int kMaxHeight = 12;
 
-  // Tokens of the next tile where so many are left. Up to 12 share weights that are converted once.
-  static constexpr int tile_height(std::int64_t left) { return left <= 12 ? static_cast<int>(left) : 6; }
+  // Tokens of the next tile where so many are left. Up to 12 share weights that are converted once; tiles of
+  // codes are 2 vectors wide.
+  static constexpr int tile_height(std::int64_t left, bool of_codes) {
+    return left <= 12 ? static_cast<int>(left) : of_codes ? 8 : 6;
+  }
   // Vectors of a tile: as many sums as 32 registers hold, in whole fractions of a panel.
   static constexpr int vectors_for(int height) { return height <= 6 ? 4 : 2; }
 
@@ -115,6 +118,7 @@ struct Vec {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
   }
   static F as_floats(I x) { return _mm512_castsi512_ps(x); }
+  static I as_bits(F x) { return _mm512_castps_si512(x); }
   // Of the lower halves, bits of binary16.
   static F halves_to_floats(I x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
   // Sixteen floats, and those at the lower four bits of each index.

@@ -8,6 +8,9 @@
 // has ended. Where a product has few tiles, a cluster of blocks shares one, each taking a part of k: they
 // send their sums to each other's shared memory, where each adds an equal share of them, always in one order.
 //
+// Of E4M3, whose products tensor cores sum with some 14 bits (DeepSeek-AI, "DeepSeek-V3 technical report",
+// 2024), each slice is summed on its own and added in float32; the sums are scaled as they are written.
+//
 // On an H200, a layer of Qwen3-0.6B (31.5 MB of weights: 7.2 us at 4.4 TB/s) with its products and three
 // norms between them, in a graph of 28 layers: 22 us at 32 tokens (cuBLASLt: 33), 28 at 96 (35), 31 at 128
 // (35), 34 at 192 (39). Without the norms, 1.3 us each, that is 40 % of the bandwidth at 32 tokens and 27 %
@@ -24,6 +27,7 @@
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/product_tile.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
+#include "backends/cuda/kernels/w8a8.h"
 
 namespace quire::cuda {
 namespace {
@@ -31,8 +35,7 @@ namespace {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
 constexpr int kMaxGroups = 2;
-constexpr int kDepth = 64;  // columns of a slice: rows of 128 bytes, as swizzling wants them
-constexpr int kRowBytes = kDepth * 2;
+constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
 constexpr int kMaxStages = 9;
 constexpr int kMaxSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
 constexpr int kMaxThreads = kMaxGroups * kWarpgroup + 32;
@@ -51,12 +54,15 @@ struct Maps {
 };
 
 struct Params {
-  const float* bias;  // or null
+  const float* bias;          // or null
+  const float* row_scales;    // of codes: of the weight
+  const float* token_scales;  // and of x
   void* out;
   std::int64_t out_stride;
   int tokens;
   int n;       // columns of out
   int slices;  // of k
+  int depth;   // columns of a slice
   int groups;
   int stages;
   ActivationTerms activation;  // of the gate
@@ -104,13 +110,14 @@ struct Producer {
     std::uint64_t* full = &barriers.full[place];
     hopper::arrive_expecting(full, static_cast<unsigned>(weight_bytes() + kTokens * kRowBytes));
     if constexpr (kGated) {  // 8 rows of the gate, the 8 of up that belong to them, and so on
-      hopper::copy_box(stage(place), maps.weight, slice * kDepth, 0, 0, tile.group * (kGroupRows / 16), full);
+      hopper::copy_box(stage(place), maps.weight, slice * p.depth, 0, 0, tile.group * (kGroupRows / 16),
+                       full);
     } else {
-      hopper::copy_box(stage(place), maps.weight, slice * kDepth, tile.group * kGroupRows, 0, 0, full);
+      hopper::copy_box(stage(place), maps.weight, slice * p.depth, tile.group * kGroupRows, 0, 0, full);
     }
   }
   __device__ void copy_x(int place, int slice) const {
-    hopper::copy_box(stage(place) + weight_bytes(), maps.x, slice * kDepth, tile.token, 0,
+    hopper::copy_box(stage(place) + weight_bytes(), maps.x, slice * p.depth, tile.token, 0,
                      &barriers.full[place]);
   }
 
@@ -130,11 +137,15 @@ struct Producer {
 };
 
 // Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
-template <typename Out, bool kGated>
+template <typename Out, bool kGated, bool kScaled>
 class Writer {
  public:
   // row: of the warp's 16 rows of the weight, the first column of out.
   __device__ Writer(const Params& p, int row) : p_(p), row_(row) {
+    for (int half = 0; half < 2 && kScaled; ++half) {
+      const int of = row_ + lane() / 4 + (kGated ? 0 : half * 8);
+      if (of < p.n) scales_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
+    }
     if (p.bias == nullptr) return;
     for (int half = 0; half < 2; ++half) {
       const int column = row_ + half * 8 + lane() / 4;
@@ -142,7 +153,12 @@ class Writer {
     }
   }
 
-  __device__ void write(const float (&sums)[4], int first_token) const {
+  __device__ void write(float (&sums)[4], int first_token) const {
+#pragma unroll
+    for (int i = 0; i < 4 && kScaled; ++i) {
+      const int token = min(first_token + lane() % 4 * 2 + i % 2, p_.tokens - 1);
+      sums[i] *= scales_[i / 2] * p_.token_scales[token];
+    }
     if constexpr (kGated) {
       write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
                  row_, first_token);
@@ -183,12 +199,15 @@ class Writer {
   const Params& p_;
   int row_;
   float bias_[2] = {};
+  float scales_[2] = {};
 };
 
 // One warpgroup: 64 rows of the weight by kTokens tokens.
 template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
   static constexpr int kBlocks = kTokens / 8;
+  static constexpr bool kCodes = std::is_same_v<T, __nv_fp8_e4m3>;
+  static constexpr int kStepBytes = 32;  // of a row, in one product
 
   const Params& p;
   const Tile<kTokens>& tile;
@@ -207,19 +226,35 @@ struct Consumer {
       hopper::wait(&barriers.full[at.place], at.parity);
       const std::uint64_t a = hopper::advance(weight, at.place * stage_bytes);
       const std::uint64_t b = hopper::advance(x, at.place * stage_bytes);
-      hopper::pin(sums);
-      hopper::begin_products();
+      if constexpr (kCodes) {
+        float slice[kBlocks][4];
+        add_products(slice, a, b, false);
+        hopper::wait_for_products<0>();
+        hopper::pin(slice);
+        if (threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[at.place]);
 #pragma unroll
-      for (int step = 0; step < kDepth / 16; ++step) {
-        hopper::multiply_shared<T>(sums, hopper::advance(a, step * 32), hopper::advance(b, step * 32), true);
+        for (int block = 0; block < kBlocks; ++block)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sums[block][j] += slice[block][j];
+        continue;
       }
-      hopper::commit_products();
+      add_products(sums, a, b, true);
       hopper::wait_for_products<1>();
       if (i > tile.begin && threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[before]);
       before = at.place;
     }
     hopper::wait_for_products<0>();
     hopper::pin(sums);
+  }
+
+  // A slice's; `add`: to what to holds.
+  __device__ static void add_products(float (&to)[kBlocks][4], std::uint64_t a, std::uint64_t b, bool add) {
+    hopper::pin(to);
+    hopper::begin_products();
+#pragma unroll
+    for (int step = 0; step < kRowBytes; step += kStepBytes)
+      hopper::multiply_shared<T>(to, hopper::advance(a, step), hopper::advance(b, step), add || step > 0);
+    hopper::commit_products();
   }
 
   // Block b of a tile's sums is added and written by the cluster's block of rank b % split.
@@ -240,7 +275,7 @@ struct Consumer {
     const int slots = (kBlocks + tile.split - 1) / tile.split;
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
-    const Writer<Out, kGated> writer(p, kGated ? row / 2 : row);
+    const Writer<Out, kGated, kCodes> writer(p, kGated ? row / 2 : row);
     int owner = 0, slot = 0;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -310,33 +345,46 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
 CUtensorMap weight_map(const Tensor& weight, bool gated, int groups) {
   const auto rows = static_cast<cuuint64_t>(weight.dim(0)), k = static_cast<cuuint64_t>(weight.dim(1));
   const auto box_rows = static_cast<cuuint32_t>(groups * kGroupRows);
-  if (!gated) {
-    return make_tensor_map(weight, {k, rows, 1, 1}, {k * 2, rows * k * 2, rows * k * 2},
-                           {kDepth, box_rows, 1, 1});
-  }
-  return make_tensor_map(weight, {k, 8, 2, rows / 16}, {k * 2, rows / 2 * k * 2, 8 * k * 2},
-                         {kDepth, 8, 2, box_rows / 16});
+  const cuuint64_t size = size_of(weight.dtype()), row = k * size;
+  const auto depth = static_cast<cuuint32_t>(kRowBytes / size);
+  if (!gated)
+    return make_tensor_map(weight, {k, rows, 1, 1}, {row, rows * row, rows * row}, {depth, box_rows, 1, 1});
+  return make_tensor_map(weight, {k, 8, 2, rows / 16}, {row, rows / 2 * row, 8 * row},
+                         {depth, 8, 2, box_rows / 16});
 }
 
 CUtensorMap x_map(const Tensor& x, int tile_tokens) {
   const auto tokens = static_cast<cuuint64_t>(x.dim(0)), k = static_cast<cuuint64_t>(x.dim(1));
-  const auto stride = static_cast<cuuint64_t>(x.stride(0)) * 2;
-  return make_tensor_map(x, {k, tokens, 1}, {stride, tokens * stride},
-                         {kDepth, static_cast<cuuint32_t>(tile_tokens), 1});
+  const cuuint64_t size = size_of(x.dtype()), stride = static_cast<cuuint64_t>(x.stride(0)) * size;
+  return make_tensor_map(
+      x, {k, tokens, 1}, {stride, tokens * stride},
+      {static_cast<cuuint32_t>(kRowBytes / size), static_cast<cuuint32_t>(tile_tokens), 1});
 }
 
+// What the kernel multiplies.
+struct Product : LinearArgs {
+  using LinearArgs::LinearArgs;
+  const float* row_scales = nullptr;
+  const float* token_scales = nullptr;
+  int depth = 0;  // columns of a slice
+  int slices = 0;
+};
+
 template <typename T, typename Out, int kTokens, bool kGated>
-void launch_plan(const LaunchContext& context, const LinearArgs& args, const Maps& maps, const Plan& plan) {
+void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps, const Plan& plan) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(kMaxSharedBytes);
   const int columns = kGated ? args.n / 2 : args.n;
   const Params params{
       .bias = args.bias,
+      .row_scales = args.row_scales,
+      .token_scales = args.token_scales,
       .out = args.out,
       .out_stride = args.out_stride,
       .tokens = args.tokens,
       .n = columns,
-      .slices = args.k / kDepth,
+      .slices = args.slices,
+      .depth = args.depth,
       .groups = plan.groups,
       .stages = plan.stages,
       .activation = args.activation,
@@ -354,7 +402,7 @@ void launch_plan(const LaunchContext& context, const LinearArgs& args, const Map
 }
 
 template <typename T, typename Out, bool kGated>
-void launch_tokens(const LaunchContext& context, const LinearArgs& args, const Maps& maps, const Plan& plan) {
+void launch_tokens(const LaunchContext& context, const Product& args, const Maps& maps, const Plan& plan) {
   switch (plan.tile_tokens) {
     case 32:
       return launch_plan<T, Out, 32, kGated>(context, args, maps, plan);
@@ -367,7 +415,7 @@ void launch_tokens(const LaunchContext& context, const LinearArgs& args, const M
 
 // Found by timing the products of a layer in a graph, at 17 to 256 tokens: narrow tiles of tokens and many
 // blocks beat wide tiles that are split; a split pays where k is long, and never beyond 4.
-Plan make_plan(int tokens, int rows, int k) {
+Plan make_plan(int tokens, int rows, int slices) {
   constexpr int kMaxTileTokens = 64;
   constexpr int kSplitSlices = 16;    // of k: more of them are split
   constexpr int kSplitBlocks = 192;   // at most, by splitting
@@ -375,7 +423,6 @@ Plan make_plan(int tokens, int rows, int k) {
   const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   const int token_tiles = ceil_div(tokens, kMaxTileTokens);
   const int blocks = ceil_div(rows, kGroupRows) * token_tiles;
-  const int slices = k / kDepth;
   Plan plan{};
   plan.tile_tokens = std::max(ceil_div(ceil_div(tokens, token_tiles), 16) * 16, 32);
   plan.groups = blocks > kSingleBlocks ? kMaxGroups : 1;
@@ -385,38 +432,64 @@ Plan make_plan(int tokens, int rows, int k) {
   return plan;
 }
 
+// Of a weight and x of one type.
+Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   std::optional<Activation> gate) {
+  Product product(out, x, weight, bias);
+  if (gate) product.activation = terms_of(*gate);
+  product.depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
+  product.slices = (product.k + product.depth - 1) / product.depth;
+  return product;
+}
+
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              const Tensor& bias, std::optional<Activation> gate) {
+              const Product& product, bool gated) {
   if (out.numel() == 0) return;
-  const bool gated = gate.has_value();
-  LinearArgs args(out, x, weight, bias);
-  if (gated) args.activation = terms_of(*gate);
-  const Plan plan = make_plan(args.tokens, args.n, args.k);
+  const Plan plan = make_plan(product.tokens, product.n, product.slices);
   const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
-  dispatch_linear(x.dtype(), out.dtype(), [&]<typename T, typename Out>() {
+  const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
-      if (gated) return launch_tokens<T, Out, true>(context, args, maps, plan);
+      if (gated) return launch_tokens<T, Out, true>(context, product, maps, plan);
     }
-    launch_tokens<T, Out, false>(context, args, maps, plan);
+    launch_tokens<T, Out, false>(context, product, maps, plan);
+  };
+  if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
+  dispatch_linear(out.dtype(), out.dtype(), [&]<typename T, typename Out>() {
+    launch_types.template operator()<__nv_fp8_e4m3, Out>();
   });
 }
 
 }  // namespace
 
 bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
-  return is_hopper() && size_of(x.dtype()) == 2 && x.dim(1) % kDepth == 0 && x.stride(0) % 8 == 0 &&
+  return is_hopper() && size_of(x.dtype()) == 2 && x.dim(1) % (kRowBytes / 2) == 0 && x.stride(0) % 8 == 0 &&
          has_vector_rows(x) && has_vector_rows(weight) && weight.contiguous() &&
          (!gated || weight.dim(0) % 16 == 0);
 }
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                     const Tensor& bias) {
-  multiply(context, out, x, weight, bias, {});
+  multiply(context, out, x, weight, product_of(out, x, weight, bias, {}), false);
 }
 
 void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                           const Tensor& weight, Activation activation) {
-  multiply(context, out, x, weight, Tensor(), activation);
+  multiply(context, out, x, weight, product_of(out, x, weight, {}, activation), true);
+}
+
+bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
+  return is_hopper() && matrix.is_float() && matrix.block_cols == matrix.cols &&
+         (!gated || matrix.rows % 16 == 0);
+}
+
+void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
+                         const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
+  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), DType::kU8, {matrix.rows, matrix.stride},
+                      DeviceKind::kCuda);
+  Product product = product_of(out, x.codes, weight, bias, gate);
+  product.row_scales = matrix.scales;
+  product.token_scales = x.scales.data_as<const float>();
+  multiply(context, out, x.codes, weight, product, gate.has_value());
 }
 
 }  // namespace quire::cuda

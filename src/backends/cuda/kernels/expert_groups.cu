@@ -2,6 +2,8 @@
 // that order, multiplied group by group (grouped_matmul.cu), and each token's results summed. Five launches,
 // whatever the routing. Beside the products it moves 8 bytes a pair and hidden column: x and the results are
 // each written and read once.
+#include <algorithm>
+
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
@@ -100,6 +102,56 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
+// grouped_matmul of a matrix of codes: as many experts, or columns of one, at a time as the workspace takes
+// in 16 bits.
+void dequantized_grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                                const QuantizedMatrix& matrix, const Tensor& offsets, const Tensor& workspace,
+                                int tile_tokens) {
+  const std::int64_t num_experts = offsets.dim(0) - 1, n = out.dim(1), cols = matrix.layout.cols;
+  const std::int64_t rows = matrix.layout.rows / num_experts, parts = rows / n;  // the gate and up, or down
+  const std::int64_t room = static_cast<std::int64_t>(workspace.bytes()) / (2 * cols * parts);
+  const std::int64_t step = std::max<std::int64_t>(room / n, 1);
+  const std::int64_t width = room < n ? room / QuantizedLayout::kTileRows * QuantizedLayout::kTileRows : n;
+  for (std::int64_t first = 0; first < num_experts; first += step) {
+    const std::int64_t count = std::min(step, num_experts - first);
+    for (std::int64_t column = 0; column < n; column += width) {
+      const std::int64_t taken = std::min(width, n - column);
+      const Tensor weight(workspace.data(), x.dtype(), {count * parts * taken, cols}, DeviceKind::kCuda);
+      if (taken == n) {
+        dequantize_rows(context, weight, matrix, first * rows);
+      } else {
+        for (std::int64_t part = 0; part < parts; ++part)
+          dequantize_rows(context, weight.rows(part * taken, taken), matrix,
+                          first * rows + part * n + column);
+      }
+      grouped_matmul(context, out.columns(column, taken), x, weight, offsets.rows(first, count + 1),
+                     tile_tokens);
+    }
+  }
+}
+
+// scratch.rows = the results of the pairs, sorted by expert.
+void multiply_pairs(const LaunchContext& context, const ExpertCall& call, const ExpertScratch& scratch,
+                    int tile_tokens) {
+  if (tile_tokens == 0) {
+    quantized_grouped_matmul(context, scratch.inner, call.x, call.codes->gate_up, scratch.offsets,
+                             scratch.tokens);
+    quantized_grouped_matmul(context, scratch.rows, scratch.inner, call.codes->down, scratch.offsets, {});
+    return;
+  }
+  gather_rows(context, scratch.rows, call.x, scratch.tokens);
+  if (call.codes != nullptr) {
+    const ExpertCodes& codes = *call.codes;
+    dequantized_grouped_matmul(context, scratch.inner, scratch.rows, codes.gate_up, scratch.offsets,
+                               codes.workspace, tile_tokens);
+    dequantized_grouped_matmul(context, scratch.rows, scratch.inner, codes.down, scratch.offsets,
+                               codes.workspace, tile_tokens);
+  } else {
+    grouped_matmul(context, scratch.inner, scratch.rows, call.gate_up, scratch.offsets, tile_tokens);
+    grouped_matmul(context, scratch.rows, scratch.inner, call.down, scratch.offsets, tile_tokens);
+  }
+}
+
 }  // namespace
 
 bool has_grouped_experts(const ExpertShape& shape, DType dtype) {
@@ -113,9 +165,7 @@ void experts_by_group(const LaunchContext& context, const ExpertCall& call, cons
   launch(context, "sorting by expert", sort_kernel, dim3(static_cast<unsigned>(shape.num_experts)),
          dim3(kSortThreads), 0, routing, scratch.offsets.data_as<int>(), scratch.tokens.data_as<int>(),
          scratch.places.data_as<int>());
-  gather_rows(context, scratch.rows, call.x, scratch.tokens);
-  grouped_matmul(context, scratch.inner, scratch.rows, call.gate_up, scratch.offsets, tile_tokens);
-  grouped_matmul(context, scratch.rows, scratch.inner, call.down, scratch.offsets, tile_tokens);
+  multiply_pairs(context, call, scratch, tile_tokens);
   const auto columns = static_cast<int>(shape.hidden_size);
   dispatch_float(call.x.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({call.out, scratch.rows}, [&]<int kWidth>() {

@@ -5,9 +5,11 @@
 // silu(gate · x) * (up · x). Second: a warp takes one column of a token's output and goes through that row of
 // the token's experts' down matrices, in order of their number, so that one launch sums them as well. Both
 // start many 16-byte reads a lane before they use the first, and no sum's order depends on the other tokens.
+// In float32 weights may be codes, whose values are computed as they are read.
 #include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
+#include "backends/cuda/kernels/quantized_values.cuh"
 #include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
@@ -16,10 +18,11 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kReads = 8;  // of weights, that a lane has under way
 
+template <typename Matrix>
 struct PairArgs {
   const void* x;
-  const void* gate_up;
-  const void* down;
+  Matrix gate_up;
+  Matrix down;
   void* inner;
   void* out;
   std::int64_t x_stride, out_stride;
@@ -41,6 +44,35 @@ __device__ Raw<kWidth, T> load_weights(const T* from) {
   }
 }
 
+// A row of weights: load<kWidth>(column) gives neighbours.
+template <typename T>
+struct PlainRow {
+  const T* values;
+
+  template <int kWidth>
+  __device__ Raw<kWidth, T> load(int column) const {
+    return load_weights<kWidth>(values + column);
+  }
+};
+struct CodedRow {
+  const QuantizedMatrix& matrix;
+  std::int64_t row;
+
+  template <int kWidth>
+  __device__ uint4 load(int column) const {
+    static_assert(kWidth == 4);
+    const float4 values = four_values(matrix, row, column);
+    return reinterpret_cast<const uint4&>(values);
+  }
+};
+template <typename T>
+__device__ PlainRow<T> row_of(const T* matrix, std::int64_t row, int columns) {
+  return {matrix + row * columns};
+}
+__device__ inline CodedRow row_of(const QuantizedMatrix& matrix, std::int64_t row, int) {
+  return {matrix, row};
+}
+
 // The warp's row of the launch, of `rows` for each item.
 struct WarpRow {
   int item, row;
@@ -52,8 +84,9 @@ struct WarpRow {
   }
 };
 
-template <int kWidth, typename T>
-__global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs args) {
+template <int kWidth, typename T, typename Matrix>
+__global__ void __launch_bounds__(kWarps * 32, 3)
+    gate_up_kernel(const __grid_constant__ PairArgs<Matrix> args) {
   constexpr int kStep = 32 * kWidth;
   constexpr int kSteps = kReads / 2;
   const WarpRow at(args.intermediate);
@@ -63,8 +96,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs 
   admit_next_kernel();  // only now: down_kernel reads the routing ahead of its wait
   const int pair = at.item;
   const std::int64_t first_row = std::int64_t{args.routing.expert(pair)} * 2 * args.intermediate + at.row;
-  const T* gate = static_cast<const T*>(args.gate_up) + first_row * args.hidden;
-  const T* up = gate + std::int64_t{args.intermediate} * args.hidden;
+  const auto gate = row_of(args.gate_up, first_row, args.hidden);
+  const auto up = row_of(args.gate_up, first_row + args.intermediate, args.hidden);
   const T* x = static_cast<const T*>(args.x) + pair / args.routing.top_k * args.x_stride;
   float gate_sum = 0, up_sum = 0;
   for (int first = lane * kWidth; first < args.hidden; first += kSteps * kStep) {
@@ -73,8 +106,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs 
     for (int i = 0; i < kSteps; ++i) {
       const int column = first + i * kStep;
       if (column >= args.hidden) break;
-      gates[i] = load_weights<kWidth>(gate + column);
-      ups[i] = load_weights<kWidth>(up + column);
+      gates[i] = gate.template load<kWidth>(column);
+      ups[i] = up.template load<kWidth>(column);
       values[i] = load_raw<kWidth>(x + column);
     }
 #pragma unroll
@@ -90,8 +123,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3) gate_up_kernel(const PairArgs 
       narrow<T>(silu(gate_sum) * up_sum);
 }
 
-template <int kWidth, typename T>
-__global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const PairArgs args) {
+template <int kWidth, typename T, typename Matrix>
+__global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const __grid_constant__ PairArgs<Matrix> args) {
   constexpr int kStep = 32 * kWidth;
   admit_next_kernel();
   const WarpRow at(args.hidden);
@@ -99,7 +132,6 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const PairArgs arg
   if (at.row >= args.hidden) return;
   const Choice choice = sorted_choice(args.routing, at.item);
   wait_for_kernels();
-  const T* down = static_cast<const T*>(args.down);
   const T* inner = static_cast<const T*>(args.inner);
   float sum = 0;
   int index = 0, begin = 0;  // the next choice to be read, and the column its warp's vectors begin at
@@ -115,7 +147,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const PairArgs arg
       const int column = begin + lane * kWidth;
       if (column < args.intermediate) {
         const std::int64_t row = std::int64_t{expert} * args.hidden + at.row;
-        weights[i] = load_weights<kWidth>(down + row * args.intermediate + column);
+        weights[i] = row_of(args.down, row, args.intermediate).template load<kWidth>(column);
         values[i] = load_raw<kWidth>(inner + std::int64_t{pair} * args.intermediate + column);
       }
       begin += kStep;
@@ -128,28 +160,37 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const PairArgs arg
   if (lane == 0) static_cast<T*>(args.out)[at.item * args.out_stride + at.row] = narrow<T>(sum);
 }
 
+template <int kWidth, typename T, typename Matrix>
+void launch_pairs(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+                  const Tensor& inner, const Matrix& gate_up, const Matrix& down) {
+  const PairArgs<Matrix> args{.x = call.x.data(),
+                              .gate_up = gate_up,
+                              .down = down,
+                              .inner = inner.data(),
+                              .out = call.out.data(),
+                              .x_stride = call.x.stride(0),
+                              .out_stride = call.out.stride(0),
+                              .routing = RoutingArgs(call.routing),
+                              .hidden = static_cast<int>(shape.hidden_size),
+                              .intermediate = static_cast<int>(shape.intermediate_size)};
+  const std::int64_t tokens = call.x.dim(0);
+  launch(context, "experts' gate and up", gate_up_kernel<kWidth, T, Matrix>,
+         dim3(ceil_div(args.intermediate, kWarps) * static_cast<unsigned>(args.routing.pairs)),
+         dim3(kWarps * 32), 0, args);
+  launch(context, "experts' down", down_kernel<kWidth, T, Matrix>,
+         dim3(ceil_div(args.hidden, kWarps) * static_cast<unsigned>(tokens)), dim3(kWarps * 32), 0, args);
+}
+
 }  // namespace
 
 void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                      const Tensor& inner) {
-  const PairArgs args{.x = call.x.data(),
-                      .gate_up = call.gate_up.data(),
-                      .down = call.down.data(),
-                      .inner = inner.data(),
-                      .out = call.out.data(),
-                      .x_stride = call.x.stride(0),
-                      .out_stride = call.out.stride(0),
-                      .routing = RoutingArgs(call.routing),
-                      .hidden = static_cast<int>(shape.hidden_size),
-                      .intermediate = static_cast<int>(shape.intermediate_size)};
-  const std::int64_t tokens = call.x.dim(0);
+  if (call.codes != nullptr)
+    return launch_pairs<4, float>(context, call, shape, inner, call.codes->gate_up, call.codes->down);
   dispatch_float(call.x.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({call.x, call.gate_up, call.down, inner}, [&]<int kWidth>() {
-      launch(context, "experts' gate and up", gate_up_kernel<kWidth, T>,
-             dim3(ceil_div(args.intermediate, kWarps) * static_cast<unsigned>(args.routing.pairs)),
-             dim3(kWarps * 32), 0, args);
-      launch(context, "experts' down", down_kernel<kWidth, T>,
-             dim3(ceil_div(args.hidden, kWarps) * static_cast<unsigned>(tokens)), dim3(kWarps * 32), 0, args);
+      launch_pairs<kWidth, T>(context, call, shape, inner, call.gate_up.data_as<const T>(),
+                              call.down.data_as<const T>());
     });
   });
 }

@@ -24,7 +24,7 @@ ExpertScratch lay_out(std::uintptr_t base, const ExpertShape& shape, DType dtype
   const std::int64_t pairs = tokens * shape.top_k;
   ExpertScratch scratch;
   scratch.inner = take(dtype, {pairs, shape.intermediate_size});
-  if (!has_grouped_experts(shape, dtype)) return scratch;
+  if (dtype == DType::kF32) return scratch;
   scratch.rows = take(dtype, {pairs, shape.hidden_size});
   scratch.offsets = take(DType::kI32, {shape.num_experts + 1});
   scratch.tokens = take(DType::kI32, {pairs});
@@ -43,6 +43,12 @@ int tile_tokens_of(std::int64_t tokens, const ExpertShape& shape) {
   return mean <= 24 ? 32 : mean <= 96 ? 64 : 128;
 }
 
+// Whether experts of codes have so many pairs that widening the codes pays.
+bool prefers_dequantizing(std::int64_t tokens, const ExpertShape& shape, DType dtype) {
+  constexpr std::int64_t kMinPairs = 80;  // of an expert
+  return has_grouped_experts(shape, dtype) && tokens * shape.top_k >= kMinPairs * shape.num_experts;
+}
+
 void run_pass(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
               bool fixed_order) {
   const DType dtype = call.x.dtype();
@@ -51,7 +57,12 @@ void run_pass(const LaunchContext& context, const ExpertCall& call, const Expert
   const ExpertScratch scratch =
       lay_out(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, dtype, tokens, bytes);
   QUIRE_CHECK(bytes <= call.workspace.bytes(), "experts want {} bytes of {}", bytes, call.workspace.bytes());
-  if (!has_grouped_experts(shape, dtype) || (!fixed_order && are_few(tokens, shape))) {
+  const bool few = !fixed_order && are_few(tokens, shape);
+  if (call.codes != nullptr && dtype != DType::kF32) {
+    if (few) return quantized_experts_by_pair(context, call, shape, scratch.inner);
+    const bool dequantizes = !fixed_order && prefers_dequantizing(tokens, shape, dtype);
+    experts_by_group(context, call, shape, scratch, dequantizes ? tile_tokens_of(tokens, shape) : 0);
+  } else if (!has_grouped_experts(shape, dtype) || few) {
     experts_by_pair(context, call, shape, scratch.inner);
   } else {
     constexpr int kFixedTileTokens = 64;

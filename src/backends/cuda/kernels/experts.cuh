@@ -10,6 +10,7 @@ namespace quire::cuda {
 
 // The routing of a call's tokens as kernels see it.
 struct RoutingArgs {
+  RoutingArgs() = default;
   explicit RoutingArgs(const ExpertRouting& routing)
       : experts(routing.experts.data_as<const int>()),
         weights(routing.weights.data_as<const float>()),
@@ -21,11 +22,11 @@ struct RoutingArgs {
   // Of a pair: a token's choices are side by side.
   __device__ int expert(int pair) const { return experts[pair / top_k * experts_stride + pair % top_k]; }
 
-  const int* experts;
-  const float* weights;
-  std::int64_t experts_stride, weights_stride;
-  int top_k;
-  int pairs;
+  const int* experts = nullptr;
+  const float* weights = nullptr;
+  std::int64_t experts_stride = 0, weights_stride = 0;
+  int top_k = 0;
+  int pairs = 0;
 };
 
 // One of a token's experts.

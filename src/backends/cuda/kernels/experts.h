@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/quantized.h"
 #include "ops/experts.h"
 
 namespace quire::cuda {
@@ -20,6 +21,12 @@ bool routing_linear_supports(const Tensor& x, const Tensor& router);
 void routing_linear(const LaunchContext& context, const ExpertRouting& out, const Tensor& x,
                     const Tensor& router, bool normalize);
 
+// gate_up and down as codes; each expert's gate, up and down has a multiple of 16 rows.
+struct ExpertCodes {
+  QuantizedMatrix gate_up, down;
+  Tensor workspace;  // where some experts at a time become 16 bits
+};
+
 // What a layer reads and writes.
 struct ExpertCall {
   Tensor out;      // [tokens, hidden_size]
@@ -28,10 +35,11 @@ struct ExpertCall {
   Tensor down;     // [num_experts * hidden_size, intermediate_size]
   ExpertRouting routing;
   Tensor workspace;
+  const ExpertCodes* codes = nullptr;  // in place of gate_up and down
 };
 
 std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype);
-// By one of the two ways below; which, the number of tokens decides. fixed_order: a token's bits do not
+// By one of the ways below; which, the number of tokens decides. fixed_order: a token's bits do not
 // depend on the tokens beside it.
 void experts(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
              bool fixed_order);
@@ -45,12 +53,16 @@ struct ExpertScratch {
   Tensor places;   // i32 [pairs] by token: where the pair is by expert
 };
 
-// Every pair reads its expert's matrices for itself. Any shape and dtype; no row depends on another.
+// Every pair reads its expert's matrices for itself. Any shape and dtype, codes in float32 alone; no row
+// depends on another.
 void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                      const Tensor& inner);
+// The same of codes, in 16 bits.
+void quantized_experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
+                               const Tensor& inner);
 
 // Pairs are sorted by expert, and matrices multiplied with all tokens that go through theirs, in tiles of 32,
-// 64 or 128 tokens.
+// 64 or 128 tokens; or, where tile_tokens is 0, by quantized_grouped_matmul.
 bool has_grouped_experts(const ExpertShape& shape, DType dtype);
 void experts_by_group(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                       const ExpertScratch& scratch, int tile_tokens);
@@ -60,5 +72,9 @@ void experts_by_group(const LaunchContext& context, const ExpertCall& call, cons
 // many, silu(gate) * up, with rows [2 * e * n, 2 * (e + 1) * n), gate's, then up's.
 void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                     const Tensor& offsets, int tile_tokens);
+// The same of codes, for some pairs an expert; no row depends on another. The rows of x are those of the
+// pairs; or those that tokens i32 [pairs] says, where it is defined.
+void quantized_grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                              const QuantizedMatrix& matrix, const Tensor& offsets, const Tensor& tokens);
 
 }  // namespace quire::cuda

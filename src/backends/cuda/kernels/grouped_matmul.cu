@@ -38,6 +38,7 @@ struct Maps {
 
 struct Params {
   void* out;
+  std::int64_t out_stride;
   const int* offsets;
   int num_experts;
   int n;          // columns of out
@@ -197,7 +198,7 @@ struct Consumer {
     column += lane % 4 * 2;
     token += lane / 4;
     if (column >= p.n || token >= tile.tokens) return;  // n is even
-    T* to = static_cast<T*>(p.out) + std::int64_t{tile.pair + token} * p.n + column;
+    T* to = static_cast<T*>(p.out) + (tile.pair + token) * p.out_stride + column;
     *reinterpret_cast<std::uint32_t*>(to) = pair;
   }
   __device__ void write(const Tile& tile) const {
@@ -303,6 +304,7 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
   const std::int64_t n = out.dim(1), num_experts = offsets.dim(0) - 1;
   const bool gated = weight.dim(0) == 2 * num_experts * n;
   const Params params{.out = out.data(),
+                      .out_stride = out.stride(0),
                       .offsets = offsets.data_as<const int>(),
                       .num_experts = static_cast<int>(num_experts),
                       .n = static_cast<int>(n),

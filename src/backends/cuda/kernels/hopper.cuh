@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -68,6 +69,15 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int x, int y, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
       "%5}], [%6];" ::"r"(shared_address(to)),
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Of `bytes` neighbouring bytes, a multiple of 16.
+__device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
 
@@ -158,24 +168,38 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 #define QUIRE_BLOCKS_128(b) QUIRE_BLOCKS_96(b), QUIRE_BLOCKS_4((b) + 12)
 
 // sums (=, or += where add) a · bᵀ by blocks of 8 columns, the layout of mma.cuh: a [64, 16] by_rows, b [N, 16] by_rows.
-#define QUIRE_PRODUCT_OF_SHARED(N, TYPE, A, B, P)                                                       \
+// Of codes of 8 bits [64, 32] and [N, 32].
+#define QUIRE_PRODUCT(N, TYPES, ORDERS, A, B, P)                                                        \
   asm volatile(                                                                                         \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %" P ", 0;\n"                                               \
-      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_##N "}, "    \
-      "%" A ", %" B ", add, 1, 1, 0, 0;\n}\n"                                                           \
+      "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" QUIRE_REGISTERS_##N "}, "                       \
+      "%" A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                       \
       : QUIRE_BLOCKS_##N(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define QUIRE_PRODUCT_OF_SHARED(N, TYPE, A, B, P) \
+  QUIRE_PRODUCT(N, "k16.f32." TYPE "." TYPE, ", 0, 0", A, B, P)
+#define QUIRE_PRODUCT_OF_CODES(N, A, B, P) QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", A, B, P)
 // The sums of columns from 8 * kFirst on += a · b: a [64, 16] in registers, b [16, N] by_columns.
 #define QUIRE_PRODUCT_OF_REGISTERS(N, TYPE, A, B)                                                       \
   asm volatile(                                                                                         \
       "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_##N "}, "    \
       A ", %" B ", 1, 1, 1, 1;\n"                                                                       \
       : QUIRE_BLOCKS_##N(kFirst) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+// sums (=, or += where add) a · bᵀ: a [64, 16] in registers, b [64, 16] by_rows.
+#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPE)                                                       \
+  asm volatile(                                                                                         \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                                                 \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_64 "}, "         \
+      "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}\n"                                                   \
+      : QUIRE_BLOCKS_64(0)                                                                              \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 // clang-format on
 
 template <typename T>
 __device__ inline void multiply_shared(float (&sums)[4][4], std::uint64_t a, std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     QUIRE_PRODUCT_OF_SHARED(32, "bf16", "16", "17", "18");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(32, "16", "17", "18");
   } else {
     QUIRE_PRODUCT_OF_SHARED(32, "f16", "16", "17", "18");
   }
@@ -184,6 +208,8 @@ template <typename T>
 __device__ inline void multiply_shared(float (&sums)[6][4], std::uint64_t a, std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     QUIRE_PRODUCT_OF_SHARED(48, "bf16", "24", "25", "26");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(48, "24", "25", "26");
   } else {
     QUIRE_PRODUCT_OF_SHARED(48, "f16", "24", "25", "26");
   }
@@ -192,6 +218,8 @@ template <typename T>
 __device__ inline void multiply_shared(float (&sums)[8][4], std::uint64_t a, std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     QUIRE_PRODUCT_OF_SHARED(64, "bf16", "32", "33", "34");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(64, "32", "33", "34");
   } else {
     QUIRE_PRODUCT_OF_SHARED(64, "f16", "32", "33", "34");
   }
@@ -225,8 +253,21 @@ __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::
   }
 }
 
+template <typename T>
+__device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const std::uint32_t (&a)[4],
+                                                   std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("bf16");
+  } else {
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("f16");
+  }
+}
+
+#undef QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS
 #undef QUIRE_PRODUCT_OF_REGISTERS
+#undef QUIRE_PRODUCT_OF_CODES
 #undef QUIRE_PRODUCT_OF_SHARED
+#undef QUIRE_PRODUCT
 #undef QUIRE_BLOCKS_128
 #undef QUIRE_BLOCKS_96
 #undef QUIRE_BLOCKS_64

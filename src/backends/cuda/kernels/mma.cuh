@@ -43,6 +43,16 @@ __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4
   }
 }
 
+// sums [16, 8] += a [16, 32] · bᵀ of i8, with b [8, 32]: as above, with four neighbours from column 4t on for
+// each two from 2t on, and 16 columns further for 8.
+__device__ inline void multiply_add_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Starts a copy of 16 bytes to shared memory, zeros where `inside` is false.
 __device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

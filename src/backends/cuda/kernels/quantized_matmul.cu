@@ -1,36 +1,37 @@
-// Products x · weightᵀ of a quantised weight [n, k] for some dozens to hundreds of tokens: out [tokens, n].
-// Must move the weight's tiles once and do 2·tokens·n·k operations; x comes from the L2 cache.
+// Products x · weightᵀ of a quantised weight [n, k] for some dozens to hundreds of tokens, on Hopper: out
+// [tokens, n]. Must move the weight's tiles once and do 2·tokens·n·k operations; x comes from the L2 cache.
 //
-// A block of 4 warps computes 128 rows of the weight by kTokenTiles times 8 tokens. Both operands come in
-// tiles of 128 columns through a ring in shared memory; the weight's first tiles are fetched before the
-// kernel in front has ended. A warp makes operands of the codes of its 32 rows, once for all tokens, and the
-// products by mma.sync; sums of a block of columns are multiplied by its scale in float32, as in
-// quantized_matvec.cu. On Hopper a cluster of blocks shares a tile, each taking a part of k: they send their
-// sums to each other's shared memory, where each adds an equal share of them, always in one order.
+// A block computes 64 rows of the weight for each of its 1 to 3 warpgroups by 64 tokens. One more warpgroup
+// copies tiles of 128 columns of both to a ring in shared memory: the weight's as they lie, its first ones
+// before the kernel in front has ended; x by way of registers, since in a tile the columns of a step lie in
+// another order (quantized.h), in which x must lie, too. A warpgroup makes operands of its codes in
+// registers, which wgmma takes as its left ones; sums of a block of columns are multiplied by its scale in
+// float32, as in quantized_matvec.cu. For minima the copying warps sum up x. Where a product has few tiles, a
+// cluster of blocks shares one, each taking a part of k (split_product.cuh).
 //
-// On an H200, codes of 4 bits by 128, at 32 / 64 / 128 tokens: 6144 × 4096 in 24 / 41 / 43 us, 24576 × 4096
-// in 48 / 78 / 127, 4096 × 12288 in 36 / 61 / 101 (bf16: 16 / 16 / 17, 52 / 53 / 56, 30 / 32 / 34), so that
-// neither the reading rate (less than a quarter) nor the tensor cores bound it: a profile has SMs idle for 44
-// % of the time, and schedulers that issue in a third of the cycles when they are not.
+// FIGURES
 #include <algorithm>
 
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/quantized_tile.cuh"
+#include "backends/cuda/kernels/split_product.cuh"
 
 namespace quire::cuda {
 namespace {
 
 using Layout = QuantizedLayout;
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * 32;
-constexpr int kWarpTiles = 2;  // of 16 rows
-constexpr int kBlockTiles = kWarps * kWarpTiles;
-constexpr int kXPitch = 288;  // bytes between tokens: those of 4 tokens' 32 bytes lie in different banks
-constexpr int kMaxStages = 4;
-constexpr int kMaxSplit = 8;
-constexpr int kBlocksOfSm = 2;  // that one multiprocessor runs at a time
+constexpr int kWarpgroup = 128;
+constexpr int kGroupTiles = 4;  // of 16 rows, a warp each
+constexpr int kMaxGroups = 3;
+constexpr int kMaxThreads = (kMaxGroups + 1) * kWarpgroup;
+constexpr int kTokens = 64;
+constexpr int kTokenBlocks = kTokens / 8;
+constexpr int kHalfBytes = kTokens * 128;  // of x: 64 columns, in rows of 128 bytes, swizzled
+constexpr int kXBytes = 2 * kHalfBytes;    // of a stage
+constexpr int kMaxStages = 8;
+constexpr int kCopyingRegisters = 104, kMultiplyingRegisters = 128;
 
 struct BatchedArgs : LinearArgs {
   BatchedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
@@ -47,302 +48,325 @@ struct BatchedArgs : LinearArgs {
   QuantizedMatrix matrix;
   int row_tiles;
   int col_tiles;
-  int stages = 0;  // 2 to 4
+  int groups = 1;  // warpgroups that multiply
+  int split = 1;   // blocks along k
+  int stages = 1;
   bool out_is_f32;
 };
 
-// Copies what a block multiplies, tile of columns by tile of columns. kCodes: vectors of a lane's codes.
-template <typename T, int kTokens, int kCodes>
-class StageCopier {
- public:
-  __device__ StageCopier(const BatchedArgs& args, std::uint8_t* ring)
-      : args_(args),
-        vectors_(args.matrix.layout.tile_bytes / 16),
-        first_row_tile_(static_cast<int>(blockIdx.z) * kBlockTiles),
-        first_token_(static_cast<int>(blockIdx.y) * kTokens),
-        ring_(ring) {}
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-  __device__ int weight_bytes() const { return kBlockTiles * vectors_ * 16; }
-  __device__ std::uint8_t* stage(int place) const {
-    return ring_ + place * (weight_bytes() + kTokens * kXPitch);
+struct Shared {
+  ByteValues bytes;
+  std::uint64_t full[kMaxStages];
+  std::uint64_t free[kMaxStages];
+  float x_sums[kMaxStages][Layout::kSteps][kTokens];  // of blocks of columns, where there are minima
+};
+
+// A block's place in the product, and what lies where in its ring.
+struct Block {
+  const BatchedArgs& args;
+  std::uint8_t* ring;
+  Shared& shared;
+  int rank = static_cast<int>(blockIdx.x);
+  int token = static_cast<int>(blockIdx.y) * kTokens;                       // the first
+  int row_tile = static_cast<int>(blockIdx.z) * args.groups * kGroupTiles;  // the first
+  int begin = args.col_tiles * rank / args.split;
+  int count = args.col_tiles * (rank + 1) / args.split - begin;  // of tiles of columns
+
+  __device__ std::uint8_t* x(int stage) const { return ring + stage * kXBytes; }
+  __device__ std::uint8_t* weight(int stage, int tile) const {
+    return ring + args.stages * kXBytes +
+           (stage * args.groups * kGroupTiles + tile) * args.matrix.layout.tile_bytes;
   }
-  __device__ void copy_weight(int place, int col_tile) const {
-    const std::int64_t row_bytes = args_.matrix.layout.tile_bytes * std::int64_t{args_.col_tiles};
-    const std::uint8_t* from = args_.matrix.tiles + std::int64_t{col_tile} * args_.matrix.layout.tile_bytes;
-    const std::uint32_t to = shared_address(stage(place));
+};
+
+// What the copying warpgroup does.
+template <typename T, bool kMinima>
+class Copier {
+ public:
+  __device__ explicit Copier(const Block& block) : block_(block) {}
+
+  __device__ void run() {
+    for (int i = 0; i < min(block_.count, block_.args.stages); ++i) copy_weight(i, i);
+    wait_for_kernels();
+    Input x[2];  // of the next two stages
+    load_x(x[0], 0);
+    load_x(x[1], 1);
+    for (int i = 0; i < block_.count; i += 2) {
+      fill(x[0], i);
+      fill(x[1], i + 1);
+    }
+  }
+
+ private:
+  static constexpr int kWarps = kWarpgroup / 32;
+  static constexpr int kParts = kTokens * Layout::kSteps / kWarpgroup;  // of a thread: a token's step
+  using Input = uint4[kParts][2];
+
+  __device__ static int thread() { return static_cast<int>(threadIdx.x) % kWarpgroup; }
+
+  __device__ void fill(Input& x, int i) {
+    if (i >= block_.count) return;
+    if (i >= block_.args.stages) {
+      hopper::wait(&block_.shared.free[at_.place], at_.parity ^ 1);
+      copy_weight(at_.place, i);
+    }
+    store_x(x, at_.place);
+    load_x(x, i + 2);
+    at_.next(block_.args.stages);
+  }
+  // A warp copies some of the block's rows of tiles.
+  __device__ void copy_weight(int stage, int i) const {
+    const BatchedArgs& args = block_.args;
+    const int tile_bytes = args.matrix.layout.tile_bytes;
+    const int warp = thread() / 32, lane = thread() % 32;
+    const int end = min(args.groups * kGroupTiles, args.row_tiles - block_.row_tile);
+    std::uint64_t* full = &block_.shared.full[stage];
+    const int tiles = max(end - warp + kWarps - 1, 0) / kWarps;
+    if (lane == 0) hopper::arrive_expecting(full, static_cast<unsigned>(tiles * tile_bytes));
+    __syncwarp();
+    if (lane >= tiles) return;
+    const int row = warp + lane * kWarps;
+    const std::int64_t tile = std::int64_t{block_.row_tile + row} * args.col_tiles + block_.begin + i;
+    hopper::copy_bytes(block_.weight(stage, row), args.matrix.tiles + tile * tile_bytes,
+                       static_cast<unsigned>(tile_bytes), full);
+  }
+  // Beyond the last token it is that one once more: no one looks at its sums.
+  __device__ void load_x(Input& x, int i) const {
+    if (i >= block_.count) return;
+    const BatchedArgs& args = block_.args;
+    const int column =
+        (block_.begin + i) * Layout::kTileColumns + thread() % Layout::kSteps * Layout::kStepColumns;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      const int token =
+          min(block_.token + thread() / Layout::kSteps + p * (kTokens / kParts), args.tokens - 1);
+      const T* from = static_cast<const T*>(args.x) + token * args.x_stride + column;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        x[p][half] = column + half * 8 < args.k ? *reinterpret_cast<const uint4*>(from + half * 8)
+                                                : make_uint4(0, 0, 0, 0);
+    }
+  }
+  // In the order of the product's columns: of each four the first two, then the others.
+  __device__ void store_x(const Input& x, int stage) const {
+    const int step = thread() % Layout::kSteps;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      const int row = thread() / Layout::kSteps + p * (kTokens / kParts);
+      std::uint8_t* to = block_.x(stage) + step / 4 * kHalfBytes + row * 128;
+      const uint4 low = x[p][0], high = x[p][1];
+      const int chunk = step % 4 * 2;
+      *reinterpret_cast<uint4*>(to + (chunk ^ row % 8) * 16) = make_uint4(low.x, low.z, high.x, high.z);
+      *reinterpret_cast<uint4*>(to + ((chunk + 1) ^ row % 8) * 16) = make_uint4(low.y, low.w, high.y, high.w);
+      if constexpr (kMinima) sum_x(x[p], stage, row, step);
+    }
+    hopper::publish_stores();
+    __syncwarp();
+    if (thread() % 32 == 0) hopper::arrive(&block_.shared.full[stage]);
+  }
+  // Lanes that are neighbours have the steps of a token.
+  __device__ void sum_x(const uint4 (&x)[2], int stage, int row, int step) const {
+    const int block_log2 = block_.args.matrix.layout.block_log2;
+    const auto* values = reinterpret_cast<const T*>(x);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Layout::kStepColumns; ++i) sum += static_cast<float>(values[i]);
+#pragma unroll
+    for (int log2 = 0; log2 < 3; ++log2)
+      if (log2 < block_log2) sum += __shfl_xor_sync(~0U, sum, 1 << log2);
+    block_.shared.x_sums[stage][step][row] = sum;
+  }
+
+  const Block& block_;
+  RingStage at_;
+};
+
+// One warpgroup that multiplies: 64 rows of the weight by kTokens tokens.
+template <typename T, CodeKind kCode, bool kMinima, int kBlockSteps>
+struct Consumer {
+  const Block& block;
+  int warp = static_cast<int>(threadIdx.x) / 32;  // its row of tiles
+  float sums[kTokenBlocks][4] = {};
+
+  __device__ void multiply() {
+    const Decoder<T, kCode> decoder(block.args.matrix);
+    RingStage at;
+    for (int i = 0; i < block.count; ++i, at.next(block.args.stages)) {
+      hopper::wait(&block.shared.full[at.place], at.parity);
+      add_stage(decoder, at.place);
+      if (threadIdx.x % 32 == 0) hopper::arrive(&block.shared.free[at.place]);
+    }
+  }
+
+  __device__ void add_stage(const Decoder<T, kCode>& decoder, int stage) {
+    using Codes = Decoder<T, kCode>;
+    const Layout& layout = block.args.matrix.layout;
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    const std::uint8_t* tile = block.weight(stage, warp);
+    uint4 vectors[Codes::kVectors];
 #pragma unroll
-    for (int t = 0; t < kWarpTiles; ++t) {  // each warp copies its own
-      const int tile = static_cast<int>(threadIdx.x) / 32 * kWarpTiles + t;
-      const bool inside = first_row_tile_ + tile < args_.row_tiles;
-      const std::uint8_t* row = inside ? from + (first_row_tile_ + tile) * row_bytes : from;
+    for (int v = 0; v < Codes::kVectors; ++v)
+      vectors[v] = reinterpret_cast<const uint4*>(tile)[v * 32 + lane];
+    const BlockScales<Layout::kSteps / kBlockSteps, kMinima> scales(
+        layout, tile, lane / 4, block.shared.bytes.scale, block.shared.bytes.minimum);
+    const std::uint64_t x = hopper::by_rows(shared_address(block.x(stage)));
 #pragma unroll
-      for (int i = 0; i < kCodes + 2; ++i) {  // scales and minima are at most 1,024 bytes
-        const int v = i * 32 + lane;
-        if (i < kCodes || v < vectors_)
-          copy_async_16(to + static_cast<std::uint32_t>(tile * vectors_ + v) * 16, row + v * 16, inside);
+    for (int b = 0; b < Layout::kSteps / kBlockSteps; ++b) {
+      std::uint32_t a[kBlockSteps][4];
+#pragma unroll
+      for (int s = 0; s < kBlockSteps; ++s) {
+        const int step = b * kBlockSteps + s;
+        decoder.operand(vectors[step / Codes::kVectorSteps], step % Codes::kVectorSteps, a[s]);
       }
-    }
-  }
-  __device__ void copy_x(int place, int col_tile) const {
-    constexpr int kRowVectors = Layout::kTileColumns / 8;
-    const std::uint32_t to = shared_address(stage(place) + weight_bytes());
-    const T* x = static_cast<const T*>(args_.x);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kRowVectors; i += kThreads) {
-      const int token = i / kRowVectors;
-      const int column = col_tile * Layout::kTileColumns + i % kRowVectors * 8;
-      const bool inside = first_token_ + token < args_.tokens && column < args_.k;
-      copy_async_16(to + static_cast<std::uint32_t>(token * kXPitch + i % kRowVectors * 16),
-                    inside ? x + (first_token_ + token) * args_.x_stride + column : x, inside);
-    }
-  }
-
- private:
-  const BatchedArgs& args_;
-  int vectors_;
-  int first_row_tile_;
-  int first_token_;
-  std::uint8_t* ring_;
-};
-
-template <int kTokenTiles>
-using WarpSums = float[kWarpTiles][kTokenTiles][4];
-
-// A warp's sums += its tiles of the stage times x, in blocks of kBlockSteps steps.
-template <int kBlockSteps, bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
-__device__ inline void add_blocks(WarpSums<kTokenTiles>& sums, const Decoder<T, kCode>& decoder,
-                                  const QuantizedLayout& layout, const std::uint8_t* weight,
-                                  const std::uint8_t* x, const ByteValues& bytes) {
-  using Codes = Decoder<T, kCode>;
-  constexpr int kBlocks = Codes::kVectorSteps / kBlockSteps;  // of a vector
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::uint8_t* x_lane = x + lane / 4 * kXPitch + lane % 4 * 8;
-  using Scales = BlockScales<Layout::kSteps / kBlockSteps, kMinima>;
-  const std::uint8_t* second = weight + layout.tile_bytes;
-  const Scales scales[kWarpTiles] = {Scales(layout, weight, lane / 4, bytes.scale, bytes.minimum),
-                                     Scales(layout, second, lane / 4, bytes.scale, bytes.minimum)};
+      float open[kTokenBlocks][4];
+      hopper::pin(open);
+      hopper::begin_products();
 #pragma unroll
-  for (int v = 0; v < Codes::kVectors; ++v) {
-    uint4 vectors[kWarpTiles];
-#pragma unroll
-    for (int r = 0; r < kWarpTiles; ++r)
-      vectors[r] = reinterpret_cast<const uint4*>(weight + r * layout.tile_bytes)[v * 32 + lane];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      float open[kWarpTiles][kTokenTiles][4] = {};
-      float x_sums[kTokenTiles][4] = {};
-#pragma unroll
-      for (int s = b * kBlockSteps; s < (b + 1) * kBlockSteps; ++s) {
-        std::uint32_t a[kWarpTiles][4];
-#pragma unroll
-        for (int r = 0; r < kWarpTiles; ++r) decoder.operand(vectors[r], s, a[r]);
-#pragma unroll
-        for (int t = 0; t < kTokenTiles; ++t) {
-          const uint2 columns =
-              *reinterpret_cast<const uint2*>(x_lane + t * 8 * kXPitch + (v * Codes::kVectorSteps + s) * 32);
-#pragma unroll
-          for (int r = 0; r < kWarpTiles; ++r) multiply_add<T>(open[r][t], a[r], columns.x, columns.y);
-          if constexpr (kMinima) add_columns<T>(x_sums[t], columns);
-        }
+      for (int s = 0; s < kBlockSteps; ++s) {
+        const int step = b * kBlockSteps + s;
+        hopper::multiply_registers_and_rows<T>(
+            open, a[s], hopper::advance(x, step / 4 * kHalfBytes + step % 4 * 32), s > 0);
       }
-      const int block = v * kBlocks + b;
+      hopper::commit_products();
+      hopper::wait_for_products<0>();
+      hopper::pin(open);
 #pragma unroll
-      for (int r = 0; r < kWarpTiles; ++r) {
-#pragma unroll
-        for (int t = 0; t < kTokenTiles; ++t) {
-          add_scaled(sums[r][t], open[r][t], scales[r].scales[block]);
-          if constexpr (kMinima) subtract_minima(sums[r][t], x_sums[t], scales[r].minima[block]);
+      for (int t = 0; t < kTokenBlocks; ++t) {
+        add_scaled(sums[t], open[t], scales.scales[b]);
+        if constexpr (kMinima) {
+          const float* x_sums = &block.shared.x_sums[stage][b * kBlockSteps][t * 8 + lane % 4 * 2];
+          subtract_minima(sums[t], *reinterpret_cast<const float2*>(x_sums), scales.minima[b]);
         }
       }
     }
+    __syncwarp();
   }
-}
 
-template <bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
-__device__ inline void add_stage(WarpSums<kTokenTiles>& sums, const Decoder<T, kCode>& decoder,
-                                 const QuantizedLayout& layout, const std::uint8_t* weight,
-                                 const std::uint8_t* x, const ByteValues& bytes) {
-  if (layout.block_log2 != 0) {
-    add_blocks<2, kMinima, kTokenTiles>(sums, decoder, layout, weight, x, bytes);
-  } else {
-    add_blocks<1, kMinima, kTokenTiles>(sums, decoder, layout, weight, x, bytes);
+  template <typename Out>
+  __device__ void write(const ProductOut& out, const float4* exchange) {
+    const ProductWriter<Out, false> writer(out, (block.row_tile + warp) * Layout::kTileRows);
+    receive_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup,
+                 [&](int b) { writer.write(sums[b], block.token + b * 8); });
   }
-}
-
-// Writes a lane's sums of one row tile of the weight.
-template <typename T>
-class SumsWriter {
- public:
-  // row: of the tile, the first.
-  __device__ SumsWriter(const BatchedArgs& args, int row)
-      : args_(args), column_(row + static_cast<int>(threadIdx.x) % 32 / 4) {
+  __device__ void finish(const ProductOut& out, float4* exchange) {
+    const int row = (block.row_tile + warp) * Layout::kTileRows + static_cast<int>(threadIdx.x) % 32 / 4;
+    if (block.args.matrix.row_scales != nullptr && block.row_tile + warp < block.args.row_tiles) {
+      const float2 scale =
+          make_float2(block.args.matrix.row_scales[row], block.args.matrix.row_scales[row + 8]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int column = column_ + half * 8;
-      if (column >= args.n) continue;
-      if (args.matrix.row_scales != nullptr) scales_[half] = args.matrix.row_scales[column];
-      if (args.bias != nullptr) biases_[half] = args.bias[column];
-    }
-  }
-  // 8 tokens from `token` on.
-  __device__ void write(const float (&sums)[4], int token) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = column_ + i / 2 * 8;
-      const int at = token + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      if (column >= args_.n || at >= args_.tokens) continue;
-      const float value = fmaf(sums[i], scales_[i / 2], biases_[i / 2]);
-      const std::int64_t place = at * args_.out_stride + column;
-      if (args_.out_is_f32) {
-        static_cast<float*>(args_.out)[place] = value;
-      } else {
-        static_cast<T*>(args_.out)[place] = round_to<T>(value);
+      for (float(&values)[4] : sums) {
+        values[0] *= scale.x;
+        values[1] *= scale.x;
+        values[2] *= scale.y;
+        values[3] *= scale.y;
       }
     }
+    if (block.args.split > 1) {
+      hopper::sync_cluster();  // all rings are empty
+      send_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup);
+      hopper::sync_cluster();
+    }
+    block.args.out_is_f32 ? write<float>(out, exchange) : write<T>(out, exchange);
   }
-
- private:
-  const BatchedArgs& args_;
-  int column_;
-  float scales_[2] = {1.0F, 1.0F};
-  float biases_[2] = {};
 };
 
-// Adds the sums of the cluster's blocks: those of unit u, one of a warp's tiles by 8 tokens, by the block of
-// rank u % split; then writes them.
-template <typename T, int kTokenTiles>
-__device__ inline void reduce_and_write(const BatchedArgs& args, WarpSums<kTokenTiles>& sums,
-                                        float4* exchange) {
-  constexpr int kUnits = kWarpTiles * kTokenTiles;
-  const int split = static_cast<int>(gridDim.x);
-  const int rank = static_cast<int>(blockIdx.x);
-  [[maybe_unused]] const int slots = (kUnits + split - 1) / split;
-#if __CUDA_ARCH__ >= 900
-  if (split > 1) {
-    hopper::sync_cluster();  // all rings are empty
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      if (owner != rank) {
-        const int sender = rank > owner ? rank - owner - 1 : rank - owner - 1 + split;
-        hopper::store_to_block(exchange + (sender * slots + slot) * kThreads + threadIdx.x,
-                               static_cast<unsigned>(owner), sums[u / kTokenTiles][u % kTokenTiles]);
-      }
-      if (++owner == split) owner = 0, ++slot;
-    }
-    hopper::sync_cluster();
-  }
 #endif
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = (static_cast<int>(blockIdx.z) * kBlockTiles + warp * kWarpTiles) * Layout::kTileRows;
-  const int token = static_cast<int>(blockIdx.y) * kTokenTiles * 8;
-  const SumsWriter<T> writers[kWarpTiles] = {{args, row}, {args, row + Layout::kTileRows}};
-  int owner = 0, slot = 0;
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    if (owner == rank) {
-      auto& values = sums[u / kTokenTiles][u % kTokenTiles];
-      for (int sender = 0; sender < split - 1; ++sender) {
-        const float4 part = exchange[(sender * slots + slot) * kThreads + threadIdx.x];
-        values[0] += part.x;
-        values[1] += part.y;
-        values[2] += part.z;
-        values[3] += part.w;
-      }
-      writers[u / kTokenTiles].write(values, token + u % kTokenTiles * 8);
-    }
-    if (++owner == split) owner = 0, ++slot;
-  }
-}
 
-template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles>
-__global__ __launch_bounds__(kThreads,
-                             2) void quantized_matmul_kernel(const __grid_constant__ BatchedArgs args) {
-  extern __shared__ __align__(16) std::uint8_t ring[];
-  __shared__ ByteValues bytes;
+template <typename T, CodeKind kCode, bool kMinima, int kBlockSteps>
+__global__ __launch_bounds__(kMaxThreads,
+                             1) void quantized_matmul_kernel(const __grid_constant__ BatchedArgs args,
+                                                             const __grid_constant__ ProductOut out) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
+  __shared__ Shared shared;
   admit_next_kernel();
-  const QuantizedLayout& layout = args.matrix.layout;
-  const StageCopier<T, kTokenTiles * 8, Decoder<T, kCode>::kVectors> copier(args, ring);
-  const int begin = args.col_tiles * static_cast<int>(blockIdx.x) / static_cast<int>(gridDim.x);
-  const int count = args.col_tiles * (static_cast<int>(blockIdx.x) + 1) / static_cast<int>(gridDim.x) - begin;
-  const int ahead = args.stages - 1;
-  for (int i = 0; i < min(ahead, count); ++i) copier.copy_weight(i, begin + i);
-  if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) bytes.load(args.matrix);
-  wait_for_kernels();
-  for (int i = 0; i < ahead; ++i) {
-    if (i < count) copier.copy_x(i, begin + i);
-    commit_copies();
-  }
-  const Decoder<T, kCode> decoder(args.matrix);
-  WarpSums<kTokenTiles> sums = {};
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  int place = 0;
-  int next = ahead;
-  for (int i = 0; i < count; ++i) {
-    if (ahead == 3) {
-      wait_for_copies<2>();
-    } else if (ahead == 2) {
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
+  const Layout& layout = args.matrix.layout;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < args.stages; ++s) {
+      hopper::init_barrier(&shared.full[s], 8);  // each copying warp's part of the weight, and of x
+      hopper::init_barrier(&shared.free[s], static_cast<unsigned>(args.groups) * 4);
     }
-    __syncthreads();  // the stage is complete, and the one before it has been read
-    if (i + ahead < count) {
-      copier.copy_weight(next, begin + i + ahead);
-      copier.copy_x(next, begin + i + ahead);
-    }
-    commit_copies();
-    const std::uint8_t* stage = copier.stage(place);
-    add_stage<kMinima, kTokenTiles>(sums, decoder, layout, stage + warp * kWarpTiles * layout.tile_bytes,
-                                    stage + copier.weight_bytes(), bytes);
-    place = place + 1 == args.stages ? 0 : place + 1;
-    next = next + 1 == args.stages ? 0 : next + 1;
+    hopper::publish_barriers();
   }
-  wait_for_copies<0>();
-  reduce_and_write<T, kTokenTiles>(args, sums, reinterpret_cast<float4*>(ring));
+  if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) shared.bytes.load(args.matrix);
+  __syncthreads();
+  const Block block{args, ring, shared};
+  if (static_cast<int>(threadIdx.x) >= args.groups * kWarpgroup) {
+    hopper::give_registers<kCopyingRegisters>();
+    Copier<T, kMinima>(block).run();
+    if (args.split > 1) {
+      hopper::sync_cluster();
+      hopper::sync_cluster();
+    }
+  } else {
+    hopper::take_registers<kMultiplyingRegisters>();
+    wait_for_kernels();
+    Consumer<T, kCode, kMinima, kBlockSteps> consumer{block};
+    consumer.multiply();
+    consumer.finish(out, reinterpret_cast<float4*>(ring));
+  }
+#else
+  __trap();
+#endif
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-template <typename T, int kTokenTiles>
+// How many warpgroups a block has and how many blocks share k, so that the device is done first: a tile of
+// columns takes about as long as two of a block's warpgroups, and a block begins and ends in that of three
+// tiles of columns.
+void choose_cut(const LaunchContext& context, BatchedArgs& args, int token_blocks) {
+  int least = 0;
+  for (int groups = 1; groups <= kMaxGroups; ++groups) {
+    const int blocks = ceil_div(args.row_tiles, groups * kGroupTiles) * token_blocks;
+    for (int split = 1; split <= std::min(8, args.col_tiles); split *= 2) {
+      const int at_a_time = context.num_sms / split * split;
+      const int time =
+          ceil_div(blocks * split, at_a_time) * (ceil_div(args.col_tiles, split) + 3) * (groups + 2);
+      if (least != 0 && time >= least) continue;
+      least = time;
+      args.groups = groups;
+      args.split = split;
+    }
+  }
+}
+
+template <typename T>
 void launch_batched(const LaunchContext& context, BatchedArgs args) {
-  constexpr int kTokens = kTokenTiles * 8;
   const int token_blocks = ceil_div(args.tokens, kTokens);
-  const int row_blocks = ceil_div(args.row_tiles, kBlockTiles);
-  // Each split costs an exchange of sums: no more of them than the device runs blocks at a time.
-  const int most =
-      std::min({kMaxSplit, args.col_tiles / 2, kBlocksOfSm * context.num_sms / (token_blocks * row_blocks)});
-  const int split = overlaps_kernels() ? std::max(most, 1) : 1;
-  const int stage_bytes = kBlockTiles * args.matrix.layout.tile_bytes + kTokens * kXPitch;
-  const int limit = context.shared_bytes / kBlocksOfSm - static_cast<int>(sizeof(ByteValues)) - 1024;
-  args.stages = std::clamp(limit / stage_bytes, 2, kMaxStages);
-  const int slots = ceil_div(kWarpTiles * kTokenTiles, split);
-  const int exchange = (split - 1) * slots * kThreads * static_cast<int>(sizeof(float4));
-  // No more of them may lie on one multiprocessor, while another has none.
-  const int least = context.shared_bytes / (kBlocksOfSm + 1);
-  const int bytes = std::max({args.stages * stage_bytes, exchange, least});
-  const dim3 grid(static_cast<unsigned>(split), static_cast<unsigned>(token_blocks),
-                  static_cast<unsigned>(row_blocks));
+  choose_cut(context, args, token_blocks);
+  const int stage_bytes = kXBytes + args.groups * kGroupTiles * args.matrix.layout.tile_bytes;
+  constexpr int kReserved = 24 << 10;  // what the kernel has in shared memory besides
+  args.stages = std::min(
+      {kMaxStages, (context.shared_bytes - kReserved) / stage_bytes, ceil_div(args.col_tiles, args.split)});
+  const int bytes =
+      std::max(args.stages * stage_bytes, exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
+  const dim3 grid(static_cast<unsigned>(args.split), static_cast<unsigned>(token_blocks),
+                  static_cast<unsigned>(ceil_div(args.row_tiles, args.groups * kGroupTiles)));
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
-    const auto kernel = quantized_matmul_kernel<T, kCode, kMinima, kTokenTiles>;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "quantized_matmul");
-    launch_clusters(context, "quantized_matmul", kernel, grid, grid.x, kThreads,
-                    static_cast<std::size_t>(bytes), args);
+    dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() {
+      const auto kernel = quantized_matmul_kernel<T, kCode, kMinima, kBlockSteps>;
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            "quantized_matmul");
+      launch_clusters(context, "quantized_matmul", kernel, grid, grid.x,
+                      dim3(static_cast<unsigned>((args.groups + 1) * kWarpgroup)),
+                      static_cast<std::size_t>(bytes), args, ProductOut(args, args.n));
+    });
   });
 }
 
 }  // namespace
 
+bool has_quantized_batched_matmul() { return is_hopper(); }
+
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias) {
   const BatchedArgs args(out, x, matrix, bias);
   if (args.tokens == 0 || args.n == 0) return;
-  const auto run = [&]<typename T>() {
-    args.tokens <= 32 ? launch_batched<T, 4>(context, args) : launch_batched<T, 8>(context, args);
-  };
-  x.dtype() == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
+  x.dtype() == DType::kBF16 ? launch_batched<__nv_bfloat16>(context, args)
+                            : launch_batched<__half>(context, args);
 }
 
 }  // namespace quire::cuda

@@ -2,23 +2,22 @@
 // gated pair activation(gate) · up. Must move the weight's tiles once; x and out are small.
 //
 // A block of 16 warps owns a range of rows of tiles, and splits k among its warps, and where k is short the
-// rows, too. A warp copies its tiles, which lie one behind the other, to a ring in shared memory that only it
-// uses. The copies begin before the kernel in front has ended. Codes become bfloat16 or float16 in registers,
-// without rounding (but for tables, whose values are rounded once: NF4's by up to 2^-9 in bfloat16), as the
-// left operand of tensor cores whose right operand are 8 tokens; sums of a block of columns are multiplied by
-// its scale in float32. For minima another product sums up x. The warps' sums are added in shared memory, in
-// one order.
+// rows, too. A warp multiplies a unit at a time, two tiles that are neighbours along k, whose x it keeps in
+// registers while it goes down the rows; a unit is copied as one piece, by one instruction from Hopper on, to
+// a ring in shared memory that only the warp uses. The copies begin before the kernel in front has ended.
+// Codes become bfloat16 or float16 in registers, without rounding (but for tables, whose values are rounded
+// once: NF4's by up to 2^-9 in bfloat16), as the left operand of tensor cores whose right operand are 8
+// tokens; sums of a block of columns are multiplied by its scale in float32. For minima another product sums
+// up x; so it does for integers of 4 bits, which are multiplied with 128 or 1,024 more than they are, since
+// to take that away from each costs more. The warps' sums are added in shared memory, in one order.
 //
-// On an H200 that reads 4,504 GB/s, products in a graph one after the other, each with a weight of its own
-// (bench/cuda/quantized_bench.cpp), x in bf16, at 1 / 8 tokens: 24576 × 4096 gated in codes of 4 bits by 128
-// at 50 / 45 % of that, in blocks of FP8 at 75 / 66 %, in Q4_K at 39 / 38 %; 6144 × 4096 at 36 / 29 %, 61 /
-// 45 % and 31 / 28 %; 4096 × 4096 at 33 / 23 %, 50 / 37 % and 30 / 24 %; 4096 × 12288 at 41 / 32 %, 64 / 50 %
-// and 35 / 28 %. A profile of 6144 × 4096 shows warps that wait for their own instructions: a scheduler
-// has 3.7 of them and issues in 37 % of the cycles; no pipe is busy for more than a quarter.
+// FIGURES
 #include <algorithm>
 #include <bit>
 
+#include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
 #include "backends/cuda/kernels/quantized_tile.cuh"
 
 namespace quire::cuda {
@@ -29,9 +28,18 @@ using Layout = QuantizedLayout;
 constexpr int kWarps = 16;
 constexpr int kThreads = kWarps * 32;
 constexpr int kRowPitch = 20;  // floats between the sums of two tokens: lanes store to different banks
-constexpr int kMaxPassTiles = 4;
-constexpr int kInputs = 2;  // tiles of columns whose x is held in registers
-constexpr int kAhead = 2;   // tiles under way before x is there
+constexpr int kMaxPassBytes = 96 << 10;
+constexpr int kRing = 2;  // units
+
+// Cuts a range into parts whose lengths differ by one at most.
+struct EvenSplit {
+  int quotient = 0;
+  int rest = 0;
+
+  EvenSplit() = default;
+  EvenSplit(int size, int parts) : quotient(size / parts), rest(size % parts) {}
+  __device__ int begin(int part) const { return part * quotient + min(part, rest); }
+};
 
 struct MatvecArgs : LinearArgs {
   MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
@@ -45,30 +53,27 @@ struct MatvecArgs : LinearArgs {
   QuantizedMatrix matrix;
   int row_tiles = 0;  // of out
   int col_tiles = 0;
-  int k_warps = kWarps;  // among which k is split: 16, 8, 4, 2 or 1; the others take other rows
-  int ring_tiles = 0;    // 2, 4 or 8
+  EvenSplit block_rows;  // of tiles
+  EvenSplit warp_units;  // of a row of tiles
+  int unit_tiles = 0;    // neighbours along k, which a warp computes at a time
+  int k_warps_log2 = 0;  // so many warps split k, the others take other rows
+  int ring_units = 0;    // 1 to kRing
   int pass_tiles = 0;    // whose sums are in shared memory at a time
+  int parts_log2 = 0;    // lanes that add up an element's sums
   bool is_gated = false;
   bool out_is_f32 = false;
 };
 
-// Waits until at most so many of this thread's groups of copies are under way: 1, 3 or 7.
-__device__ inline void wait_for_copies_but(int pending) {
-  if (pending == 7) return wait_for_copies<7>();
-  if (pending == 3) return wait_for_copies<3>();
-  wait_for_copies<1>();
-}
-
 // What a block computes: rows of tiles, the gate's and up's in turn where gated.
 struct BlockTiles {
-  __device__ explicit BlockTiles(const MatvecArgs& args) : args(args) {
-    first = static_cast<int>(std::int64_t{args.row_tiles} * blockIdx.x / gridDim.x);
-    const int end = static_cast<int>(std::int64_t{args.row_tiles} * (blockIdx.x + 1) / gridDim.x);
-    count = (end - first) * (args.is_gated ? 2 : 1);
-  }
+  __device__ explicit BlockTiles(const MatvecArgs& args)
+      : args(args),
+        first(args.block_rows.begin(static_cast<int>(blockIdx.x))),
+        count((args.block_rows.begin(static_cast<int>(blockIdx.x) + 1) - first) * (args.is_gated ? 2 : 1)) {}
   // Of the matrix.
   __device__ int row_tile(int i) const {
-    return args.is_gated ? first + i / 2 + (i % 2 == 0 ? 0 : args.row_tiles) : first + i;
+    const int gated = args.is_gated ? 1 : 0;
+    return first + (i >> gated) + (i & gated) * args.row_tiles;
   }
 
   const MatvecArgs& args;
@@ -76,152 +81,227 @@ struct BlockTiles {
   int count;
 };
 
-// A warp's part of a block: columns of tiles, of every row_step-th row of tiles.
+// A warp's part of a block: units of every row_step-th row of tiles.
 struct WarpTiles {
   __device__ explicit WarpTiles(const MatvecArgs& args) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    k_warp = warp % args.k_warps;
-    first_row = warp / args.k_warps;
-    row_step = kWarps / args.k_warps;
-    first_col = args.col_tiles * k_warp / args.k_warps;
-    num_cols = args.col_tiles * (k_warp + 1) / args.k_warps - first_col;
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    k_warp = warp & ((1 << args.k_warps_log2) - 1);
+    first_row = warp >> args.k_warps_log2;
+    row_step = kWarps >> args.k_warps_log2;
+    first_col = args.warp_units.begin(k_warp) * args.unit_tiles;
+    end_col = min(args.warp_units.begin(k_warp + 1) * args.unit_tiles, args.col_tiles);
   }
 
   int k_warp;
   int first_row, row_step;
-  int first_col, num_cols;
+  int first_col, end_col;
 };
 
-// Copies a warp's tiles to its ring: along k, then down the rows. kCodes: vectors of a lane's codes.
-template <int kCodes>
-class TileCopier {
+// A warp's ring of units: of a pass of rows, down the rows, then along k.
+template <int kUnit>
+class UnitRing {
  public:
-  __device__ TileCopier(const MatvecArgs& args, const BlockTiles& tiles, const WarpTiles& own, uint4* ring)
-      : tiles_(tiles),
+  // memory: of the warp's ring.
+  __device__ UnitRing(const MatvecArgs& args, const BlockTiles& tiles, const WarpTiles& own,
+                      std::uint8_t* memory, std::uint64_t* barriers)
+      : args_(args),
+        tiles_(tiles),
         own_(own),
-        vectors_(args.matrix.layout.tile_bytes / 16),
-        row_vectors_(args.col_tiles * vectors_),
-        first_(reinterpret_cast<const uint4*>(args.matrix.tiles) + own.first_col * vectors_ +
-               threadIdx.x % 32),
-        ring_(shared_address(ring + threadIdx.x % 32)),
-        row_(own.num_cols == 0 ? tiles.count : own.first_row) {
-    from_ = first_ + tiles.row_tile(row_) * std::int64_t{row_vectors_};
+        memory_(memory),
+        barriers_(barriers),
+        row_(own.first_col < own.end_col ? own.first_row : tiles.count),
+        col_(own.first_col) {
+    if (args.col_tiles % kUnit != 0) {  // the last unit is no whole one: what x's zeros meet is a number
+      for (int i = lane() * 16; i < args.ring_units * unit_bytes(); i += 512)
+        *reinterpret_cast<uint4*>(memory + i) = make_uint4(0, 0, 0, 0);
+#if __CUDA_ARCH__ >= 900
+      hopper::publish_stores();
+#endif
+    }
+#if __CUDA_ARCH__ >= 900
+    if (lane() < kRing) hopper::init_barrier(&barriers_[lane()], 1);
+    hopper::publish_barriers();
+#endif
+    __syncwarp();
   }
 
-  // The next tile, if there is one, to this place of the ring.
-  __device__ void copy_next(int slot) {
-    if (row_ < tiles_.count) {
-      const std::uint32_t to = ring_ + static_cast<std::uint32_t>(slot * vectors_ * 16);
-      const int left = vectors_ - static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-      for (int i = 0; i < kCodes + 2; ++i) {  // scales and minima are at most 1,024 bytes
-        if (i < kCodes || i * 32 < left) copy_async_16(to + i * 512, from_ + i * 32, true);
-      }
-      from_ += vectors_;
-      if (++col_ == own_.num_cols) {
-        col_ = 0;
-        row_ += own_.row_step;
-        from_ = first_ + tiles_.row_tile(row_) * std::int64_t{row_vectors_};
-      }
+  // All places. More than one unit under way while the kernel in front runs would keep it waiting for its x.
+  __device__ void fill() {
+    for (int i = 0; i < args_.ring_units; ++i, at_.next(args_.ring_units)) {
+#if __CUDA_ARCH__ >= 900
+      if (i > 0 && row_ < tiles_.count) hopper::wait(&barriers_[i - 1], 0);
+#endif
+      copy_next();
     }
-    commit_copies();
+    at_.parity = 0;
+  }
+  // The next unit, once it is there.
+  __device__ const std::uint8_t* wait() const {
+#if __CUDA_ARCH__ >= 900
+    hopper::wait(&barriers_[at_.place], at_.parity);
+#else
+    args_.ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<0>();
+    __syncwarp();  // the other lanes' copies too
+#endif
+    return place();
+  }
+  // Its place is free.
+  __device__ void release() {
+    __syncwarp();  // all have read it
+    copy_next();
+    at_.next(args_.ring_units);
   }
 
  private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+  __device__ int unit_bytes() const { return kUnit * args_.matrix.layout.tile_bytes; }
+  __device__ std::uint8_t* place() const { return memory_ + at_.place * unit_bytes(); }
+
+  __device__ void copy_next() {
+    if (row_ < tiles_.count) {
+      const int tile_bytes = args_.matrix.layout.tile_bytes;
+      const std::uint8_t* from = args_.matrix.tiles +
+                                 tiles_.row_tile(row_) * std::int64_t{args_.col_tiles * tile_bytes} +
+                                 col_ * tile_bytes;
+      const int bytes = min(kUnit, own_.end_col - col_) * tile_bytes;
+#if __CUDA_ARCH__ >= 900
+      if (lane() == 0) {
+        hopper::arrive_expecting(&barriers_[at_.place], static_cast<unsigned>(bytes));
+        hopper::copy_bytes(place(), from, static_cast<unsigned>(bytes), &barriers_[at_.place]);
+      }
+#else
+      for (int i = lane() * 16; i < bytes; i += 512) copy_async_16(place() + i, from + i, true);
+#endif
+      row_ += own_.row_step;
+      if (row_ >= min(pass_ + args_.pass_tiles, tiles_.count)) {
+        col_ += kUnit;
+        if (col_ >= own_.end_col) {
+          col_ = own_.first_col;
+          pass_ += args_.pass_tiles;
+        }
+        row_ = pass_ + own_.first_row;
+      }
+    }
+#if __CUDA_ARCH__ < 900
+    commit_copies();
+#endif
+  }
+
+  const MatvecArgs& args_;
   const BlockTiles& tiles_;
   const WarpTiles& own_;
-  int vectors_;
-  int row_vectors_;
-  const uint4* first_;
-  const uint4* from_;
-  std::uint32_t ring_;
+  std::uint8_t* memory_;
+  [[maybe_unused]] std::uint64_t* barriers_;
+  RingStage at_;
+  int pass_ = 0;  // of the next unit to copy
   int row_;
-  int col_ = 0;
+  int col_;
 };
 
-// A lane's part of a tile's columns of x, for each step.
+// A lane's part of a tile's columns of x, for each step. Beyond the last token it is that one once more: no
+// one looks at its sums.
 template <int kTokenTiles>
 struct TileInput {
   uint2 values[kTokenTiles][Layout::kSteps];
+  float2 sums[kTokenTiles];  // of the tile's columns, of the tokens of this lane's sums
 
   template <typename T>
   __device__ void load(const LinearArgs& args, int col_tile) {
-    const int token = static_cast<int>(threadIdx.x) % 32 / 4;
-    const int column = col_tile * Layout::kTileColumns + static_cast<int>(threadIdx.x) % 4 * 4;
+    const int column = col_tile * Layout::kTileColumns + static_cast<int>(threadIdx.x % 4 * 4);
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      const T* row = static_cast<const T*>(args.x) + (token + t * 8) * args.x_stride + column;
+      const int token = min(static_cast<int>(threadIdx.x % 32 / 4) + t * 8, args.tokens - 1);
+      const T* row = static_cast<const T*>(args.x) + token * args.x_stride + column;
+      if ((col_tile + 1) * Layout::kTileColumns <= args.k) {
 #pragma unroll
-      for (int step = 0; step < Layout::kSteps; ++step) {
-        const bool inside = token + t * 8 < args.tokens && column + step * Layout::kStepColumns < args.k;
-        values[t][step] =
-            inside ? *reinterpret_cast<const uint2*>(row + step * Layout::kStepColumns) : make_uint2(0, 0);
+        for (int step = 0; step < Layout::kSteps; ++step)
+          values[t][step] = *reinterpret_cast<const uint2*>(row + step * Layout::kStepColumns);
+      } else {
+#pragma unroll
+        for (int step = 0; step < Layout::kSteps; ++step)
+          values[t][step] = column + step * Layout::kStepColumns < args.k
+                                ? *reinterpret_cast<const uint2*>(row + step * Layout::kStepColumns)
+                                : make_uint2(0, 0);
       }
+    }
+  }
+  template <typename T>
+  __device__ void sum() {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      float parts[2][4] = {};
+#pragma unroll
+      for (int step = 0; step < Layout::kSteps; ++step) add_columns<T>(parts[step % 2], values[t][step]);
+      sums[t] = make_float2(parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]);
     }
   }
 };
 
-// sums += a tile times x, in blocks of kBlockSteps steps.
-template <int kBlockSteps, bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
-__device__ inline void add_blocks(float (&sums)[kTokenTiles][4], const Decoder<T, kCode>& decoder,
-                                  const TileInput<kTokenTiles>& x, const QuantizedLayout& layout,
-                                  const std::uint8_t* tile, const ByteValues& bytes) {
+// sums += a unit's tiles times x, in blocks of kBlockSteps steps.
+template <int kBlockSteps, bool kMinima, int kUnit, int kTokenTiles, typename T, CodeKind kCode>
+__device__ inline void add_unit(float (&sums)[kTokenTiles][4], const Decoder<T, kCode>& decoder,
+                                const TileInput<kTokenTiles> (&x)[kUnit], const QuantizedLayout& layout,
+                                const std::uint8_t* unit, const ByteValues& bytes) {
   using Codes = Decoder<T, kCode>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint4 vectors[Codes::kVectors];
+  constexpr int kChains =
+      kBlockSteps > 2 && kTokenTiles == 1 ? 2 : 1;  // of products that wait for each other
+  constexpr bool kSumsX = (kMinima || Codes::kIsShifted) && kBlockSteps < Layout::kSteps;
+  const unsigned lane = threadIdx.x % 32;
+  uint4 vectors[kUnit][Codes::kVectors];
+  BlockScales<Layout::kSteps / kBlockSteps, kMinima> scales[kUnit];
 #pragma unroll
-  for (int v = 0; v < Codes::kVectors; ++v) vectors[v] = reinterpret_cast<const uint4*>(tile)[v * 32 + lane];
-  const BlockScales<Layout::kSteps / kBlockSteps, kMinima> scales(layout, tile, lane / 4, bytes.scale,
-                                                                  bytes.minimum);
+  for (int r = 0; r < kUnit; ++r, unit += layout.tile_bytes) {
+#pragma unroll
+    for (int v = 0; v < Codes::kVectors; ++v)
+      vectors[r][v] = reinterpret_cast<const uint4*>(unit)[v * 32 + lane];
+    scales[r].read(layout, unit, static_cast<int>(lane / 4), bytes.scale, bytes.minimum);
+  }
 #pragma unroll
   for (int block = 0; block < Layout::kSteps / kBlockSteps; ++block) {
-    constexpr int kChains = kBlockSteps > 2 ? 2 : 1;  // of products that wait for each other
-    float open[kChains][kTokenTiles][4] = {};
-    float x_sums[kTokenTiles][4] = {};
+    float open[kChains][kUnit][kTokenTiles][4] = {};
+    float x_sums[kUnit][kTokenTiles][4] = {};
 #pragma unroll
     for (int s = 0; s < kBlockSteps; ++s) {
       const int step = block * kBlockSteps + s;
-      std::uint32_t a[4];
-      decoder.operand(vectors[step / Codes::kVectorSteps], step % Codes::kVectorSteps, a);
+      std::uint32_t a[kUnit][4];
 #pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t) {
-        multiply_add<T>(open[s % kChains][t], a, x.values[t][step].x, x.values[t][step].y);
-        if constexpr (kMinima) add_columns<T>(x_sums[t], x.values[t][step]);
+      for (int r = 0; r < kUnit; ++r) {
+        decoder.shifted_operand(vectors[r][step / Codes::kVectorSteps], step % Codes::kVectorSteps, a[r]);
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t) {
+          const uint2 columns = x[r].values[t][step];
+          multiply_add<T>(open[s % kChains][r][t], a[r], columns.x, columns.y);
+          if constexpr (kSumsX) add_columns<T>(x_sums[r][t], columns);
+        }
       }
     }
 #pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) {
+    for (int r = 0; r < kUnit; ++r) {
 #pragma unroll
-      for (int c = 0; c < kChains; ++c) add_scaled(sums[t], open[c][t], scales.scales[block]);
-      if constexpr (kMinima) subtract_minima(sums[t], x_sums[t], scales.minima[block]);
+      for (int t = 0; t < kTokenTiles; ++t) {
+        const float2 x_sum = kSumsX ? make_float2(x_sums[r][t][0], x_sums[r][t][1]) : x[r].sums[t];
+        if constexpr (Codes::kIsShifted) decoder.shift_back(open[0][r][t], x_sum);
+#pragma unroll
+        for (int c = 0; c < kChains; ++c) add_scaled(sums[t], open[c][r][t], scales[r].scales[block]);
+        if constexpr (kMinima) subtract_minima(sums[t], x_sum, scales[r].minima[block]);
+      }
     }
   }
 }
 
-template <bool kMinima, int kTokenTiles, typename T, CodeKind kCode>
-__device__ inline void add_tile(float (&sums)[kTokenTiles][4], const Decoder<T, kCode>& decoder,
-                                const TileInput<kTokenTiles>& x, const QuantizedLayout& layout,
-                                const std::uint8_t* tile, const ByteValues& bytes) {
-  if (layout.block_log2 == 3) {
-    add_blocks<8, kMinima>(sums, decoder, x, layout, tile, bytes);
-  } else if (layout.block_log2 != 0) {
-    add_blocks<2, kMinima>(sums, decoder, x, layout, tile, bytes);
-  } else {
-    add_blocks<1, kMinima>(sums, decoder, x, layout, tile, bytes);
-  }
-}
-
-// Writes a warp's sums of a tile to [token][row].
+// [token][8][2], rows g and g + 8 side by side, = a warp's sums of a tile, or where add += them.
 template <int kTokenTiles>
-__device__ inline void keep_sums(float* to, const float (&sums)[kTokenTiles][4], int tokens) {
-  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int token = static_cast<int>(threadIdx.x) % 4 * 2;
+__device__ inline void keep_sums(float* to, const float (&sums)[kTokenTiles][4], int tokens, bool add) {
+  const int token = static_cast<int>(threadIdx.x % 4 * 2);
+  auto* pair = reinterpret_cast<float2*>(to + token * kRowPitch) + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = t * 8 + token + i % 2;
-      if (at < tokens) to[at * kRowPitch + row + i / 2 * 8] = sums[t][i];
+    for (int i = 0; i < 2; ++i) {
+      if (token + t * 8 + i >= tokens) continue;
+      float2& kept = pair[(t * 8 + i) * kRowPitch / 2];
+      const float2 before = add ? kept : make_float2(0, 0);
+      kept = make_float2(before.x + sums[t][i], before.y + sums[t][i + 2]);
     }
   }
 }
@@ -232,26 +312,34 @@ template <typename T>
 __device__ inline void write_pass(const MatvecArgs& args, const BlockTiles& tiles, const float* partial,
                                   int begin, int end) {
   const int tile_floats = args.tokens * kRowPitch;
+  const int parts = 1 << args.parts_log2;
+  const int part = static_cast<int>(threadIdx.x) & (parts - 1);
   const auto sum = [&](int tile, int token, int row) {
-    const float* from = partial + (tile - begin) * tile_floats + token * kRowPitch + row;
+    const float* from = partial + (tile - begin) * tile_floats + token * kRowPitch + row % 8 * 2 + row / 8;
     float total = 0;
 #pragma unroll 4
-    for (int warp = 0; warp < args.k_warps; ++warp) total += from[warp * args.pass_tiles * tile_floats];
+    for (int warp = part; warp < 1 << args.k_warps_log2; warp += parts)
+      total += from[warp * args.pass_tiles * tile_floats];
+    for (int lane = 1; lane < parts; lane *= 2) total += __shfl_xor_sync(~0U, total, lane);
     return args.matrix.row_scales == nullptr
                ? total
                : total * args.matrix.row_scales[tiles.row_tile(tile) * Layout::kTileRows + row];
   };
   const int step = args.is_gated ? 2 : 1;
   const int values = (end - begin) / step * args.tokens * Layout::kTileRows;
-  for (int i = static_cast<int>(threadIdx.x); i < values; i += kThreads) {
+  // The same number of rounds for all lanes of a warp.
+  for (int i = static_cast<int>(threadIdx.x) >> args.parts_log2; __any_sync(~0U, i < values);
+       i += kThreads >> args.parts_log2) {
+    const unsigned at_tile = min(static_cast<unsigned>(i), values - 1U) / Layout::kTileRows;
     const int row = i % Layout::kTileRows;
-    const int token = i / Layout::kTileRows % args.tokens;
-    const int tile = begin + i / Layout::kTileRows / args.tokens * step;
+    const unsigned in_pass = args.tokens == 1 ? at_tile : at_tile / args.tokens;
+    const int token = static_cast<int>(at_tile - in_pass * args.tokens);
+    const int tile = begin + static_cast<int>(in_pass) * step;
     const int column = tiles.row_tile(tile) * Layout::kTileRows + row;
-    if (column >= args.n) continue;
     float value = sum(tile, token, row);
-    if (args.bias != nullptr) value += args.bias[column];
+    if (args.bias != nullptr && column < args.n) value += args.bias[column];
     if (args.is_gated) value = activated(value, args.activation) * sum(tile + 1, token, row);
+    if (i >= values || column >= args.n || part != 0) continue;
     const std::int64_t at = token * args.out_stride + column;
     if (args.out_is_f32) {
       static_cast<float*>(args.out)[at] = value;
@@ -261,57 +349,50 @@ __device__ inline void write_pass(const MatvecArgs& args, const BlockTiles& tile
   }
 }
 
-template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles>
+template <typename T, CodeKind kCode, bool kMinima, int kTokenTiles, int kBlockSteps>
 __global__ __launch_bounds__(kThreads,
                              1) void quantized_matvec_kernel(const __grid_constant__ MatvecArgs args) {
-  extern __shared__ uint4 shared[];
+  constexpr int kUnit = 3 - kTokenTiles;  // as many as registers can hold x of
+  extern __shared__ __align__(16) std::uint8_t shared[];
   __shared__ ByteValues bytes;
+  __shared__ std::uint64_t barriers[kWarps][kRing];
   admit_next_kernel();
   const QuantizedLayout& layout = args.matrix.layout;
-  const int vectors = layout.tile_bytes / 16;
   const BlockTiles tiles(args);
   const WarpTiles own(args);
-  uint4* ring = shared + static_cast<int>(threadIdx.x) / 32 * args.ring_tiles * vectors;
-  auto* partial = reinterpret_cast<float*>(shared + kWarps * args.ring_tiles * vectors);
+  const int ring_bytes = args.ring_units * kUnit * layout.tile_bytes;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  auto* partial = reinterpret_cast<float*>(shared + kWarps * ring_bytes);
   const int tile_floats = args.tokens * kRowPitch;
-
-  TileCopier<Decoder<T, kCode>::kVectors> copier(args, tiles, own, ring);
-  for (int slot = 0; slot < kAhead; ++slot) copier.copy_next(slot);
-  if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) bytes.load(args.matrix);
-  for (int slot = kAhead; slot < args.ring_tiles; ++slot) {
-    wait_for_copies<kAhead - 1>();
-    copier.copy_next(slot);
+  UnitRing<kUnit> ring(args, tiles, own, shared + warp * ring_bytes, barriers[warp]);
+  ring.fill();
+  if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) {
+    bytes.load(args.matrix);
+    __syncthreads();
   }
-  __syncthreads();
   wait_for_kernels();
 
+  constexpr bool kSumsX = (kMinima || Decoder<T, kCode>::kIsShifted) && kBlockSteps == Layout::kSteps;
   const Decoder<T, kCode> decoder(args.matrix);
-  TileInput<kTokenTiles> x[kInputs];
-#pragma unroll
-  for (int i = 0; i < kInputs; ++i) x[i].template load<T>(args, own.first_col + i);
-  int slot = 0;
+  TileInput<kTokenTiles> x[kUnit];
   for (int pass = 0; pass < tiles.count; pass += args.pass_tiles) {
     const int end = min(pass + args.pass_tiles, tiles.count);
-    for (int tile = pass + own.first_row; tile < end; tile += own.row_step) {
-      float sums[kTokenTiles][4] = {};
-      for (int col = 0; col < own.num_cols; col += kInputs) {
+    float* kept = partial + own.k_warp * args.pass_tiles * tile_floats;
+    for (int col = own.first_col; col < own.end_col; col += kUnit) {
+      if (pass == 0 || own.end_col - own.first_col > kUnit) {  // else x stays
 #pragma unroll
-        for (int i = 0; i < kInputs; ++i) {
-          if (col + i >= own.num_cols) break;
-          wait_for_copies_but(args.ring_tiles - 1);
-          __syncwarp();  // the other lanes' copies too
-          add_tile<kMinima>(sums, decoder, x[i], layout,
-                            reinterpret_cast<const std::uint8_t*>(ring + slot * vectors), bytes);
-          __syncwarp();                  // all have read the tile
-          if (own.num_cols > kInputs) {  // else x stays
-            const int next = col + i + kInputs;
-            x[i].template load<T>(args, own.first_col + (next < own.num_cols ? next : i));
-          }
-          copier.copy_next(slot);
-          slot = slot + 1 == args.ring_tiles ? 0 : slot + 1;
+        for (int i = 0; i < kUnit; ++i) x[i].template load<T>(args, col + i);
+        if constexpr (kSumsX) {
+#pragma unroll
+          for (int i = 0; i < kUnit; ++i) x[i].template sum<T>();
         }
       }
-      keep_sums(partial + (own.k_warp * args.pass_tiles + tile - pass) * tile_floats, sums, args.tokens);
+      for (int tile = pass + own.first_row; tile < end; tile += own.row_step) {
+        float sums[kTokenTiles][4] = {};
+        add_unit<kBlockSteps, kMinima>(sums, decoder, x, layout, ring.wait(), bytes);
+        keep_sums(kept + (tile - pass) * tile_floats, sums, args.tokens, col > own.first_col);
+        ring.release();
+      }
     }
     __syncthreads();
     write_pass<T>(args, tiles, partial, pass, end);
@@ -324,37 +405,42 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // Sets how a block uses its warps and its shared memory; gives the bytes.
 int plan_block(const LaunchContext& context, MatvecArgs& args, int block_tiles) {
   const QuantizedLayout& layout = args.matrix.layout;
-  const auto pow2 = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
-  const auto limit = context.shared_bytes - static_cast<int>(sizeof(ByteValues)) - 1024;
-  args.k_warps = std::min(kWarps, pow2(args.col_tiles));
-  const int most_tiles = layout.is_4_bits() ? 8 : 4;
-  const int warp_tiles =
-      ceil_div(block_tiles * args.k_warps, kWarps) * ceil_div(args.col_tiles, args.k_warps);
-  args.ring_tiles = std::clamp(pow2(warp_tiles), 2, most_tiles);
-  // A multiple of the rows that are computed at a time, and of the gate's and up's pair.
-  const int least_pass = std::max(kWarps / args.k_warps, args.is_gated ? 2 : 1);
-  args.pass_tiles = std::max(args.tokens > 8 ? kMaxPassTiles / 2 : kMaxPassTiles, least_pass);
-  const auto bytes = [&] {
-    return kWarps * args.ring_tiles * layout.tile_bytes +
-           args.k_warps * args.pass_tiles * args.tokens * kRowPitch * int{sizeof(float)};
+  const int limit = context.shared_bytes - static_cast<int>(sizeof(ByteValues)) - 1024;
+  args.unit_tiles = args.tokens > 8 ? 1 : 2;                    // as many as registers can hold x of
+  const int units = ceil_div(args.col_tiles, args.unit_tiles);  // of a row
+  const auto warp_units = [&](int log2) {
+    return ceil_div(block_tiles, kWarps >> log2) * ceil_div(units, 1 << log2);
   };
-  while (bytes() > limit && args.pass_tiles > least_pass) args.pass_tiles /= 2;
-  while (bytes() > limit && args.ring_tiles > 2) args.ring_tiles /= 2;
-  // Blocks of a long product must not share a multiprocessor while another has none: more than half of its
-  // memory for each. A short one gains more from lying beside the next kernel's block.
-  const bool is_long = args.ring_tiles == most_tiles || args.tokens > 8;
-  return is_long ? std::max(bytes(), context.shared_bytes / 2) : bytes();
+  for (int log2 = 0; 1 << log2 <= std::min(units, kWarps); ++log2)
+    if (warp_units(log2) <= warp_units(args.k_warps_log2)) args.k_warps_log2 = log2;
+  const int k_warps = 1 << args.k_warps_log2;
+  args.warp_units = EvenSplit(units, k_warps);
+  const int row_step = kWarps / k_warps;
+  const int tile_sums = k_warps * args.tokens * kRowPitch * int{sizeof(float)};
+  const int passes = ceil_div(block_tiles * tile_sums, std::min(kMaxPassBytes, limit / 2));
+  args.pass_tiles = ceil_div(ceil_div(block_tiles, passes), 2 * row_step) * 2 * row_step;
+  const int pass_bytes = args.pass_tiles * tile_sums;
+  const int unit_bytes = kWarps * args.unit_tiles * layout.tile_bytes;
+  args.ring_units =
+      std::clamp((limit - pass_bytes) / unit_bytes, 1, std::min(warp_units(args.k_warps_log2), kRing));
+  args.parts_log2 = args.tokens == 1 ? 3 : 0;
+  // Blocks must not share a multiprocessor while another has none: more than half of its memory for each.
+  return std::max(args.ring_units * unit_bytes + pass_bytes, context.shared_bytes / 2);
 }
 
 template <typename T, int kTokenTiles>
 void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const int grid = std::min(args.row_tiles, context.num_sms);
+  args.block_rows = EvenSplit(args.row_tiles, grid);
   const int bytes = plan_block(context, args, ceil_div(args.row_tiles, grid) * (args.is_gated ? 2 : 1));
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
-    const auto kernel = quantized_matvec_kernel<T, kCode, kMinima, kTokenTiles>;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "quantized_matvec");
-    launch(context, "quantized_matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
+    const auto run = [&]<int kBlockSteps>() {
+      const auto kernel = quantized_matvec_kernel<T, kCode, kMinima, kTokenTiles, kBlockSteps>;
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            "quantized_matvec");
+      launch(context, "quantized_matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
+    };
+    dispatch_block_steps(args.matrix.layout, run);
   });
 }
 

@@ -62,6 +62,14 @@ struct Pairs<__half> {
   }
 };
 
+// sums of 16 rows by 8 tokens -= minima times those of a block of x.
+__device__ inline void subtract_minima(float (&sums)[4], float2 x_sum, float2 minimum) {
+  sums[0] = fmaf(-minimum.x, x_sum.x, sums[0]);
+  sums[1] = fmaf(-minimum.x, x_sum.y, sums[1]);
+  sums[2] = fmaf(-minimum.y, x_sum.x, sums[2]);
+  sums[3] = fmaf(-minimum.y, x_sum.y, sums[3]);
+}
+
 // Makes a lane's part of a step's operand of its codes.
 template <typename T, CodeKind kCode>
 class Decoder {
@@ -79,6 +87,25 @@ class Decoder {
     if constexpr (kCode == CodeKind::kE4m3) factor_ = Pairs<T>::both(kIsBF16 ? 0x1p120F : 0x1p8F);
   }
 
+  // Of these the operand may be had with 128 more in each value, for less. (1,024 more, as in float16, would
+  // cost sums of float32 their last digits.)
+  static constexpr bool kIsShifted = kCode == CodeKind::kInt4 && std::is_same_v<T, __nv_bfloat16>;
+  __device__ void shifted_operand(const uint4& vector, int step, std::uint32_t (&a)[4]) const {
+    if constexpr (kIsShifted) {
+      const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        a[i] = masked_or(words[step] >> (4 * i), 0x000F000F, kUnitBits);
+      }
+    } else {
+      operand(vector, step, a);
+    }
+  }
+  // Makes sums of shifted operands times x those of operands; x_sums: of x, as add_columns makes them.
+  __device__ void shift_back(float (&sums)[4], float2 x_sum) const {
+    const float shift = kUnit + static_cast<float>(matrix_.layout.code_offset);
+    subtract_minima(sums, x_sum, make_float2(shift, shift));
+  }
   // step: of the vector, known when this is compiled.
   __device__ void operand(const uint4& vector, int step, std::uint32_t (&a)[4]) const {
     const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
@@ -212,10 +239,22 @@ struct BlockScales {
   float2 scales[kBlocks];
   float2 minima[kMinima ? kBlocks : 1];
 
-  // The bytes' values in scale_bytes and minimum_bytes.
+  BlockScales() = default;
   __device__ BlockScales(const QuantizedLayout& layout, const std::uint8_t* tile, int g,
                          const float* scale_bytes, const float* minimum_bytes, int first = 0) {
+    read(layout, tile, g, scale_bytes, minimum_bytes, first);
+  }
+  // The bytes' values in scale_bytes and minimum_bytes.
+  __device__ void read(const QuantizedLayout& layout, const std::uint8_t* tile, int g,
+                       const float* scale_bytes, const float* minimum_bytes, int first = 0) {
     constexpr int kSteps = QuantizedLayout::kSteps / kBlocks;
+    if (!kMinima && layout.scale == ScaleKind::kF16 && !layout.has_supers) {  // the usual ones, by one branch
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i)
+        scales[i] = __half22float2(reinterpret_cast<const __half2*>(
+            tile + layout.scale_at)[((first + i * kSteps) >> layout.block_log2) * 8 + g]);
+      return;
+    }
     const auto block_of = [&](int i) { return (first + i * kSteps) >> layout.block_log2; };
     read_pairs(scales, layout.scale, tile + layout.scale_at, g, scale_bytes, block_of);
     if (layout.has_supers) {
@@ -249,13 +288,6 @@ __device__ inline void add_scaled(float (&sums)[4], const float (&block)[4], flo
   sums[2] = fmaf(scale.y, block[2], sums[2]);
   sums[3] = fmaf(scale.y, block[3], sums[3]);
 }
-// -= minima times the block's sums of x, which are the same in every row.
-__device__ inline void subtract_minima(float (&sums)[4], const float (&x_sums)[4], float2 minimum) {
-  sums[0] = fmaf(-minimum.x, x_sums[0], sums[0]);
-  sums[1] = fmaf(-minimum.x, x_sums[1], sums[1]);
-  sums[2] = fmaf(-minimum.y, x_sums[2], sums[2]);
-  sums[3] = fmaf(-minimum.y, x_sums[3], sums[3]);
-}
 // sums += those of 16 columns of x.
 template <typename T>
 __device__ inline void add_columns(float (&sums)[4], uint2 x) {
@@ -281,6 +313,14 @@ void dispatch_codes(const QuantizedLayout& layout, F&& f) {
     case CodeKind::kE4m3:
       return f.template operator()<CodeKind::kE4m3, false>();
   }
+}
+
+// Calls f.template operator()<kBlockSteps>() with 8 where a tile's rows have one scale, with 1 or 2 steps
+// where they have more.
+template <typename F>
+void dispatch_block_steps(const QuantizedLayout& layout, F&& f) {
+  if (layout.block_log2 == 3) return f.template operator()<QuantizedLayout::kSteps>();
+  layout.block_log2 == 0 ? f.template operator()<1>() : f.template operator()<2>();
 }
 
 }  // namespace quire::cuda

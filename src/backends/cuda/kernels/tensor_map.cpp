@@ -15,8 +15,9 @@ CUtensorMap encode_tensor_map(const Tensor& tensor, unsigned num_dims, const cuu
           "cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  const CUtensorMapDataType type =
-      tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapDataType type = tensor.dtype() == DType::kU8     ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : tensor.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result = encode(&map, type, num_dims, tensor.data(), sizes, strides, box, kSteps,

@@ -1,0 +1,144 @@
+#pragma once
+
+// Words of codes (CodedLayout, kernels.h) as floats, or as pairs of bfloat16.
+
+#include "backends/cpu/simd/matmul.h"
+
+namespace quire::simd {
+namespace {
+
+// How a step reads codes: one word of each row. kActivations: floats of each token that it takes, which are
+// pairs where kPairs is set.
+//
+// A word's codes as float32.
+template <CodeType kCode>
+struct WordFloats {
+  static constexpr bool kOfBytes = kCode != CodeType::kTable;
+  static constexpr int kActivations = kOfBytes ? 4 : 8;
+  // E4M3 is read as the upper bits of a binary16, which has a bias of 8 more.
+  static constexpr float kScale = kCode == CodeType::kE4m3 ? 256.0F : 1.0F;
+  Vec::Table table;
+
+  explicit WordFloats(const CodedLayout& layout) : table(layout.table) {}
+  static constexpr int bit_of(int column) {
+    return kCode == CodeType::kTable ? column / 2 * 4 + column % 2 * 16 : column / 2 * 8 + column % 2 * 16;
+  }
+  template <int kColumn>
+  [[gnu::always_inline]] F value(Vec::I word) const {
+    constexpr int kBit = bit_of(kColumn);
+    if constexpr (kCode == CodeType::kTable) {
+      return table.at(Vec::right(word, kBit));
+    } else if constexpr (kCode == CodeType::kInt) {
+      return Vec::signed_to_floats(Vec::right_signed(Vec::left(word, 24 - kBit), 24));
+    } else {
+      const Vec::I code = Vec::right(Vec::left(word, 24 - kBit), 24);
+      const Vec::I sign = Vec::left(Vec::bit_and(code, Vec::set1(0x80U)), 8);
+      return Vec::halves_to_floats(Vec::bit_or(sign, Vec::left(Vec::bit_and(code, Vec::set1(0x7FU)), 7)));
+    }
+  }
+  template <int M, int NV, int kColumn = 0>
+  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x, const Vec::I (&words)[NV]) const {
+    if constexpr (kColumn < kActivations) {
+      add_products(sums, x + kColumn * M, [&](int v) { return value<kColumn>(words[v]); });
+      step<M, NV, kColumn + 1>(sums, x, words);
+    }
+  }
+  // Writes a vector of rows: [kActivations][width] at `to`.
+  template <int kColumn = 0>
+  [[gnu::always_inline]] void widen(Vec::I word, std::int64_t width, float* to) const {
+    if constexpr (kColumn < kActivations) {
+      Vec::store(to + kColumn * width, value<kColumn>(word));
+      widen<kColumn + 1>(word, width, to);
+    }
+  }
+};
+
+#if defined(__AVX512BF16__)
+// The bits of bfloat16 by the lower bits of a code.
+struct alignas(64) PairTable {
+  std::uint16_t halves[64];  // kTable and codes from -32 to 31
+  std::uint8_t lower[128];   // of bytes, by magnitude
+  std::uint8_t upper[128];
+
+  constexpr explicit PairTable(CodeType code) : halves(), lower(), upper() {
+    for (int i = 0; i < 64; ++i) halves[i] = bits_of(static_cast<float>(i < 32 ? i : i - 64));
+    for (int i = 0; i < 128; ++i) {
+      const bool is_normal = code == CodeType::kE4m3 && i >= 8;  // from a bias of 7 to one of 127
+      const std::uint16_t bits =
+          is_normal ? static_cast<std::uint16_t>((i << 4) + (120 << 7))
+                    : bits_of(static_cast<float>(i) * (code == CodeType::kE4m3 ? 0x1p-9F : 1));
+      lower[i] = static_cast<std::uint8_t>(bits & 255);
+      upper[i] = static_cast<std::uint8_t>(bits >> 8);
+    }
+  }
+  static constexpr std::uint16_t bits_of(float value) {
+    return static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, value) >> 16);
+  }
+};
+
+// A word's codes as pairs of bfloat16. kSmall: integers from -32 to 31.
+template <CodeType kCode, bool kSmall>
+struct WordPairs {
+  static constexpr bool kOfBytes = kCode != CodeType::kTable;
+  static constexpr int kActivations = kOfBytes ? 2 : 4;
+  static constexpr float kScale = 1.0F;
+  static constexpr PairTable kTable = PairTable(kCode);
+  __m512i first, second;  // kTable: of the lower five bits, of which the last is not the code's
+
+  explicit WordPairs(const CodedLayout& layout)
+      : first(_mm512_load_si512(kTable.halves)), second(_mm512_load_si512(kTable.halves + 32)) {
+    if constexpr (kCode == CodeType::kTable) {
+      alignas(64) std::uint16_t values[32];
+      for (int i = 0; i < 32; ++i) values[i] = PairTable::bits_of(layout.table[i % 16]);
+      first = _mm512_load_si512(values);
+    }
+  }
+  template <int kPair>
+  [[gnu::always_inline]] __m512bh pair(__m512i word) const {
+    if constexpr (kCode == CodeType::kTable)
+      return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi32(word, 4 * kPair), first);
+    else if constexpr (kSmall)
+      return (__m512bh)_mm512_permutex2var_epi16(first, _mm512_srli_epi32(word, 8 * kPair), second);
+    else
+      return (__m512bh)pair_of_bytes<kPair>(word);
+  }
+  // Both bytes of a bfloat16 are looked up by the magnitude's seven bits; that of -128 looks like 0.
+  template <int kPair>
+  [[gnu::always_inline]] static __m512i pair_of_bytes(__m512i word) {
+    const __m512i magnitude = kCode == CodeType::kInt ? _mm512_abs_epi8(word) : word;
+    const auto look_up = [&](const std::uint8_t(&bytes)[128]) {
+      return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), magnitude, _mm512_load_si512(bytes + 64));
+    };
+    const __m512i lower = look_up(kTable.lower);
+    __m512i upper = look_up(kTable.upper);
+    if constexpr (kCode == CodeType::kInt)
+      upper = _mm512_mask_mov_epi8(upper, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8(0x43));
+    upper = _mm512_ternarylogic_epi32(upper, word, _mm512_set1_epi8(-0x80), 0xF8);  // upper | (word & 0x80)
+    constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAA;
+    return kPair == 0 ? _mm512_mask_blend_epi8(kOdd, lower, _mm512_slli_epi16(upper, 8))
+                      : _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lower, 8), upper);
+  }
+  template <int M, int NV, int kPair = 0>
+  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x, const __m512i (&words)[NV]) const {
+    if constexpr (kPair < kActivations) {
+      __m512bh pairs[NV];
+      for (int v = 0; v < NV; ++v) pairs[v] = pair<kPair>(words[v]);
+      for (int m = 0; m < M; ++m) {
+        const auto xs = (__m512bh)_mm512_set1_epi32(reinterpret_cast<const std::int32_t*>(x)[kPair * M + m]);
+        for (int v = 0; v < NV; ++v) sums[m][v] = _mm512_dpbf16_ps(sums[m][v], xs, pairs[v]);
+      }
+      step<M, NV, kPair + 1>(sums, x, words);
+    }
+  }
+  template <int kPair = 0>
+  [[gnu::always_inline]] void widen(__m512i word, std::int64_t width, float* to) const {
+    if constexpr (kPair < kActivations) {
+      _mm512_storeu_si512(to + kPair * width, (__m512i)pair<kPair>(word));
+      widen<kPair + 1>(word, width, to);
+    }
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace quire::simd

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/kernels/hopper.cuh"
+#include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
+
+// How the Hopper products whose left operand is the weight end: the blocks of a cluster, each with the sums
+// of a part of k, add them, always in one order, and write them.
+namespace quire::cuda {
+
+struct ProductOut {
+  // columns: of out.
+  ProductOut(const LinearArgs& args, int columns)
+      : bias(args.bias),
+        out(args.out),
+        out_stride(args.out_stride),
+        tokens(args.tokens),
+        n(columns),
+        activation(args.activation),
+        pairs(reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0) {}
+
+  const float* bias;  // or null
+  void* out;
+  std::int64_t out_stride;
+  int tokens;
+  int n;
+  ActivationTerms activation;  // of a gate
+  bool pairs;                  // two neighbours of a row of out can be stored at once
+};
+
+// Bytes of shared memory that blocks of `threads` threads, each with sums of so many blocks, send each other.
+constexpr int exchange_bytes(int blocks, int split, int threads) {
+  return (split - 1) * ((blocks + split - 1) / split) * threads * int{sizeof(float4)};
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
+template <typename Out, bool kGated>
+class ProductWriter {
+ public:
+  // row: of the warp's 16 rows of the weight, the first column of out.
+  __device__ ProductWriter(const ProductOut& p, int row) : p_(p), row_(row) {
+    if (p.bias == nullptr) return;
+    for (int half = 0; half < 2; ++half) {
+      const int column = row_ + half * 8 + lane() / 4;
+      if (column < p.n) bias_[half] = p.bias[column];
+    }
+  }
+
+  __device__ void write(const float (&sums)[4], int first_token) const {
+    if constexpr (kGated) {
+      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
+                 row_, first_token);
+    } else {
+      write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
+      write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
+    }
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
+  __device__ void write_half(float first, float second, int column, int token) const {
+    if constexpr (sizeof(Out) == 4) {
+      column += lane() / 4;
+      token += lane() % 4 * 2;
+      if (column >= p_.n) return;
+      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
+      if (token < p_.tokens) to[0] = first;
+      if (token + 1 < p_.tokens) to[p_.out_stride] = second;
+    } else {
+      const std::uint32_t pair = transpose(pack(first, second, Out()));
+      column += lane() % 4 * 2;
+      token += lane() / 4;
+      if (column >= p_.n || token >= p_.tokens) return;
+      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
+      if (p_.pairs && column + 1 < p_.n) {
+        *reinterpret_cast<std::uint32_t*>(to) = pair;
+      } else {
+        const Out* values = reinterpret_cast<const Out*>(&pair);
+        to[0] = values[0];
+        if (column + 1 < p_.n) to[1] = values[1];
+      }
+    }
+  }
+
+  const ProductOut& p_;
+  int row_;
+  float bias_[2] = {};
+};
+
+// Block b of the sums is added and written by the cluster's block of rank b % split. Sends what others add:
+// all of the cluster must have come this far before.
+template <int kBlocks>
+__device__ inline void send_sums(const float (&sums)[kBlocks][4], float4* exchange, int split, int rank,
+                                 int threads) {
+  const int slots = (kBlocks + split - 1) / split;
+  int owner = 0, slot = 0;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    if (owner != rank) {
+      const int sender = (rank - owner - 1 + split) % split;
+      hopper::store_to_block(exchange + (sender * slots + slot) * threads + threadIdx.x,
+                             static_cast<unsigned>(owner), sums[b]);
+    }
+    if (++owner == split) owner = 0, ++slot;
+  }
+}
+// Adds what was sent to this block's, and calls write(block) for each of them.
+template <int kBlocks, typename Write>
+__device__ inline void receive_sums(float (&sums)[kBlocks][4], const float4* exchange, int split, int rank,
+                                    int threads, const Write& write) {
+  const int slots = (kBlocks + split - 1) / split;
+  int owner = 0, slot = 0;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    if (owner == rank) {
+      for (int sender = 0; sender < split - 1; ++sender) {
+        const float4 part = exchange[(sender * slots + slot) * threads + threadIdx.x];
+        sums[b][0] += part.x;
+        sums[b][1] += part.y;
+        sums[b][2] += part.z;
+        sums[b][3] += part.w;
+      }
+      write(b);
+    }
+    if (++owner == split) owner = 0, ++slot;
+  }
+}
+
+#endif
+
+}  // namespace quire::cuda

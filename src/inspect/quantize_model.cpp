@@ -1,0 +1,156 @@
+#include "inspect/quantize_model.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backends/registry.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/quantization/quantized_weights.h"
+#include "checkpoint/quantization/written_linear.h"
+#include "engine/gguf_model.h"
+#include "parallel/absent_ranks.h"
+#include "runner/memory_plan.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWeightEnding = ".weight";
+
+// Names and columns of the matrices that become codes.
+std::map<std::string, std::int64_t> chosen_tensors(const QuantizeOptions& options, const ModelConfig& config,
+                                                   Checkpoint& file) {
+  BackendOptions device;
+  device.device = "cpu";
+  const auto backend = make_backend(device);
+  AbsentRanks comm(0, 1);
+  auto chosen = quantized_tensors(*backend, comm, config, file, options.format, /*quantize_head=*/false);
+  if (options.quantize_head) {
+    auto all = quantized_tensors(*backend, comm, config, file, options.format, true);
+    std::erase_if(all, [](const auto& item) { return !item.first.ends_with("lm_head.weight"); });
+    if (all.empty())
+      fail("quantize-head: the head is the embedding, of which vLLM and transformers read no codes");
+    chosen.merge(all);
+  }
+  for (const auto& [name, cols] : chosen)
+    if (file.find_entry(name)->shape.back() != cols)
+      fail(
+          "tensor {} stands transposed, of which vLLM and transformers read no codes; --quantization makes "
+          "them as the model is loaded",
+          in_quotes(name));
+  return chosen;
+}
+
+// A tensor as it is.
+TensorToWrite copied(Checkpoint& file, const std::string& name) {
+  const SafetensorsEntry& entry = *file.find_entry(name);
+  const std::size_t element = entry.dtype ? size_of(*entry.dtype) : 1;
+  const auto count = static_cast<std::int64_t>(entry.bytes / element);
+  const WeightTensorPtr tensor =
+      file.take_stored(name, std::array<std::string_view, 1>{entry.dtype_name}, entry.shape, {count, 1});
+  return {name,
+          entry.dtype_name,
+          entry.shape,
+          count,
+          element,
+          [tensor](std::int64_t row, std::int64_t n, std::byte* out) {
+            tensor->read_rows(row, Tensor(out, tensor->dtype(), {n, 1}));
+          }};
+}
+
+struct Contents {
+  std::vector<TensorToWrite> tensors;
+  OrderedJson quantization;
+  QuantizedSize size;
+};
+
+Contents contents_of(const QuantizeOptions& options, const ModelConfig& config, Checkpoint& file) {
+  Contents contents;
+  contents.size.bytes_before = file.bytes();
+  const std::vector<std::string> names = file.unclaimed();  // all there are
+  const auto chosen = chosen_tensors(options, config, file);
+  std::vector<std::string> plain_modules;
+  if (!options.quantize_head) plain_modules.emplace_back("lm_head");  // which may have no tensor
+  std::string dtype;
+  for (const std::string& name : names) {
+    const SafetensorsEntry& entry = *file.find_entry(name);
+    const std::string prefix = name.substr(0, name.rfind('.'));
+    if (!chosen.contains(name)) {
+      contents.tensors.push_back(copied(file, name));
+      if (entry.shape.size() > 1 && name.ends_with(kWeightEnding) && prefix != "lm_head")
+        plain_modules.push_back(prefix);
+      continue;
+    }
+    ++contents.size.num_matrices;
+    dtype = entry.dtype_name;
+    const WeightGroup group =
+        quantized(file.take_linear(prefix, entry.shape[0], entry.shape[1]), options.format);
+    for (TensorToWrite& tensor : written_linear(group, options.format, dtype))
+      contents.tensors.push_back(std::move(tensor));
+  }
+  for (const TensorToWrite& tensor : contents.tensors) contents.size.bytes += tensor.bytes();
+  contents.quantization = written_config(options.format, plain_modules, dtype);
+  return contents;
+}
+
+// Tokenizer, chat template, defaults of generation, licence.
+void copy_others(const fs::path& from, const fs::path& to) {
+  constexpr std::array<std::string_view, 7> kEndings = {".json",     ".jinja", ".txt", ".model",
+                                                        ".tiktoken", ".py",    ""};
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && name != "config.json" && !name.ends_with(".index.json") &&
+        std::find(kEndings.begin(), kEndings.end(), entry.path().extension().string()) != kEndings.end())
+      fs::copy_file(entry.path(), to / name);
+  }
+}
+
+void write_all(const QuantizeOptions& options, const Contents& contents, const fs::path& from,
+               const fs::path& to) {
+  if (const auto free = fs::space(to).available; free < contents.size.bytes)
+    fail("{} bytes are needed, {} are free", contents.size.bytes, free);
+  write_safetensors(to, contents.tensors, options.shard_bytes, [&](std::size_t done) {
+    if (options.stopped()) throw Stopped();
+    if (options.on_tensor) options.on_tensor(done, contents.tensors.size());
+  });
+  copy_others(from, to);
+  constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+  OrderedJson config =
+      parse_ordered_json(read_text_file(from / "config.json", kMaxConfigBytes), "config.json");
+  config["quantization_config"] = contents.quantization;
+  write_text_file(to / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+QuantizedSize quantize_model(const QuantizeOptions& options) {
+  if (const fs::path gguf = find_gguf(options.model); !gguf.empty())
+    fail("{}: a GGUF file has a form of its own; what is quantised is a checkpoint folder", gguf.string());
+  const fs::path directory = find_model_directory(options.model);
+  const ModelConfig config = ModelConfig::from_file(directory / "config.json");
+  if (find_quantization(config, directory) != nullptr)
+    fail("{}: its quantization_config says that the weights are quantised already", directory.string());
+  Checkpoint file(directory);
+  const Contents contents = contents_of(options, config, file);
+
+  const fs::path out = options.out.has_filename() ? options.out : options.out.parent_path();
+  const fs::path unfinished = out.string() + ".incomplete";
+  std::error_code ec;
+  if (fs::exists(out, ec) && !fs::is_empty(out, ec)) fail("{}: is there already", out.string());
+  if (!fs::create_directory(unfinished, ec))
+    fail("{}: {}", unfinished.string(), ec ? ec.message() : "is left of a run that was killed; remove it");
+  try {
+    write_all(options, contents, directory, unfinished);
+    fs::rename(unfinished, out);  // also onto an empty folder
+  } catch (const std::exception& e) {
+    fs::remove_all(unfinished, ec);
+    if (dynamic_cast<const Stopped*>(&e) != nullptr) throw;
+    fail("{}; nothing is left of {}", e.what(), out.string());
+  }
+  return contents.size;
+}
+
+}  // namespace quire
