@@ -39,9 +39,9 @@ void run(const LaunchContext& context, const Shape& shape) {
   void* host = nullptr;
   check(cudaMalloc(&device, bytes), "memory");
   check(cudaMallocHost(&host, bytes), "pinned memory");
-  const auto width = static_cast<std::int64_t>(block_bytes);
-  const Tensor device_cache(device, DType::kU8, {kBlocks, width}, DeviceKind::kCuda);
-  const Tensor host_cache(host, DType::kU8, {kBlocks, width});
+  const std::int64_t width = static_cast<std::int64_t>(block_bytes) / shape.layers;
+  const Tensor device_cache(device, DType::kU8, {shape.layers, kBlocks, width}, DeviceKind::kCuda);
+  const Tensor host_cache(host, DType::kU8, {shape.layers, kBlocks, width});
   for (const bool out : {true, false}) {
     const char* direction = out ? "to the host" : "from the host";
     constexpr std::size_t kLarge = std::size_t{1} << 28;

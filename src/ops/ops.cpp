@@ -292,8 +292,8 @@ void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& e
 void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const Tensor& pairs) {
   check(backend, pairs, DType::kI32, {pairs.dim(0), 2}, "pairs");
   for (const Tensor& blocks : {to, from}) {
-    QUIRE_CHECK(blocks.dtype() == DType::kU8 && blocks.num_dims() == 2 && blocks.contiguous() &&
-                    blocks.dim(1) == to.dim(1),
+    QUIRE_CHECK(blocks.dtype() == DType::kU8 && blocks.num_dims() == 3 && blocks.contiguous() &&
+                    blocks.dim(0) == to.dim(0) && blocks.dim(2) == to.dim(2),
                 "blocks of {} and of {}", to.describe(), from.describe());
   }
   backend.copy_blocks(to, from, pairs);

@@ -221,9 +221,9 @@ class Backend : public Device {
   // tables i32 [max_num_seqs, max_blocks]: for each (row, column, block) of entries i32 [n, 3], one entry is
   // set.
   virtual void update_block_tables(const Tensor& tables, const Tensor& entries);
-  // Copies whole blocks, u8 [blocks, bytes of a block] both: pairs i32 [n, 2] of (block of `from`, block of
-  // `to`). Within one cache one after the other; between two, of which one may lie in host memory of this
-  // backend, in any order.
+  // Copies whole blocks, u8 [slots, blocks, bytes of a slot] both: pairs i32 [n, 2] of (block of `from`,
+  // block of `to`). Within one cache one after the other; between two, of which one may lie in host memory of
+  // this backend, in any order.
   virtual void copy_blocks(const Tensor& to, const Tensor& from, const Tensor& pairs);
 
  private:

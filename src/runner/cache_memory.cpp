@@ -6,34 +6,34 @@
 
 namespace quire {
 
-CacheMemory::Blocks::Blocks(Backend& backend, std::size_t block_bytes, int num_blocks, MemoryKind kind)
-    : memory(backend.allocate(block_bytes * static_cast<std::size_t>(num_blocks), kind)),
-      bytes(memory.data(), DType::kU8, {num_blocks, static_cast<std::int64_t>(block_bytes)},
+CacheMemory::Blocks::Blocks(Backend& backend, const RuntimeConfig& config, int num_blocks, MemoryKind kind)
+    : memory(backend.allocate(config.block_bytes() * static_cast<std::size_t>(num_blocks), kind)),
+      bytes(memory.data(), DType::kU8,
+            {config.cache.num_slots, num_blocks,
+             static_cast<std::int64_t>(config.block_bytes()) / config.cache.num_slots},
             memory.device()) {}
 
 CacheMemory::CacheMemory(Backend& backend, const RuntimeConfig& config)
-    : backend_(backend),
-      config_(config),
-      device_(backend, config.block_bytes(), config.num_blocks, MemoryKind::kDevice) {
+    : backend_(backend), config_(config), device_(backend, config, config.num_blocks, MemoryKind::kDevice) {
   for (const CacheShape::Place& place : config.cache.places) {
-    model_layers_.push_back(layer_at(place.begin, config.cache.spec_of(model_layers_.size())));
+    model_layers_.push_back(layer_at(place, config.cache.spec_of(model_layers_.size())));
     lane_of_.push_back(place.lane);
   }
-  if (config.num_host_blocks > 0)
-    host_.emplace(backend, config.block_bytes(), config.num_host_blocks, MemoryKind::kHost);
+  if (config.num_host_blocks > 0) host_.emplace(backend, config, config.num_host_blocks, MemoryKind::kHost);
 }
 
-KvCacheLayer CacheMemory::layer_at(std::int64_t begin, const StateSpec& spec) const {
+KvCacheLayer CacheMemory::layer_at(const CacheShape::Place& place, const StateSpec& spec) const {
   const RuntimeConfig& c = config_;
   const bool has_codes = spec.code != CacheCode::kNone;
   const std::int64_t head = spec.head_bytes(c.dtype) * c.block_size();
-  auto* const data = device_.bytes.data_as<std::byte>() + begin * c.num_kv_heads * c.block_size();
+  auto* const data = device_.bytes.data_as<std::byte>() + place.slot * device_.bytes.stride(0) +
+                     place.begin * c.num_kv_heads * c.block_size();
   // Parts of each (block, head), from some bytes of it on.
   const auto part = [&](std::int64_t at, DType dtype, std::int64_t width) {
     const auto size = static_cast<std::int64_t>(size_of(dtype));
     return Tensor(data + at, dtype, {c.num_blocks, c.num_kv_heads, c.block_size(), width},
                   device_.memory.device())
-        .with_strides({device_.bytes.dim(1) / size, head / size, width, 1});
+        .with_strides({device_.bytes.stride(1) / size, head / size, width, 1});
   };
   const DType dtype = has_codes ? DType::kU8 : c.dtype;
   const std::int64_t half =
@@ -48,9 +48,15 @@ KvCacheLayer CacheMemory::layer_at(std::int64_t begin, const StateSpec& spec) co
 
 void CacheMemory::copy_blocks(const Tensor& saves, const Tensor& copies, const Tensor& restores) {
   if (saves.dim(0) > 0) ops::copy_blocks(backend_, host_->bytes, device_.bytes, saves);
-  std::vector<std::uint8_t> nan(to_poison_.empty() ? 0 : config_.block_bytes(), 0xFF);  // in every type
+  const auto slot_bytes = static_cast<std::size_t>(device_.bytes.dim(2));
+  std::vector<std::uint8_t> nan(to_poison_.empty() ? 0 : slot_bytes, 0xFF);  // in every type
   for (const BlockId block : std::exchange(to_poison_, {})) {
-    backend_.copy(device_.bytes.rows(block, 1), Tensor(nan.data(), DType::kU8, {1, std::ssize(nan)}));
+    for (std::int64_t slot = 0; slot < device_.bytes.dim(0); ++slot) {
+      auto* const to = device_.bytes.data_as<std::byte>() + slot * device_.bytes.stride(0) +
+                       block * device_.bytes.stride(1);
+      backend_.copy(Tensor(to, DType::kU8, {std::ssize(nan)}, backend_.device()),
+                    Tensor(nan.data(), DType::kU8, {std::ssize(nan)}));
+    }
     backend_.wait(backend_.record());
   }
   if (copies.dim(0) > 0) ops::copy_blocks(backend_, device_.bytes, device_.bytes, copies);

@@ -23,17 +23,16 @@ class CacheMemory {
   void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 
  private:
-  // Of a block: [layers of a block][kv heads]: keys, then values [block_size][head_dim], then of codes the
-  // keys' scales and the values' f32 [block_size].
+  // Of a block: [slots][kv heads], in each of its layers: keys, then values [block_size][head_dim], then of
+  // codes the keys' scales and the values' f32 [block_size].
   struct Blocks {
-    Blocks(Backend& backend, std::size_t block_bytes, int num_blocks, MemoryKind kind);
+    Blocks(Backend& backend, const RuntimeConfig& config, int num_blocks, MemoryKind kind);
 
     Buffer memory;
-    Tensor bytes;  // u8 [blocks, bytes of a block]
+    Tensor bytes;  // u8 [slots, blocks, bytes of a slot]
   };
 
-  // begin: of its Place.
-  KvCacheLayer layer_at(std::int64_t begin, const StateSpec& spec) const;
+  KvCacheLayer layer_at(const CacheShape::Place& place, const StateSpec& spec) const;
 
   Backend& backend_;
   const RuntimeConfig& config_;

@@ -1,72 +1,90 @@
 #include "runner/cache_shape.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "base/error.h"
 
 namespace quire {
 namespace {
 
-// Layers of one declaration, and how they share blocks.
+// Layers of one declaration.
 struct LayerGroup {
   std::int64_t size = 0;
   std::int64_t bytes = 0;  // of a layer: StateSpec::head_bytes
-
-  std::int64_t lanes_in(std::int64_t block) const {
-    const std::int64_t per_block = block / bytes;
-    return (size + per_block - 1) / per_block;
-  }
 };
+
+std::vector<LayerGroup> groups_of(const StateDeclarations& states, DType dtype) {
+  std::vector<LayerGroup> groups;
+  for (const StateSpec& spec : states.groups()) {
+    QUIRE_CHECK(
+        spec.num_kv_heads == states.groups()[0].num_kv_heads && spec.head_dim == states.groups()[0].head_dim,
+        "layers of one cache have keys of one size");
+    groups.push_back({0, spec.head_bytes(dtype)});
+  }
+  for (const int group : states.group_of()) ++groups[static_cast<std::size_t>(group)].size;
+  return groups;
+}
+
+// Sizes that hold a whole number of some group's layers, and one at least of each.
+std::vector<std::int64_t> slot_sizes(const std::vector<LayerGroup>& groups) {
+  constexpr std::int64_t kMostLayers = 4;
+  std::int64_t largest = 0;
+  for (const LayerGroup& group : groups) largest = std::max(largest, group.bytes);
+  std::vector<std::int64_t> sizes;
+  for (const LayerGroup& group : groups) {
+    for (std::int64_t layers = 1; layers <= kMostLayers; ++layers)
+      if (layers * group.bytes >= largest) sizes.push_back(layers * group.bytes);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
 
 }  // namespace
 
 CacheShape::CacheShape(const StateDeclarations& states, int block_size, DType dtype)
     : groups(states.groups().begin(), states.groups().end()) {
-  std::vector<LayerGroup> sizes;
-  std::int64_t largest = 0;
-  for (const StateSpec& spec : groups) {
-    QUIRE_CHECK(spec.num_kv_heads == groups[0].num_kv_heads && spec.head_dim == groups[0].head_dim,
-                "layers of one cache have keys of one size");
-    sizes.push_back({0, spec.head_bytes(dtype)});
-    largest = std::max(largest, sizes.back().bytes);
-  }
-  for (const int group : states.group_of()) ++sizes[static_cast<std::size_t>(group)].size;
-  std::vector<std::int64_t> blocks;  // that hold a whole number of some group's layers
-  for (const LayerGroup& group : sizes) {
+  const std::vector<LayerGroup> layers = groups_of(states, dtype);
+  std::int64_t most = 0, least_total = 0;
+  for (const LayerGroup& group : layers) {
     used_bytes += group.size * group.bytes;
-    for (std::int64_t layers = 1; layers <= group.size; ++layers)
-      if (layers * group.bytes >= largest) blocks.push_back(layers * group.bytes);
+    most = std::max(most, group.size);
   }
-  blocks.push_back(largest);
-  std::sort(blocks.begin(), blocks.end(), std::greater());
-  const auto total_of = [&](std::int64_t block) {
-    std::int64_t num_lanes = 0;
-    for (const LayerGroup& group : sizes) num_lanes += group.lanes_in(block);
-    return num_lanes * block;
+  const auto choose = [&] {
+    for (const std::int64_t bytes : slot_sizes(layers)) {
+      for (auto slots = static_cast<int>(most); slots > 0; --slots) {
+        std::int64_t total = 0;
+        for (const LayerGroup& group : layers) {
+          const std::int64_t per_block = bytes / group.bytes * slots;
+          total += (group.size + per_block - 1) / per_block * slots * bytes;
+        }
+        if (least_total == 0 || total < least_total) {
+          least_total = total;
+          slot_bytes = bytes;
+          num_slots = slots;
+        }
+        if (20 * (total - used_bytes) <= total) return;
+      }
+    }
   };
-  for (const std::int64_t block : blocks) {
-    if (head_bytes == 0 || total_of(block) < total_of(head_bytes)) head_bytes = block;
-    if (20 * (total_of(head_bytes) - used_bytes) <= total_of(head_bytes)) break;
-  }
+  choose();
 
   layout.block_size = block_size;
   layout.windows.clear();
-  std::vector<Place> next;  // by group
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    next.push_back({static_cast<int>(lanes.size()), 0});
-    const std::int64_t per_block = head_bytes / sizes[group].bytes;
-    for (std::int64_t left = sizes[group].size; left > 0; left -= per_block) {
+  std::vector<std::int64_t> first_lanes, next(layers.size());
+  for (std::size_t group = 0; group < layers.size(); ++group) {
+    first_lanes.push_back(std::ssize(lanes));
+    const std::int64_t per_block = slot_bytes / layers[group].bytes * num_slots;
+    for (std::int64_t left = layers[group].size; left > 0; left -= per_block) {
       lanes.push_back({static_cast<int>(group), static_cast<int>(std::min(left, per_block))});
       layout.windows.push_back(groups[group].window);
     }
   }
-  for (const int group : states.group_of()) {
-    Place& place = next[static_cast<std::size_t>(group)];
-    places.push_back(place);
-    const std::int64_t bytes = sizes[static_cast<std::size_t>(group)].bytes;
-    place.begin += bytes;
-    if (place.begin + bytes > head_bytes) place = {place.lane + 1, 0};
+  for (const int of : states.group_of()) {
+    const auto group = static_cast<std::size_t>(of);
+    const std::int64_t per_slot = slot_bytes / layers[group].bytes;
+    const std::int64_t index = next[group]++, in_block = index % (per_slot * num_slots);
+    places.push_back({static_cast<int>(first_lanes[group] + index / (per_slot * num_slots)),
+                      static_cast<int>(in_block / per_slot), in_block % per_slot * layers[group].bytes});
   }
 }
 

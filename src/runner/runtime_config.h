@@ -31,7 +31,7 @@ struct RuntimeConfig {
   int block_size() const { return cache.layout.block_size; }
   // Keys and values of one block, over its layers on one rank.
   std::size_t block_bytes() const {
-    return static_cast<std::size_t>(cache.head_bytes * num_kv_heads * block_size());
+    return static_cast<std::size_t>(cache.head_bytes() * num_kv_heads * block_size());
   }
   // That the whole cache holds in every lane.
   std::int64_t cached_tokens() const {

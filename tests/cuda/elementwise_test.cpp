@@ -316,7 +316,7 @@ struct PagedStep {
   static Tensor blocks_of(const Tensor& memory) {
     return {memory.data(),
             DType::kU8,
-            {kBlocks, static_cast<std::int64_t>(memory.bytes()) / kBlocks},
+            {1, kBlocks, static_cast<std::int64_t>(memory.bytes()) / kBlocks},
             memory.device()};
   }
 
@@ -424,7 +424,7 @@ TEST_P(ElementwiseTest, CopyBlocksGoesToPinnedMemoryAndBack) {
     void* pinned = nullptr;
     check(cudaMallocHost(&pinned, expected.size()), "pinned memory");
     std::memset(pinned, 0, expected.size());
-    const auto swapped = [&](void* data) { return Tensor(data, DType::kU8, {host.dim(0), host.dim(1)}); };
+    const auto swapped = [&](void* data) { return Tensor(data, DType::kU8, {1, host.dim(1), host.dim(2)}); };
     std::vector<std::int32_t> saved = {5, 6, 1, 2, 39, 0}, restored = {2, 30, 0, 1};
     const Tensor saves(saved.data(), DType::kI32, {3, 2}), restores(restored.data(), DType::kI32, {2, 2});
     const DeviceTensor device_saves(saves), device_restores(restores);

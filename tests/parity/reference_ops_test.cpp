@@ -228,7 +228,7 @@ class PagedCase {
   }
 
   Tensor blocks() const {
-    return {memory_.tensor().data(), DType::kU8, {kBlocks, std::ssize(memory_.bytes()) / kBlocks}};
+    return {memory_.tensor().data(), DType::kU8, {1, kBlocks, std::ssize(memory_.bytes()) / kBlocks}};
   }
 
   Matrix qkv;

@@ -25,20 +25,21 @@ StateDeclarations declare(int num_layers, int num_local) {
 
 TEST(CacheShapeTest, EqualLayersShareOneLane) {
   const CacheShape shape(declare(28, 0), 16, DType::kBF16);
-  EXPECT_EQ(shape.head_bytes, 28 * kLayer);
+  EXPECT_EQ(shape.num_slots, 28);
+  EXPECT_EQ(shape.slot_bytes, kLayer);
   EXPECT_EQ(shape.layout.windows, std::vector({0}));
   for (int layer = 0; layer < 28; ++layer)
-    EXPECT_EQ(shape.places[static_cast<std::size_t>(layer)].begin, layer * kLayer);
+    EXPECT_EQ(shape.places[static_cast<std::size_t>(layer)].slot, layer);
   EXPECT_EQ(shape.idle_share(), 0);
 }
 
 TEST(CacheShapeTest, Gemma3HasAsManyLanesAsItsKindsOfLayersNeed) {
   const CacheShape small(declare(26, 5), 16, DType::kBF16);  // 22 and 4 layers
-  EXPECT_EQ(small.head_bytes, 2 * kLayer);
+  EXPECT_EQ(small.num_slots, 2);
   EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 512), 11);
   EXPECT_EQ(std::count(small.layout.windows.begin(), small.layout.windows.end(), 0), 2);
   const CacheShape large(declare(34, 5), 16, DType::kBF16);  // 29 and 5
-  EXPECT_EQ(large.head_bytes, 5 * kLayer);
+  EXPECT_EQ(large.num_slots, 5);
   EXPECT_EQ(large.lanes.size(), 7U);
   EXPECT_EQ(large.lanes[5].num_layers, 4);
   EXPECT_NEAR(large.idle_share(), 1.0 / 35, 1e-9);
@@ -52,8 +53,8 @@ TEST(CacheShapeTest, LittleLiesIdleAndNoTwoLayersShareAPlace) {
       std::set<std::pair<int, int>> taken;
       for (std::size_t layer = 0; layer < shape.places.size(); ++layer) {
         const CacheShape::Place place = shape.places[layer];
-        EXPECT_TRUE(taken.insert({place.lane, place.begin / kLayer}).second);
-        EXPECT_LT(place.begin, shape.lanes[static_cast<std::size_t>(place.lane)].num_layers * kLayer);
+        EXPECT_TRUE(taken.insert({place.lane, place.slot}).second);
+        EXPECT_LT(place.slot, shape.lanes[static_cast<std::size_t>(place.lane)].num_layers);
         const bool global = (static_cast<int>(layer) + 1) % (num_local + 1) == 0;
         EXPECT_EQ(shape.layout.windows[static_cast<std::size_t>(place.lane)], global ? 0 : 512);
       }
@@ -73,9 +74,11 @@ TEST(CacheShapeTest, LayersOfCodesAndOfNumbersShareBlocks) {
       const CacheCode code = layer == 0 || layer % 3 == 2 ? CacheCode::kNone : CacheCode::kE4m3;
       EXPECT_EQ(shape.spec_of(static_cast<std::size_t>(layer)).code, code);
       const std::int64_t bytes = code == CacheCode::kNone ? 2 * 128 * 2 : 2 * (128 + 4);
-      const auto [lane, begin] = shape.places[static_cast<std::size_t>(layer)];
-      EXPECT_LE(begin + bytes, shape.head_bytes);
-      for (std::int64_t i = 0; i < bytes; ++i) EXPECT_TRUE(taken.insert({lane, begin + i}).second);
+      const auto [lane, slot, begin] = shape.places[static_cast<std::size_t>(layer)];
+      EXPECT_LT(slot, shape.num_slots);
+      EXPECT_LE(begin + bytes, shape.slot_bytes);
+      for (std::int64_t i = 0; i < bytes; ++i)
+        EXPECT_TRUE(taken.insert({lane, slot * shape.slot_bytes + begin + i}).second);
       used += bytes;
     }
     EXPECT_EQ(shape.used_bytes, used);

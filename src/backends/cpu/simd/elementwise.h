@@ -183,7 +183,7 @@ void load_head(const T* from, std::int64_t n, float* head) {
 // subnormals, too.
 float store_codes(CacheCode code, const float* x, std::int64_t n, const float* given, std::uint8_t* to) {
   const auto magnitude = [](F v) {
-    return Vec::as_floats(Vec::bit_and(Vec::as_ints(v), Vec::set1(0x7FFFFFFFU)));
+    return Vec::as_floats(Vec::bit_and(Vec::as_bits(v), Vec::set1(0x7FFFFFFFU)));
   };
   F largest = Vec::zero();
   bool has_nan = false;
@@ -200,11 +200,11 @@ float store_codes(CacheCode code, const float* x, std::int64_t n, const float* g
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
     const F v = Vec::div(load_some(x + i, count), Vec::set1(scale));
-    const Vec::I bits = Vec::as_ints(Vec::mul(Vec::min(magnitude(v), Vec::set1(largest_of(code))), moved));
+    const Vec::I bits = Vec::as_bits(Vec::mul(Vec::min(magnitude(v), Vec::set1(largest_of(code))), moved));
     const Vec::I odd = Vec::bit_and(Vec::right(bits, shift), Vec::set1(1U));
     const Vec::I half = Vec::set1((1U << (shift - 1)) - 1);
     const Vec::I rounded = Vec::right(Vec::add_ints(bits, Vec::add_ints(half, odd)), shift);
-    const Vec::I sign = Vec::bit_and(Vec::right(Vec::as_ints(v), 24), Vec::set1(0x80U));
+    const Vec::I sign = Vec::bit_and(Vec::right(Vec::as_bits(v), 24), Vec::set1(0x80U));
     std::uint8_t codes[kLanes];
     Vec::store_bytes(codes, Vec::bit_or(rounded, sign));
     __builtin_memcpy(to + i, codes, static_cast<std::size_t>(count));

@@ -112,7 +112,6 @@ struct Vec {
   static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }
   static F signed_to_floats(I x) { return _mm256_cvtepi32_ps(x); }
   static I add_ints(I a, I b) { return _mm256_add_epi32(a, b); }
-  static I as_ints(F x) { return _mm256_castps_si256(x); }
   // The lowest bytes; the others are zero.
   static void store_bytes(std::uint8_t* p, I x) {
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

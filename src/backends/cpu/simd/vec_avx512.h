@@ -112,7 +112,6 @@ struct Vec {
   static I right_signed(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }
   static F signed_to_floats(I x) { return _mm512_cvtepi32_ps(x); }
   static I add_ints(I a, I b) { return _mm512_add_epi32(a, b); }
-  static I as_ints(F x) { return _mm512_castps_si512(x); }
   // The lowest bytes.
   static void store_bytes(std::uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));

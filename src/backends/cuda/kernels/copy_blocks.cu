@@ -1,8 +1,9 @@
 // Copies whole blocks of the KV cache: within the cache, or between it and pinned host memory, which the
 // kernel reads and writes over the bus itself.
 //
-// Layout: [block][bytes]. Bytes that must move: those of the blocks, once; that they are some among many in a
-// recorded step is why no copy engine does it. Grid x walks a block, y the pairs.
+// Layout: [slot][block][bytes]. Bytes that must move: those of the blocks, once; that a block has a piece in
+// each slot (64 KB of 8 heads of size 128 and 16 tokens) is why no copy engine does it. Grid x walks a piece,
+// y the pairs, z the slots.
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -19,7 +20,8 @@ struct BlockCopyArgs {
   Unit* to;
   const Unit* from;
   const int* pairs;
-  std::int64_t units;  // of a block
+  std::int64_t units;               // of a piece
+  std::int64_t to_slot, from_slot;  // strides, in units
   int num_pairs;
 };
 
@@ -31,18 +33,26 @@ __global__ void __launch_bounds__(kThreads)
   admit_next_kernel();
   const std::int64_t place = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (place >= args.units) return;
+  Unit* const to = args.to + blockIdx.z * args.to_slot + place;
+  const Unit* const from = args.from + blockIdx.z * args.from_slot + place;
   wait_for_kernels();
   for (int i = static_cast<int>(blockIdx.y); i < args.num_pairs; i += static_cast<int>(gridDim.y))
-    args.to[args.pairs[2 * i + 1] * args.units + place] = args.from[args.pairs[2 * i] * args.units + place];
+    to[args.pairs[2 * i + 1] * args.units] = from[args.pairs[2 * i] * args.units];
 }
 
 template <typename Unit>
 void copy_blocks_in(const LaunchContext& context, const Tensor& to, const Tensor& from, const Tensor& pairs) {
-  const std::int64_t units = to.dim(1) / std::int64_t{sizeof(Unit)};
-  const BlockCopyArgs<Unit> args{to.data_as<Unit>(), from.data_as<const Unit>(), pairs.data_as<const int>(),
-                                 units, static_cast<int>(pairs.dim(0))};
-  const dim3 grid(static_cast<unsigned>((units + kThreads - 1) / kThreads),
-                  to.data() == from.data() ? 1 : static_cast<unsigned>(std::min(pairs.dim(0), kPairsAtOnce)));
+  const auto in_units = [](std::int64_t bytes) { return bytes / std::int64_t{sizeof(Unit)}; };
+  const BlockCopyArgs<Unit> args{.to = to.data_as<Unit>(),
+                                 .from = from.data_as<const Unit>(),
+                                 .pairs = pairs.data_as<const int>(),
+                                 .units = in_units(to.dim(2)),
+                                 .to_slot = in_units(to.stride(0)),
+                                 .from_slot = in_units(from.stride(0)),
+                                 .num_pairs = static_cast<int>(pairs.dim(0))};
+  const dim3 grid(static_cast<unsigned>((args.units + kThreads - 1) / kThreads),
+                  to.data() == from.data() ? 1 : static_cast<unsigned>(std::min(pairs.dim(0), kPairsAtOnce)),
+                  static_cast<unsigned>(to.dim(0)));
   launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, dim3(kThreads), 0, args);
 }
 
