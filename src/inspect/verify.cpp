@@ -53,6 +53,9 @@ Limits limits_of(const Engine& engine) {
       limits = {looser->require_double("logits"), looser->require_double("gap"),
                 looser->require_double("rms")};
   }
+  // What the rounding of a cache makes of random models is known to reach this
+  // (tests/engine/verify_test.cpp).
+  if (engine.config().cache_policy.code != CacheCode::kNone) limits = {0.6, 0.25};
   if ((rounds_inputs || engine.config().dtype != DType::kF32) && !engine.memory_plan().experts.empty())
     limits.rerouted_in = 8;
   return limits;

@@ -56,6 +56,80 @@ INSTANTIATE_TEST_SUITE_P(
       return testing::test_name({std::get<0>(test.param), std::get<1>(test.param), std::get<2>(test.param)});
     });
 
+// What transformers 5.23's logits differ by, in float32, once each row of keys and of values that its cache
+// takes is rounded as quire::CacheCode says, with a scale of its own: E4M3, and E5M2.
+struct RoundedCache {
+  const char* model;
+  double e4m3, e5m2;
+};
+constexpr RoundedCache kRoundedCaches[] = {
+    {"bloom-alibi", 0.0187, 0.0306},
+    {"bloom-heads", 0.0263, 0.0399},
+    {"bloom-hub", 0.0187, 0.0306},
+    {"cohere2", 0.0502, 0.0974},
+    {"ernie4_5", 0.0781, 0.168},
+    {"exaone4", 0.094, 0.195},
+    {"gemma2", 0.0603, 0.123},
+    {"gemma2-heads-128", 0.0491, 0.0891},
+    {"gemma2-heads-64", 0.0778, 0.147},
+    {"gemma3", 0.0665, 0.169},
+    {"gemma3-hub", 0.0665, 0.169},
+    {"glm4", 0.095, 0.124},
+    {"gpt2", 0.033, 0.0549},
+    {"gpt2-hub", 0.033, 0.0549},
+    {"granite", 0.00363, 0.00998},
+    {"heads-128", 0.074, 0.123},
+    {"heads-256", 0.0621, 0.119},
+    {"heads-64-gqa8", 0.119, 0.271},
+    {"heads-80", 0.197, 0.311},
+    {"heads-96", 0.222, 0.364},
+    {"hunyuan-dense", 0.0674, 0.126},
+    {"llama-bias", 0.0485, 0.104},
+    {"llama-linear-rope", 0.0742, 0.158},
+    {"llama2", 0.0574, 0.117},
+    {"llama2-hub", 0.0574, 0.117},
+    {"llama3", 0.103, 0.157},
+    {"llama3-f16-file", 0.0942, 0.142},
+    {"ministral3", 0.107, 0.151},
+    {"mistral", 0.0583, 0.126},
+    {"mistral-window", 0.0655, 0.135},
+    {"mixtral", 0.469, 0.564},
+    {"olmo2", 0.0707, 0.115},
+    {"olmo3", 0.129, 0.257},
+    {"phi3", 0.0866, 0.214},
+    {"phi4-mini", 0.171, 0.277},
+    {"qwen2", 0.103, 0.194},
+    {"qwen3", 0.0852, 0.177},
+    {"qwen3-bf16-file", 0.105, 0.194},
+    {"qwen3-hub", 0.0852, 0.177},
+    {"qwen3-moe", 0.214, 0.304},
+    {"qwen3-moe-dense", 0.101, 0.158},
+    {"qwen3-untied", 0.0815, 0.165},
+    {"qwen3-yarn", 0.0906, 0.148},
+    {"seed-oss", 0.048, 0.0782},
+    {"smollm3", 0.109, 0.424},
+    {"stablelm", 0.067, 0.154},
+    {"starcoder2", 0.0365, 0.0775},
+};
+
+class CodedCacheTest : public ::testing::TestWithParam<RoundedCache> {};
+
+TEST_P(CodedCacheTest, DiffersFromHuggingFaceByWhatTheRoundingMakes) {
+  const RoundedCache& test = GetParam();
+  if (!std::filesystem::exists(testing::golden_directory(test.model)))
+    GTEST_SKIP() << test.model << " is not there";
+  for (const auto& [cache, expected] : {std::pair("fp8", test.e4m3), {"fp8_e5m2", test.e5m2}}) {
+    EngineConfig config = testing::golden_config(test.model);
+    config.kv_cache_dtype = cache;
+    double error = 0;
+    verify(config, [&](const VerifyResult& result) { error = std::max(error, result.error); });
+    EXPECT_NEAR(error, expected, 0.05 * expected) << cache;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, CodedCacheTest, ::testing::ValuesIn(kRoundedCaches),
+                         [](const auto& test) { return testing::test_name({test.param.model}); });
+
 // The looser limits are those of formats that round their inputs, unless weights alone are to be of them.
 TEST(VerifyTest, RoundedInputsHaveLimitsOfTheirOwn) {
   for (const char* name : {"q-fp8-block", "q-fp8-tensor", "q-fp8-tensor-inv", "q-modelopt-fp8",
