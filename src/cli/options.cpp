@@ -209,16 +209,18 @@ std::atomic<bool>& InterruptFlag::raised() {
   return flag;
 }
 
-InterruptFlag::InterruptFlag() {
+InterruptFlag::InterruptFlag(std::vector<int> signals) : signals_(std::move(signals)) {
   raised() = false;  // also creates the flag before a signal can ask for it
   struct sigaction action {};
-  action.sa_handler = [](int) {
+  action.sa_handler = [](int signal) {
     // Asked twice before anybody looked: the step in the way is too long to wait for.
-    if (raised().exchange(true)) std::signal(SIGINT, SIG_DFL);
+    if (raised().exchange(true)) std::signal(signal, SIG_DFL);
   };
-  sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a read returns
+  for (const int signal : signals_) sigaction(signal, &action, nullptr);  // no SA_RESTART: a read returns
 }
 
-InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
+InterruptFlag::~InterruptFlag() {
+  for (const int signal : signals_) std::signal(signal, SIG_DFL);
+}
 
 }  // namespace quire::cli

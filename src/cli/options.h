@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <charconv>
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <string>
@@ -60,16 +61,19 @@ struct SamplingOptions {
 };
 void add_sampling_options(Flags flags, SamplingOptions& options);
 
-// While it lives, SIGINT sets the flag instead of ending the program, and interrupts a blocking read. If the
-// flag is still set when a second one comes, a third one ends the program. One at a time.
+// While it lives, each of the signals sets the flag instead of ending the program, and interrupts a blocking
+// read. If the flag is still set when a second one comes, a third one ends the program. One at a time.
 class InterruptFlag {
  public:
-  InterruptFlag();
+  explicit InterruptFlag(std::vector<int> signals = {SIGINT});
   ~InterruptFlag();
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
   static std::atomic<bool>& raised();
+
+ private:
+  std::vector<int> signals_;
 };
 
 }  // namespace quire::cli

@@ -13,10 +13,11 @@ struct Quantize : QuantizeOptions {
 
   int run() {
     refuse_several_processes("quantize");
+    out = output_directory(out);  // before anything is downloaded
     model = source.find(model);
     format = parse_quantization(format_name);
     on_tensor = progress_bar("tensors");
-    const InterruptFlag interrupt;
+    const InterruptFlag interrupt({SIGINT, SIGTERM, SIGHUP});
     stopped = [] { return InterruptFlag::raised().load(); };
     try {
       const QuantizedSize size = quantize_model(*this);
@@ -37,7 +38,7 @@ struct Quantize : QuantizeOptions {
 void add_quantize(CLI::App& app, Command& chosen) {
   auto [flags, quantize] = add_command<Quantize>(
       app, chosen, "quantize", "Write a checkpoint whose weights are codes, as --quantization makes them");
-  flags.value("MODEL", quantize.model, "checkpoint directory of 16-bit weights, or a hub id")->required();
+  flags.value("MODEL", quantize.model, "checkpoint directory of plain weights, or a hub id")->required();
   flags.value("OUT", quantize.out, "directory to write, which must not have files")->required();
   flags
       .value("--format", quantize.format_name, "fp8, int8 or int4 (compressed-tensors), nf4 (bitsandbytes)",

@@ -18,7 +18,7 @@ class ForcedRun {
  public:
   static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens) {
     auto run = std::make_shared<ForcedRun>();
-    run->num_left_ = std::min<std::size_t>(5, tokens.size());
+    run->num_left_ = std::min(kUnderWay, tokens.size());
     EngineRequest request;
     request.prompt = std::move(tokens);
     request.params.max_tokens = 1;
@@ -30,7 +30,7 @@ class ForcedRun {
     return run;
   }
 
-  void wait_until_under_way() { begun_.get_future().wait(); }  // five steps, or all
+  void wait_until_under_way() { begun_.get_future().wait(); }
   // [tokens, vocab]; waits for them.
   const std::vector<float>& logits() {
     if (const std::string error = done_.get_future().get(); !error.empty()) fail("{}", error);
@@ -38,6 +38,8 @@ class ForcedRun {
   }
 
  private:
+  static constexpr std::size_t kUnderWay = 5;  // steps after which it counts as that, or all
+
   void take(const RequestUpdate& update) {
     logits_.insert(logits_.end(), update.logits.begin(), update.logits.end());
     if (num_left_ > 0 && (--num_left_ == 0 || update.finished)) {

@@ -75,18 +75,23 @@ ModelSpec spec_of(const ModelFiles& files) {
 
 std::vector<TokenId> read_tokens(const PerplexityOptions& options, const ModelFiles& model,
                                  const std::optional<ModelFiles>& reference) {
-  if (!model.tokenizer) fail("{}: it has no tokenizer", model.directory.string());
+  const auto name_of = [](const ModelFiles& files) {
+    return files.where.empty() ? files.directory.string() : files.where;
+  };
+  if (!model.tokenizer) fail("{}: it has no tokenizer", name_of(model));
   const std::string text = read_text_file(options.text, kMaxEvalTextBytes);
   std::vector<TokenId> tokens = model.tokenizer->encode(text);
   const int vocab = spec_of(model).vocab_size, other = reference ? spec_of(*reference).vocab_size : vocab;
   if (vocab != other)
-    fail("{} has a vocabulary of {} tokens, {} one of {}; they must be the same", model.directory.string(),
-         vocab, reference->directory.string(), other);
+    fail("{} has a vocabulary of {} tokens, {} one of {}; they must be the same", name_of(model), vocab,
+         name_of(*reference), other);
   if (reference && reference->tokenizer && reference->tokenizer->encode(text) != tokens)
-    fail("{} and {} make other tokens of {}; their tokenizers must be the same", model.directory.string(),
-         reference->directory.string(), options.text.string());
-  if (options.max_tokens)
-    tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(std::max(*options.max_tokens, 0))));
+    fail("{} and {} make other tokens of {}; their tokenizers must be the same", name_of(model),
+         name_of(*reference), options.text.string());
+  if (options.max_tokens) {
+    if (*options.max_tokens < 2) fail("max-tokens is {}; it must be at least 2", *options.max_tokens);
+    tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(*options.max_tokens)));
+  }
   if (tokens.size() < 2)
     fail("{}: {} tokens; perplexity needs at least 2", options.text.string(), tokens.size());
   return tokens;

@@ -61,6 +61,18 @@ TensorToWrite copied(Checkpoint& file, const std::string& name) {
           }};
 }
 
+// How the modules of a part that Quire leaves out are named to readers, which spell them in ways of their
+// own: by the part's component, anywhere. Empty: the tensor is of no such part.
+std::string left_out_part(const std::string& name, const ModelConfig& config, Quantization format) {
+  for (const std::string& beginning : find_model_family(config.architecture()).ignorable.beginnings) {
+    if (!name.starts_with(beginning)) continue;
+    const std::string path = beginning.substr(0, beginning.size() - 1);
+    const std::string component = path.substr(path.rfind('.') + 1);
+    return format == Quantization::kNf4 ? component : "re:.*" + component + ".*";
+  }
+  return {};
+}
+
 struct Contents {
   std::vector<TensorToWrite> tensors;
   OrderedJson quantization;
@@ -80,8 +92,12 @@ Contents contents_of(const QuantizeOptions& options, const ModelConfig& config, 
     const std::string prefix = name.substr(0, name.rfind('.'));
     if (!chosen.contains(name)) {
       contents.tensors.push_back(copied(file, name));
-      if (entry.shape.size() > 1 && name.ends_with(kWeightEnding) && prefix != "lm_head")
+      if (const std::string part = left_out_part(name, config, options.format); !part.empty()) {
+        if (std::find(plain_modules.begin(), plain_modules.end(), part) == plain_modules.end())
+          plain_modules.push_back(part);
+      } else if (entry.shape.size() > 1 && name.ends_with(kWeightEnding) && prefix != "lm_head") {
         plain_modules.push_back(prefix);
+      }
       continue;
     }
     ++contents.size.num_matrices;
@@ -126,6 +142,23 @@ void write_all(const QuantizeOptions& options, const Contents& contents, const f
 
 }  // namespace
 
+fs::path output_directory(const fs::path& out) {
+  if (out.empty()) fail("OUT is empty; it must be a directory to write");
+  std::error_code ec;
+  const fs::path resolved =
+      fs::weakly_canonical(fs::absolute(out.has_filename() ? out : out.parent_path()), ec);
+  const fs::path path = ec ? out : resolved;
+  if (!fs::exists(path, ec)) {
+    if (fs::is_symlink(path, ec)) fail("{}: a symbolic link to nothing", path.string());
+    if (!fs::is_directory(path.parent_path(), ec)) fail("{}: no such directory", path.parent_path().string());
+  } else if (!fs::is_directory(path, ec)) {
+    fail("{}: no directory", path.string());
+  } else if (!fs::is_empty(path, ec)) {
+    fail("{}: is there already", path.string());
+  }
+  return path;
+}
+
 QuantizedSize quantize_model(const QuantizeOptions& options) {
   if (const fs::path gguf = find_gguf(options.model); !gguf.empty())
     fail("{}: a GGUF file has a form of its own; what is quantised is a checkpoint folder", gguf.string());
@@ -136,13 +169,17 @@ QuantizedSize quantize_model(const QuantizeOptions& options) {
   Checkpoint file(directory);
   const Contents contents = contents_of(options, config, file);
 
-  const fs::path out = options.out.has_filename() ? options.out : options.out.parent_path();
+  const fs::path out = output_directory(options.out);
   const fs::path unfinished = out.string() + ".incomplete";
   std::error_code ec;
-  if (fs::exists(out, ec) && !fs::is_empty(out, ec)) fail("{}: is there already", out.string());
   if (!fs::create_directory(unfinished, ec))
-    fail("{}: {}", unfinished.string(), ec ? ec.message() : "is left of a run that was killed; remove it");
+    fail("{}: {}", unfinished.string(),
+         ec ? ec.message() : "is there: another run writes it, or was killed; remove it then");
   try {
+    if (fs::exists(out)) {  // and can be replaced: not so where something is mounted
+      fs::remove(out);
+      fs::create_directory(out);
+    }
     write_all(options, contents, directory, unfinished);
     fs::rename(unfinished, out);  // also onto an empty folder
   } catch (const std::exception& e) {

@@ -24,6 +24,9 @@ struct QuantizedSize {
   std::uint64_t bytes_before = 0, bytes = 0;  // of all tensors
 };
 
+// Where a directory is to be written, resolved. Error where it has files, is none, or cannot be made.
+std::filesystem::path output_directory(const std::filesystem::path& out);
+
 // Makes a checkpoint directory of a model's, whose matrices are the codes that EngineConfig::quantization
 // makes of them as they are loaded. All else is copied. It is written as OUT.incomplete and renamed when it
 // is whole: nothing stays of one that fails or is stopped. Error where OUT has files, where MODEL is

@@ -131,8 +131,8 @@ TEST_F(EvalTest, WhatCannotBeMeasuredIsOneLine) {
   expect_refused("--stride 0", "stride is 0; it must be from 1 to the context, 2048");
   expect_refused("--context 32 --stride 33", "stride is 33");
   expect_refused("--stride x", "--stride");
-  expect_refused("--max-tokens 1", "1 tokens; perplexity needs at least 2");
-  expect_refused("--max-tokens -1", "0 tokens");
+  expect_refused("--max-tokens 1", "max-tokens is 1; it must be at least 2");
+  expect_refused("--max-tokens -1", "max-tokens is -1");
   expect_refused("--against " + golden, "a vocabulary of 4096 tokens");
   expect_refused("--against /nowhere", "/nowhere");
   expect_refused("--against-quantization int3", "int3");

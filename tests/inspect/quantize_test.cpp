@@ -198,6 +198,34 @@ TEST(QuantizeTest, WhatCannotBeDoneIsRefusedByName) {
   EXPECT_TRUE(fs::exists(dir.path() / "empty" / "model.safetensors"));
 }
 
+TEST(QuantizeTest, WhereNothingCanBeWrittenIsRefusedAtOnce) {
+  const TempDir dir;
+  fs::create_symlink(dir.path() / "nowhere", dir.path() / "dangling");
+  dir.write("file", "");
+  for (const auto& [out, what] : {std::pair(fs::path(), "OUT is empty"),
+                                  {dir.path() / "dangling", "symbolic link"},
+                                  {dir.path() / "file", "no directory"},
+                                  {dir.path() / "absent" / "out", "no such directory"}})
+    expect_error([&] { quantize_model(options_of(kToyModel, out, Quantization::kFp8)); }, {what});
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 2);
+  fs::create_directory(dir.path() / "empty");
+  fs::create_directory_symlink(dir.path() / "empty", dir.path() / "link");
+  quantize_model(options_of(kToyModel, dir.path() / "link", Quantization::kFp8));
+  EXPECT_TRUE(fs::exists(dir.path() / "empty" / "model.safetensors"));
+}
+
+TEST(QuantizeTest, PartsThatAreLeftOutAreNamedAsAnyReaderSpellsThem) {
+  const TempDir dir;
+  const fs::path model = testing::golden_directory("gemma3-hub");
+  quantize_model(options_of(model, dir.path() / "out", Quantization::kFp8));
+  const Json ignored = read_json_file(dir.path() / "out" / "config.json")["quantization_config"]["ignore"];
+  EXPECT_EQ(std::count(ignored.begin(), ignored.end(), "re:.*vision_tower.*"), 1);
+  EXPECT_TRUE(std::none_of(ignored.begin(), ignored.end(), [](const Json& name) {
+    return name.get<std::string>().find("vision_tower.vision_model") != std::string::npos;
+  }));
+  EXPECT_EQ(logits_of(dir.path() / "out", "none", "float32"), logits_of(model, "fp8", "float32"));
+}
+
 TEST(QuantizeTest, NothingIsLeftOfOneThatIsStopped) {
   const TempDir dir;
   QuantizeOptions options = options_of(kToyModel, dir.path() / "out", Quantization::kFp8);

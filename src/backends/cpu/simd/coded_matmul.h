@@ -130,8 +130,10 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         CodedOperands p = o;
         p.sums += column;
         p.codes += column * bytes_of_row;
-        p.scales += column;
-        p.minima += column;
+        if (p.scales != nullptr) {
+          p.scales += column;
+          p.minima += column;
+        }
         if constexpr (requires { codes.template multiply<M, NV>(p); }) {
           codes.template multiply<M, NV>(p);
         } else {
