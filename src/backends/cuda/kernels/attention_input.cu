@@ -5,6 +5,9 @@
 // Bytes a token: the row of qkv read, as many written (Qwen3-8B, bf16: 12 KiB each way).
 // Measured on an H200, bench/cuda/elementwise_bench, Qwen3-0.6B / 8B: 1.5 / 1.5 us for one token, 2.7 / 3.8
 // us for 256, 98 / 157 us for 16384 (2.7 / 2.6 TB/s, 60 % of what a copy reaches).
+#include <cuda_fp8.h>
+#include <math_constants.h>
+
 #include <algorithm>
 
 #include "backends/cuda/kernels/elementwise.h"
@@ -31,6 +34,12 @@ struct PrepareArgs {
   std::int64_t qkv_stride, cos_sin_stride;
   std::int64_t key_block, key_head, key_offset;  // strides
   std::int64_t value_block, value_head, value_offset;
+  CacheCode code;     // of a cache of codes: keys and values are bytes then
+  float* key_scales;  // of codes
+  float* value_scales;
+  const float* k_given;  // null: each row has its own
+  const float* v_given;
+  std::int64_t scale_block, scale_head;
   int num_heads, num_kv_heads, head_dim, rotary_half, block_size;
   int lane_bits;                // 2^lane_bits lanes share a head
   int heads_per_warp;           // a multiple of the heads that a warp does at once
@@ -144,8 +153,45 @@ __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
   });
 }
 
-// kPlain: queries are not scaled, and norms come before the rotation.
-template <int kWidth, bool kPlain, typename T>
+// A key or a value that some lanes hold as codes (KvCacheLayer). is_there: it is to be written.
+template <int kWidth, typename T>
+__device__ void store_codes(const PrepareArgs<T>& args, const Piece<kWidth, T> (&head)[kPieces<kWidth>],
+                            const float* given, std::uint8_t* to, float* scale_to, bool is_there) {
+  float largest = 0;
+  int has_nan = 0;
+  for_pieces<kWidth>(args, [&](int p, int, int) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float a = widen(head[p].a.values[i]), b = widen(head[p].b.values[i]);
+      has_nan |= a != a || b != b;
+      largest = fmaxf(largest, fmaxf(fabsf(a), fabsf(b)));
+    }
+  });
+  for (int step = 1 << args.lane_bits >> 1; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+    has_nan |= __shfl_xor_sync(~0U, has_nan, step);
+  }
+  if (!is_there) return;
+  float scale = given != nullptr ? *given : __fdiv_rn(largest, largest_of(args.code));
+  if (scale == 0) scale = 1;
+  if (has_nan != 0) scale = CUDART_NAN_F;
+  if ((threadIdx.x & ((1U << args.lane_bits) - 1)) == 0) *scale_to = scale;
+  const __nv_fp8_interpretation_t kind = args.code == CacheCode::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+  const auto coded = [&](const Vec<T, kWidth>& x) {
+    Vec<std::uint8_t, kWidth> codes;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      codes.values[i] = __nv_cvt_float_to_fp8(__fdiv_rn(widen(x.values[i]), scale), __NV_SATFINITE, kind);
+    return codes;
+  };
+  for_pieces<kWidth>(args, [&](int p, int a, int b) {
+    store_vec(to + a, coded(head[p].a));
+    if (kWidth > 1 || b < args.head_dim) store_vec(to + b, coded(head[p].b));
+  });
+}
+
+// kPlain: queries are not scaled, and norms come before the rotation. kCoded: of a cache of codes.
+template <int kWidth, bool kPlain, bool kCoded, typename T>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     prepare_kernel(const __grid_constant__ PrepareArgs<T> args) {
   admit_next_kernel();
@@ -205,6 +251,19 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     load_next(first + heads_at_once + member);
     if (heads.kind != Kind::kValue)
       transform<kWidth, kPlain>(args, norm != nullptr, scale, weight, cos_sin, head);
+    if (kCoded && heads.kind != Kind::kQuery) {
+      const bool is_key = heads.kind == Kind::kKey;
+      const int kv_head = heads.first + first + member;
+      const bool is_there = first + member < heads.count;
+      const float* given = is_key ? args.k_given : args.v_given;
+      auto* const codes = reinterpret_cast<std::uint8_t*>(is_key ? args.keys : args.values);
+      store_codes<kWidth>(args, head, given == nullptr || !is_there ? nullptr : given + kv_head,
+                          codes + block * args.key_block + offset * args.key_offset + kv_head * args.key_head,
+                          (is_key ? args.key_scales : args.value_scales) + block * args.scale_block +
+                              kv_head * args.scale_head + offset,
+                          is_there);
+      continue;
+    }
     if (first + member >= heads.count) continue;
     T* head_to = to + (first + member) * to_stride;
     for_pieces<kWidth>(args, [&](int p, int a, int b) {
@@ -233,8 +292,11 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
     groups = set_heads_per_warp(4 * at_once);
   const unsigned warps = std::min<unsigned>(groups, kMaxWarps);
   const bool plain = args.q_scale == nullptr && !args.norm_after_rotary;
-  launch(context, "prepare_attention",
-         plain ? prepare_kernel<kWidth, true, T> : prepare_kernel<kWidth, false, T>,
+  const auto kernel = args.code == CacheCode::kNone ? plain ? prepare_kernel<kWidth, true, false, T>
+                                                            : prepare_kernel<kWidth, false, false, T>
+                      : plain ? prepare_kernel<kWidth, true, true, T>
+                                                    : prepare_kernel<kWidth, false, true, T>;
+  launch(context, "prepare_attention", kernel,
          dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
 }
 
@@ -246,14 +308,15 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
   if (input.head_dim > kMaxHeadDim) check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
   const Tensor& table = input.cos_sin;
   const int half = table.defined() ? static_cast<int>(table.dim(1) / 2) : 0;
+  const bool has_codes = cache.code != CacheCode::kNone;
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
     const PrepareArgs<T> args{.qkv = input.qkv.data_as<T>(),
                               .q_norm = input.q_norm.data_as<const float>(),
                               .k_norm = input.k_norm.data_as<const float>(),
                               .cos_sin = table.data_as<const float>(),
                               .q_scale = input.q_scale.data_as<const float>(),
-                              .keys = cache.keys.data_as<T>(),
-                              .values = cache.values.data_as<T>(),
+                              .keys = static_cast<T*>(cache.keys.data()),
+                              .values = static_cast<T*>(cache.values.data()),
                               .positions = batch.positions.data_as<const int>(),
                               .slots = batch.slot_mapping.data_as<const int>(),
                               .qkv_stride = input.qkv.stride(0),
@@ -264,6 +327,13 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
                               .value_block = cache.values.stride(0),
                               .value_head = cache.values.stride(1),
                               .value_offset = cache.values.stride(2),
+                              .code = cache.code,
+                              .key_scales = cache.key_scales.data_as<float>(),
+                              .value_scales = cache.value_scales.data_as<float>(),
+                              .k_given = input.k_scales.data_as<const float>(),
+                              .v_given = input.v_scales.data_as<const float>(),
+                              .scale_block = has_codes ? cache.key_scales.stride(0) : 0,
+                              .scale_head = has_codes ? cache.key_scales.stride(1) : 0,
                               .num_heads = input.num_heads,
                               .num_kv_heads = input.num_kv_heads,
                               .head_dim = input.head_dim,

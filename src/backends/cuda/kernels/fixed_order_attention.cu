@@ -12,6 +12,7 @@
 // 1k tokens of prefill in 8.6 ms, 8 TFLOP/s.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -35,9 +36,12 @@ struct Params {
   const int* seq_lens;
   const int* table_rows;
   const int* block_tables;
-  const float* slopes;  // of ALiBi, or null
-  const float* sinks;   // or null
+  const float* slopes;      // of ALiBi, or null
+  const float* sinks;       // or null
+  const float* key_scales;  // of codes, or null
+  const float* value_scales;
   std::int64_t out_stride, q_stride, block_stride, head_stride, table_stride;
+  std::int64_t scale_block_stride, scale_head_stride;
   int num_sequences, num_kv_heads, group, head_dim, block_size, window;
   ScoreScale scale;
 };
@@ -72,9 +76,29 @@ __device__ void load(float (&to)[kVector], const T* from) {
   for (int i = 0; i < kVector; ++i) to[i] = widen(vector.values[i]);
 }
 
-// What one warp has summed for kHeads query heads of one KV head. kLanes lanes share a key, each with kVector
-// dimensions; 32 / kLanes keys go side by side. All arithmetic is spelled out, so that the compiler may not
-// contract it in one way here and in another there.
+// A code of the cache.
+template <CacheCode kCode>
+struct Code {
+  std::uint8_t bits;
+};
+
+template <CacheCode kCode>
+__device__ void load(float (&to)[kVector], const Code<kCode>* from) {
+  constexpr __nv_fp8_interpretation_t kKind = kCode == CacheCode::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+  const uint2 codes = *reinterpret_cast<const uint2*>(from);
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const std::uint32_t word = i < 2 ? codes.x : codes.y;
+    const auto pair = static_cast<__nv_fp8x2_storage_t>(word >> (i % 2 * 16));
+    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, kKind)));
+    to[2 * i] = values.x;
+    to[2 * i + 1] = values.y;
+  }
+}
+
+// What one warp has summed for kHeads query heads of one KV head. T: elements of the cache. kLanes lanes
+// share a key, each with kVector dimensions; 32 / kLanes keys go side by side. All arithmetic is spelled out,
+// so that the compiler may not contract it in one way here and in another there.
 template <typename T, int kLanes, int kHeads>
 struct Sums {
   float top[kHeads];
@@ -227,8 +251,8 @@ __device__ void merge_warps(const Params& p, const Shared<kHeads>& shared, T* ou
   }
 }
 
-// One block a (token, KV head, up to kHeads of its query heads).
-template <typename T, int kLanes, int kHeads>
+// One block a (token, KV head, up to kHeads of its query heads). E: elements of the cache, T or codes.
+template <typename T, typename E, int kLanes, int kHeads>
 __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p) {
   __shared__ Shared<kHeads> shared;
   admit_next_kernel();
@@ -251,7 +275,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const T* q_row = static_cast<const T*>(p.q) + token * p.q_stride + column;
   float q[kHeads][kVector] = {};
   float slopes[kHeads] = {};  // of scores in base 2
-  Sums<T, kLanes, kHeads> sums;
+  Sums<E, kLanes, kHeads> sums;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
@@ -264,25 +288,40 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
 
   const int* table = p.block_tables + p.table_rows[sequence] * p.table_stride;
   const std::int64_t base = kv_head * p.head_stride + dim;
-  const T* keys = static_cast<const T*>(p.keys) + base;
-  const T* values = static_cast<const T*>(p.values) + base;
+  const E* keys = static_cast<const E*>(p.keys) + base;
+  const E* values = static_cast<const E*>(p.values) + base;
   const int first_key = max(position - p.window + 1, 0);
   const int first_chunk = first_key / kChunk;
   const int own_chunk = first_chunk + ((warp - first_chunk) & (kWarps - 1));
   for (int chunk = own_chunk * kChunk; chunk <= position; chunk += kWarps * kChunk) {
     const int key = chunk + lane;
     std::int64_t row = -1;
+    float key_scale = 1, value_scale = 1;  // of the lane's key
     if (key >= first_key && key <= position) {
-      row = table[key / p.block_size] * p.block_stride +
-            static_cast<std::int64_t>(key % p.block_size) * p.head_dim;
+      const std::int64_t block = table[key / p.block_size];
+      const int offset = key % p.block_size;
+      row = block * p.block_stride + static_cast<std::int64_t>(offset) * p.head_dim;
+      if constexpr (sizeof(E) == 1) {
+        const std::int64_t place = block * p.scale_block_stride + kv_head * p.scale_head_stride + offset;
+        key_scale = p.key_scales[place];
+        value_scale = p.value_scales[place];
+      }
     }
     float scores[kHeads];
     sums.score(keys, row, q, lane, has_dims, scores);
+    if constexpr (sizeof(E) == 1) {
+#pragma unroll
+      for (float& score : scores) score = __fmul_rn(score, key_scale);
+    }
     if (p.scale.inner != 0 && row >= 0) {
 #pragma unroll
       for (float& score : scores) score = tanhf(__fmul_rn(score, p.scale.inner));
     }
     sums.weigh(scores, p.scale.outer, slopes, static_cast<float>(key - position));
+    if constexpr (sizeof(E) == 1) {
+#pragma unroll
+      for (float& weight : scores) weight = __fmul_rn(weight, value_scale);
+    }
     sums.add_values(values, row, scores, lane, has_dims);
   }
 
@@ -292,30 +331,37 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   merge_warps(p, shared, static_cast<T*>(p.out) + token * p.out_stride + column, heads);
 }
 
-template <typename T, int kLanes>
+template <typename T, typename E, int kLanes>
 void launch_group(const LaunchContext& context, const Params& p, int tokens) {
   const auto run = [&](auto* kernel, int heads) {
     const dim3 grid(tokens, p.num_kv_heads * ((p.group + heads - 1) / heads));
     launch(context, "fixed_order_attention", kernel, grid, kWarps * 32, 0, p);
   };
   if (p.group == 1) {
-    run(fixed_order_kernel<T, kLanes, 1>, 1);
+    run(fixed_order_kernel<T, E, kLanes, 1>, 1);
   } else if (p.group == 2) {
-    run(fixed_order_kernel<T, kLanes, 2>, 2);
+    run(fixed_order_kernel<T, E, kLanes, 2>, 2);
   } else {
-    run(fixed_order_kernel<T, kLanes, 4>, 4);
+    run(fixed_order_kernel<T, E, kLanes, 4>, 4);
+  }
+}
+
+template <typename T, typename E>
+void launch_elements(const LaunchContext& context, const Params& p, int tokens) {
+  if (p.head_dim <= 8 * kVector) {
+    launch_group<T, E, 8>(context, p, tokens);
+  } else if (p.head_dim <= 16 * kVector) {
+    launch_group<T, E, 16>(context, p, tokens);
+  } else {
+    launch_group<T, E, 32>(context, p, tokens);
   }
 }
 
 template <typename T>
-void launch_dtype(const LaunchContext& context, const Params& p, int tokens) {
-  if (p.head_dim <= 8 * kVector) {
-    launch_group<T, 8>(context, p, tokens);
-  } else if (p.head_dim <= 16 * kVector) {
-    launch_group<T, 16>(context, p, tokens);
-  } else {
-    launch_group<T, 32>(context, p, tokens);
-  }
+void launch_dtype(const LaunchContext& context, const Params& p, CacheCode code, int tokens) {
+  if (code == CacheCode::kNone) return launch_elements<T, T>(context, p, tokens);
+  code == CacheCode::kE4m3 ? launch_elements<T, Code<CacheCode::kE4m3>>(context, p, tokens)
+                           : launch_elements<T, Code<CacheCode::kE5m2>>(context, p, tokens);
 }
 
 }  // namespace
@@ -340,6 +386,12 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.block_stride = keys.stride(0);
   p.head_stride = keys.stride(1);
   p.table_stride = batch.block_tables.stride(0);
+  if (call.cache.code != CacheCode::kNone) {
+    p.key_scales = call.cache.key_scales.data_as<const float>();
+    p.value_scales = call.cache.value_scales.data_as<const float>();
+    p.scale_block_stride = call.cache.key_scales.stride(0);
+    p.scale_head_stride = call.cache.key_scales.stride(1);
+  }
   p.num_sequences = batch.num_sequences;
   p.num_kv_heads = shape.num_kv_heads;
   p.group = shape.num_heads / shape.num_kv_heads;
@@ -348,11 +400,11 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
   p.window = window_of(shape);
   switch (call.q.dtype()) {
     case DType::kBF16:
-      return launch_dtype<__nv_bfloat16>(context, p, batch.num_tokens);
+      return launch_dtype<__nv_bfloat16>(context, p, call.cache.code, batch.num_tokens);
     case DType::kF16:
-      return launch_dtype<__half>(context, p, batch.num_tokens);
+      return launch_dtype<__half>(context, p, call.cache.code, batch.num_tokens);
     default:
-      return launch_dtype<float>(context, p, batch.num_tokens);
+      return launch_dtype<float>(context, p, call.cache.code, batch.num_tokens);
   }
 }
 
