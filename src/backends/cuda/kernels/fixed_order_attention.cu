@@ -12,11 +12,11 @@
 // 1k tokens of prefill in 8.6 ms, 8 TFLOP/s.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
 #include <algorithm>
 
 #include "backends/cuda/kernels/attention.h"
+#include "backends/cuda/kernels/cache_codes.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -76,21 +76,15 @@ __device__ void load(float (&to)[kVector], const T* from) {
   for (int i = 0; i < kVector; ++i) to[i] = widen(vector.values[i]);
 }
 
-// A code of the cache.
-template <CacheCode kCode>
-struct Code {
-  std::uint8_t bits;
-};
-
 template <CacheCode kCode>
 __device__ void load(float (&to)[kVector], const Code<kCode>* from) {
-  constexpr __nv_fp8_interpretation_t kKind = kCode == CacheCode::kE4m3 ? __NV_E4M3 : __NV_E5M2;
   const uint2 codes = *reinterpret_cast<const uint2*>(from);
+  std::uint32_t pairs[kVector / 2];
+  widen_codes<kCode>(codes.x, pairs[0], pairs[1]);
+  widen_codes<kCode>(codes.y, pairs[2], pairs[3]);
 #pragma unroll
   for (int i = 0; i < kVector / 2; ++i) {
-    const std::uint32_t word = i < 2 ? codes.x : codes.y;
-    const auto pair = static_cast<__nv_fp8x2_storage_t>(word >> (i % 2 * 16));
-    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, kKind)));
+    const float2 values = __half22float2(reinterpret_cast<const __half2&>(pairs[i]));
     to[2 * i] = values.x;
     to[2 * i + 1] = values.y;
   }
@@ -301,7 +295,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
       const std::int64_t block = table[key / p.block_size];
       const int offset = key % p.block_size;
       row = block * p.block_stride + static_cast<std::int64_t>(offset) * p.head_dim;
-      if constexpr (sizeof(E) == 1) {
+      if constexpr (kIsCode<E>) {
         const std::int64_t place = block * p.scale_block_stride + kv_head * p.scale_head_stride + offset;
         key_scale = p.key_scales[place];
         value_scale = p.value_scales[place];
@@ -309,7 +303,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
     }
     float scores[kHeads];
     sums.score(keys, row, q, lane, has_dims, scores);
-    if constexpr (sizeof(E) == 1) {
+    if constexpr (kIsCode<E>) {
 #pragma unroll
       for (float& score : scores) score = __fmul_rn(score, key_scale);
     }
@@ -318,7 +312,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
       for (float& score : scores) score = tanhf(__fmul_rn(score, p.scale.inner));
     }
     sums.weigh(scores, p.scale.outer, slopes, static_cast<float>(key - position));
-    if constexpr (sizeof(E) == 1) {
+    if constexpr (kIsCode<E>) {
 #pragma unroll
       for (float& weight : scores) weight = __fmul_rn(weight, value_scale);
     }
