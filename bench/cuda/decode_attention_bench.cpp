@@ -1,6 +1,6 @@
 // Times paged decode attention on shapes of published models (of 16384 by 4096: with a window of 4096),
-// beside the card's read bandwidth taken in the same run. Blocks are scattered over the cache; layers read
-// different caches, so that none is served from L2.
+// beside the card's read bandwidth taken in the same run, in 16 bits and in codes of 8. Blocks are scattered
+// over the cache; layers read different caches, so that none is served from L2.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -78,20 +78,22 @@ AttentionBatch make_batch(const Case& c, int num_blocks) {
   return batch;
 }
 
-void run(const LaunchContext& context, const Case& c, double read_rate) {
+void run(const LaunchContext& context, const Case& c, CacheCode code, double read_rate) {
   int num_blocks = 0;
   for (const int length : c.lengths) num_blocks += c.blocks_of(length);
   const AttentionBatch batch = make_batch(c, num_blocks);
   const AttentionShape shape{c.heads,          c.kv_heads,       c.head_dim,        c.block_size,
                              batch.num_tokens, batch.num_tokens, batch.max_seq_len, c.window};
-  const std::int64_t half = std::int64_t{c.block_size} * c.head_dim;
-  const std::int64_t layer_size = num_blocks * c.kv_heads * 2 * half;
-  const std::int64_t caches = std::clamp<std::int64_t>((256 << 20) / layer_size, 2, kLayers);
+  const bool coded = code != CacheCode::kNone;
+  const std::int64_t half = std::int64_t{c.block_size} * c.head_dim * (coded ? 1 : 2);  // bytes, as all here
+  const std::int64_t scales = coded ? c.block_size * std::int64_t{sizeof(float)} : 0;
+  const std::int64_t head_size = 2 * (half + scales), layer_size = num_blocks * c.kv_heads * head_size;
+  const std::int64_t caches = std::clamp<std::int64_t>((512 << 20) / layer_size, 2, kLayers);
   const std::int64_t width = std::int64_t{c.heads} * c.head_dim;
-  const Memory cache(static_cast<std::size_t>(layer_size * caches) * 2);
+  const Memory cache(static_cast<std::size_t>(layer_size * caches));
   const Memory q(static_cast<std::size_t>(batch.num_tokens * width) * 2);
   const Memory out(static_cast<std::size_t>(batch.num_tokens * width) * 2);
-  fill_random(context, cache.data(), layer_size * caches);
+  fill_random(context, cache.data(), layer_size * caches / 2);
   fill_random(context, q.data(), batch.num_tokens * width);
   const std::size_t workspace_bytes = decode_workspace_bytes(shape, context.num_sms);
   const Memory workspace(workspace_bytes);
@@ -105,19 +107,26 @@ void run(const LaunchContext& context, const Case& c, double read_rate) {
   const double plan_us = bench::graph_time_us(
       context, kLayers, [&](int) { plan_decode(context, batch, shape, call.workspace); });
   const double us = bench::graph_time_us(context, kLayers, [&](int layer) {
-    const auto at = [&](std::int64_t offset) {
-      auto* data = static_cast<std::uint16_t*>(cache.data()) + layer % caches * layer_size + offset;
-      return Tensor(data, DType::kBF16, {num_blocks, c.kv_heads, c.block_size, c.head_dim}, DeviceKind::kCuda)
-          .with_strides({c.kv_heads * 2 * half, 2 * half, c.head_dim, 1});
+    const auto at = [&](std::int64_t offset, DType type, std::int64_t columns) {
+      auto* data = static_cast<std::byte*>(cache.data()) + layer % caches * layer_size + offset;
+      const auto stride = head_size / static_cast<std::int64_t>(size_of(type));
+      return Tensor(data, type, {num_blocks, c.kv_heads, c.block_size, columns}, DeviceKind::kCuda)
+          .with_strides({c.kv_heads * stride, stride, columns, 1});
     };
-    call.cache = {at(0), at(half)};
+    const DType dtype = coded ? DType::kU8 : DType::kBF16;
+    call.cache = {at(0, dtype, c.head_dim), at(half, dtype, c.head_dim), code};
+    if (coded) {
+      call.cache.key_scales = at(2 * half, DType::kF32, 1);
+      call.cache.value_scales = at(2 * half + scales, DType::kF32, 1);
+    }
     decode_attention(context, call, batch, shape);
   });
   std::int64_t tokens = 0;  // that must be read
   for (const int length : c.lengths) tokens += c.window == 0 ? length : std::min(length, c.window);
-  const double rate = static_cast<double>(tokens * c.kv_heads * c.head_dim * 4) / us / 1e3;  // GB/s
-  std::printf("%-32s %7.1f us %6.0f GB/s %5.1f %%   plan %.1f us\n", c.name, us, rate, 100 * rate / read_rate,
-              plan_us);
+  const std::int64_t token_size = head_size / c.block_size;
+  const double rate = static_cast<double>(tokens * c.kv_heads * token_size) / us / 1e3;  // GB/s
+  std::printf("%-32s %s %7.1f us %6.0f GB/s %5.1f %%   plan %.1f us\n", c.name, coded ? " 8" : "16", us, rate,
+              100 * rate / read_rate, plan_us);
 }
 
 std::vector<int> ragged(int count, int shortest, int longest) {
@@ -143,7 +152,7 @@ int run_all() {
   const LaunchContext context = bench::make_context();
   const double read_rate = measure_reading(context);
   std::printf("Decode attention; heads / KV heads x head size, blocks of 16\n");
-  std::printf("%-32s %10s %6.0f GB/s\n", "a read of 4 GiB", "", read_rate);
+  std::printf("%-32s %13s %6.0f GB/s\n", "a read of 4 GiB", "", read_rate);
   const Case cases[] = {
       {"16/8 x 128, 256 of 100-2048", 16, 8, 128, 16, ragged(256, 100, 2048)},
       {"16/8 x 128, 256 of 100-1024", 16, 8, 128, 16, ragged(256, 100, 1024)},
@@ -170,7 +179,9 @@ int run_all() {
       {"32/16 x 128, 64 of 100-2048", 32, 16, 128, 16, ragged(64, 100, 2048)},
       {"  with a cap", 32, 16, 128, 16, ragged(64, 100, 2048), 0, 50},
   };
-  for (const Case& c : cases) run(context, c, read_rate);
+  for (const Case& c : cases) {
+    for (const CacheCode code : {CacheCode::kNone, CacheCode::kE4m3}) run(context, c, code, read_rate);
+  }
   return 0;
 }
 

@@ -96,7 +96,6 @@ class Backend : public Device {
   bool runs_on_host() const { return !ops_on_host_.empty(); }
 
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
-  virtual bool supports_cache(CacheCode /*code*/) const { return true; }
 
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features], and they are
   // alike (num_alike). Of a matrix of codes the columns are in the codes' order. dtype: of the activations,

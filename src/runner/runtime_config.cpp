@@ -30,21 +30,15 @@ DType resolve_dtype(const std::string& name, const ModelConfig& model, const Bac
   return dtype;
 }
 
-CacheCode resolve_cache_code(const std::string& name, const Backend& backend) {
-  CacheCode code = CacheCode::kNone;
-  if (name == "fp8" || name == "fp8_e4m3") {
-    code = CacheCode::kE4m3;
-  } else if (name == "fp8_e5m2") {
-    code = CacheCode::kE5m2;
-  } else if (name != "auto") {
-    fail("kv-cache-dtype {} is not known; use auto, fp8, fp8_e4m3 or fp8_e5m2", in_quotes(name));
-  }
-  if (!backend.supports_cache(code)) fail("kv-cache-dtype {} is not supported on {}", name, backend.name());
-  return code;
+CacheCode resolve_cache_code(const std::string& name) {
+  if (name == "auto") return CacheCode::kNone;
+  if (name == "fp8" || name == "fp8_e4m3") return CacheCode::kE4m3;
+  if (name == "fp8_e5m2") return CacheCode::kE5m2;
+  fail("kv-cache-dtype {} is not known; use auto, fp8, fp8_e4m3 or fp8_e5m2", in_quotes(name));
 }
 
-CachePolicy resolve_cache_policy(const EngineConfig& config, const Backend& backend, int num_layers) {
-  CachePolicy policy = {.code = resolve_cache_code(config.kv_cache_dtype, backend)};
+CachePolicy resolve_cache_policy(const EngineConfig& config, int num_layers) {
+  CachePolicy policy = {.code = resolve_cache_code(config.kv_cache_dtype)};
   std::istringstream names(config.kv_cache_dtype_skip_layers);
   for (std::string name; std::getline(names, name, ',');) {
     if (name == "sliding_window") {
@@ -172,7 +166,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
-  runtime.cache_policy = resolve_cache_policy(config, backend, runtime.spec.num_layers);
+  runtime.cache_policy = resolve_cache_policy(config, runtime.spec.num_layers);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size, runtime.dtype);
   const std::size_t blocks =
       affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm, formats));

@@ -306,8 +306,7 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   QUIRE_CHECK(scores.window == shape.window, "a window of {}, planned for {}", scores.window, shape.window);
   AttentionCall call{out, q, cache, scores, {}};
   const auto head_dim = static_cast<int>(cache.keys.dim(3));
-  const bool fast = has_fast_attention(q.dtype(), head_dim) && !scores.alibi_slopes.defined() &&
-                    cache.code == CacheCode::kNone;
+  const bool fast = has_fast_attention(q.dtype(), head_dim) && !scores.alibi_slopes.defined();
   if (!batch.workspace.defined() || !fast) {
     fixed_order_attention(context(OpKind::kAttention), call, batch, shape);
     return;

@@ -24,7 +24,6 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return name_; }
   DeviceKind device() const override { return DeviceKind::kCuda; }
-  bool supports_cache(CacheCode code) const override { return code == CacheCode::kNone; }
   bool supports(DType dtype) const override { return is_float(dtype); }
   bool asynchronous() const override { return true; }
 

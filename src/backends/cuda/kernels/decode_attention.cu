@@ -17,184 +17,13 @@
 // heads, 8 KV heads); there one row of 1024 takes 5.9 µs. What is missing is 3 µs until the first tiles
 // arrive, and the end: some of the card's SMs get a sixth more of the bandwidth than the others, and are done
 // before them.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <bit>
 
 #include "backends/cuda/kernels/attention.h"
-#include "backends/cuda/kernels/decode_loader.cuh"
+#include "backends/cuda/kernels/decode_warp.cuh"
 
 namespace quire::cuda {
 namespace {
-
-// As load_matrices, each matrix transposed.
-__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
-               : "memory");
-}
-
-// An 8 × 8 matrix of 16-bit values over a warp, lane i holding columns 2 (i % 4) and the next of row i / 4.
-__device__ inline std::uint32_t transpose(std::uint32_t matrix) {
-  std::uint32_t result = 0;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
-  return result;
-}
-
-template <typename T>
-__device__ inline std::uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(both);
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(both);
-  }
-}
-
-// One warp's attention over its tiles of a piece. With g = lane / 4 and t = lane % 4 a lane holds the weights
-// of tokens g and g + 8, and of the sums the dimensions 16 m + g and 16 m + g + 8; both of query heads 2t and
-// 2t + 1 of each tile of 8 heads.
-template <typename T, int kDim, int kHeadTiles>
-class WarpAttention {
- public:
-  using Sizes = Ring<kDim, kHeadTiles>;
-  static constexpr int kSteps = kDim / 16;
-  static constexpr int kRowStride = kDim + 4;  // of sums in shared memory; 4: fewer bank conflicts
-  static_assert(Sizes::kHeads * kRowStride * sizeof(float) <= Sizes::kStageBytes);
-
-  __device__ explicit WarpAttention(unsigned lane)
-      : lane_(lane),
-        key_row_(lane % 16 * Sizes::kRowBytes),
-        value_row_(Sizes::kTileBytes + (lane % 8 + lane / 16 * 8) * Sizes::kRowBytes),
-        key_chunk_((lane / 16 ^ Sizes::exchange(lane)) * 16),
-        value_chunk_((lane / 8 % 2 ^ Sizes::exchange(lane)) * 16) {}
-
-  // Begins a piece whose queries [8 * kHeadTiles, kDim] are at a shared address.
-  __device__ void begin(std::uint32_t queries) {
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-#pragma unroll
-      for (int k = 0; k < kSteps; k += 2) {
-        const bool both = k + 1 < kSteps;
-        std::uint32_t matrices[4];
-        const unsigned chunk = both ? lane_ / 8 : lane_ / 8 % 2;
-        load_matrices(matrices, queries + Sizes::chunk_offset(n * 8 + lane_ % 8, 2U * k ^ chunk));
-        queries_[n][k][0] = matrices[0];
-        queries_[n][k][1] = matrices[1];
-        if (both) {
-          queries_[n][k + 1][0] = matrices[2];
-          queries_[n][k + 1][1] = matrices[3];
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kSteps; ++m) {
-#pragma unroll
-        for (float& sum : sums_[n][m]) sum = 0;
-      }
-      top_[n][0] = top_[n][1] = -INFINITY;
-      total_[n][0] = total_[n][1] = 0;
-    }
-  }
-
-  // Of the 16 tokens at a stage's shared address, `hidden` lie before the window, and so many, at least one,
-  // are seen.
-  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, const ScoreScale& scale) {
-    float even[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};  // scores in two chains, which hide latency
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      std::uint32_t keys[4];
-      load_matrices(keys, stage + key_row_ + (key_chunk_ ^ k * 32U));
-#pragma unroll
-      for (int n = 0; n < kHeadTiles; ++n) {
-        multiply_add<T>(k % 2 == 0 ? even[n] : odd[n], keys, queries_[n][k][0], queries_[n][k][1]);
-      }
-    }
-    std::uint32_t weights[kHeadTiles][2];
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) even[n][i] += odd[n][i];
-      if (scale.inner != 0) {
-#pragma unroll
-        for (float& score : even[n]) score = tanh_approx(score * scale.inner);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        even[n][i] = lane_ / 4 + i / 2 * 8 - hidden < seen ? even[n][i] * scale.outer : -INFINITY;
-      }
-      weigh(n, even[n], weights[n]);
-    }
-#pragma unroll
-    for (int m = 0; m < kSteps; ++m) {
-      std::uint32_t matrices[4];
-      load_matrices_transposed(matrices, stage + value_row_ + (value_chunk_ ^ m * 32U));
-#pragma unroll
-      for (int n = 0; n < kHeadTiles; ++n)
-        multiply_add<T>(sums_[n][m], matrices, weights[n][0], weights[n][1]);
-    }
-  }
-
-  // Leaves in shared memory sums [num_heads, kRowStride] and, a head, maximum and total.
-  __device__ void store(float* sums, float2* weights, int num_heads) {
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int step = 4; step < kWarpSize; step *= 2) {
-          total_[n][i] += __shfl_xor_sync(~0U, total_[n][i], step);
-        }
-        const unsigned head = n * 8 + lane_ % 4 * 2 + i;
-        if (head >= static_cast<unsigned>(num_heads)) continue;
-        if (lane_ < 4) weights[head] = {top_[n][i], total_[n][i]};
-        float* row = sums + head * kRowStride + lane_ / 4;
-#pragma unroll
-        for (int m = 0; m < kSteps; ++m) {
-          row[m * 16] = sums_[n][m][i];
-          row[m * 16 + 8] = sums_[n][m][i + 2];
-        }
-      }
-    }
-  }
-
- private:
-  // Scores to weights relative to the largest score so far, and the sums to that same scale.
-  __device__ void weigh(int n, float (&scores)[4], std::uint32_t (&weights)[2]) {
-    float shrink[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float largest = fmaxf(scores[i], scores[i + 2]);
-#pragma unroll
-      for (int step = 4; step < kWarpSize; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-      }
-      largest = fmaxf(largest, top_[n][i]);
-      shrink[i] = exp2_approx(top_[n][i] - largest);
-      top_[n][i] = largest;
-      scores[i] = exp2_approx(scores[i] - largest);
-      scores[i + 2] = exp2_approx(scores[i + 2] - largest);
-      total_[n][i] = total_[n][i] * shrink[i] + scores[i] + scores[i + 2];
-    }
-    weights[0] = transpose(pack<T>(scores[0], scores[1]));
-    weights[1] = transpose(pack<T>(scores[2], scores[3]));
-#pragma unroll
-    for (int m = 0; m < kSteps; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums_[n][m][i] *= shrink[i % 2];
-    }
-  }
-
-  const unsigned lane_;
-  const std::uint32_t key_row_, value_row_;      // bytes in a stage before the row that the lane addresses,
-  const std::uint32_t key_chunk_, value_chunk_;  // and in the row before its first chunk
-  std::uint32_t queries_[kHeadTiles][kSteps][2];
-  float sums_[kHeadTiles][kSteps][4];
-  float top_[kHeadTiles][2];    // largest score so far
-  float total_[kHeadTiles][2];  // of the weights of this lane's tokens
-};
 
 // Four dimensions of one head, added up from parts that are each relative to their own maximum.
 class HeadSum {
@@ -284,7 +113,7 @@ __device__ inline int slot_of(const DecodeArgs& args, int share, bool begins, in
 }
 
 // The warps' sums to the output or, of a divided item, to the workspace.
-template <typename T, typename Attention, int kDim, int kWarps>
+template <typename T, typename Sizes, int kDim, int kWarps>
 __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const unsigned char* ring,
                               const Meeting<kWarps>& meeting) {
   for_each_output<kDim, kWarps>(piece.num_heads(args.split), [&](int head, int dim) {
@@ -295,7 +124,7 @@ __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const 
           const int begin = meeting.sums[warp];
           if (begin < 0) return float4{};
           const auto* sums = reinterpret_cast<const float*>(ring + begin);
-          return *reinterpret_cast<const float4*>(sums + head * Attention::kRowStride + dim);
+          return *reinterpret_cast<const float4*>(sums + head * Sizes::kSumStride + dim);
         });
     if (piece.whole(args.window)) {
       write_output<T, kDim>(args, piece, head, dim, sum);
@@ -341,11 +170,10 @@ __device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header,
   });
 }
 
-template <typename T, int kDim, int kHeadTiles>
-__global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm)
+template <typename T, typename E, int kDim, int kHeadTiles>
+__global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, kBlocksPerSm)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
-  using Sizes = Ring<kDim, kHeadTiles>;
-  using Attention = WarpAttention<T, kDim, kHeadTiles>;
+  using Sizes = Ring<E, kDim, kHeadTiles>;
   extern __shared__ __align__(128) unsigned char ring[];
   __shared__ Meeting<Sizes::kWarps> meeting;
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
@@ -359,8 +187,8 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
   const Pieces pieces(args);
   if (pieces.count() == 0) return;
 
-  Loader<T, kDim, kHeadTiles> loader(args, pieces, warp, lane);
-  Attention attention(lane);
+  Loader<T, E, kDim, kHeadTiles> loader(args, pieces, warp, lane);
+  WarpAttention<T, E, kDim, kHeadTiles> attention(lane);
   Piece piece = pieces.first();
   int free_stages = Sizes::kStages;
   // Byte offsets in the ring: of the next stage to be loaded; of the oldest, which is the next to be read.
@@ -388,7 +216,7 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     if (tile < end) {
       wait_for_copies<Sizes::kStages - 1>();
       __syncwarp();
-      if (last_stage < 0) attention.begin(shared_ring + stage + 2 * Sizes::kTileBytes);
+      if (last_stage < 0) attention.begin(shared_ring + stage + Sizes::kQueries);
       const int token = tile * kTileTokens + piece.first_token(args.window);
       const int hidden = max(first_key(piece.row.seq_len, args.window) - token, 0);
       attention.add_tile(shared_ring + stage, hidden, piece.row.seq_len - token - hidden, args.scale);
@@ -408,41 +236,59 @@ __global__ void __launch_bounds__(Ring<kDim, kHeadTiles>::kThreads, kBlocksPerSm
     }
     if (lane == 0) meeting.sums[warp] = last_stage;
     __syncthreads();
-    combine_warps<T, Attention, kDim>(args, piece, ring, meeting);
+    combine_warps<T, Sizes, kDim>(args, piece, ring, meeting);
     __syncthreads();
   }
 }
 
-template <typename T, int kDim, int kHeadTiles>
+template <typename T, typename E, int kDim, int kHeadTiles>
 void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
-  using Sizes = Ring<kDim, kHeadTiles>;
-  constexpr auto kernel = decode_kernel<T, kDim, kHeadTiles>;
+  using Sizes = Ring<E, kDim, kHeadTiles>;
+  constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
   allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
   launch(context, "decode attention", kernel, dim3(static_cast<unsigned>(num_shares_of(context.num_sms))),
          dim3(Sizes::kThreads), Sizes::kBytes, args);
 }
 
-template <typename T, int kDim>
+template <typename T, typename E, int kDim>
 void launch_decode(const LaunchContext& context, const DecodeArgs& args, int head_tiles) {
-  head_tiles == 1 ? launch_decode<T, kDim, 1>(context, args) : launch_decode<T, kDim, 2>(context, args);
+  head_tiles == 1 ? launch_decode<T, E, kDim, 1>(context, args) : launch_decode<T, E, kDim, 2>(context, args);
 }
 
-template <typename T>
+template <typename T, typename E>
 void launch_decode(const LaunchContext& context, const DecodeArgs& args, int head_tiles, int head_dim) {
   switch (head_dim) {
     case 64:
-      return launch_decode<T, 64>(context, args, head_tiles);
+      return launch_decode<T, E, 64>(context, args, head_tiles);
     case 80:
-      return launch_decode<T, 80>(context, args, head_tiles);
+      return launch_decode<T, E, 80>(context, args, head_tiles);
     case 96:
-      return launch_decode<T, 96>(context, args, head_tiles);
+      return launch_decode<T, E, 96>(context, args, head_tiles);
     case 128:
-      return launch_decode<T, 128>(context, args, head_tiles);
+      return launch_decode<T, E, 128>(context, args, head_tiles);
     case 256:
-      return launch_decode<T, 256>(context, args, head_tiles);
+      return launch_decode<T, E, 256>(context, args, head_tiles);
     default:
       check(cudaErrorInvalidValue, "decode attention: head size");
   }
+}
+
+template <typename T>
+void launch_decode(const LaunchContext& context, const DecodeArgs& args, CacheCode code, int head_dim) {
+  const int tiles = args.split.head_tiles;
+  if (code == CacheCode::kNone) return launch_decode<T, T>(context, args, tiles, head_dim);
+  code == CacheCode::kE4m3 ? launch_decode<T, Code<CacheCode::kE4m3>>(context, args, tiles, head_dim)
+                           : launch_decode<T, Code<CacheCode::kE5m2>>(context, args, tiles, head_dim);
+}
+
+// Bytes from a head's keys in a block to their scales, or to those of the values, if those of all lie so far.
+int scales_offset(const Tensor& keys, const Tensor& scales) {
+  if (!scales.defined()) return 0;
+  for (int i = 0; i < 2; ++i) {
+    const bool is_beside = scales.stride(i) * static_cast<std::int64_t>(sizeof(float)) == keys.stride(i);
+    check(is_beside ? cudaSuccess : cudaErrorInvalidValue, "decode attention: scales");
+  }
+  return static_cast<int>(scales.data_as<const std::byte>() - keys.data_as<const std::byte>());
 }
 
 }  // namespace
@@ -451,7 +297,7 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
                       const AttentionShape& shape) {
   const HeadSplit split(shape);
   const Tensor& keys = call.cache.keys;
-  const bool supported = keys.dtype() != DType::kF32 && keys.stride(2) == shape.head_dim &&
+  const bool supported = call.q.dtype() != DType::kF32 && keys.stride(2) == shape.head_dim &&
                          std::has_single_bit(static_cast<unsigned>(shape.block_size)) &&
                          shape.block_size >= 8;
   check(supported ? cudaSuccess : cudaErrorInvalidValue, "decode attention: cache");
@@ -461,7 +307,10 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .q = call.q.data(),
       .keys = keys.data(),
       .tables = batch.block_tables.data_as<const int>(),
-      .values_offset = call.cache.values.data_as<const std::uint16_t>() - keys.data_as<const std::uint16_t>(),
+      .values_offset = (call.cache.values.data_as<const std::byte>() - keys.data_as<const std::byte>()) /
+                       static_cast<std::int64_t>(size_of(keys.dtype())),
+      .key_scales = scales_offset(keys, call.cache.key_scales),
+      .value_scales = scales_offset(keys, call.cache.value_scales),
       .block_stride = static_cast<int>(keys.stride(0)),
       .head_stride = static_cast<int>(keys.stride(1)),
       .out_stride = static_cast<int>(call.out.stride(0)),
@@ -476,8 +325,9 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .plan = lay_out_plan(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, context.num_sms,
                            bytes)};
   check(bytes <= call.workspace.bytes() ? cudaSuccess : cudaErrorInvalidValue, "decode attention: workspace");
-  keys.dtype() == DType::kBF16 ? launch_decode<__nv_bfloat16>(context, args, split.head_tiles, shape.head_dim)
-                               : launch_decode<__half>(context, args, split.head_tiles, shape.head_dim);
+  call.q.dtype() == DType::kBF16
+      ? launch_decode<__nv_bfloat16>(context, args, call.cache.code, shape.head_dim)
+      : launch_decode<__half>(context, args, call.cache.code, shape.head_dim);
 }
 
 }  // namespace quire::cuda

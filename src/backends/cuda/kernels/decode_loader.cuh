@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cuda/kernels/cache_codes.cuh"
 #include "backends/cuda/kernels/decode_plan.cuh"
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/scores.cuh"
@@ -13,12 +14,16 @@ namespace quire::cuda {
 
 constexpr unsigned kWarpSize = 32;
 
+constexpr unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
+
 struct DecodeArgs {
   void* out;
   const void* q;
   const void* keys;
   const int* tables;
   std::int64_t values_offset;  // elements from a key to its value
+  int key_scales;              // of codes: bytes from a head's keys in a block to their scales
+  int value_scales;            // the same, to those of its values
   // In elements:
   int block_stride;
   int head_stride;
@@ -123,38 +128,51 @@ class Pieces {
   int count_;
 };
 
-// Sizes of one instance. A stage of a warp's ring holds 16 keys, 16 values and, with the first tile of a
-// piece, its queries.
-template <int kDim, int kHeadTiles>
-struct Ring {
-  static constexpr int kWarps = warps_per_block(kDim);
-  static constexpr unsigned kThreads = kWarps * kWarpSize;
-  static constexpr unsigned kHeads = 8 * kHeadTiles;
-  static constexpr unsigned kRowBytes = 2 * kDim;
-  static constexpr unsigned kTileBytes = kTileTokens * kRowBytes;
-  static constexpr unsigned kStageBytes = 2 * kTileBytes + kHeads * kRowBytes;
-  // 64 to 96 KB in a block of threads: more does not speed up the stream, but makes every read wait longer.
-  static constexpr unsigned kStages = 96 * 1024 / (kWarps * kStageBytes);
-  static constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * kStageBytes;
-  static constexpr unsigned kRowChunks = kDim / 8;  // of 16 bytes
+// Rows of 16-byte chunks in shared memory. Chunks are exchanged within a row, by exclusive or, so that one
+// chunk of 8 consecutive rows, which a matrix load reads, covers all banks.
+template <unsigned kBytes>
+struct Rows {
+  static constexpr unsigned kChunks = kBytes / 16;
 
-  // Chunks are exchanged within a row, by exclusive or with this, so that one chunk of 8 consecutive rows,
-  // which a matrix load reads, covers all banks.
   __device__ static unsigned exchange(unsigned row) {
-    constexpr unsigned kPeriod = kRowChunks % 8 == 0 ? 8 : kRowChunks % 4 == 0 ? 4 : 2;
+    constexpr unsigned kPeriod = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;
     return row / (8 / kPeriod) % kPeriod;
   }
   // Bytes before a chunk.
-  __device__ static unsigned chunk_offset(unsigned row, unsigned chunk) {
-    return row * kRowBytes + (chunk ^ exchange(row)) * 16;
+  __device__ static unsigned offset(unsigned row, unsigned chunk) {
+    return row * kBytes + (chunk ^ exchange(row)) * 16;
   }
 };
 
+// Sizes of one instance; E: elements of the cache. A stage of a warp's ring holds 16 keys, 16 values, with
+// the first tile of a piece its queries, and the scales of codes.
+template <typename E, int kDim, int kHeadTiles>
+struct Ring {
+  using TileRows = Rows<sizeof(E) * kDim>;
+  using QueryRows = Rows<2 * kDim>;
+  static constexpr int kWarps = warps_per_block(kDim);
+  static constexpr unsigned kThreads = kWarps * kWarpSize;
+  static constexpr unsigned kHeads = 8 * kHeadTiles;
+  static constexpr unsigned kRowBytes = sizeof(E) * kDim;
+  static constexpr unsigned kTileBytes = kTileTokens * kRowBytes;
+  static constexpr unsigned kQueries = 2 * kTileBytes;               // where they begin
+  static constexpr unsigned kScales = kQueries + kHeads * 2 * kDim;  // likewise: 16 of keys, 16 of values
+  static constexpr unsigned kSumStride = kDim + 4;                   // 4: fewer bank conflicts
+  static constexpr unsigned kSumBytes = kHeads * kSumStride * sizeof(float);  // of a piece that has ended
+  static constexpr unsigned kStageBytes =
+      max_of(kScales + (kIsCode<E> ? 2 * kTileTokens * sizeof(float) : 0), kSumBytes);
+  // 64 to 104 KB in a block of threads: more does not speed up the stream, but makes every read wait longer.
+  static constexpr unsigned kStages = (kIsCode<E> ? 104 : 96) * 1024 / (kWarps * kStageBytes);
+  static constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * kStageBytes;
+};
+
 // Starts the copies of one warp's tiles, piece after piece, ahead of the arithmetic.
-template <typename T, int kDim, int kHeadTiles>
+template <typename T, typename E, int kDim, int kHeadTiles>
 class Loader {
  public:
-  using Sizes = Ring<kDim, kHeadTiles>;
+  using Sizes = Ring<E, kDim, kHeadTiles>;
+  using TileRows = typename Sizes::TileRows;
+  using QueryRows = typename Sizes::QueryRows;
 
   __device__ Loader(const DecodeArgs& args, const Pieces& pieces, int warp, unsigned lane)
       : args_(args), pieces_(pieces), warp_(warp), lane_(lane), next_(pieces.first()) {
@@ -176,7 +194,7 @@ class Loader {
     ++index_;
     begins_ = true;
     tile_ = piece_.first_tile_of<Sizes::kWarps>(warp_);
-    keys_ = static_cast<const T*>(args_.keys) + elements(piece_.at.kv_head, args_.head_stride);
+    keys_ = static_cast<const E*>(args_.keys) + elements(piece_.at.kv_head, args_.head_stride);
     if (index_ + 1 < pieces_.count()) next_ = pieces_.next(index_ + 1, piece_);
   }
 
@@ -193,7 +211,7 @@ class Loader {
     }
   }
 
-  __device__ const T* key_at(int block, int token) const {
+  __device__ const E* key_at(int block, int token) const {
     const int offset = token & ((1 << args_.block_shift) - 1);
     return keys_ + elements(block, args_.block_stride) + offset * kDim;
   }
@@ -203,12 +221,12 @@ class Loader {
     const T* from = static_cast<const T*>(args_.q) + elements(piece_.row.query_row, args_.q_stride) +
                     piece_.first_head(args_.split) * kDim;
 #pragma unroll
-    for (unsigned i = 0; i * kWarpSize < Sizes::kHeads * Sizes::kRowChunks; ++i) {
+    for (unsigned i = 0; i * kWarpSize < Sizes::kHeads * QueryRows::kChunks; ++i) {
       const unsigned chunk = i * kWarpSize + lane_;
-      const unsigned head = chunk / Sizes::kRowChunks;
+      const unsigned head = chunk / QueryRows::kChunks;
       if (head >= Sizes::kHeads) break;
       const bool inside = head < num_heads;
-      copy_async_16(to + Sizes::chunk_offset(head, chunk % Sizes::kRowChunks),
+      copy_async_16(to + QueryRows::offset(head, chunk % QueryRows::kChunks),
                     inside ? from + chunk * 8 : from, inside);
     }
   }
@@ -220,24 +238,36 @@ class Loader {
       known_ = owner / kWarpSize;
       fetch_blocks();
     }
-    if (begins_) copy_queries(stage + 2 * Sizes::kTileBytes);
+    if (begins_) copy_queries(stage + Sizes::kQueries);
     begins_ = false;
     const int token = tile_ * kTileTokens + piece_.first_token(args_.window);
     const unsigned hidden = max(first_key(piece_.row.seq_len, args_.window) - token, 0);
     const unsigned seen = piece_.row.seq_len - token - hidden;
-    const T* upper = key_at(__shfl_sync(~0U, upper_block_, owner), token) + lane_ * 8;
-    const T* lower = key_at(__shfl_sync(~0U, lower_block_, owner), token + 8) - 8 * kDim + lane_ * 8;
+    const int upper_block = __shfl_sync(~0U, upper_block_, owner);
+    const int lower_block = __shfl_sync(~0U, lower_block_, owner);
+    constexpr int kChunk = 16 / sizeof(E);
+    const E* upper = key_at(upper_block, token) + lane_ * kChunk;
+    const E* lower = key_at(lower_block, token + 8) - 8 * kDim + lane_ * kChunk;
+    constexpr unsigned kChunks = kTileTokens * TileRows::kChunks;
 #pragma unroll
-    for (unsigned i = 0; i < kDim / 16; ++i) {  // a tile has 2 * kDim chunks of 16 bytes
+    for (unsigned i = 0; i * kWarpSize < kChunks; ++i) {
       const unsigned chunk = i * kWarpSize + lane_;
-      const unsigned row = chunk / Sizes::kRowChunks;
-      const T* key = (row < 8 ? upper : lower) + i * kWarpSize * 8;
-      const std::uint32_t to = stage + Sizes::chunk_offset(row, chunk % Sizes::kRowChunks);
+      if (kChunks % kWarpSize != 0 && chunk >= kChunks) break;
+      const unsigned row = chunk / TileRows::kChunks;
+      const E* key = (row < 8 ? upper : lower) + i * kWarpSize * kChunk;
+      const std::uint32_t to = stage + TileRows::offset(row, chunk % TileRows::kChunks);
       // What lies behind the sequence, or before the window, may be anything, also NaN; its values must be
       // zero.
       const bool inside = row - hidden < seen;
       copy_async_16(to, key, inside);
       copy_async_16(to + Sizes::kTileBytes, key + args_.values_offset, inside);
+    }
+    if (kIsCode<E> && lane_ < 8) {  // of four tokens each
+      const int first = token + static_cast<int>(lane_ % 4) * 4;
+      const E* head = keys_ + elements(lane_ % 4 < 2 ? upper_block : lower_block, args_.block_stride);
+      const E* scales = head + (lane_ < 4 ? args_.key_scales : args_.value_scales) +
+                        (first & ((1 << args_.block_shift) - 1)) * sizeof(float);
+      copy_async_16(stage + Sizes::kScales + lane_ * 16, scales, true);
     }
     tile_ += Sizes::kWarps;
   }
@@ -248,7 +278,7 @@ class Loader {
   const unsigned lane_;
   Piece piece_{};
   Piece next_;
-  const T* keys_ = nullptr;  // of the KV head
+  const E* keys_ = nullptr;  // of the KV head
   int index_ = -1;           // of piece_
   bool begins_ = true;       // nothing of piece_ is loaded
   int tile_ = 0;
