@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -115,7 +117,7 @@ class Layer {
                  sizes.hidden, random, 1.5F / std::sqrt(static_cast<float>(sizes.hidden))),
         down_(format == nullptr ? dtype : DType::kF32, sizes.num_experts * sizes.hidden, sizes.intermediate,
               random, 1.0F / std::sqrt(static_cast<float>(sizes.intermediate))),
-        x_(dtype, sizes.tokens, sizes.hidden, random, format == nullptr ? 1.0F : 0.02F),
+        x_(dtype, sizes.tokens, sizes.hidden, random),
         out_(dtype, sizes.tokens, sizes.hidden, random),
         device_gate_up_(gate_up_.tensor()),
         device_down_(down_.tensor()),
@@ -128,6 +130,7 @@ class Layer {
     if (format != nullptr) {
       coded_gate_up_.emplace(*format, gate_up_.tensor(), random);
       coded_down_.emplace(*format, down_.tensor(), random);
+      draw_input(random);
       // Takes some experts at a time, or a part of one.
       wide_.resize(static_cast<std::size_t>((sizes.num_experts % 2 == 0 ? 11 : 3) * sizes.intermediate *
                                             sizes.hidden));
@@ -203,6 +206,16 @@ class Layer {
   }
 
  private:
+  // x with which gates are around 1, whatever the codes stand for: float16 has no small inner values.
+  void draw_input(std::mt19937& random) {
+    const std::vector<double> weights = gate_up_.values();
+    const double squares = std::inner_product(weights.begin(), weights.end(), weights.begin(), 0.0);
+    const double per_row = squares / static_cast<double>(gate_up_.tensor().dim(0));
+    const Tensor& x = x_.tensor();
+    const Matrix drawn(x.dtype(), x.dim(0), x.dim(1), random, static_cast<float>(1 / std::sqrt(per_row)));
+    std::memcpy(x.data(), drawn.tensor().data(), x.bytes());
+    check(cudaMemcpy(device_x_.tensor().data(), x.data(), x.bytes(), cudaMemcpyHostToDevice), "upload");
+  }
   static std::size_t bytes_of(ExpertShape shape, DType dtype) { return expert_workspace_bytes(shape, dtype); }
   ExpertCall call() const {
     return {device_out_.tensor(),
