@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "backends/cuda/kernels/attention.h"
@@ -10,22 +13,45 @@
 
 namespace quire::cuda::testing {
 
+using quire::testing::CodedCache;
 using quire::testing::Matrix;
 using quire::testing::PagedBatch;
 using quire::testing::PagedShape;
 
-// What a batch's attention has beside products.
+// What a batch's attention has beside products, and what its cache holds.
 struct ScoreOptions {
   int window = 0;
   bool alibi = false;
   float cap = 0;
   bool sinks = false;
+  CacheCode code = CacheCode::kNone;
 
   std::string describe() const {
     return "window " + std::to_string(window) + (alibi ? ", ALiBi" : "") + ", cap " + std::to_string(cap) +
-           (sinks ? ", sinks" : "");
+           (sinks ? ", sinks" : "") + (code == CacheCode::kNone ? "" : ", codes" + code_name());
+  }
+  std::string code_name() const {
+    return code == CacheCode::kNone ? "" : code == CacheCode::kE4m3 ? "_e4m3" : "_e5m2";
   }
 };
+
+// Tests of a type of activations and of what the cache holds.
+class AttentionTest : public DeviceTest, public ::testing::WithParamInterface<std::tuple<DType, CacheCode>> {
+ public:
+  static std::string name(const ::testing::TestParamInfo<ParamType>& test) {
+    return std::string(to_string(std::get<0>(test.param))) +
+           ScoreOptions{.code = std::get<1>(test.param)}.code_name();
+  }
+
+ protected:
+  static DType dtype() { return std::get<0>(GetParam()); }
+  // The options with this test's cache.
+  static ScoreOptions stored(ScoreOptions options = {}) {
+    options.code = std::get<1>(GetParam());
+    return options;
+  }
+};
+inline const auto kCaches = ::testing::Values(CacheCode::kNone, CacheCode::kE4m3, CacheCode::kE5m2);
 
 // A paged batch, its queries and its result, on the host and on the device. Entries of the block table that
 // no query sees name a block far outside of the cache.
@@ -40,12 +66,15 @@ class DeviceAttention {
                static_cast<int>(spans.size()),
                total_tokens(spans),
                1 << 20,
-               options.window},
+               options.window,
+               options.code},
         paged_(shape, spans, dtype, random),
+        coded_(options.code == CacheCode::kNone ? nullptr
+                                                : std::make_unique<CodedCache>(paged_.cache, options.code)),
         // Beside sinks, scores that do not outweigh them.
         q_(dtype, paged_.batch.num_tokens, std::int64_t{shape.heads} * shape.dim, random,
            options.sinks ? 1.0F : 3.0F),
-        memory_(paged_.memory().tensor()),
+        memory_(cache_bytes(host_cache().keys)),
         starts_(paged_.batch.query_starts),
         lengths_(paged_.batch.seq_lens),
         rows_(paged_.batch.table_rows),
@@ -62,15 +91,11 @@ class DeviceAttention {
     batch_.table_rows = rows_.tensor();
     batch_.block_tables = tables_.tensor();
     batch_.positions = batch_.slot_mapping = {};
-    const auto* host = paged_.memory().tensor().data_as<std::byte>();
-    const auto on_device = [&](const Tensor& half) {
-      auto* data = memory_.tensor().data_as<std::byte>() + (half.data_as<std::byte>() - host);
-      return Tensor(data, dtype, {half.dim(0), half.dim(1), half.dim(2), half.dim(3)}, DeviceKind::kCuda)
-          .with_strides({half.stride(0), half.stride(1), half.stride(2), 1});
-    };
     call_.out = out_.tensor();
     call_.q = device_q_.tensor();
-    call_.cache = {on_device(paged_.cache.keys), on_device(paged_.cache.values)};
+    const KvCacheLayer& host = host_cache();
+    call_.cache = {on_device(host.keys), on_device(host.values), host.code, on_device(host.key_scales),
+                   on_device(host.value_scales)};
     scores_.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
     scores_.cap = options.cap;
     scores_.window = options.window;
@@ -98,7 +123,7 @@ class DeviceAttention {
     return widen(host.tensor());
   }
 
-  // The reference's rows, computed in float32 from the same bits, some tokens a thread.
+  // The reference's rows, computed in float32 from the same bits, codes or not, some tokens a thread.
   std::vector<float> expected() const {
     Matrix q(DType::kF32, q_.tensor().dim(0), q_.tensor().dim(1), unused_);
     Matrix memory(DType::kF32, paged_.memory().tensor().dim(0), paged_.memory().tensor().dim(1), unused_);
@@ -114,7 +139,8 @@ class DeviceAttention {
                     {like.dim(0), like.dim(1), like.dim(2), like.dim(3)})
           .with_strides({like.stride(0), like.stride(1), like.stride(2), 1});
     };
-    const KvCacheLayer cache{half(paged_.cache.keys), half(paged_.cache.values)};
+    const KvCacheLayer cache =
+        coded_ ? coded_->layer : KvCacheLayer{half(paged_.cache.keys), half(paged_.cache.values)};
     std::vector<std::thread> threads;
     for (int s = 0; s < paged_.batch.num_sequences; ++s) {
       const std::int32_t begin = starts(s), end = starts(s + 1);
@@ -142,6 +168,19 @@ class DeviceAttention {
  private:
   static constexpr std::int32_t kTokensOfThread = 50;
 
+  const KvCacheLayer& host_cache() const { return coded_ ? coded_->layer : paged_.cache; }
+  // All that a cache has, which its keys begin.
+  static Tensor cache_bytes(const Tensor& keys) {
+    const auto size = static_cast<std::int64_t>(size_of(keys.dtype()));
+    return Tensor(keys.data(), DType::kU8, {keys.dim(0) * keys.stride(0) * size});
+  }
+  Tensor on_device(const Tensor& part) const {
+    if (!part.defined()) return {};
+    auto* data = memory_.tensor().data_as<std::byte>() +
+                 (part.data_as<std::byte>() - host_cache().keys.data_as<std::byte>());
+    return Tensor(data, part.dtype(), {part.dim(0), part.dim(1), part.dim(2), part.dim(3)}, DeviceKind::kCuda)
+        .with_strides({part.stride(0), part.stride(1), part.stride(2), 1});
+  }
   std::int32_t starts(int s) const { return paged_.batch.query_starts.data_as<std::int32_t>()[s]; }
   static int total_tokens(const std::vector<PagedBatch::Span>& spans) {
     int total = 0;
@@ -166,6 +205,7 @@ class DeviceAttention {
   mutable std::mt19937 unused_{0};
   AttentionShape shape_;
   PagedBatch paged_;
+  std::unique_ptr<CodedCache> coded_;  // of paged_'s rows, or null
   Matrix q_;
   DeviceTensor memory_, starts_, lengths_, rows_, tables_;
   Matrix slopes_, sinks_;

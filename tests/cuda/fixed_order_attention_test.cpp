@@ -8,13 +8,14 @@ namespace quire::cuda {
 namespace {
 
 using testing::attention_tolerance;
+using testing::AttentionTest;
 using testing::DeviceAttention;
 using testing::PagedBatch;
 using testing::PagedShape;
 using testing::row_error;
 using testing::ScoreOptions;
 
-class FixedOrderAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+class FixedOrderAttentionTest : public AttentionTest {
  protected:
   std::mt19937 random_{7};
 };
@@ -26,12 +27,12 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReference) {
   for (const PagedShape& shape : kShapes) {
     const int block = shape.block_size;
     DeviceAttention attention(
-        shape, {{0, 1}, {block - 1, 1}, {block, 3}, {block + 1, 17}, {0, 65}, {300, 33}, {2000, 1}},
-        GetParam(), random_);
+        shape, {{0, 1}, {block - 1, 1}, {block, 3}, {block + 1, 17}, {0, 65}, {300, 33}, {2000, 1}}, dtype(),
+        random_, stored());
     fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
     const std::vector<float> actual = attention.result(), expected = attention.expected();
     for (int row = 0; row < attention.batch().num_tokens; ++row) {
-      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(dtype()))
           << "head dim " << shape.dim << ", block size " << block << ", row " << row;
     }
   }
@@ -43,12 +44,12 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithOtherScore
          {ScoreOptions{.window = 1}, ScoreOptions{.window = 33, .alibi = true}, ScoreOptions{.window = 128},
           ScoreOptions{.alibi = true}, ScoreOptions{.cap = 50}, ScoreOptions{.cap = 5},
           ScoreOptions{.sinks = true}, ScoreOptions{.window = 33, .alibi = true, .cap = 2, .sinks = true}}) {
-      DeviceAttention attention(shape, {{0, 1}, {31, 2}, {32, 34}, {127, 3}, {700, 40}, {1000, 1}},
-                                GetParam(), random_, options);
+      DeviceAttention attention(shape, {{0, 1}, {31, 2}, {32, 34}, {127, 3}, {700, 40}, {1000, 1}}, dtype(),
+                                random_, stored(options));
       fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
       const std::vector<float> actual = attention.result(), expected = attention.expected();
       for (int row = 0; row < attention.batch().num_tokens; ++row) {
-        ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+        ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(dtype()))
             << shape.heads << " heads of " << shape.dim << ", block size " << shape.block_size << ", "
             << options.describe() << ", row " << row;
       }
@@ -59,8 +60,8 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithOtherScore
 TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
   const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 33}, {511, 1}, {255, 4}};
   for (const PagedShape& shape : kShapes) {
-    DeviceAttention attention(shape, spans, GetParam(), random_,
-                              {.window = 50, .alibi = true, .cap = 3, .sinks = true});
+    DeviceAttention attention(shape, spans, dtype(), random_,
+                              stored({.window = 50, .alibi = true, .cap = 3, .sinks = true}));
     fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
     const std::vector<float> together = attention.result();
     for (const int chunk : {1, 7}) {
@@ -92,7 +93,7 @@ TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
 }
 
 TEST_P(FixedOrderAttentionTest, LeavesRowsOfEmptySequencesAndBeyondTheLastAlone) {
-  DeviceAttention attention({4, 2, 64, 16}, {{0, 5}, {20, 1}, {0, 3}}, GetParam(), random_);
+  DeviceAttention attention({4, 2, 64, 16}, {{0, 5}, {20, 1}, {0, 3}}, dtype(), random_, stored());
   std::vector<std::int32_t> lengths = {5, 0, 3};
   const testing::DeviceTensor device_lengths(quire::testing::ints(lengths));
   AttentionBatch batch = attention.batch();
@@ -103,16 +104,17 @@ TEST_P(FixedOrderAttentionTest, LeavesRowsOfEmptySequencesAndBeyondTheLastAlone)
   for (int row = 0; row < batch.num_tokens; ++row) {
     const double error = row_error(actual, expected, row, attention.width());
     if (row < 5) {
-      EXPECT_LT(error, attention_tolerance(GetParam()));
+      EXPECT_LT(error, attention_tolerance(dtype()));
     } else {
       EXPECT_TRUE(std::isnan(error)) << "row " << row << " was written";
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, FixedOrderAttentionTest,
-                         ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
-                         [](const auto& test) { return std::string(to_string(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Caches, FixedOrderAttentionTest,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                                            testing::kCaches),
+                         AttentionTest::name);
 
 }  // namespace
 }  // namespace quire::cuda
