@@ -82,8 +82,8 @@ void run(const LaunchContext& context, const Case& c, CacheCode code, double rea
   int num_blocks = 0;
   for (const int length : c.lengths) num_blocks += c.blocks_of(length);
   const AttentionBatch batch = make_batch(c, num_blocks);
-  const AttentionShape shape{c.heads,          c.kv_heads,       c.head_dim,        c.block_size,
-                             batch.num_tokens, batch.num_tokens, batch.max_seq_len, c.window};
+  const AttentionShape shape{c.heads,          c.kv_heads,        c.head_dim, c.block_size, batch.num_tokens,
+                             batch.num_tokens, batch.max_seq_len, c.window,   code};
   const bool coded = code != CacheCode::kNone;
   const std::int64_t half = std::int64_t{c.block_size} * c.head_dim * (coded ? 1 : 2);  // bytes, as all here
   const std::int64_t scales = coded ? c.block_size * std::int64_t{sizeof(float)} : 0;

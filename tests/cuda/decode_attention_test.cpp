@@ -27,7 +27,7 @@ class Workspace {
   DeviceTensor memory_;
 };
 
-class DecodeAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+class DecodeAttentionTest : public testing::AttentionTest {
  protected:
   void decode(DeviceAttention& attention, const AttentionBatch& batch, const Workspace& workspace) {
     attention.call().workspace = workspace.tensor();
@@ -41,7 +41,7 @@ class DecodeAttentionTest : public testing::DeviceTest, public ::testing::WithPa
   void expect_reference(const DeviceAttention& attention, const std::string& what) const {
     const std::vector<float> actual = attention.result(), expected = attention.expected();
     for (int row = 0; row < attention.batch().num_tokens; ++row) {
-      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+      ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(dtype()))
           << what << ", row " << row;
     }
   }
@@ -65,8 +65,8 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceForEveryHeadSizeGroupAndBlockSize)
         PagedShape{11, 1, 256, 256}, PagedShape{29, 1, 64, 32}, PagedShape{64, 1, 128, 16}}) {
     const int block = shape.block_size;
     DeviceAttention attention(
-        shape, {{0, 1}, {block - 2, 1}, {block - 1, 1}, {block, 1}, {15, 1}, {700, 1}, {3000, 1}}, GetParam(),
-        random_);
+        shape, {{0, 1}, {block - 2, 1}, {block - 1, 1}, {block, 1}, {15, 1}, {700, 1}, {3000, 1}}, dtype(),
+        random_, stored());
     decode(attention);
     expect_reference(attention, "heads " + std::to_string(shape.heads) + " of " + std::to_string(shape.dim) +
                                     ", block size " + std::to_string(block));
@@ -78,7 +78,7 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceForEveryBatchSize) {
        {PagedShape{8, 4, 128, 16}, PagedShape{34, 2, 64, 8}, PagedShape{2, 2, 256, 32}}) {
     for (const int count : {1, 3, 17, 255}) {
       for (const int longest : {40, 400}) {
-        DeviceAttention attention(shape, ragged(count, longest), GetParam(), random_);
+        DeviceAttention attention(shape, ragged(count, longest), dtype(), random_, stored());
         decode(attention);
         expect_reference(attention,
                          "heads of " + std::to_string(shape.dim) + ", batch of " + std::to_string(count));
@@ -94,7 +94,7 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceWithinAWindow) {
     for (const int window : {1, 8, 9, 33, 250, 5000}) {
       std::vector<PagedBatch::Span> spans = ragged(6, 600);
       for (const int length : {1, window % 500, window % 500 + 8}) spans.push_back({length, 1});
-      DeviceAttention attention(shape, spans, GetParam(), random_, {.window = window});
+      DeviceAttention attention(shape, spans, dtype(), random_, stored({.window = window}));
       decode(attention);
       expect_reference(attention, "heads of " + std::to_string(shape.dim) + ", blocks of " +
                                       std::to_string(shape.block_size) + ", a window of " +
@@ -114,7 +114,7 @@ TEST_P(DecodeAttentionTest, EqualsTheReferenceWithCapsAndSinks) {
           ScoreOptions{.window = 128, .sinks = true}}) {
       std::vector<PagedBatch::Span> spans = ragged(9, 600);
       for (const int length : {0, 15, 3000}) spans.push_back({length, 1});
-      DeviceAttention attention(shape, spans, GetParam(), random_, options);
+      DeviceAttention attention(shape, spans, dtype(), random_, stored(options));
       decode(attention);
       expect_reference(attention, std::to_string(shape.heads) + " heads of " + std::to_string(shape.dim) +
                                       ", " + options.describe());
@@ -129,7 +129,7 @@ TEST_P(DecodeAttentionTest, DividesOneLongSequenceWithACapAndSinks) {
     for (const ScoreOptions& options :
          {ScoreOptions{.sinks = true}, ScoreOptions{.cap = 50}, ScoreOptions{.cap = 2, .sinks = true},
           ScoreOptions{.window = 4096, .cap = 2, .sinks = true}}) {
-      DeviceAttention attention(shape, {{9000, 1}}, GetParam(), random_, options);
+      DeviceAttention attention(shape, {{9000, 1}}, dtype(), random_, stored(options));
       decode(attention);
       expect_reference(attention, "heads of " + std::to_string(shape.dim) + ", " + options.describe());
     }
@@ -137,9 +137,9 @@ TEST_P(DecodeAttentionTest, DividesOneLongSequenceWithACapAndSinks) {
 }
 
 TEST_P(DecodeAttentionTest, PlansOfTwoGroupsDoNotDisturbEachOther) {
-  DeviceAttention all({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, GetParam(), random_);
-  DeviceAttention windowed({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, GetParam(), random_,
-                           {.window = 64});
+  DeviceAttention all({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, dtype(), random_, stored());
+  DeviceAttention windowed({8, 2, 128, 16}, {{5000, 1}, {90, 1}, {700, 1}}, dtype(), random_,
+                           stored({.window = 64}));
   const Workspace first(all.shape(), context_.num_sms), second(windowed.shape(), context_.num_sms);
   all.call().workspace = first.tensor();
   windowed.call().workspace = second.tensor();
@@ -156,13 +156,13 @@ TEST_P(DecodeAttentionTest, PlansOfTwoGroupsDoNotDisturbEachOther) {
 }
 
 TEST_P(DecodeAttentionTest, DividesWhatLiesWithinTheWindowOfOneLongSequence) {
-  DeviceAttention attention({8, 2, 128, 16}, {{9000, 1}}, GetParam(), random_, {.window = 4096});
+  DeviceAttention attention({8, 2, 128, 16}, {{9000, 1}}, dtype(), random_, stored({.window = 4096}));
   decode(attention);
   expect_reference(attention, "one sequence");
 }
 
 TEST_P(DecodeAttentionTest, IsBitwiseTheSameForEveryLayerOfAPlan) {
-  DeviceAttention attention({16, 8, 128, 16}, ragged(40, 3000), GetParam(), random_);
+  DeviceAttention attention({16, 8, 128, 16}, ragged(40, 3000), dtype(), random_, stored());
   const Workspace workspace(attention.shape(), context_.num_sms);
   decode(attention, attention.batch(), workspace);
   const std::vector<float> first = attention.result();
@@ -174,14 +174,14 @@ TEST_P(DecodeAttentionTest, IsBitwiseTheSameForEveryLayerOfAPlan) {
 }
 
 TEST_P(DecodeAttentionTest, ReadsQueriesAmongOtherColumns) {
-  DeviceAttention attention({4, 2, 64, 16}, ragged(9, 200), GetParam(), random_);
+  DeviceAttention attention({4, 2, 64, 16}, ragged(9, 200), dtype(), random_, stored());
   decode(attention);
   const std::vector<float> expected = attention.result();
   const std::int64_t width = attention.width(), tokens = attention.batch().num_tokens;
-  const quire::testing::Matrix wide(GetParam(), tokens, 2 * width, random_);
+  const quire::testing::Matrix wide(dtype(), tokens, 2 * width, random_);
   const DeviceTensor qkv(wide.tensor());
   const Tensor q = qkv.tensor().columns(0, width);
-  const std::size_t size = size_of(GetParam());
+  const std::size_t size = size_of(dtype());
   check(cudaMemcpy2D(q.data(), static_cast<std::size_t>(2 * width) * size, attention.call().q.data(),
                      static_cast<std::size_t>(width) * size, static_cast<std::size_t>(width) * size,
                      static_cast<std::size_t>(tokens), cudaMemcpyDeviceToDevice),
@@ -193,7 +193,8 @@ TEST_P(DecodeAttentionTest, ReadsQueriesAmongOtherColumns) {
 }
 
 TEST_P(DecodeAttentionTest, LeavesRowsOfEmptySequencesAndOfPromptsAlone) {
-  DeviceAttention attention({4, 2, 64, 16}, {{50, 1}, {20, 1}, {3, 5}, {77, 1}, {8, 1}}, GetParam(), random_);
+  DeviceAttention attention({4, 2, 64, 16}, {{50, 1}, {20, 1}, {3, 5}, {77, 1}, {8, 1}}, dtype(), random_,
+                            stored());
   std::vector<std::int32_t> lengths = {51, 0, 8, 78, 0};
   const DeviceTensor device_lengths(quire::testing::ints(lengths));
   AttentionBatch batch = attention.batch();
@@ -203,7 +204,7 @@ TEST_P(DecodeAttentionTest, LeavesRowsOfEmptySequencesAndOfPromptsAlone) {
   for (int row = 0; row < batch.num_tokens; ++row) {
     const double error = row_error(actual, expected, row, attention.width());
     if (row == 0 || row == 7) {
-      EXPECT_LT(error, attention_tolerance(GetParam())) << "row " << row;
+      EXPECT_LT(error, attention_tolerance(dtype())) << "row " << row;
     } else {
       EXPECT_TRUE(std::isnan(error)) << "row " << row << " was written";
     }
@@ -211,7 +212,7 @@ TEST_P(DecodeAttentionTest, LeavesRowsOfEmptySequencesAndOfPromptsAlone) {
 }
 
 TEST_P(DecodeAttentionTest, FollowsLengthsThatChangeUnderACapturedGraph) {
-  DeviceAttention attention({8, 2, 128, 16}, ragged(30, 2000), GetParam(), random_);
+  DeviceAttention attention({8, 2, 128, 16}, ragged(30, 2000), dtype(), random_, stored());
   const Workspace workspace(attention.shape(), context_.num_sms);
   std::vector<std::int32_t> zeros(30);
   const DeviceTensor lengths(quire::testing::ints(zeros));
@@ -239,8 +240,9 @@ TEST_P(DecodeAttentionTest, FollowsLengthsThatChangeUnderACapturedGraph) {
   cudaStreamDestroy(context_.stream);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, DecodeAttentionTest, ::testing::Values(DType::kF16, DType::kBF16),
-                         [](const auto& test) { return std::string(to_string(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Caches, DecodeAttentionTest,
+                         ::testing::Combine(::testing::Values(DType::kF16, DType::kBF16), testing::kCaches),
+                         testing::AttentionTest::name);
 
 TEST(DecodeWorkspaceTest, IsAFewMegabytes) {
   const AttentionShape shape{.num_heads = 32,

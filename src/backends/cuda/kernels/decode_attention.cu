@@ -171,7 +171,7 @@ __device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header,
 }
 
 template <typename T, typename E, int kDim, int kHeadTiles>
-__global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, Ring<E, kDim, kHeadTiles>::kBlocksOfSm)
     decode_kernel(const __grid_constant__ DecodeArgs args) {
   using Sizes = Ring<E, kDim, kHeadTiles>;
   extern __shared__ __align__(128) unsigned char ring[];
@@ -246,8 +246,9 @@ void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
   using Sizes = Ring<E, kDim, kHeadTiles>;
   constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
   allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-  launch(context, "decode attention", kernel, dim3(static_cast<unsigned>(num_shares_of(context.num_sms))),
-         dim3(Sizes::kThreads), Sizes::kBytes, args);
+  launch(context, "decode attention", kernel,
+         dim3(static_cast<unsigned>(Sizes::kBlocksOfSm * context.num_sms)), dim3(Sizes::kThreads),
+         Sizes::kBytes, args);
 }
 
 template <typename T, typename E, int kDim>

@@ -200,7 +200,7 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
                         .kv_heads = shape.num_kv_heads,
                         .parts = HeadSplit(shape).parts,
                         .item_lead = 2 + HeadSplit(shape).heads_per_item,
-                        .num_shares = num_shares_of(context.num_sms)};
+                        .num_shares = num_shares_of(shape, context.num_sms)};
   std::size_t bytes = 0;
   const DecodePlan plan =
       lay_out_plan(reinterpret_cast<std::uintptr_t>(workspace.data()), shape, context.num_sms, bytes);

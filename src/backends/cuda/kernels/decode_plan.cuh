@@ -14,7 +14,11 @@
 namespace quire::cuda {
 
 constexpr int kTileTokens = 16;  // what a warp takes at a time
-constexpr int kBlocksPerSm = 2;  // blocks of threads
+
+// Blocks of threads on an SM. Tiles of codes come twice as fast, and more warps hide what each takes.
+constexpr int blocks_per_sm(CacheCode code, int head_tiles) {
+  return code != CacheCode::kNone && head_tiles == 1 ? 3 : 2;
+}
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // What a warp needs of shared memory grows with the head size.
@@ -80,12 +84,14 @@ struct DecodePlan {
   float* sums;          // [2 * num_shares, heads_per_item, head_dim] not yet divided by that sum
 };
 
-inline int num_shares_of(int num_sms) { return kBlocksPerSm * num_sms; }
+inline int num_shares_of(const AttentionShape& shape, int num_sms) {
+  return blocks_per_sm(shape.code, HeadSplit(shape).head_tiles) * num_sms;
+}
 
 // Lays the plan out from address `base`; the bytes go to `bytes`.
 inline DecodePlan lay_out_plan(std::uintptr_t base, const AttentionShape& shape, int num_sms,
                                std::size_t& bytes) {
-  const auto num_shares = static_cast<std::size_t>(num_shares_of(num_sms));
+  const auto num_shares = static_cast<std::size_t>(num_shares_of(shape, num_sms));
   const std::size_t pieces = 2 * num_shares * static_cast<std::size_t>(HeadSplit(shape).heads_per_item);
   bytes = 0;
   const auto take = [&]<typename T>(T*& part, std::size_t count) {
