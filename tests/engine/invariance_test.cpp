@@ -197,13 +197,6 @@ std::string name_of(const Case& test) {
   return name;
 }
 
-// CUDA has no cache of codes.
-std::vector<std::string> cpu_kernels() {
-  std::vector<std::string> names = testing::deterministic_kernel_names();
-  std::erase(names, "cuda_deterministic");
-  return names;
-}
-
 const auto kNameOf = [](const auto& test) { return name_of(test.param); };
 const auto kKernels = ::testing::ValuesIn(testing::deterministic_kernel_names());
 const auto kDTypes = ::testing::Values("float32", "bfloat16");
@@ -221,8 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Quantized, InvarianceTest,
 INSTANTIATE_TEST_SUITE_P(
     QuantizedCache, InvarianceTest,
     ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi"), kDTypes,
-                       ::testing::ValuesIn(cpu_kernels()),
-                       ::testing::Values(Codes{"none", "fp8"}, Codes{"none", "fp8_e5m2"})),
+                       kKernels, ::testing::Values(Codes{"none", "fp8"}, Codes{"none", "fp8_e5m2"})),
     kNameOf);
 
 }  // namespace

@@ -30,8 +30,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 EngineConfig config_of(const std::string& model, int ranks, const std::string& dtype = "float32",
-                       const std::string& device = "cpu") {
+                       const std::string& device = "cpu", const std::string& cache = "auto") {
   EngineConfig config = testing::golden_config(model, dtype);
+  config.kv_cache_dtype = cache;
   config.device = device;
   config.tensor_parallel_size = ranks;
   return config;
@@ -82,13 +83,14 @@ std::vector<Answer> answers(const EngineConfig& config, const std::string& model
   return result;
 }
 
-using Case = std::tuple<std::string, int, std::string, std::string>;  // model, ranks, dtype, device
+// Model, ranks, dtype, device, KV cache.
+using Case = std::tuple<std::string, int, std::string, std::string, std::string>;
 
 class TensorParallelTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
-  const auto& [model, ranks, dtype, device] = GetParam();
-  const EngineConfig config = config_of(model, ranks, dtype, device);
+  const auto& [model, ranks, dtype, device, cache] = GetParam();
+  const EngineConfig config = config_of(model, ranks, dtype, device, cache);
   int count = 0;
   const auto check = [&](const VerifyResult& result) {
     ++count;
@@ -100,8 +102,8 @@ TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
 }
 
 TEST_P(TensorParallelTest, IsBitwiseStableAndHasTheTokensOfOneRank) {
-  const auto& [model, ranks, dtype, device] = GetParam();
-  EngineConfig config = config_of(model, ranks, dtype, device);
+  const auto& [model, ranks, dtype, device, cache] = GetParam();
+  EngineConfig config = config_of(model, ranks, dtype, device, cache);
   config.deterministic = device == "cuda";  // else bits depend on who shares a step
   const std::vector<Answer> first = answers(config, model);
   EXPECT_TRUE(answers(config, model) == first);
@@ -121,8 +123,10 @@ std::vector<Case> cases() {
     for (const int ranks : {2, 4}) {
       if (model == "toy" || spec.num_heads % ranks != 0) continue;
       for (const std::string& device : devices(ranks)) {
-        result.emplace_back(model, ranks, "float32", device);
-        result.emplace_back(model, ranks, "bfloat16", device);
+        result.emplace_back(model, ranks, "float32", device, "auto");
+        result.emplace_back(model, ranks, "bfloat16", device, "auto");
+        if (model == "qwen3" || model == "gemma2")
+          result.emplace_back(model, ranks, "float32", device, "fp8");
       }
     }
   }
@@ -131,7 +135,7 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Golden, TensorParallelTest, ::testing::ValuesIn(cases()), [](const auto& test) {
   return testing::test_name({std::get<0>(test.param), std::to_string(std::get<1>(test.param)),
-                             std::get<2>(test.param), std::get<3>(test.param)});
+                             std::get<2>(test.param), std::get<3>(test.param), std::get<4>(test.param)});
 });
 
 // Requests that share a prefix, in a cache too small for all of them.
