@@ -50,6 +50,8 @@ struct Perplexity : EngineOptions {
       reference.quantization = against_quantization.value_or("none");
       reference.quantize_head = config.quantize_head && reference.quantization != "none";
       reference.dtype = against_dtype.value_or(config.dtype);
+      reference.kv_cache_dtype = "auto";
+      reference.kv_cache_dtype_skip_layers.clear();
       reference.on_load = {};  // one bar is enough
     }
     options.on_progress = progress_bar("tokens");
@@ -70,8 +72,8 @@ void add_perplexity(CLI::App& eval, Command& chosen) {
   flags.value("--max-tokens", perplexity.options.max_tokens, "of the text, the first ones (default: all)");
   flags.value(
       "--against", perplexity.against,
-      "a reference, as MODEL: KL divergence from it, and the share of tokens where the same one is most "
-      "likely (with one of the next two, default: MODEL)");
+      "a reference, as MODEL, its KV cache as its --dtype: KL divergence from it, and the share of tokens "
+      "where the same one is most likely (with one of the next two, default: MODEL)");
   flags.value("--against-quantization", perplexity.against_quantization,
               "the reference's --quantization (default: none)");
   flags.value("--against-dtype", perplexity.against_dtype, "the reference's --dtype (default: --dtype)");
