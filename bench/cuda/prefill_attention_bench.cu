@@ -1,7 +1,9 @@
 // Times causal prefill attention over the paged cache: 16 query heads, 8 KV heads of 128, bf16, blocks of 16
 // scattered over the cache, some 16k tokens a batch; TFLOP/s count 4 * head_dim a (query head, query, key
-// that it sees). Arguments: none. Layers read different caches and queries, so that none is served from L2.
+// that it sees); beside each, over a cache of E4M3 codes. Arguments: none. Layers read different caches and
+// queries, so that none is served from L2.
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,16 +24,33 @@ struct Case {
   int heads, kv_heads, head_dim, block_size;
   std::vector<int> before, queries;
   float cap = 0;
+  CacheCode code = CacheCode::kNone;
 };
+
+// In [-2, 2).
+__device__ float random_value(std::size_t i) {
+  auto bits = static_cast<std::uint32_t>(i * 2654435761U) ^ static_cast<std::uint32_t>(i >> 32);
+  bits = (bits ^ (bits >> 15)) * 2246822519U;
+  bits ^= bits >> 13;
+  return static_cast<float>(bits) * 0x1p-30F - 2.0F;
+}
 
 // Random values in device memory.
 __global__ void fill_kernel(__nv_bfloat16* values, std::size_t count) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
        i += std::size_t{gridDim.x} * blockDim.x) {
-    auto bits = static_cast<std::uint32_t>(i * 2654435761U) ^ static_cast<std::uint32_t>(i >> 32);
-    bits = (bits ^ (bits >> 15)) * 2246822519U;
-    bits ^= bits >> 13;
-    values[i] = __float2bfloat16(static_cast<float>(bits) * 0x1p-30F - 2.0F);
+    values[i] = __float2bfloat16(random_value(i));
+  }
+}
+
+// Their codes, and scales: of each `head` bytes the first `codes` and the rest.
+__global__ void fill_codes_kernel(std::uint8_t* memory, std::size_t count, std::size_t head,
+                                  std::size_t codes) {
+  constexpr float kScale = 2.0F / 448;
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    memory[i] = i % head < codes ? __nv_cvt_float_to_fp8(random_value(i) / kScale, __NV_SATFINITE, __NV_E4M3)
+                                 : __float_as_uint(kScale) >> (i % 4 * 8) & 0xFF;
   }
 }
 
@@ -88,22 +107,39 @@ double flops(const Case& c) {
   return 4.0 * c.head_dim * c.heads * pairs;
 }
 
+// A layer of the cache with random values.
+KvCacheLayer make_cache(const Case& c, int num_blocks) {
+  const bool has_codes = c.code != CacheCode::kNone;
+  const std::int64_t half = (has_codes ? 1 : 2) * std::int64_t{c.block_size} * c.head_dim;
+  const std::int64_t head = 2 * (half + (has_codes ? 4 * c.block_size : 0));
+  auto* memory = random_tensor(std::int64_t{num_blocks} * c.kv_heads, head / 2).data_as<std::uint8_t>();
+  if (has_codes) {
+    fill_codes_kernel<<<1024, 256>>>(memory, static_cast<std::size_t>(num_blocks * c.kv_heads * head),
+                                     static_cast<std::size_t>(head), static_cast<std::size_t>(2 * half));
+  }
+  const auto part = [&](std::int64_t at, DType dtype, std::int64_t width) {
+    const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+    return Tensor(memory + at, dtype, {num_blocks, c.kv_heads, c.block_size, width}, DeviceKind::kCuda)
+        .with_strides({c.kv_heads * head / bytes, head / bytes, width, 1});
+  };
+  const DType stored = has_codes ? DType::kU8 : DType::kBF16;
+  KvCacheLayer cache{part(0, stored, c.head_dim), part(half, stored, c.head_dim), c.code};
+  if (has_codes) {
+    cache.key_scales = part(2 * half, DType::kF32, 1);
+    cache.value_scales = part(2 * half + 4 * c.block_size, DType::kF32, 1);
+  }
+  return cache;
+}
+
 std::vector<AttentionCall> make_layers(const Case& c, const AttentionBatch& batch, int num_blocks,
                                        const Tensor& workspace) {
   const std::int64_t width = std::int64_t{c.heads} * c.head_dim;
-  const std::int64_t half = std::int64_t{c.block_size} * c.head_dim;
   std::vector<AttentionCall> layers;
   for (int i = 0; i < kLayers; ++i) {
-    const Tensor cache = random_tensor(std::int64_t{num_blocks} * c.kv_heads, 2 * half);
-    const auto view = [&](std::int64_t offset) {
-      return Tensor(cache.data_as<__nv_bfloat16>() + offset, DType::kBF16,
-                    {num_blocks, c.kv_heads, c.block_size, c.head_dim}, DeviceKind::kCuda)
-          .with_strides({c.kv_heads * 2 * half, 2 * half, c.head_dim, 1});
-    };
     AttentionCall call;
     call.q = random_tensor(batch.num_tokens, width + 2 * c.kv_heads * c.head_dim).columns(0, width);
     call.out = random_tensor(batch.num_tokens, width);
-    call.cache = {view(0), view(half)};
+    call.cache = make_cache(c, num_blocks);
     call.scores.scale = 0.088F;
     call.scores.cap = c.cap;
     call.workspace = workspace;
@@ -128,8 +164,8 @@ struct Setup {
   Setup(const Case& c, int num_sms) {
     int num_blocks = 0;
     batch = make_batch(c, num_blocks);
-    shape = {c.heads,          c.kv_heads,       c.head_dim, c.block_size, batch.num_sequences,
-             batch.num_tokens, batch.max_seq_len};
+    shape = {c.heads,          c.kv_heads,        c.head_dim, c.block_size, batch.num_sequences,
+             batch.num_tokens, batch.max_seq_len, 0,          c.code};
     const auto bytes = prefill_workspace_bytes(shape, num_sms);
     workspace = Tensor(allocate(bytes), DType::kU8, {static_cast<std::int64_t>(bytes)}, DeviceKind::kCuda);
     layers = make_layers(c, batch, num_blocks, workspace);
@@ -138,7 +174,9 @@ struct Setup {
   const AttentionCall& layer(int i) const { return layers[static_cast<std::size_t>(i)]; }
 };
 
-void time_prefill(const LaunchContext& context, const Case& c) {
+// Prints a case, and where `than` is given by how many times it takes longer than that.
+// Returns the microseconds of this GPU's own kernel.
+double time_prefill(const LaunchContext& context, const Case& c, double than = 0) {
   const Setup s(c, context.num_sms);
   const double plan =
       time_layers(context, [&](int) { plan_prefill(context, s.batch, s.shape, s.workspace); });
@@ -149,8 +187,10 @@ void time_prefill(const LaunchContext& context, const Case& c) {
                           DType::kBF16);
   });
   const double work = flops(c) * 1e-6;  // TFLOP/s of one microsecond
-  std::printf("%-34s plan %5.1f us   attention %8.1f us %5.0f TFLOP/s   mma %8.1f us %5.0f TFLOP/s\n", c.name,
+  std::printf("%-34s plan %5.1f us   attention %8.1f us %5.0f TFLOP/s   mma %8.1f us %5.0f TFLOP/s", c.name,
               plan, own, work / own, mma, work / mma);
+  than > 0 ? std::printf("   %5.3f of 16 bits\n", own / than) : std::printf("\n");
+  return own;
 }
 
 void time_fixed_order(const LaunchContext& context, const Case& c) {
@@ -189,7 +229,13 @@ int main() {
       {"4 x 4k, with a cap of 50", 16, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 50},
       {"  with a cap of 3", 16, 8, 128, 16, std::vector<int>(4, 0), std::vector<int>(4, 4096), 3},
   };
-  for (const Case& c : cases) quire::cuda::time_prefill(context, c);
+  for (const Case& c : cases) {
+    const double own = quire::cuda::time_prefill(context, c);
+    Case of_codes = c;
+    of_codes.name = "  of codes";
+    of_codes.code = quire::CacheCode::kE4m3;
+    quire::cuda::time_prefill(context, of_codes, own);
+  }
   quire::cuda::time_fixed_order(context, cases[0]);
   quire::cuda::time_fixed_order(
       context, {"256 x 1 after 1k", 16, 8, 128, 16, std::vector<int>(256, 1024), std::vector<int>(256, 1)});

@@ -10,6 +10,7 @@ namespace quire::cuda {
 namespace {
 
 using testing::attention_tolerance;
+using testing::AttentionTest;
 using testing::DeviceAttention;
 using testing::DeviceTensor;
 using testing::PagedBatch;
@@ -19,11 +20,12 @@ using testing::ScoreOptions;
 
 using Spans = std::vector<PagedBatch::Span>;
 
-class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
+class PrefillAttentionTest : public AttentionTest {
  protected:
   // Two layers by this GPU's own kernel and two by that for every GPU, on one plan.
-  void expect_equal(const PagedShape& shape, const Spans& spans, const ScoreOptions& options = {}) {
-    DeviceAttention attention(shape, spans, GetParam(), random_, options);
+  void expect_equal(const PagedShape& shape, const Spans& spans, const ScoreOptions& scores = {}) {
+    const ScoreOptions options = stored(scores);
+    DeviceAttention attention(shape, spans, dtype(), random_, options);
     const std::size_t bytes = prefill_workspace_bytes(attention.shape(), context_.num_sms);
     std::vector<std::uint8_t> zeros(bytes);
     const DeviceTensor workspace(Tensor(zeros.data(), DType::kU8, {static_cast<std::int64_t>(bytes)}));
@@ -42,7 +44,7 @@ class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithP
                              << options.describe() << ", token " << i << " of " << tokens << " after "
                              << before;
           if (tokens > 1) {
-            ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(GetParam()))
+            ASSERT_LT(row_error(actual, expected, row, attention.width()), attention_tolerance(dtype()))
                 << where;
           } else {
             const auto begin = actual.begin() + row * attention.width();
@@ -56,7 +58,7 @@ class PrefillAttentionTest : public testing::DeviceTest, public ::testing::WithP
       prefill_attention(context_, attention.call(), attention.batch(), attention.shape());
       check_rows("own kernel");
       prefill_attention_mma(context_, prefill_params(attention.call(), attention.batch(), attention.shape()),
-                            attention.batch(), attention.shape(), GetParam());
+                            attention.batch(), attention.shape(), dtype());
       check_rows("mma kernel");
     }
   }
@@ -129,8 +131,9 @@ TEST_P(PrefillAttentionTest, TakesMoreSequencesThanThePlanHasWarps) {
   expect_equal({4, 2, 128, 16}, spans);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, PrefillAttentionTest, ::testing::Values(DType::kF16, DType::kBF16),
-                         [](const auto& test) { return std::string(to_string(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Caches, PrefillAttentionTest,
+                         ::testing::Combine(::testing::Values(DType::kF16, DType::kBF16), testing::kCaches),
+                         AttentionTest::name);
 
 }  // namespace
 }  // namespace quire::cuda

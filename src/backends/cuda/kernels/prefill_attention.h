@@ -41,6 +41,10 @@ struct PrefillParams {
   int block_shift;  // log2 of the block size
   ScoreScale scale;
   const float* sinks;  // or null
+  CacheCode code;
+  const float* key_scales;  // of codes, or null
+  const float* value_scales;
+  int scale_block_stride, scale_head_stride;
 };
 
 // How many tiles a batch may have at most, over all heads.

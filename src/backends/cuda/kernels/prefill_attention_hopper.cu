@@ -3,11 +3,11 @@
 //
 // One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
-// into two stages of shared memory. Two warpgroups have 64 rows each and go over the keys from the last on
-// (only there some are masked); the scores of the next keys are issued before the values of these, so that
-// the softmax runs under matrix products (Shah et al., FlashAttention-3, 2024). Having the warpgroups take
-// turns, as there, cost 5 % at 4k tokens. Where there is a window, they end at the first stage that it
-// reaches.
+// into two stages of shared memory; of a cache of codes, which they widen on the way. Two warpgroups have 64
+// rows each and go over the keys from the last on (only there some are masked); the scores of the next keys
+// are issued before the values of these, so that the softmax runs under matrix products (Shah et al.,
+// FlashAttention-3, 2024). Having the warpgroups take turns, as there, cost 5 % at 4k tokens. Where there is
+// a window, they end at the first stage that it reaches.
 //
 // Layout: keys and values of one (block, head) contiguous, q and out rows strided; in shared memory, rows of
 // 64 dimensions (128 bytes), swizzled.
@@ -17,115 +17,36 @@
 // 4k and 1 x 16k tokens, of 789 that an 8192³ matrix product reached in the same run.
 #include <algorithm>
 
-#include "backends/cuda/kernels/hopper.cuh"
-#include "backends/cuda/kernels/prefill_rows.cuh"
+#include "backends/cuda/kernels/prefill_stages.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
 namespace {
 
-constexpr int kRowBytes = 128;  // of shared memory: 64 dimensions
-constexpr int kStages = 2;
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kWarpgroup = 128;
+using namespace prefill;
+
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-
-template <int kHeadDim>
-struct Shape {
-  static constexpr int kDim = kHeadDim;
-  static constexpr int kChunks = (kDim + 63) / 64;         // of 64 dimensions; the last may end in zeros
-  static constexpr int kKeys = kDim <= 128 ? 128 : 64;     // of one stage
-  static constexpr int kQueryTiles = kDim <= 128 ? 2 : 1;  // of the tile in hand and of the next
-  static constexpr int kQueryChunk = kTileRows * kRowBytes;
-  static constexpr int kKeyChunk = kKeys * kRowBytes;
-};
-
-struct Work {
-  PrefillTile tile;  // no tokens: there is no more work
-  int head_tile;
-};
-
-template <typename S>
-struct Shared {
-  std::uint8_t queries[S::kQueryTiles][S::kChunks][S::kQueryChunk];
-  std::uint8_t keys[kStages][S::kChunks][S::kKeyChunk];
-  std::uint8_t values[kStages][S::kChunks][S::kKeyChunk];
-  std::uint64_t queries_full[S::kQueryTiles], queries_free[S::kQueryTiles];
-  std::uint64_t keys_full[kStages], keys_free[kStages];
-  std::uint64_t values_full[kStages], values_free[kStages];
-  Work work[S::kQueryTiles];  // of `queries`
-  Work fetched[2];            // what is fetched, and what will be
-};
-
-struct Maps {
-  CUtensorMap queries;  // [tokens, heads, dim]
-  CUtensorMap keys;     // [blocks, KV heads, tokens of a block, dim]
-  CUtensorMap values;
-};
-
-// Which of a ring's places is next, and the parity of its phase.
-template <int kPlaces>
-struct Ring {
-  int place = 0;
-  unsigned parity = 0;
-  __device__ void next() {
-    place = place + 1 == kPlaces ? 0 : place + 1;
-    parity ^= place == 0;
-  }
-};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int kConsumerWarps = 4 * kConsumers;
-// In place of a block. Boxes of block -1 lie outside of the cache, and are read as zeros.
-constexpr int kZeros = -1;
-constexpr int kNothing = -2;
-constexpr int kProducerWarps = 2;  // each for keys and for values
 // Numbered barriers.
 constexpr int kProducerBarrier = 1;
 constexpr int kConsumerBarrier = 2;
-// Of the 64K registers of an SM: 2 * 128 * 232 + 128 * 40.
-constexpr int kConsumerRegisters = 232;
-constexpr int kProducerRegisters = 40;
-
-// One of the four warps that fetch: two the keys, two the values, since each can start few copies at a time.
-// A lane copies one box: a block's tokens (kKeys of them at most) by 64 dimensions.
+// Of the 64K registers of an SM: 2 * 128 of the first and 128 of the second, together 384 * 168.
 template <typename S>
+constexpr int kConsumerRegisters = S::kCodes ? 216 : 232;
+template <typename S>
+constexpr int kProducerRegisters = S::kCodes ? 72 : 40;
+
+// One of the four warps that fetch.
+template <typename S, typename Stages>
 struct Producer {
   const PrefillParams& p;
   const Maps& maps;
   Shared<S>& shared;
-  int lane = threadIdx.x % 32;
-  int warp = threadIdx.x % kWarpgroup / 32;
-  bool of_keys = warp < kProducerWarps;
-  int box = lane * kProducerWarps + warp % kProducerWarps;
-  int chunk = box % S::kChunks;
-  int box_shift = min(p.block_shift, 31 - __clz(S::kKeys));
-  int first_token = box / S::kChunks << box_shift;  // of the lane's box in its stage
-  Ring<kStages> ring;
+  Stages stages;
   Ring<S::kQueryTiles> queries;
-
-  // What the lane copies to the stage of first_key: a block; kZeros where no token sees the box; kNothing.
-  __device__ int block_of(const int* table, int first_key, int begin, int end) const {
-    const int key = first_key + first_token;
-    if (first_token >= S::kKeys || first_key < 0 || key >= end) return kNothing;
-    return key + (1 << box_shift) > begin ? table[key >> p.block_shift] : kZeros;
-  }
-
-  __device__ void copy_stage(int kv_head, int block, int first_key) {
-    const int s = ring.place;
-    std::uint64_t* full = of_keys ? &shared.keys_full[s] : &shared.values_full[s];
-    hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
-    const unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFU, block != kNothing));
-    if (lane == 0) hopper::arrive_expecting(full, boxes * (kRowBytes << box_shift));
-    __syncwarp();
-    if (block != kNothing) {
-      std::uint8_t* to = of_keys ? shared.keys[s][chunk] : shared.values[s][chunk];
-      hopper::copy_box(to + first_token * kRowBytes, of_keys ? maps.keys : maps.values, chunk * 64,
-                       (first_key + first_token) & ((1 << p.block_shift) - 1), kv_head, block, full);
-    }
-    ring.next();
-  }
 
   __device__ void copy_queries(const Work& work) {
     const int i = queries.place;
@@ -160,19 +81,9 @@ struct Producer {
     Work work = work_at(blockIdx.x, count);
     for (int next = 0; work.tile.tokens > 0; next ^= 1) {
       if (leads) copy_queries(work);
-      const int kv_head = work.head_tile * p.packed_heads / p.group;
-      const int* table = p.block_tables + work.tile.table_row * p.table_stride;
-      const int begin = first_key_of(p, work.tile);
-      const int end = work.tile.position + work.tile.tokens;
-      int first_key = (end - 1) / S::kKeys * S::kKeys;
-      copy_stage(kv_head, block_of(table, first_key, begin, end), first_key);
-      if (leads) shared.fetched[next] = take_work(count);
-      int block = block_of(table, first_key - S::kKeys, begin, end);
-      while ((first_key -= S::kKeys) > begin - S::kKeys) {
-        const int block_after = block_of(table, first_key - S::kKeys, begin, end);
-        copy_stage(kv_head, block, first_key);
-        block = block_after;
-      }
+      stages.fill_all(KeyRange(p, work), [&] {
+        if (leads) shared.fetched[next] = take_work(count);
+      });
       hopper::sync_threads(kProducerBarrier, kWarpgroup);
       work = shared.fetched[next];
     }
@@ -292,7 +203,7 @@ struct Consumer {
     weigh(first_key, last, true, first_key == lowest, shrink);
     pack_weights();
     hopper::wait(&shared.values_full[ring.place], ring.parity);
-    if (end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
+    if (!S::kCodes && end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
 
     Ring<kStages> next = ring;
     next.next();
@@ -373,10 +284,14 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
   __syncthreads();
   wait_for_kernels();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
-    hopper::give_registers<kProducerRegisters>();
-    Producer<S>{p, maps, shared}.run();
+    hopper::give_registers<kProducerRegisters<S>>();
+    if constexpr (S::kCodes) {
+      Producer<S, CodeStages<T, S>>{p, maps, shared, {p, shared}}.run();
+    } else {
+      Producer<S, BoxStages<S>>{p, maps, shared, {p, maps, shared}}.run();
+    }
   } else {
-    hopper::take_registers<kConsumerRegisters>();
+    hopper::take_registers<kConsumerRegisters<S>>();
     Consumer<T, S>{p, shared, static_cast<int>(threadIdx.x) / kWarpgroup}.run();
   }
 #else
@@ -402,33 +317,35 @@ CUtensorMap query_map(const Tensor& q, const PrefillParams& params, const Attent
       {64, static_cast<cuuint32_t>(params.packed_heads), static_cast<cuuint32_t>(params.tile_tokens)});
 }
 
-template <typename T, int kDim>
+template <typename T, typename S>
 void launch_shape(const LaunchContext& context, const PrefillParams& params, const AttentionCall& call,
                   const AttentionBatch& batch, const AttentionShape& shape) {
-  using S = Shape<kDim>;
   constexpr int kBytes = sizeof(Shared<S>);
   constexpr auto kernel = prefill_hopper_kernel<T, S>;
   allow_shared_bytes<kernel>(kBytes);
-  const Maps maps{query_map(call.q, params, batch, shape), cache_map(call.cache.keys, S::kKeys),
-                  cache_map(call.cache.values, S::kKeys)};
+  Maps maps{.queries = query_map(call.q, params, batch, shape)};
+  if (!S::kCodes) {
+    maps.keys = cache_map(call.cache.keys, S::kKeys);
+    maps.values = cache_map(call.cache.values, S::kKeys);
+  }
   const int grid = std::min(context.num_sms, max_prefill_work(batch, params));
   launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, params);
 }
 
-template <typename T>
+template <typename T, bool kCodes>
 void launch_dim(const LaunchContext& context, const PrefillParams& params, const AttentionCall& call,
                 const AttentionBatch& batch, const AttentionShape& shape) {
   switch (shape.head_dim) {
     case 64:
-      return launch_shape<T, 64>(context, params, call, batch, shape);
+      return launch_shape<T, Shape<64, kCodes>>(context, params, call, batch, shape);
     case 80:
-      return launch_shape<T, 80>(context, params, call, batch, shape);
+      return launch_shape<T, Shape<80, kCodes>>(context, params, call, batch, shape);
     case 96:
-      return launch_shape<T, 96>(context, params, call, batch, shape);
+      return launch_shape<T, Shape<96, kCodes>>(context, params, call, batch, shape);
     case 128:
-      return launch_shape<T, 128>(context, params, call, batch, shape);
+      return launch_shape<T, Shape<128, kCodes>>(context, params, call, batch, shape);
     case 256:
-      return launch_shape<T, 256>(context, params, call, batch, shape);
+      return launch_shape<T, Shape<256, kCodes>>(context, params, call, batch, shape);
     default:
       check(cudaErrorInvalidValue, "prefill_attention has no kernel for this head size");
   }
@@ -439,11 +356,11 @@ void launch_dim(const LaunchContext& context, const PrefillParams& params, const
 void prefill_attention_hopper(const LaunchContext& context, const PrefillParams& params,
                               const AttentionCall& call, const AttentionBatch& batch,
                               const AttentionShape& shape) {
-  if (call.q.dtype() == DType::kBF16) {
-    launch_dim<__nv_bfloat16>(context, params, call, batch, shape);
-  } else {
-    launch_dim<__half>(context, params, call, batch, shape);
-  }
+  const auto launch_type = [&]<typename T>(T) {
+    params.code == CacheCode::kNone ? launch_dim<T, false>(context, params, call, batch, shape)
+                                    : launch_dim<T, true>(context, params, call, batch, shape);
+  };
+  call.q.dtype() == DType::kBF16 ? launch_type(__nv_bfloat16()) : launch_type(__half());
 }
 
 }  // namespace quire::cuda

@@ -59,23 +59,51 @@ __device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, in
   }
 }
 
+// The keys, or the values, of one KV head. E: numbers, or a byte: codes, with their scales.
+template <typename E>
+struct CachedRows {
+  const E* rows;
+  const float* scales;
+
+  __device__ CachedRows(const PrefillParams& p, const void* of, const float* scales_of, int kv_head)
+      : rows(static_cast<const E*>(of) + kv_head * p.head_stride),
+        scales(sizeof(E) == 1 ? scales_of + kv_head * p.scale_head_stride : nullptr) {}
+};
+
 // kKeys keys (or values) from first_key on; zeros for those that no token of the tile sees, where another
-// sequence's may lie.
-template <typename T, typename S>
-__device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, const T* head, const int* table,
-                          int first_key, std::uint8_t* to) {
+// sequence's may lie. Codes come through registers, and are there on return.
+template <typename T, typename S, typename E>
+__device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, CachedRows<E> head,
+                          const int* table, int first_key, std::uint8_t* to) {
   const int begin = first_key_of(p, tile);
   const int end = tile.position + tile.tokens;
-  constexpr int kChunks = S::kDim / 8;
-  static_assert(S::kKeys * kChunks % S::kThreads == 0);
+  constexpr int kPiece = 16 / sizeof(E);
+  constexpr int kPieces = S::kDim / kPiece;
+  constexpr int kCount = S::kKeys * kPieces;
 #pragma unroll
-  for (int j = 0; j < S::kKeys * kChunks / S::kThreads; ++j) {
-    const int row = (threadIdx.x + j * S::kThreads) / kChunks;
-    const int chunk = (threadIdx.x + j * S::kThreads) % kChunks;
+  for (int j = 0; j < (kCount + S::kThreads - 1) / S::kThreads; ++j) {
+    const unsigned i = threadIdx.x + j * S::kThreads;
+    if (kCount % S::kThreads != 0 && i >= kCount) break;
+    const int row = i / kPieces;
+    const int piece = i % kPieces;
     const int key = min(max(first_key + row, begin), end - 1);
-    const T* from = head + std::int64_t{table[key >> p.block_shift]} * p.block_stride +
-                    (key & ((1 << p.block_shift) - 1)) * S::kDim + chunk * 8;
-    copy_async_16(to + offset_of<S>(row, chunk), from, first_key + row == key);
+    const bool is_seen = first_key + row == key;
+    const std::int64_t block = table[key >> p.block_shift];
+    const int offset = key & ((1 << p.block_shift) - 1);
+    const E* from = head.rows + block * p.block_stride + offset * S::kDim + piece * kPiece;
+    if constexpr (sizeof(E) == 1) {
+      uint4 wide[2] = {};
+      if (is_seen) {
+        const uint4 codes = *reinterpret_cast<const uint4*>(from);
+        const float scale = head.scales[block * p.scale_block_stride + offset];
+        p.code == CacheCode::kE4m3 ? widen_row<CacheCode::kE4m3, T>(codes, scale, wide)
+                                   : widen_row<CacheCode::kE5m2, T>(codes, scale, wide);
+      }
+      *reinterpret_cast<uint4*>(to + offset_of<S>(row, 2 * piece)) = wide[0];
+      *reinterpret_cast<uint4*>(to + offset_of<S>(row, 2 * piece + 1)) = wide[1];
+    } else {
+      copy_async_16(to + offset_of<S>(row, piece), from, is_seen);
+    }
   }
   commit_copies();
 }
@@ -158,7 +186,7 @@ struct WarpRows {
   }
 };
 
-template <typename T, typename S>
+template <typename T, typename S, typename E>
 __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillParams p) {
   extern __shared__ __align__(512) std::uint8_t shared[];
   admit_next_kernel();
@@ -167,9 +195,9 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   if (index >= p.plan->num_tiles) return;
   const PrefillTile tile = reinterpret_cast<const PrefillTile*>(p.plan + 1)[index];
   const int head_tile = blockIdx.x % p.head_tiles;
-  const std::int64_t head = head_tile * p.packed_heads / p.group * p.head_stride;
-  const T* key_head = static_cast<const T*>(p.keys) + head;
-  const T* value_head = static_cast<const T*>(p.values) + head;
+  const int kv_head = head_tile * p.packed_heads / p.group;
+  const CachedRows<E> key_head(p, p.keys, p.key_scales, kv_head);
+  const CachedRows<E> value_head(p, p.values, p.value_scales, kv_head);
   const int* table = p.block_tables + tile.table_row * p.table_stride;
   const int end = tile.position + tile.tokens;
   const int first_row = threadIdx.x / 32 * 16 * S::kParts;
@@ -204,9 +232,12 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
 template <typename T, int kDim>
 void launch_shape(const LaunchContext& context, const PrefillParams& params, int work) {
   using S = Shape<kDim>;
-  constexpr auto kernel = prefill_mma_kernel<T, S>;
-  allow_shared_bytes<kernel>(S::kBytes);
-  launch(context, "prefill_attention", kernel, work, S::kThreads, S::kBytes, params);
+  const auto run = [&]<typename E>(E) {
+    constexpr auto kernel = prefill_mma_kernel<T, S, E>;
+    allow_shared_bytes<kernel>(S::kBytes);
+    launch(context, "prefill_attention", kernel, work, S::kThreads, S::kBytes, params);
+  };
+  params.code == CacheCode::kNone ? run(T()) : run(std::uint8_t());
 }
 
 template <typename T>

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backends/cuda/kernels/cache_codes.cuh"
 #include "backends/cuda/kernels/prefill_attention.h"
 #include "backends/cuda/kernels/scores.cuh"
 
@@ -19,6 +20,23 @@ __device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
 __device__ inline std::uint32_t pack(float low, float high, __half) {
   const __half2 pair = __floats2half2_rn(low, high);
   return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+// 16 codes of a row, times its scale in float32 and rounded once.
+template <CacheCode kCode, typename T>
+__device__ inline void widen_row(const uint4& codes, float scale, uint4 (&to)[2]) {
+  const auto scaled = [&](std::uint32_t pair) {
+    const float2 values = __half22float2(reinterpret_cast<const __half2&>(pair));
+    return pack(scale * values.x, scale * values.y, T());
+  };
+  const auto widen = [&](std::uint32_t first, std::uint32_t second) {
+    std::uint32_t pairs[4];
+    widen_codes<kCode>(first, pairs[0], pairs[1]);
+    widen_codes<kCode>(second, pairs[2], pairs[3]);
+    return make_uint4(scaled(pairs[0]), scaled(pairs[1]), scaled(pairs[2]), scaled(pairs[3]));
+  };
+  to[0] = widen(codes.x, codes.y);
+  to[1] = widen(codes.z, codes.w);
 }
 
 __device__ inline float quad_max(float x) {
