@@ -50,7 +50,7 @@ struct Perplexity : EngineOptions {
       reference.quantization = against_quantization.value_or("none");
       reference.quantize_head = config.quantize_head && reference.quantization != "none";
       reference.dtype = against_dtype.value_or(config.dtype);
-      reference.on_load = {};  // one bar is enough
+      reference.on_layer = {};  // one bar is enough
     }
     options.on_progress = progress_bar("tokens");
     (json ? print_json : print_table)(measure_perplexity(options));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
@@ -27,11 +28,13 @@ MatrixShape block_of(const LinearFormat& format, WeightPart part) {
   }
 }
 
-// Changes every tensor but the order of the columns by change(tensor, what an element of it stands for).
+// Changes every tensor that stands for elements of the matrix by change(tensor, what an element of it stands
+// for).
 template <typename Change>
 WeightGroup changed(WeightGroup group, const Change& change) {
   for (auto& [part, tensor] : group.tensors)
-    if (part != WeightPart::kOrder) tensor = change(std::move(tensor), block_of(group.format, part));
+    if (part != WeightPart::kOrder && part != WeightPart::kInputScale)
+      tensor = change(std::move(tensor), block_of(group.format, part));
   return group;
 }
 
@@ -139,6 +142,24 @@ std::vector<std::int32_t> column_order(const WeightGroup& group) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(group.cols));
   group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
   return order;
+}
+
+WeightGroup settle_input(WeightGroup group, bool weight_only) {
+  const WeightTensorPtr scale = group.find(WeightPart::kInputScale);
+  std::erase_if(group.tensors, [](const auto& tensor) { return tensor.part == WeightPart::kInputScale; });
+  if (weight_only) group.format.input = {};
+  if (weight_only || scale == nullptr) return group;
+  float& value = group.format.input.scale;
+  scale->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+  if (value <= 0) fail("tensor {}: a scale must be positive, not {}", in_quotes(scale->name()), value);
+  return group;
+}
+
+void check_input_columns(const LinearFormat& format, std::int64_t cols, std::string_view name) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) / (127 * 128);
+  if (format.input.code == InputFormat::Code::kI8 && cols >= kMost)
+    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
+         name, cols, kMost);
 }
 
 std::size_t num_alike(std::span<const WeightGroup> parts) {

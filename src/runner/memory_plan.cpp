@@ -38,7 +38,7 @@ class PlanningBackend final : public Backend {
     const auto [rows, cols] = shape_of(parts);
     has_codes_ |= !parts.front().format.is_plain();
     note(parts);
-    plan_.rounds_inputs |= parts.front().format.input.code != InputFormat::Code::kNone;
+    plan_.input_rounding.is_done |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());
@@ -86,9 +86,12 @@ class ShapesOnly final : public WeightSource {
   }
   std::vector<float> take_vector(std::string_view, std::int64_t) override { return {1}; }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
-    return formats_ == nullptr ? WeightSource::take_linear(prefix, rows, cols)
-                               : formats_->take_linear(prefix, rows, cols);
+    if (formats_ == nullptr) return WeightSource::take_linear(prefix, rows, cols);
+    WeightGroup group = formats_->take_linear(prefix, rows, cols);
+    rounds_inputs_ |= group.format.input.code != InputFormat::Code::kNone;
+    return group;
   }
+  bool rounds_inputs() const { return rounds_inputs_; }
 
  private:
   class Shape final : public WeightTensor {
@@ -106,6 +109,7 @@ class ShapesOnly final : public WeightSource {
   };
 
   WeightSource* formats_;
+  bool rounds_inputs_ = false;  // a format that was asked for does
 };
 
 constexpr int kAnyMaxModelLen = 1;  // tables of positions take time
@@ -150,6 +154,8 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   for (const ExpertWeights& experts : plan.experts)
     widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
   plan.workspace += backend.reserved_bytes(widest, planning.has_codes(), runner.attention_shapes());
+  plan.input_rounding.is_left_out =
+      config.weight_only && (shapes.rounds_inputs() || rounds_inputs(config.quantization));
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);

@@ -285,6 +285,14 @@ TEST(WeightGroupTest, NoRenameSeesTheResultOfAnother) {
   EXPECT_EQ(name_of("a.b"), "c");
 }
 
+TEST(WeightGroupTest, ProductsOfInt8HaveSumsOf32Bits) {
+  LinearFormat format = {.code = CodeType::kInt, .bits = 8, .input = {.code = InputFormat::Code::kI8}};
+  EXPECT_NO_THROW(check_input_columns(format, 132103, "q"));
+  expect_error([&] { check_input_columns(format, 132104, "q"); }, {"tensor q", "fewer than 132104"});
+  format.input = {};
+  EXPECT_NO_THROW(check_input_columns(format, 132104, "q"));
+}
+
 TEST(WeightGroupTest, RowsArePickedInAnyOrder) {
   const auto matrix = std::make_shared<Numbered>("a", 4, 2);
   EXPECT_EQ(values_of(*pick_rows(WeightTensorPtr(matrix), {2, 3, 0})),

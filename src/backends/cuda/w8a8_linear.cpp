@@ -60,6 +60,7 @@ W8a8Matrix w8a8_matrix(const void* device, std::span<const WeightGroup> parts) {
   const MatrixShape shape = shape_of(parts);
   const LinearFormat& format = parts.front().format;
   const std::int64_t block_cols = std::min(format.block_cols, shape.cols);
+  check_input_columns(format, shape.cols, parts.front().name());
   W8a8Matrix matrix;
   matrix.input = format.input;
   matrix.rows = static_cast<int>(shape.rows);

@@ -95,10 +95,7 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
   layout.whole_rows =
       matrix.num_blocks() == 1 && layout.offset == OffsetType::kNone && !layout.has_super_scales;
   QUIRE_CHECK(layout.input.code == InputFormat::Code::kNone || layout.offset == OffsetType::kNone);
-  constexpr std::int64_t kMostBytes = (std::int64_t{1} << 31) / (127 * 128);  // a sum's, in 32 bits
-  if (format.input.code == InputFormat::Code::kI8 && matrix.cols >= kMostBytes)
-    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
-         matrix.codes->name(), matrix.cols, kMostBytes);
+  check_input_columns(format, matrix.cols, matrix.codes->name());
   return layout;
 }
 
