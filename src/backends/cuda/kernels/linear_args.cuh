@@ -11,6 +11,8 @@
 
 namespace quire::cuda {
 
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 // A product as its kernel sees it; what the tensors are is said in linear.h.
 struct LinearArgs {
   LinearArgs(const Tensor& out_tensor, const Tensor& x_tensor, const Tensor& weight_tensor,

@@ -6,12 +6,27 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/quantized.h"
 
 // What the products of quantised matrices share: from a tile's codes to a tensor core's operand, without
 // rounding, and a tile's scales.
 namespace quire::cuda {
+
+struct QuantizedArgs : LinearArgs {
+  QuantizedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
+                const Tensor& bias_tensor)
+      : LinearArgs(out_tensor, x_tensor,
+                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
+                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
+                   bias_tensor),
+        matrix(quantized),
+        out_is_f32(out_tensor.dtype() == DType::kF32) {}
+
+  QuantizedMatrix matrix;
+  bool out_is_f32;
+};
 
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   return __byte_perm(low, high, selector);
