@@ -30,14 +30,10 @@ GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   GgufVocabulary vocabulary;
   vocabulary.model = keys.require_string("tokenizer.ggml.model");
   vocabulary.pre = keys.find_string("tokenizer.ggml.pre").value_or("");
-  if (const auto* tokens = keys.find_strings("tokenizer.ggml.tokens")) vocabulary.tokens = *tokens;
-  if (const auto* merges = keys.find_strings("tokenizer.ggml.merges")) vocabulary.merges = *merges;
-  if (const auto* scores = keys.find_numbers("tokenizer.ggml.scores")) vocabulary.scores = *scores;
-  if (const auto* types = keys.find_numbers("tokenizer.ggml.token_type")) vocabulary.types = *types;
-  for (const double type : vocabulary.types) {
-    if (!(type >= 0 && type <= 255))
-      keys.fail_at("tokenizer.ggml.token_type", "must hold numbers from 0 to 255");
-  }
+  vocabulary.tokens = keys.get_strings("tokenizer.ggml.tokens");
+  vocabulary.merges = keys.get_strings("tokenizer.ggml.merges");
+  vocabulary.scores = keys.get_doubles("tokenizer.ggml.scores");
+  vocabulary.types = keys.get_doubles("tokenizer.ggml.token_type", {.min = 0, .max = 255});
   const auto id = [&](const char* key, int llama_default) -> std::optional<int> {
     if (const auto found = keys.find_int(key, kTokenIds)) return found;
     return vocabulary.model == "llama" ? std::optional(llama_default) : std::nullopt;
@@ -95,11 +91,11 @@ OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>&
 std::optional<CheckpointChatTemplate> read_chat_template(const GgufModel& model) {
   constexpr const char* kKey = "tokenizer.chat_template";
   const auto source = model.keys().find_string(kKey);
-  const auto* tokens = model.keys().find_strings("tokenizer.ggml.tokens");
-  if (!source || tokens == nullptr) return std::nullopt;
+  const std::vector<std::string> tokens = model.keys().get_strings("tokenizer.ggml.tokens");
+  if (!source || tokens.empty()) return std::nullopt;
   const std::string where = model.path() + ": " + kKey;
   CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt,
-                                special_tokens(model.keys(), *tokens)};
+                                special_tokens(model.keys(), tokens)};
   if (const auto tool_use = model.keys().find_string("tokenizer.chat_template.tool_use"))
     result.tool_use = ChatTemplate::compile(*tool_use, where + ".tool_use");
   return result;

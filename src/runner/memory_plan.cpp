@@ -82,7 +82,7 @@ class ShapesOnly final : public WeightSource {
   }
   bool has_values() const override { return false; }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    return std::make_shared<Shape>(std::string(name), shape);
+    return make_weight_tensor(std::string(name), DType::kF32, shape, [](std::int64_t, const Tensor&) {});
   }
   std::vector<float> take_vector(std::string_view, std::int64_t) override { return {1}; }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
@@ -94,20 +94,6 @@ class ShapesOnly final : public WeightSource {
   bool rounds_inputs() const { return rounds_inputs_; }
 
  private:
-  class Shape final : public WeightTensor {
-   public:
-    Shape(std::string name, std::vector<std::int64_t> shape)
-        : name_(std::move(name)), shape_(std::move(shape)) {}
-    const std::string& name() const override { return name_; }
-    DType dtype() const override { return DType::kF32; }
-    const std::vector<std::int64_t>& shape() const override { return shape_; }
-    void read_rows(std::int64_t row, const Tensor& dst) const override { check_read(row, dst); }
-
-   private:
-    std::string name_;
-    std::vector<std::int64_t> shape_;
-  };
-
   WeightSource* formats_;
   bool rounds_inputs_ = false;  // a format that was asked for does
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/w8a8_linear.h"
+#include "base/error.h"
 #include "cuda/device_memory.h"
 #include "cuda/quantized_fixtures.h"
 #include "parity/ops_fixtures.h"
