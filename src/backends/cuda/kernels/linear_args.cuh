@@ -57,6 +57,14 @@ void dispatch_linear(DType weight, DType out, F&& f) {
   }
 }
 
+// Calls f.template operator()<Out>() with the device's type.
+template <typename F>
+void dispatch_out(DType dtype, F&& f) {
+  dtype == DType::kF32   ? f.template operator()<float>()
+  : dtype == DType::kF16 ? f.template operator()<__half>()
+                         : f.template operator()<__nv_bfloat16>();
+}
+
 template <typename Out>
 __device__ inline Out round_to(float value) {
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {

@@ -456,16 +456,13 @@ void multiply(const LaunchContext& context, MatvecArgs args, DType dtype) {
 bool quantized_products_support(const Tensor& x) { return x.dtype() != DType::kF32 && has_vector_rows(x); }
 
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias) {
-  multiply(context, MatvecArgs(out, x, matrix, bias), x.dtype());
-}
-
-void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                            const QuantizedMatrix& matrix, Activation activation) {
-  MatvecArgs args(out, x, matrix, Tensor());
-  args.n /= 2;
-  args.is_gated = true;
-  args.activation = terms_of(activation);
+                      const QuantizedMatrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
+  MatvecArgs args(out, x, matrix, bias);
+  if (gate) {
+    args.n /= 2;
+    args.is_gated = true;
+    args.activation = terms_of(*gate);
+  }
   multiply(context, args, x.dtype());
 }
 

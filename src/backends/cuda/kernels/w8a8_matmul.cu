@@ -140,13 +140,6 @@ void dispatch_w8a8(const W8a8Matrix& matrix, F&& f) {
   matrix.is_float() ? f.template operator()<E4m3Codes>() : f.template operator()<Int8Codes>();
 }
 
-template <typename F>
-void dispatch_out(DType dtype, F&& f) {
-  dtype == DType::kF32   ? f.template operator()<float>()
-  : dtype == DType::kF16 ? f.template operator()<__half>()
-                         : f.template operator()<__nv_bfloat16>();
-}
-
 }  // namespace
 
 void round_input(const LaunchContext& context, const RoundedInput& out, const Tensor& x,
