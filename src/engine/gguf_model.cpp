@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/gguf/gguf_name.h"
 #include "checkpoint/gguf/gguf_weights.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/vocabulary.h"
@@ -18,13 +19,6 @@ constexpr IntRange kTokenIds{0, kMaxTokenId};
 constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_end|>",
                                          "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
                                          "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>"};
-
-// The first part of a split model, which stands for all.
-bool is_later_part(const std::string& name) {
-  const std::size_t of = name.rfind("-of-");
-  return of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001" &&
-         name.substr(of - 5, 5).find_first_not_of("0123456789") == name.npos;
-}
 
 GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   GgufVocabulary vocabulary;
@@ -113,8 +107,8 @@ std::filesystem::path find_gguf(const std::string& model) {
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(path, ec)) {
     const std::string name = entry.path().filename().string();
-    if (entry.path().extension() == ".gguf" && !name.starts_with("mmproj") &&
-        !is_later_part(entry.path().stem().string()))
+    // The first part of a split model stands for all.
+    if (entry.path().extension() == ".gguf" && !name.starts_with("mmproj") && parse_gguf_name(name).part <= 1)
       found.push_back(entry.path());
   }
   if (found.size() > 1)

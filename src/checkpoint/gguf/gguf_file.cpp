@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/gguf/gguf_name.h"
 
 namespace quire {
 namespace {
@@ -18,7 +19,6 @@ constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 23;  // of an array; a vocabulary has 2^22 at most
 constexpr std::uint64_t kMaxTensorDims = 4;
 constexpr std::uint64_t kDefaultAlignment = 32;
-constexpr int kMaxFiles = 1000;
 
 struct TypeEntry {
   GgufType type;
@@ -81,33 +81,6 @@ void place_tensor(const std::string& where, std::uint64_t data, std::uint64_t al
          tensor.bytes, tensor.offset, size);
   }
   tensor.offset += data;
-}
-
-// FILE-00002-of-00003.gguf as FILE, 2 and 3.
-struct SplitName {
-  std::string stem;
-  int index = 0, count = 0;  // 0: the model is in one file
-
-  std::filesystem::path part(int i) const { return format_text("{}-{:05}-of-{:05}.gguf", stem, i, count); }
-};
-
-SplitName parse_split_name(const std::string& path) {
-  constexpr std::string_view kPattern = "-00001-of-00001.gguf";
-  if (path.size() <= kPattern.size()) return {};
-  const std::size_t begin = path.size() - kPattern.size();
-  const auto number = [&](std::size_t at) {
-    int value = 0;
-    for (std::size_t i = begin + at; i < begin + at + 5; ++i) {
-      if (path[i] < '0' || path[i] > '9') return -1;
-      value = 10 * value + (path[i] - '0');
-    }
-    return value;
-  };
-  const int index = number(1), count = number(10);
-  if (path[begin] != '-' || path.substr(begin + 6, 4) != "-of-" || path.substr(begin + 15) != ".gguf" ||
-      index < 1 || count < index || count > kMaxFiles)
-    return {};
-  return {path.substr(0, begin), index, count};
 }
 
 }  // namespace
@@ -329,10 +302,13 @@ int GgufKeys::require_int(const ConfigKey& key, IntRange range) const {
 }
 
 GgufModel::GgufModel(const std::filesystem::path& path) {
-  const SplitName split = parse_split_name(path.string());
-  path_ = split.count == 0 ? path.string() : split.part(1).string();
-  for (int i = 1; i <= std::max(1, split.count); ++i)
-    open_part(split.count == 0 ? path : split.part(i), i, std::max(1, split.count));
+  const std::string text = path.string();
+  const GgufName name = parse_gguf_name(text);
+  const auto part = [&](int i) {
+    return name.count == 0 ? text : format_text("{}-{:05}-of-{:05}.gguf", name.stem, i, name.count);
+  };
+  path_ = part(1);
+  for (int i = 1; i <= std::max(1, name.count); ++i) open_part(part(i), i, std::max(1, name.count));
 }
 
 void GgufModel::open_part(const std::filesystem::path& path, int index, int count) {
