@@ -291,9 +291,10 @@ class GgufHeader {
 std::optional<int> GgufKeys::find_int(const ConfigKey& key, IntRange range) const {
   const auto [name, value] = find(key);
   if (value == nullptr || !value->is_array() || value->empty()) return ConfigObject::find_int(key, range);
-  if (std::any_of(value->begin(), value->end(), [&](const Json& other) { return other != value->front(); }))
+  const Json& first = value->front();
+  if (std::any_of(value->begin(), value->end(), [&](const Json& other) { return other != first; }))
     fail_at(name, "differs by layer, which is not supported");
-  return to_int(name, value->front(), range);
+  return to_int(name, first, range);
 }
 
 int GgufKeys::require_int(const ConfigKey& key, IntRange range) const {
