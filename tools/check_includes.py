@@ -19,7 +19,7 @@ ALLOWED = {
     "kvcache": ["base"],
     "checkpoint": ["base", "ops"],
     "parallel": ["base", "ops"],
-    "hub": ["base", "http", "checkpoint/weight_index.h"],
+    "hub": ["base", "http", "checkpoint/weight_index.h", "checkpoint/gguf/gguf_name.h"],
     "backends": ["base", "ops", "backends/*"],  # the registry
     "backends/*": ["base", "ops", "backends/isa.h"],
     "layers": ["base", "ops"],

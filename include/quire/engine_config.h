@@ -50,7 +50,7 @@ struct EngineConfig {
   int max_num_queued_reqs = 0;
   std::int64_t max_num_queued_tokens = 0;
   // Called by rank 0 as layers are loaded: how many are.
-  std::function<void(std::size_t done, std::size_t total)> on_load = {};
+  std::function<void(std::size_t done, std::size_t total)> on_layer = {};
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/thread_name.h"
@@ -55,6 +57,22 @@ T ThreadPool::wait_while(const std::atomic<T>& value, T old) const {
   }
   value.wait(old, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
+}
+
+void ThreadPool::run_ranges(std::int64_t n,
+                            const std::function<void(std::int64_t begin, std::int64_t end)>& function) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  run(size(), [&](int part, int) {
+    try {
+      const std::int64_t begin = n * part / size(), end = n * (part + 1) / size();
+      if (begin < end) function(begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
 }
 
 void ThreadPool::run_erased(int num_parts, Call call, const void* function) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,9 @@ class ThreadPool {
         [](const void* f, int part, int thread) { (*static_cast<const Function*>(f))(part, thread); },
         &function);
   }
+  // Calls function(begin, end) for ranges that make up [0, n), one a thread. It may throw: what one of the
+  // calls threw comes out when all have returned.
+  void run_ranges(std::int64_t n, const std::function<void(std::int64_t begin, std::int64_t end)>& function);
 
  private:
   using Call = void (*)(const void* function, int part, int thread);

@@ -15,49 +15,34 @@ namespace {
 constexpr std::size_t kMaxIndexBytes = 100'000'000;
 constexpr std::array<std::string_view, 2> kOuterPrefixes = {"model.", "transformer."};
 
-class FileTensor final : public WeightTensor {
- public:
-  FileTensor(std::shared_ptr<const SafetensorsFile> file, std::string name, std::vector<std::int64_t> shape)
-      : file_(std::move(file)),
-        name_(std::move(name)),
-        dtype_(file_->tensor(name_).dtype.value_or(DType::kU8)),
-        shape_(std::move(shape)) {}
+void read_converted(const SafetensorsFile& file, const std::string& name, DType dtype, std::uint64_t begin,
+                    const Tensor& dst) {
+  // Small enough to be converted while still in the cache, large enough to hide the system call.
+  constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
+  const auto total = static_cast<std::size_t>(dst.numel());
+  const std::size_t step = std::min(total, kScratchBytes / size_of(dtype));
+  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(step * size_of(dtype));
+  auto* out = dst.data_as<std::byte>();
+  for (std::size_t done = 0; done < total; done += step) {
+    const std::size_t n = std::min(step, total - done);
+    file.read(name, begin + done * size_of(dtype), {scratch.get(), n * size_of(dtype)});
+    convert(dtype, scratch.get(), dst.dtype(), out + done * size_of(dst.dtype()), n);
+  }
+}
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return dtype_; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const auto begin =
-        static_cast<std::uint64_t>(row) * static_cast<std::uint64_t>(cols()) * size_of(dtype());
-    if (dst.dtype() == dtype()) {
-      file_->read(name_, begin, {dst.data_as<std::byte>(), dst.bytes()});
+WeightTensorPtr file_tensor(const std::shared_ptr<const SafetensorsFile>& file, const std::string& name,
+                            std::vector<std::int64_t> shape) {
+  const DType dtype = file->tensor(name).dtype.value_or(DType::kU8);
+  return make_weight_tensor(name, dtype, std::move(shape), [=](std::int64_t row, const Tensor& dst) {
+    const std::uint64_t begin =
+        static_cast<std::uint64_t>(row) * static_cast<std::uint64_t>(dst.dim(1)) * size_of(dtype);
+    if (dst.dtype() == dtype) {
+      file->read(name, begin, {dst.data_as<std::byte>(), dst.bytes()});
     } else {
-      read_converted(begin, dst);
+      read_converted(*file, name, dtype, begin, dst);
     }
-  }
-
- private:
-  void read_converted(std::uint64_t begin, const Tensor& dst) const {
-    // Small enough to be converted while still in the cache, large enough to hide the system call.
-    constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-    const auto total = static_cast<std::size_t>(dst.numel());
-    const std::size_t step = std::min(total, kScratchBytes / size_of(dtype()));
-    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(step * size_of(dtype()));
-    auto* out = dst.data_as<std::byte>();
-    for (std::size_t done = 0; done < total; done += step) {
-      const std::size_t n = std::min(step, total - done);
-      file_->read(name_, begin + done * size_of(dtype()), {scratch.get(), n * size_of(dtype())});
-      convert(dtype(), scratch.get(), dst.dtype(), out + done * size_of(dst.dtype()), n);
-    }
-  }
-
-  std::shared_ptr<const SafetensorsFile> file_;
-  std::string name_;
-  DType dtype_;
-  std::vector<std::int64_t> shape_;
-};
+  });
+}
 
 // Why a folder without safetensors cannot be loaded.
 [[noreturn]] void fail_without_weights(const std::filesystem::path& directory) {
@@ -155,7 +140,7 @@ WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::i
          entry.dtype_name);
   }
   claimed_.insert(stored_name);
-  return std::make_shared<FileTensor>(file, stored_name, shape);
+  return file_tensor(file, stored_name, shape);
 }
 
 std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n) {
@@ -189,7 +174,7 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
          join_text(dtypes, " or "));
   }
   claimed_.insert(stored_name);
-  return std::make_shared<FileTensor>(file, stored_name, std::move(view));
+  return file_tensor(file, stored_name, std::move(view));
 }
 
 std::vector<std::string> Checkpoint::unclaimed() const {

@@ -31,7 +31,7 @@ T required(std::optional<T> value, auto&& fail_absent) {
 
 ConfigObject::ConfigObject(std::string_view text, std::string where)
     : ConfigObject(std::make_shared<const Json>(parse_json(text, where, {.max_bytes = kMaxConfigBytes})),
-                   where, "") {}
+                   where) {}
 
 ConfigObject::ConfigObject(std::shared_ptr<const Json> json, std::string where, std::string path)
     : json_(std::move(json)), where_(std::move(where)), path_(std::move(path)) {
@@ -181,6 +181,10 @@ int ConfigObject::require_int(const ConfigKey& key, IntRange range) const {
 
 double ConfigObject::require_double(const ConfigKey& key, DoubleRange range) const {
   return required(find_double(key, range), [&] { fail_absent(key); });
+}
+
+std::string ConfigObject::require_string(const ConfigKey& key) const {
+  return required(find_string(key), [&] { fail_absent(key); });
 }
 
 }  // namespace quire

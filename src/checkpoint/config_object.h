@@ -18,7 +18,8 @@ namespace quire {
 // one that stands in the file counts. Refers to the caller's text: a parameter type only.
 class ConfigKey {
  public:
-  ConfigKey(const char* spelling) : spellings_{spelling} {}  // NOLINT: converts on purpose
+  ConfigKey(const char* spelling) : spellings_{spelling} {}         // NOLINT: converts on purpose
+  ConfigKey(const std::string& spelling) : spellings_{spelling} {}  // NOLINT
   ConfigKey(std::initializer_list<std::string_view> spellings) : spellings_(spellings) {}
   const std::vector<std::string_view>& spellings() const { return spellings_; }
 
@@ -46,6 +47,8 @@ class ConfigObject {
  public:
   // `where` names the file in errors. Error when the text is no JSON object.
   ConfigObject(std::string_view text, std::string where);
+  // path: of this object in the file, with a dot behind it.
+  ConfigObject(std::shared_ptr<const Json> object, std::string where, std::string path = {});
   static ConfigObject read_file(const std::filesystem::path& path);
 
   bool empty() const;
@@ -80,21 +83,23 @@ class ConfigObject {
 
   int require_int(const ConfigKey& key, IntRange range = {}) const;
   double require_double(const ConfigKey& key, DoubleRange range = {}) const;
+  std::string require_string(const ConfigKey& key) const;
 
   // Throws an Error that names file and key: "FILE: KEY PROBLEM".
   [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const;
 
- private:
+ protected:
   struct Found {
     std::string_view key;  // the spelling in the file
     const Json* value;     // nullptr: absent
   };
 
-  ConfigObject(std::shared_ptr<const Json> json, std::string where, std::string path);
   Found find(const ConfigKey& key) const;
+  int to_int(std::string_view key, const Json& value, IntRange range) const;
+
+ private:
   [[noreturn]] void fail_absent(const ConfigKey& key) const;
   [[noreturn]] void fail_type(std::string_view key, std::string_view expected, const Json& value) const;
-  int to_int(std::string_view key, const Json& value, IntRange range) const;
   double to_double(std::string_view key, const Json& value, DoubleRange range) const;
 
   std::shared_ptr<const Json> json_;  // this object, kept with the whole file

@@ -52,7 +52,7 @@ struct Perplexity : EngineOptions {
       reference.dtype = against_dtype.value_or(config.dtype);
       reference.kv_cache_dtype = "auto";
       reference.kv_cache_dtype_skip_layers.clear();
-      reference.on_load = {};  // one bar is enough
+      reference.on_layer = {};  // one bar is enough
     }
     options.on_progress = progress_bar("tokens");
     (json ? print_json : print_table)(measure_perplexity(options));

@@ -90,7 +90,7 @@ void EngineOptions::add_to(Flags flags) {
           "make 16-bit weights into fp8 or int8 (a scale for each row), int4 (for each 128 columns) or nf4 "
           "(for each 64) as they are loaded")
       ->each([this](const std::string& name) {
-        if (name != "none") config.on_load = progress_bar("layers");
+        if (name != "none") config.on_layer = progress_bar("layers");
       });
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
   flags.on("--weight-only", config.weight_only,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/gguf/gguf_name.h"
 #include "checkpoint/gguf/gguf_weights.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/vocabulary.h"
@@ -19,25 +20,14 @@ constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_
                                          "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
                                          "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>"};
 
-// The first part of a split model, which stands for all.
-bool is_later_part(const std::string& name) {
-  const std::size_t of = name.rfind("-of-");
-  return of != name.npos && of >= 6 && name[of - 6] == '-' && name.substr(of - 5, 5) != "00001" &&
-         name.substr(of - 5, 5).find_first_not_of("0123456789") == name.npos;
-}
-
 GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   GgufVocabulary vocabulary;
   vocabulary.model = keys.require_string("tokenizer.ggml.model");
   vocabulary.pre = keys.find_string("tokenizer.ggml.pre").value_or("");
-  if (const auto* tokens = keys.find_strings("tokenizer.ggml.tokens")) vocabulary.tokens = *tokens;
-  if (const auto* merges = keys.find_strings("tokenizer.ggml.merges")) vocabulary.merges = *merges;
-  if (const auto* scores = keys.find_numbers("tokenizer.ggml.scores")) vocabulary.scores = *scores;
-  if (const auto* types = keys.find_numbers("tokenizer.ggml.token_type")) vocabulary.types = *types;
-  for (const double type : vocabulary.types) {
-    if (!(type >= 0 && type <= 255))
-      keys.fail_at("tokenizer.ggml.token_type", "must hold numbers from 0 to 255");
-  }
+  vocabulary.tokens = keys.get_strings("tokenizer.ggml.tokens");
+  vocabulary.merges = keys.get_strings("tokenizer.ggml.merges");
+  vocabulary.scores = keys.get_doubles("tokenizer.ggml.scores");
+  vocabulary.types = keys.get_doubles("tokenizer.ggml.token_type", {.min = 0, .max = 255});
   const auto id = [&](const char* key, int llama_default) -> std::optional<int> {
     if (const auto found = keys.find_int(key, kTokenIds)) return found;
     return vocabulary.model == "llama" ? std::optional(llama_default) : std::nullopt;
@@ -95,11 +85,11 @@ OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>&
 std::optional<CheckpointChatTemplate> read_chat_template(const GgufModel& model) {
   constexpr const char* kKey = "tokenizer.chat_template";
   const auto source = model.keys().find_string(kKey);
-  const auto* tokens = model.keys().find_strings("tokenizer.ggml.tokens");
-  if (!source || tokens == nullptr) return std::nullopt;
+  const std::vector<std::string> tokens = model.keys().get_strings("tokenizer.ggml.tokens");
+  if (!source || tokens.empty()) return std::nullopt;
   const std::string where = model.path() + ": " + kKey;
   CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt,
-                                special_tokens(model.keys(), *tokens)};
+                                special_tokens(model.keys(), tokens)};
   if (const auto tool_use = model.keys().find_string("tokenizer.chat_template.tool_use"))
     result.tool_use = ChatTemplate::compile(*tool_use, where + ".tool_use");
   return result;
@@ -117,8 +107,8 @@ std::filesystem::path find_gguf(const std::string& model) {
   std::vector<std::filesystem::path> found;
   for (const auto& entry : std::filesystem::directory_iterator(path, ec)) {
     const std::string name = entry.path().filename().string();
-    if (entry.path().extension() == ".gguf" && !name.starts_with("mmproj") &&
-        !is_later_part(entry.path().stem().string()))
+    // The first part of a split model stands for all.
+    if (entry.path().extension() == ".gguf" && !name.starts_with("mmproj") && parse_gguf_name(name).part <= 1)
       found.push_back(entry.path());
   }
   if (found.size() > 1)

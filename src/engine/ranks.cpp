@@ -54,9 +54,9 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
 
 void Rank::load(const RankOrder&, RankAnswer&) {
   const std::unique_ptr<WeightSource> weights = setup_.model.open_weights();
-  const auto& on_load = setup_.config.on_load;
+  const auto& on_layer = setup_.config.on_layer;
   runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights,
-                                          comm_->rank() == 0 ? on_load : nullptr);
+                                          comm_->rank() == 0 ? on_layer : nullptr);
   const std::string& architecture = setup_.model.config.architecture();
   const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
   std::set<std::string> left_out;

@@ -6,27 +6,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/gguf/gguf_name.h"
 
 namespace quire {
 namespace {
 
 constexpr std::string_view kEnding = ".gguf";
-constexpr std::string_view kPart = "-00001-of-00001";
-
-bool is_number(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// A name without its ending and the number of its part.
-std::string_view stem_of(std::string_view file) {
-  file.remove_suffix(kEnding.size());
-  if (file.size() <= kPart.size()) return file;
-  const std::string_view part = file.substr(file.size() - kPart.size());
-  const bool is_part = part[0] == '-' && is_number(part.substr(1, 5)) && part.substr(6, 4) == "-of-" &&
-                       is_number(part.substr(10));
-  return is_part ? file.substr(0, file.size() - kPart.size()) : file;
-}
-
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
 bool ends_in(std::string_view stem, std::string_view quantization) {
@@ -51,9 +36,9 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, cons
   const bool is_file = std::find(files.begin(), files.end(), wanted) != files.end();
   for (const std::string& file : files) {
     if (!file.ends_with(kEnding)) continue;
-    const std::string_view stem = stem_of(file);
+    const std::string_view stem = parse_gguf_name(file).stem;
     const std::string_view name = stem.substr(stem.rfind('/') + 1);
-    const bool matches = is_file ? wanted.ends_with(kEnding) && stem == stem_of(wanted)
+    const bool matches = is_file ? wanted.ends_with(kEnding) && stem == parse_gguf_name(wanted).stem
                                  : !name.starts_with("mmproj") && ends_in(stem, wanted);
     if (matches) found[stem].push_back(file);
   }
@@ -69,11 +54,7 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, cons
 }
 
 std::size_t num_gguf_parts(const std::string& file) {
-  const std::size_t stem = stem_of(file).size();
-  if (stem + kEnding.size() == file.size()) return 1;
-  std::size_t count = 0;
-  for (std::size_t i = stem + 10; i < stem + kPart.size(); ++i) count = 10 * count + (file[i] - '0');
-  return count;
+  return static_cast<std::size_t>(std::max(1, parse_gguf_name(file).count));
 }
 
 }  // namespace quire

@@ -13,6 +13,7 @@
 #include "inspect/bench.h"
 #include "inspect/forced_run.h"
 #include "models/model.h"
+#include "tokenizer/unicode.h"
 
 namespace quire {
 namespace {
@@ -52,20 +53,55 @@ Prediction predict(Logits model, Logits reference, TokenId next) {
   return result;
 }
 
+// Logits of a window's positions, some at a time, as an engine computes them.
+class WindowLogits {
+ public:
+  WindowLogits(Engine& engine, std::span<const TokenId> window)
+      : run_(ForcedRun::start(engine, {window.begin(), window.end() - 1}, true)),  // the last one is not read
+        vocab_(static_cast<std::size_t>(engine.config().spec.vocab_size)) {}
+  ~WindowLogits() { run_->give_up(); }
+  WindowLogits(const WindowLogits&) = delete;
+  WindowLogits& operator=(const WindowLogits&) = delete;
+
+  // Of how many positions there are some, from the next one on; waits for one.
+  std::size_t num_ready() {
+    if (used_ == held_.size()) {
+      held_ = run_->take();
+      used_ = 0;
+    }
+    return (held_.size() - used_) / vocab_;
+  }
+  // Of so many, which are ready; valid until the next call.
+  Logits next(std::size_t count) {
+    return Logits(held_).subspan(std::exchange(used_, used_ + count * vocab_), count * vocab_);
+  }
+
+ private:
+  std::shared_ptr<ForcedRun> run_;
+  std::size_t vocab_;
+  std::vector<float> held_;  // of one step
+  std::size_t used_ = 0;
+};
+
 // Those of window[first..], each from the tokens before it. reference: null where there is none.
 std::vector<Prediction> predict_window(Engine& model, Engine* reference, ThreadPool& pool,
                                        std::span<const TokenId> window, std::size_t first) {
-  const std::vector<TokenId> inputs(window.begin(), window.end() - 1);  // the last one is not read
-  const auto run = ForcedRun::start(model, inputs);
-  const auto other = reference == nullptr ? nullptr : ForcedRun::start(*reference, inputs);
-  const Logits logits = run->logits(), others = other ? other->logits() : Logits();
-  const std::size_t vocab = logits.size() / inputs.size();
+  WindowLogits logits(model, window);
+  std::optional<WindowLogits> others;
+  if (reference != nullptr) others.emplace(*reference, window);
   std::vector<Prediction> predictions(window.size() - first);
-  pool.run(static_cast<int>(predictions.size()), [&](int part, int) {
-    const std::size_t token = first + static_cast<std::size_t>(part);
-    const auto row = [&](Logits all) { return all.empty() ? all : all.subspan((token - 1) * vocab, vocab); };
-    predictions[token - first] = predict(row(logits), row(others), window[token]);
-  });
+  for (std::size_t begin = 1, count = 0; begin < window.size(); begin += count) {
+    count = std::min(logits.num_ready(), others ? others->num_ready() : window.size());
+    QUIRE_CHECK(count > 0 && begin + count <= window.size());
+    const Logits rows = logits.next(count), other_rows = others ? others->next(count) : Logits();
+    const std::size_t vocab = rows.size() / count;
+    pool.run(static_cast<int>(count), [&](int part, int) {
+      const auto i = static_cast<std::size_t>(part);
+      const auto row = [&](Logits all) { return all.empty() ? all : all.subspan(i * vocab, vocab); };
+      if (begin + i >= first)
+        predictions[begin + i - first] = predict(row(rows), row(other_rows), window[begin + i]);
+    });
+  }
   return predictions;
 }
 
@@ -80,6 +116,8 @@ std::vector<TokenId> read_tokens(const PerplexityOptions& options, const ModelFi
   };
   if (!model.tokenizer) fail("{}: it has no tokenizer", name_of(model));
   const std::string text = read_text_file(options.text, kMaxEvalTextBytes);
+  if (const std::size_t valid = valid_utf8_prefix(text); valid < text.size())
+    fail("{}: byte {} is not UTF-8, which the text must be", options.text.string(), valid);
   std::vector<TokenId> tokens = model.tokenizer->encode(text);
   const int vocab = spec_of(model).vocab_size, other = reference ? spec_of(*reference).vocab_size : vocab;
   if (vocab != other)
@@ -97,12 +135,22 @@ std::vector<TokenId> read_tokens(const PerplexityOptions& options, const ModelFi
   return tokens;
 }
 
-// One sequence at a time, in steps whose logits are not another copy of a whole window's.
+// One sequence at a time, in steps whose logits are held two or three at a time.
 EngineConfig prepared(EngineConfig config, int context) {
   config.max_num_seqs = 1;
   if (config.max_model_len == 0) config.max_model_len = context;
   if (config.max_num_batched_tokens == 0) config.max_num_batched_tokens = 512;
   return config;
+}
+
+void check_cache(const Engine& engine, std::size_t num_tokens) {
+  const int most = engine.config().cache.layout.longest(engine.config().num_blocks);
+  if (std::cmp_greater(num_tokens, most))
+    fail(
+        "a window has {} tokens that are read; the KV cache holds {}: take more kv-cache-memory, or a "
+        "context "
+        "of {}",
+        num_tokens, most, most + 1);
 }
 
 void summarise(const std::vector<Prediction>& predictions, PerplexityResult& result) {
@@ -148,6 +196,9 @@ PerplexityResult measure_perplexity(const PerplexityOptions& options) {
     result.against.emplace();
     other.emplace(prepared(*options.against, result.context), std::move(*reference));
   }
+  const std::size_t num_read = std::min(static_cast<std::size_t>(result.context), tokens.size()) - 1;
+  check_cache(engine, num_read);
+  if (other) check_cache(*other, num_read);
   ThreadPool pool(usable_cores());
   std::vector<Prediction> predictions;
   std::size_t done = 1;  // tokens that are predicted, or cannot be: a first one

@@ -37,11 +37,12 @@ struct PerplexityResult {
   std::optional<ReferenceComparison> against;
 };
 
-// exp of the mean negative log-likelihood of a text's tokens, as the tokenizer makes them, BOS included where
-// it adds one. Windows of `context` tokens begin `stride` apart; the first one that has a token behind
-// another predicts it (huggingface.co/docs/transformers/perplexity). The logits of one window are held,
-// [context, vocab]. Error where the text has less than two tokens, a number is out of its range, or the
-// reference has another vocabulary.
+// exp of the mean negative log-likelihood of a text's tokens. The tokenizer makes them, with a BOS at the
+// beginning where it adds one. Windows of `context` tokens begin `stride` apart
+// (huggingface.co/docs/transformers/perplexity). Each token is predicted once: in the first window that has a
+// token before it. Logits are held for a few steps of the engine, whatever the context. Error where the text
+// is not UTF-8 or has less than two tokens, a number is out of its range, a window does not fit the KV cache,
+// or the reference has another vocabulary.
 PerplexityResult measure_perplexity(const PerplexityOptions& options);
 
 }  // namespace quire

@@ -33,35 +33,6 @@ std::int64_t place_of(std::string_view name) {
   return static_cast<std::int64_t>(hash % kNumValues);
 }
 
-class RandomTensor final : public WeightTensor {
- public:
-  RandomTensor(std::string name, std::vector<std::int64_t> shape,
-               std::shared_ptr<const std::vector<BFloat16>> values)
-      : name_(std::move(name)), shape_(std::move(shape)), values_(std::move(values)) {}
-
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kBF16; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    auto* out = dst.data_as<std::byte>();
-    std::int64_t place = (place_of(name_) + row * cols()) % kNumValues;
-    for (std::int64_t left = dst.numel(); left > 0;) {
-      const std::int64_t count = std::min(left, kNumValues - place);
-      convert(DType::kBF16, values_->data() + place, dst.dtype(), out, static_cast<std::size_t>(count));
-      out += static_cast<std::size_t>(count) * size_of(dst.dtype());
-      left -= count;
-      place = 0;
-    }
-  }
-
- private:
-  std::string name_;
-  std::vector<std::int64_t> shape_;
-  std::shared_ptr<const std::vector<BFloat16>> values_;
-};
-
 }  // namespace
 
 WeightTensorPtr RandomWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
@@ -71,7 +42,18 @@ WeightTensorPtr RandomWeights::take(std::string_view name, const std::vector<std
     const float half_width = cols == 0 ? 0.1F : std::sqrt(3.0F / static_cast<float>(cols));
     values = std::make_shared<const std::vector<BFloat16>>(draw(cols == 0 ? 1.0F : 0.0F, half_width));
   }
-  return std::make_shared<RandomTensor>(std::string(name), shape, values);
+  const auto read = [values, first = place_of(name)](std::int64_t row, const Tensor& dst) {
+    auto* out = dst.data_as<std::byte>();
+    std::int64_t place = (first + row * dst.dim(1)) % kNumValues;
+    for (std::int64_t left = dst.numel(); left > 0;) {
+      const std::int64_t count = std::min(left, kNumValues - place);
+      convert(DType::kBF16, values->data() + place, dst.dtype(), out, static_cast<std::size_t>(count));
+      out += static_cast<std::size_t>(count) * size_of(dst.dtype());
+      left -= count;
+      place = 0;
+    }
+  };
+  return make_weight_tensor(std::string(name), DType::kBF16, shape, read);
 }
 
 }  // namespace quire

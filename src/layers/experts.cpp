@@ -23,7 +23,7 @@ void check_alike(const ExpertParts& parts) {
 
 std::vector<ExpertParts> load_experts(const LoadContext& context, const std::string& prefix,
                                       const ExpertOptions& options) {
-  const LoadContext weights = context.without_rounded_inputs();
+  const LoadContext weights = context.with_weight_only();
   const std::int64_t hidden = options.hidden_size, wide = options.intermediate_size;
   const std::int64_t count = shard_size(wide, context.comm, "rows of an expert in " + prefix);
   const std::int64_t begin = context.comm.rank() * count;
@@ -43,8 +43,8 @@ std::vector<ExpertParts> load_experts(const LoadContext& context, const std::str
 Experts::Experts(const LoadContext& context, const std::string& prefix, const ExpertOptions& options)
     : backend_(context.backend), normalize_(options.normalize) {
   Workspace& workspace = context.workspace;
-  const WeightGroup router = context.without_rounded_inputs().take_linear(
-      prefix + ".gate", options.num_experts, options.hidden_size, Quantization::kNone);
+  const WeightGroup router = context.with_weight_only().take_linear(prefix + ".gate", options.num_experts,
+                                                                    options.hidden_size, Quantization::kNone);
   router_ = backend_.make_linear({&router, 1}, context.dtype);
   const ExpertShape shape = {.num_experts = options.num_experts,
                              .top_k = options.top_k,

@@ -28,9 +28,7 @@ struct LoadContext {
   // A linear layer's matrix, as the checkpoint has it; a plain one becomes one of `made`.
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols,
                           Quantization made) const {
-    WeightGroup group = quantized(weights.take_linear(prefix, rows, cols), made);
-    if (weight_only) group.format.input = {};
-    return group;
+    return settle_input(quantized(weights.take_linear(prefix, rows, cols), made), weight_only);
   }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) const {
     return take_linear(prefix, rows, cols, quantization);
@@ -40,7 +38,7 @@ struct LoadContext {
     return {backend,         comm,          source,       workspace,     states,      dtype,
             max_output_rows, max_model_len, quantization, quantize_head, weight_only, on_layer};
   }
-  LoadContext without_rounded_inputs() const {
+  LoadContext with_weight_only() const {
     LoadContext context = *this;
     context.weight_only = true;
     return context;

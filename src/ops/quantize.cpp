@@ -69,65 +69,47 @@ std::uint8_t code_of(const LinearFormat& format, float value) {
   return static_cast<std::uint8_t>(nearest - format.table.begin());
 }
 
+// Of a block of the tensor of this name, as it is stored; of a block of zeros any.
+float scale_of(const Recipe& recipe, std::span<const float> block, const std::string& name) {
+  float largest = 0;
+  for (const float value : block) {
+    if (!std::isfinite(value))
+      fail("tensor {} holds a value that is not finite; it cannot be quantised", name);
+    largest = std::max(largest, std::fabs(value));
+  }
+  float scale = largest / recipe.largest;
+  if (recipe.format.scale == ScaleType::kF16) {
+    // Whoever reads the scales of a written checkpoint in either type has these.
+    constexpr float kLeast = 0x1p-24F, kMost = 65280;
+    const float rounded = to_float(from_float<BFloat16>(std::clamp(scale, kLeast, kMost)));
+    scale = to_float(from_float<Float16>(rounded));
+  }
+  return scale > 0 ? scale : 1;
+}
+
 // The blocks' scales, or the codes, of a matrix in a float type.
-class QuantizedTensor final : public WeightTensor {
- public:
-  QuantizedTensor(WeightTensorPtr matrix, const Recipe& recipe, bool is_scale)
-      : matrix_(std::move(matrix)),
-        recipe_(recipe),
-        block_(std::min(recipe.format.block_cols, matrix_->cols())),
-        is_scale_(is_scale),
-        shape_{matrix_->rows(), is_scale ? (matrix_->cols() + block_ - 1) / block_ : matrix_->cols()} {}
-
-  const std::string& name() const override { return matrix_->name(); }
-  DType dtype() const override { return is_scale_ ? dtype_of(recipe_.format.scale) : DType::kU8; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const std::int64_t cols = matrix_->cols();
+WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& recipe, bool is_scale) {
+  const std::int64_t cols = matrix->cols(), width = std::min(recipe.format.block_cols, cols);
+  const auto read = [=](std::int64_t row, const Tensor& dst) {
     std::vector<float> values(static_cast<std::size_t>(cols));
     for (std::int64_t i = 0; i < dst.dim(0); ++i) {
-      matrix_->read_rows(row + i, Tensor(values.data(), DType::kF32, {1, cols}));
-      for (std::int64_t begin = 0; begin < cols; begin += block_) {
-        const auto block = std::span(values).subspan(
-            static_cast<std::size_t>(begin), static_cast<std::size_t>(std::min(block_, cols - begin)));
-        const float scale = scale_of(block);
-        if (is_scale_) {
-          convert(DType::kF32, &scale, dst.dtype(), dst.rows(i, 1).columns(begin / block_, 1).data(), 1);
+      matrix->read_rows(row + i, Tensor(values.data(), DType::kF32, {1, cols}));
+      for (std::int64_t begin = 0; begin < cols; begin += width) {
+        const auto block = std::span(values).subspan(static_cast<std::size_t>(begin),
+                                                     static_cast<std::size_t>(std::min(width, cols - begin)));
+        const float scale = scale_of(recipe, block, matrix->name());
+        if (is_scale) {
+          convert(DType::kF32, &scale, dst.dtype(), dst.rows(i, 1).columns(begin / width, 1).data(), 1);
         } else {
           std::uint8_t* codes = dst.rows(i, 1).data_as<std::uint8_t>() + begin;
-          for (std::size_t k = 0; k < block.size(); ++k) codes[k] = code_of(recipe_.format, block[k] / scale);
+          for (std::size_t k = 0; k < block.size(); ++k) codes[k] = code_of(recipe.format, block[k] / scale);
         }
       }
     }
-  }
-
- private:
-  // As it is stored; of a block of zeros any.
-  float scale_of(std::span<const float> block) const {
-    float largest = 0;
-    for (const float value : block) {
-      if (!std::isfinite(value))
-        fail("tensor {} holds a value that is not finite; it cannot be quantised", name());
-      largest = std::max(largest, std::fabs(value));
-    }
-    float scale = largest / recipe_.largest;
-    if (recipe_.format.scale == ScaleType::kF16) {
-      // Whoever reads the scales of a written checkpoint in either type has these.
-      constexpr float kLeast = 0x1p-24F, kMost = 65280;
-      const float rounded = to_float(from_float<BFloat16>(std::clamp(scale, kLeast, kMost)));
-      scale = to_float(from_float<Float16>(rounded));
-    }
-    return scale > 0 ? scale : 1;
-  }
-
-  WeightTensorPtr matrix_;
-  Recipe recipe_;
-  std::int64_t block_;
-  bool is_scale_;
-  std::vector<std::int64_t> shape_;
-};
+  };
+  return make_weight_tensor(matrix->name(), is_scale ? dtype_of(recipe.format.scale) : DType::kU8,
+                            {matrix->rows(), is_scale ? (cols + width - 1) / width : cols}, read);
+}
 
 }  // namespace
 
@@ -146,8 +128,8 @@ WeightGroup quantized(WeightGroup group, Quantization quantization) {
   if (quantization == Quantization::kNone || !group.format.is_plain()) return group;
   const Recipe recipe = recipe_of(quantization);
   const WeightTensorPtr matrix = group.tensors.front().tensor;
-  return {{{WeightPart::kWeight, std::make_shared<QuantizedTensor>(matrix, recipe, false)},
-           {WeightPart::kScale, std::make_shared<QuantizedTensor>(matrix, recipe, true)}},
+  return {{{WeightPart::kWeight, quantized_tensor(matrix, recipe, false)},
+           {WeightPart::kScale, quantized_tensor(matrix, recipe, true)}},
           recipe.format,
           group.rows,
           group.cols};

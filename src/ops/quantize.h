@@ -21,6 +21,9 @@ inline constexpr std::string_view kQuantizations = "none, fp8, int8, int4 or nf4
 // Error where the name is none of them.
 Quantization parse_quantization(std::string_view name);
 std::string_view to_string(Quantization quantization);
+inline bool rounds_inputs(Quantization quantization) {
+  return quantization == Quantization::kFp8 || quantization == Quantization::kInt8;
+}
 
 // A plain group's matrix in that form. Codes and scales are computed as they are read, each to the nearest,
 // ties to even. Error where a value is not finite. A group that is not plain stays as it is.

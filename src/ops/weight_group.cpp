@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace quire {
 namespace {
@@ -27,11 +28,13 @@ MatrixShape block_of(const LinearFormat& format, WeightPart part) {
   }
 }
 
-// Changes every tensor but the order of the columns by change(tensor, what an element of it stands for).
+// Changes every tensor that stands for elements of the matrix by change(tensor, what an element of it stands
+// for).
 template <typename Change>
 WeightGroup changed(WeightGroup group, const Change& change) {
   for (auto& [part, tensor] : group.tensors)
-    if (part != WeightPart::kOrder) tensor = change(std::move(tensor), block_of(group.format, part));
+    if (part != WeightPart::kOrder && part != WeightPart::kInputScale)
+      tensor = change(std::move(tensor), block_of(group.format, part));
   return group;
 }
 
@@ -74,42 +77,24 @@ WeightGroup with_block_cols(WeightGroup group, std::int64_t block_cols, std::int
   return group;
 }
 
-// A matrix in f32, computed of its codes.
-class Dequantized final : public WeightTensor {
- public:
-  explicit Dequantized(const WeightGroup& group)
-      : name_(group.name()),
-        matrix_(quantized_rows({&group, 1})),
-        values_(code_values(matrix_.format)),
-        shape_{matrix_.rows, matrix_.cols} {}
-
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kF32; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const auto num_blocks = static_cast<std::size_t>(matrix_.num_blocks());
-    const auto num_cols = static_cast<std::size_t>(matrix_.cols);
-    std::vector<std::uint8_t> codes(num_cols);
-    std::vector<float> scales(num_blocks), minima(num_blocks), values(num_cols);
-    for (std::int64_t i = 0; i < dst.dim(0); ++i) {
-      matrix_.codes->read_rows(row + i, Tensor(codes.data(), DType::kU8, {1, matrix_.cols}));
-      read_block_scales(matrix_, row + i, 1, scales.data(), minima.data());
-      for (std::size_t col = 0; col < num_cols; ++col) {
-        const std::size_t block = col / static_cast<std::size_t>(matrix_.format.block_cols);
-        const std::size_t to = matrix_.order.empty() ? col : static_cast<std::size_t>(matrix_.order[col]);
-        values[to] = scales[block] * values_[codes[col]] - minima[block];
-      }
-      convert(DType::kF32, values.data(), dst.dtype(), dst.rows(i, 1).data(), num_cols);
+// Rows in f32, computed of their codes.
+void read_values(const QuantizedRows& matrix, const std::array<float, 256>& values_of, std::int64_t row,
+                 const Tensor& dst) {
+  const auto num_blocks = static_cast<std::size_t>(matrix.num_blocks());
+  const auto num_cols = static_cast<std::size_t>(matrix.cols);
+  std::vector<std::uint8_t> codes(num_cols);
+  std::vector<float> scales(num_blocks), minima(num_blocks), values(num_cols);
+  for (std::int64_t i = 0; i < dst.dim(0); ++i) {
+    matrix.codes->read_rows(row + i, Tensor(codes.data(), DType::kU8, {1, matrix.cols}));
+    read_block_scales(matrix, row + i, 1, scales.data(), minima.data());
+    for (std::size_t col = 0; col < num_cols; ++col) {
+      const std::size_t block = col / static_cast<std::size_t>(matrix.format.block_cols);
+      const std::size_t to = matrix.order.empty() ? col : static_cast<std::size_t>(matrix.order[col]);
+      values[to] = scales[block] * values_of[codes[col]] - minima[block];
     }
+    convert(DType::kF32, values.data(), dst.dtype(), dst.rows(i, 1).data(), num_cols);
   }
-
- private:
-  std::string name_;
-  QuantizedRows matrix_;
-  std::array<float, 256> values_;
-  std::vector<std::int64_t> shape_;
-};
+}
 
 }  // namespace
 
@@ -139,6 +124,24 @@ std::vector<std::int32_t> column_order(const WeightGroup& group) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(group.cols));
   group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
   return order;
+}
+
+WeightGroup settle_input(WeightGroup group, bool weight_only) {
+  const WeightTensorPtr scale = group.find(WeightPart::kInputScale);
+  std::erase_if(group.tensors, [](const auto& tensor) { return tensor.part == WeightPart::kInputScale; });
+  if (weight_only) group.format.input = {};
+  if (weight_only || scale == nullptr) return group;
+  float& value = group.format.input.scale;
+  scale->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+  if (value <= 0) fail("tensor {}: a scale must be positive, not {}", in_quotes(scale->name()), value);
+  return group;
+}
+
+void check_input_columns(const LinearFormat& format, std::int64_t cols, std::string_view name) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) / (127 * 128);
+  if (format.input.code == InputFormat::Code::kI8 && cols >= kMost)
+    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
+         name, cols, kMost);
 }
 
 std::size_t num_alike(std::span<const WeightGroup> parts) {
@@ -226,7 +229,11 @@ void read_block_scales(const QuantizedRows& matrix, std::int64_t row, std::int64
 
 WeightTensorPtr dequantized(WeightGroup group) {
   if (group.format.is_plain()) return group.tensors.front().tensor;
-  return std::make_shared<Dequantized>(group);
+  const QuantizedRows matrix = quantized_rows({&group, 1});
+  return make_weight_tensor(group.name(), DType::kF32, {matrix.rows, matrix.cols},
+                            [=, values = code_values(matrix.format)](std::int64_t row, const Tensor& dst) {
+                              read_values(matrix, values, row, dst);
+                            });
 }
 
 WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count) {

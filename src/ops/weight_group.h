@@ -17,6 +17,7 @@ enum class WeightPart : std::uint8_t {
   kSuperScale,    // f32 [blocks of rows, super-blocks of columns]
   kSuperMinimum,  // the same
   kOrder,         // i32 [cols]
+  kInputScale,    // [1, 1], by which inputs are rounded, until settle_input reads it
 };
 
 struct WeightGroupTensor {
@@ -45,6 +46,13 @@ MatrixShape shape_of(std::span<const WeightGroup> parts);
 
 // The order of a group's columns, [cols] (LinearFormat::is_ordered); or none.
 std::vector<std::int32_t> column_order(const WeightGroup& group);
+
+// The group with what its products do with their input: nothing, where weight_only; else what its format
+// says, by the scale of the file where it has one. Error that names that where it is not positive and finite.
+WeightGroup settle_input(WeightGroup group, bool weight_only);
+
+// Error that names the matrix where its products of int8 could have a sum of more than 32 bits.
+void check_input_columns(const LinearFormat& format, std::int64_t cols, std::string_view name);
 
 // How many of the groups, from the first on, can be one matrix: they are of one format and one order of
 // columns.

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -15,26 +17,38 @@ namespace quire {
 // of the same bytes.
 class WeightTensor {
  public:
-  virtual ~WeightTensor() = default;
-
-  virtual const std::string& name() const = 0;
-  virtual DType dtype() const = 0;  // as stored
-  virtual const std::vector<std::int64_t>& shape() const = 0;
-
   // Writes rows [row, row + dst.dim(0)) into dst, a contiguous host tensor [n, cols()]. Of a float type it is
   // any other, too: the values are converted with rounding to nearest even; else dst has the tensor's type.
   // Error when the file cannot be read. Thread contract: any thread, several at once.
-  virtual void read_rows(std::int64_t row, const Tensor& dst) const = 0;
+  using ReadRows = std::function<void(std::int64_t row, const Tensor& dst)>;
 
-  std::int64_t rows() const;
-  std::int64_t cols() const;
+  // dtype: as stored. read: is called for rows that lie in the tensor and a dst as described.
+  WeightTensor(std::string name, DType dtype, std::vector<std::int64_t> shape, ReadRows read);
+  WeightTensor(const WeightTensor&) = delete;
+  WeightTensor& operator=(const WeightTensor&) = delete;
 
- protected:
-  // Every read_rows starts with it: dst is as described there and its rows lie in this tensor.
-  void check_read(std::int64_t row, const Tensor& dst) const;
+  const std::string& name() const { return name_; }
+  DType dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  std::int64_t rows() const { return shape_.size() < 2 ? 1 : shape_.front(); }
+  std::int64_t cols() const { return cols_; }
+
+  void read_rows(std::int64_t row, const Tensor& dst) const;
+
+ private:
+  std::string name_;
+  DType dtype_;
+  std::vector<std::int64_t> shape_;
+  std::int64_t cols_;
+  ReadRows read_;
 };
 
 using WeightTensorPtr = std::shared_ptr<const WeightTensor>;
+
+inline WeightTensorPtr make_weight_tensor(std::string name, DType dtype, std::vector<std::int64_t> shape,
+                                          WeightTensor::ReadRows read) {
+  return std::make_shared<const WeightTensor>(std::move(name), dtype, std::move(shape), std::move(read));
+}
 
 // Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);

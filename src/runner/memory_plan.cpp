@@ -38,7 +38,7 @@ class PlanningBackend final : public Backend {
     const auto [rows, cols] = shape_of(parts);
     has_codes_ |= !parts.front().format.is_plain();
     note(parts);
-    plan_.rounds_inputs |= parts.front().format.input.code != InputFormat::Code::kNone;
+    plan_.input_rounding.is_done |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());
@@ -82,30 +82,20 @@ class ShapesOnly final : public WeightSource {
   }
   bool has_values() const override { return false; }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    return std::make_shared<Shape>(std::string(name), shape);
+    return make_weight_tensor(std::string(name), DType::kF32, shape, [](std::int64_t, const Tensor&) {});
   }
   std::vector<float> take_vector(std::string_view, std::int64_t) override { return {1}; }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
-    return formats_ == nullptr ? WeightSource::take_linear(prefix, rows, cols)
-                               : formats_->take_linear(prefix, rows, cols);
+    if (formats_ == nullptr) return WeightSource::take_linear(prefix, rows, cols);
+    WeightGroup group = formats_->take_linear(prefix, rows, cols);
+    rounds_inputs_ |= group.format.input.code != InputFormat::Code::kNone;
+    return group;
   }
+  bool rounds_inputs() const { return rounds_inputs_; }
 
  private:
-  class Shape final : public WeightTensor {
-   public:
-    Shape(std::string name, std::vector<std::int64_t> shape)
-        : name_(std::move(name)), shape_(std::move(shape)) {}
-    const std::string& name() const override { return name_; }
-    DType dtype() const override { return DType::kF32; }
-    const std::vector<std::int64_t>& shape() const override { return shape_; }
-    void read_rows(std::int64_t row, const Tensor& dst) const override { check_read(row, dst); }
-
-   private:
-    std::string name_;
-    std::vector<std::int64_t> shape_;
-  };
-
   WeightSource* formats_;
+  bool rounds_inputs_ = false;  // a format that was asked for does
 };
 
 constexpr int kAnyMaxModelLen = 1;  // tables of positions take time
@@ -150,6 +140,8 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   for (const ExpertWeights& experts : plan.experts)
     widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
   plan.workspace += backend.reserved_bytes(widest, planning.has_codes(), runner.attention_shapes());
+  plan.input_rounding.is_left_out =
+      config.weight_only && (shapes.rounds_inputs() || rounds_inputs(config.quantization));
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);

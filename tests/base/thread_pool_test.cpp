@@ -83,6 +83,21 @@ TEST(ThreadPoolTest, AThreadThatIsHeldUpDelaysItsPartAlone) {
   }
 }
 
+TEST(ThreadPoolTest, RangesCoverAllAndWhatOneThrowsComesOut) {
+  for (const int threads : {1, 3, 8}) {
+    ThreadPool pool(threads);
+    for (const std::int64_t n : {0, 1, 5, 100}) {
+      std::vector<std::atomic<int>> calls(static_cast<std::size_t>(n));
+      pool.run_ranges(n, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) ++calls[static_cast<std::size_t>(i)];
+      });
+      for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
+    }
+    EXPECT_THROW(pool.run_ranges(100, [](std::int64_t, std::int64_t) { throw std::runtime_error("no"); }),
+                 std::runtime_error);
+  }
+}
+
 // A step of a model has some 200 jobs. On cores that are busy with others' work they must not wait, each, for
 // every thread of the pool to be given one.
 TEST(ThreadPoolTest, MakesProgressWithMoreThreadsThanCores) {

@@ -63,13 +63,13 @@ TEST_F(GgufTest, KeysHaveTheirValues) {
   EXPECT_EQ(keys.find_double("b"), 0.5);
   EXPECT_EQ(keys.find_bool("c"), true);
   EXPECT_EQ(keys.find_string("d"), "text");
-  EXPECT_EQ(*keys.find_strings("e"), (std::vector<std::string>{"x", ""}));
-  EXPECT_EQ(*keys.find_numbers("f"), (std::vector<double>{3, 3, 3}));
+  EXPECT_EQ(keys.get_strings("e"), (std::vector<std::string>{"x", ""}));
+  EXPECT_EQ(keys.get_doubles("f"), (std::vector<double>{3, 3, 3}));
   EXPECT_EQ(keys.find_int("f"), 3);
   EXPECT_EQ(keys.find_int("z"), std::nullopt);
   expect_error([&] { keys.find_int("g"); }, {"\"g\"", "differs by layer"});
   expect_error([&] { keys.find_int("d"); }, {"model.gguf", "\"d\"", "whole number"});
-  expect_error([&] { keys.find_int("a", {.min = 8, .max = 9}); }, {"is 7", "from 8 to 9"});
+  expect_error([&] { keys.find_int("a", {.min = 8, .max = 9}); }, {"not 7", "from 8 to 9"});
   expect_error([&] { keys.find_string("a"); }, {"must be a string"});
   expect_error([&] { keys.require_double("z"); }, {"\"z\"", "is missing"});
 }

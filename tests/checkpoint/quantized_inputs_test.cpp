@@ -13,7 +13,8 @@ namespace {
 
 // A matrix of E4M3 or int8, [4, 32], with these scales.
 InputFormat input_of(const std::string& config, std::string_view dtype, const std::string& scale,
-                     std::vector<std::int64_t> shape, std::optional<float> input_scale = {}) {
+                     std::vector<std::int64_t> shape, std::optional<float> input_scale = {},
+                     bool weight_only = false) {
   QuantizedFile file;
   std::size_t count = 1;
   for (const std::int64_t n : shape) count *= static_cast<std::size_t>(n);
@@ -21,7 +22,7 @@ InputFormat input_of(const std::string& config, std::string_view dtype, const st
       .add("q." + scale, "F32", shape, std::vector<float>(count, 1));
   if (input_scale) file.add("q.input_scale", "F32", {}, std::vector<float>{*input_scale});
   QuantizedWeights weights = file.open(config);
-  const InputFormat input = weights.take_linear("q", 4, 32).format.input;
+  const InputFormat input = settle_input(weights.take_linear("q", 4, 32), weight_only).format.input;
   EXPECT_TRUE(weights.unclaimed().empty());
   return input;
 }
@@ -48,6 +49,8 @@ TEST(QuantizedInputsTest, Fp8SaysHowInputsAreRounded) {
   EXPECT_EQ(input_of(tensor + R"("dynamic"})", "F8_E4M3", "weight_scale", {}, 0.5F), kE4m3Tokens);
   const std::string fixed = tensor + R"("static"})";
   EXPECT_EQ(input_of(fixed, "F8_E4M3", "weight_scale", {}, 0.5F), kE4m3Static);
+  for (const float bad : {0.0F, -1.0F, INFINITY})
+    EXPECT_EQ(input_of(fixed, "F8_E4M3", "weight_scale", {}, bad, true), kNotRounded);
   for (const float bad : {0.0F, -1.0F})
     expect_error([&] { input_of(fixed, "F8_E4M3", "weight_scale", {}, bad); }, {"q.input_scale", "positive"});
   expect_error([&] { input_of(fixed, "F8_E4M3", "weight_scale", {}, INFINITY); },

@@ -15,39 +15,20 @@ namespace {
 class Numbered final : public WeightTensor {
  public:
   Numbered(std::string name, std::int64_t rows, std::int64_t cols)
-      : name_(std::move(name)), shape_{rows, cols} {}
-
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kF32; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    for (std::int64_t i = 0; i < dst.numel(); ++i)
-      dst.data_as<float>()[i] = static_cast<float>(100 * (row + i / cols()) + i % cols());
-  }
-
- private:
-  std::string name_;
-  std::vector<std::int64_t> shape_;
+      : WeightTensor(std::move(name), DType::kF32, {rows, cols}, [cols](std::int64_t row, const Tensor& dst) {
+          for (std::int64_t i = 0; i < dst.numel(); ++i)
+            dst.data_as<float>()[i] = static_cast<float>(100 * (row + i / cols) + i % cols);
+        }) {}
 };
 
 // The columns of 31, 30, …
 class Backwards final : public WeightTensor {
  public:
-  explicit Backwards(std::int64_t cols) : shape_{cols} {}
-
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kI32; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    for (std::int64_t i = 0; i < cols(); ++i)
-      dst.data_as<std::int32_t>()[i] = static_cast<std::int32_t>(cols() - 1 - i);
-  }
-
- private:
-  std::string name_ = "q.order";
-  std::vector<std::int64_t> shape_;
+  explicit Backwards(std::int64_t cols)
+      : WeightTensor("q.order", DType::kI32, {cols}, [cols](std::int64_t, const Tensor& dst) {
+          for (std::int64_t i = 0; i < cols; ++i)
+            dst.data_as<std::int32_t>()[i] = static_cast<std::int32_t>(cols - 1 - i);
+        }) {}
 };
 
 std::vector<float> values_of(const WeightTensor& tensor) {
@@ -60,20 +41,10 @@ std::vector<float> values_of(const WeightTensor& tensor) {
 class Codes final : public WeightTensor {
  public:
   Codes(std::string name, std::int64_t rows, std::int64_t cols)
-      : name_(std::move(name)), shape_{rows, cols} {}
-
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kU8; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    for (std::int64_t i = 0; i < dst.numel(); ++i)
-      dst.data_as<std::uint8_t>()[i] = static_cast<std::uint8_t>(row * cols() + i);
-  }
-
- private:
-  std::string name_;
-  std::vector<std::int64_t> shape_;
+      : WeightTensor(std::move(name), DType::kU8, {rows, cols}, [cols](std::int64_t row, const Tensor& dst) {
+          for (std::int64_t i = 0; i < dst.numel(); ++i)
+            dst.data_as<std::uint8_t>()[i] = static_cast<std::uint8_t>(row * cols + i);
+        }) {}
 };
 
 constexpr LinearFormat kBlocks = {.code = CodeType::kInt,
@@ -283,6 +254,14 @@ TEST(WeightGroupTest, NoRenameSeesTheResultOfAnother) {
   EXPECT_EQ(name_of("x.a.b.weight"), "x.c.weight");
   EXPECT_EQ(name_of("x.a.bb.weight"), "x.a.bb.weight");
   EXPECT_EQ(name_of("a.b"), "c");
+}
+
+TEST(WeightGroupTest, ProductsOfInt8HaveSumsOf32Bits) {
+  LinearFormat format = {.code = CodeType::kInt, .bits = 8, .input = {.code = InputFormat::Code::kI8}};
+  EXPECT_NO_THROW(check_input_columns(format, 132103, "q"));
+  expect_error([&] { check_input_columns(format, 132104, "q"); }, {"tensor q", "fewer than 132104"});
+  format.input = {};
+  EXPECT_NO_THROW(check_input_columns(format, 132104, "q"));
 }
 
 TEST(WeightGroupTest, RowsArePickedInAnyOrder) {

@@ -123,6 +123,16 @@ TEST_F(EvalTest, TextsBeginAsTheTokenizerBeginsThem) {
   expect_refused("--against " + model, "make other tokens");
 }
 
+TEST_F(EvalTest, WeightOnlyWithoutEffectSaysSo) {
+  const auto warning_of = [&](const char* flags) {
+    return run(std::string("--context 32 --weight-only ") + flags).err;
+  };
+  constexpr const char* kWarning = "weight-only changes nothing";
+  EXPECT_THAT(warning_of(""), HasSubstr(kWarning));
+  EXPECT_THAT(warning_of("--quantization nf4"), HasSubstr(kWarning));
+  EXPECT_EQ(warning_of("--quantization fp8"), "");
+}
+
 TEST_F(EvalTest, WhatCannotBeMeasuredIsOneLine) {
   const std::string golden = QUIRE_SOURCE_DIR "/tests/golden/qwen3";
   expect_refused("--context 1", "context is 1; it must be from 2 to 2048");
@@ -141,6 +151,11 @@ TEST_F(EvalTest, WhatCannotBeMeasuredIsOneLine) {
     folder_.write("text", text);
     expect_refused("", "text: " + std::to_string(text.size()) + " tokens");
   }
+  folder_.write("text", "plain, then \xFF");
+  expect_refused("", "byte 12 is not UTF-8");
+  folder_.write("text", kText);
+  EXPECT_THAT(run("--kv-cache-memory 100KiB").err,  // behind a warning of how little that is
+              HasSubstr("a window has 103 tokens that are read; the KV cache holds 32: take more"));
   std::filesystem::remove(text_);
   expect_refused("", "no such file");
   EXPECT_THAT(run_quire("eval").err, HasSubstr("subcommand"));

@@ -21,26 +21,24 @@ using testing::DeviceTensor;
 // Values that are told by their place, as of a large file.
 class CountedWeight final : public WeightTensor {
  public:
-  CountedWeight(std::int64_t rows, std::int64_t cols, int seed) : shape_{rows, cols}, seed_(seed) {}
+  CountedWeight(std::int64_t rows, std::int64_t cols, int seed)
+      : WeightTensor("weight", DType::kF32, {rows, cols},
+                     [this](std::int64_t row, const Tensor& dst) { read(row, dst); }),
+        seed_(seed) {}
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kF32; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
+  float value(std::int64_t place) const { return static_cast<float>((place * 7 + seed_) % 251); }
+
+  std::int64_t broken_row = -1;
+
+ private:
+  void read(std::int64_t row, const Tensor& dst) const {
     if (row <= broken_row && broken_row < row + dst.dim(0)) fail("row {} cannot be read", broken_row);
     std::vector<float> values(static_cast<std::size_t>(dst.numel()));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = value(row * cols() + static_cast<std::int64_t>(i));
     convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
   }
-  float value(std::int64_t place) const { return static_cast<float>((place * 7 + seed_) % 251); }
 
-  std::int64_t broken_row = -1;
-
- private:
-  std::string name_ = "weight";
-  std::vector<std::int64_t> shape_;
   int seed_;
 };
 

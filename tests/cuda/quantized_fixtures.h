@@ -16,26 +16,16 @@ namespace quire::cuda::testing {
 class BytesTensor final : public WeightTensor {
  public:
   BytesTensor(DType dtype, std::int64_t rows, std::int64_t cols)
-      : dtype_(dtype), shape_{rows, cols}, bytes_(static_cast<std::size_t>(rows * cols) * size_of(dtype)) {}
+      : WeightTensor("weight", dtype, {rows, cols},
+                     [this](std::int64_t row, const Tensor& dst) { read(row, dst); }),
+        bytes_(static_cast<std::size_t>(rows * cols) * size_of(dtype)) {}
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return dtype_; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const std::byte* from = bytes_.data() + static_cast<std::size_t>(row * cols()) * size_of(dtype_);
-    if (dst.dtype() == dtype_) {
-      std::memcpy(dst.data(), from, dst.bytes());
-    } else {
-      convert(dtype_, from, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
-    }
-  }
   void fill(const std::function<float()>& value) {
     for (std::int64_t i = 0; i < rows() * cols(); ++i) {
       const float v = value();
-      std::byte* to = bytes_.data() + static_cast<std::size_t>(i) * size_of(dtype_);
-      if (is_float(dtype_)) {
-        convert(DType::kF32, &v, dtype_, to, 1);
+      std::byte* to = bytes_.data() + static_cast<std::size_t>(i) * size_of(dtype());
+      if (is_float(dtype())) {
+        convert(DType::kF32, &v, dtype(), to, 1);
       } else {
         *to = static_cast<std::byte>(static_cast<int>(v));
       }
@@ -43,9 +33,15 @@ class BytesTensor final : public WeightTensor {
   }
 
  private:
-  std::string name_ = "weight";
-  DType dtype_;
-  std::vector<std::int64_t> shape_;
+  void read(std::int64_t row, const Tensor& dst) const {
+    const std::byte* from = bytes_.data() + static_cast<std::size_t>(row * cols()) * size_of(dtype());
+    if (dst.dtype() == dtype()) {
+      std::memcpy(dst.data(), from, dst.bytes());
+    } else {
+      convert(dtype(), from, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
+    }
+  }
+
   std::vector<std::byte> bytes_;
 };
 

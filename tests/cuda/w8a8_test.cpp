@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/w8a8_linear.h"
+#include "base/error.h"
 #include "cuda/device_memory.h"
 #include "cuda/quantized_fixtures.h"
 #include "parity/ops_fixtures.h"
@@ -346,6 +347,22 @@ TEST(W8a8LayoutTest, BlocksThatAPartEndsWithinGetAScaleForEachRow) {
   };
   EXPECT_EQ(block_rows(256), 128);
   EXPECT_EQ(block_rows(192), 1);
+}
+
+TEST(W8a8LayoutTest, RowsOfInt8WhoseSumsMayNotFitAreRefused) {
+  std::mt19937 random(3);
+  LinearFormat format = {.code = CodeType::kInt,
+                         .bits = 8,
+                         .code_offset = 128,
+                         .block_cols = kWhole,
+                         .scale = ScaleType::kF32,
+                         .input = {.code = InputFormat::Code::kI8}};
+  const auto layout_of = [&](std::int64_t cols) {
+    const WeightGroup group = testing::random_group(format, 1, cols, random);
+    return w8a8_matrix(nullptr, {&group, 1});
+  };
+  EXPECT_EQ(layout_of(132096).cols, 132096);
+  EXPECT_THROW(layout_of(132112), Error);
 }
 
 }  // namespace

@@ -11,23 +11,14 @@ namespace quire {
 namespace {
 
 // A matrix whose element (r, c) is 100 r + c, or a vector of 0, 1, 2, …
-class Counted final : public WeightTensor {
- public:
-  Counted(std::string name, std::vector<std::int64_t> shape)
-      : name_(std::move(name)), shape_(std::move(shape)) {}
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return DType::kF32; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    for (std::int64_t i = 0; i < dst.numel(); ++i)
-      dst.data_as<float>()[i] = static_cast<float>(100 * (row + i / cols()) + i % cols());
-  }
-
- private:
-  std::string name_;
-  std::vector<std::int64_t> shape_;
-};
+WeightTensorPtr counted(std::string name, std::vector<std::int64_t> shape) {
+  return make_weight_tensor(
+      std::move(name), DType::kF32, std::move(shape), [](std::int64_t row, const Tensor& dst) {
+        const std::int64_t cols = dst.dim(1);
+        for (std::int64_t i = 0; i < dst.numel(); ++i)
+          dst.data_as<float>()[i] = static_cast<float>(100 * (row + i / cols) + i % cols);
+      });
+}
 
 class CountedSource final : public WeightSource {
  public:
@@ -37,7 +28,7 @@ class CountedSource final : public WeightSource {
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     const auto found = shapes_.find(std::string(name));
     if (found == shapes_.end() || found->second != shape) fail("no tensor {}", name);
-    return std::make_shared<Counted>(found->first, shape);
+    return counted(found->first, shape);
   }
 
  private:

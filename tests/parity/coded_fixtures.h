@@ -15,31 +15,25 @@ namespace quire::testing {
 class StoredTensor final : public WeightTensor {
  public:
   StoredTensor(DType dtype, std::vector<std::int64_t> shape)
-      : dtype_(dtype),
-        shape_(std::move(shape)),
+      : WeightTensor("coded.weight", dtype, std::move(shape),
+                     [this](std::int64_t row, const Tensor& dst) { read(row, dst); }),
         bytes_(static_cast<std::size_t>(rows() * cols()) * size_of(dtype)) {}
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return dtype_; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const std::byte* from = bytes_.data() + static_cast<std::size_t>(row * cols()) * size_of(dtype_);
-    if (dst.dtype() == dtype_) {
-      std::memcpy(dst.data(), from, dst.bytes());
-    } else {
-      convert(dtype_, from, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
-    }
-  }
   template <typename T>
   T* data() {
     return reinterpret_cast<T*>(bytes_.data());
   }
 
  private:
-  std::string name_ = "coded.weight";
-  DType dtype_;
-  std::vector<std::int64_t> shape_;
+  void read(std::int64_t row, const Tensor& dst) const {
+    const std::byte* from = bytes_.data() + static_cast<std::size_t>(row * cols()) * size_of(dtype());
+    if (dst.dtype() == dtype()) {
+      std::memcpy(dst.data(), from, dst.bytes());
+    } else {
+      convert(dtype(), from, dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
+    }
+  }
+
   std::vector<std::byte> bytes_;
 };
 

@@ -52,28 +52,15 @@ class Matrix {
   Tensor tensor_;
 };
 
-// A weight that lies in memory.
-class MemoryWeight : public WeightTensor {
- public:
-  explicit MemoryWeight(const Matrix& matrix)
-      : matrix_(matrix), shape_{matrix.tensor().dim(0), matrix.tensor().dim(1)} {}
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return matrix_.tensor().dtype(); }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    convert(dtype(), matrix_.tensor().rows(row, 1).data(), dst.dtype(), dst.data(),
-            static_cast<std::size_t>(dst.numel()));
-  }
-
- private:
-  const Matrix& matrix_;
-  std::vector<std::int64_t> shape_;
-  std::string name_ = "weight";
-};
-
-// As a checkpoint's group has it.
+// A weight that lies in memory, as a checkpoint's group has it.
 inline WeightGroup plain(const Matrix& matrix) {
-  return WeightGroup::plain(std::make_shared<MemoryWeight>(matrix));
+  const Tensor values = matrix.tensor();
+  return WeightGroup::plain(make_weight_tensor("weight", values.dtype(), {values.dim(0), values.dim(1)},
+                                               [values](std::int64_t row, const Tensor& dst) {
+                                                 convert(values.dtype(), values.rows(row, 1).data(),
+                                                         dst.dtype(), dst.data(),
+                                                         static_cast<std::size_t>(dst.numel()));
+                                               }));
 }
 
 // In float64.

@@ -1,7 +1,6 @@
 #include "backends/cuda/linear_weights.h"
 
 #include <algorithm>
-#include <exception>
 #include <thread>
 #include <vector>
 
@@ -54,21 +53,9 @@ void WeightLoader::load(const WeightTensor& rows, const Tensor& weight) {
 }
 
 void WeightLoader::read(const WeightTensor& rows, std::int64_t row, const Tensor& dst) {
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
-  const std::int64_t share = (dst.dim(0) + pool_.size() - 1) / pool_.size();
-  pool_.run(pool_.size(), [&](int part, int) {
-    const std::int64_t begin = std::min(part * share, dst.dim(0));
-    const std::int64_t count = std::min(share, dst.dim(0) - begin);
-    if (count == 0) return;
-    try {
-      rows.read_rows(row + begin, dst.rows(begin, count));
-    } catch (...) {
-      errors[static_cast<std::size_t>(part)] = std::current_exception();
-    }
+  pool_.run_ranges(dst.dim(0), [&](std::int64_t begin, std::int64_t end) {
+    rows.read_rows(row + begin, dst.rows(begin, end - begin));
   });
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
 }
 
 }  // namespace quire::cuda

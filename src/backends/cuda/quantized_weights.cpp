@@ -97,64 +97,46 @@ class TilePacker {
   std::byte* tiles_;
 };
 
-class QuantizedTiles final : public WeightTensor {
- public:
-  QuantizedTiles(QuantizedRows matrix, const QuantizedLayout& layout)
-      : matrix_(std::move(matrix)), layout_(layout), shape_{layout.row_tiles(), layout.row_bytes()} {}
-
-  const std::string& name() const override { return matrix_.codes->name(); }
-  DType dtype() const override { return DType::kU8; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    for (std::int64_t i = 0; i < dst.dim(0); ++i) pack(row + i, dst.rows(i, 1).data_as<std::byte>());
-  }
-
- private:
-  void pack(std::int64_t row_tile, std::byte* tiles) const {
-    std::memset(tiles, 0, static_cast<std::size_t>(layout_.row_bytes()));
-    const std::int64_t first = row_tile * kTileRows;
-    const auto count = static_cast<int>(std::min<std::int64_t>(kTileRows, matrix_.rows - first));
-    const TilePacker packer(layout_, tiles);
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * matrix_.cols));
-    matrix_.codes->read_rows(first, Tensor(codes.data(), DType::kU8, {count, matrix_.cols}));
-    for (int row = 0; row < count; ++row) packer.put_codes(row, codes.data() + row * matrix_.cols);
-    const int packed = kStepColumns << layout_.block_log2;
-    const auto num_blocks = matrix_.num_blocks();
-    if (is_folded(layout_, matrix_.format)) {
-      std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
-      read_block_scales(matrix_, first, count, scales.data(), minima.data());
-      for (int row = 0; row < count; ++row) {
-        packer.put_values(row, scales.data() + row * num_blocks, 4, matrix_.format.block_cols, packed,
-                          layout_.scale_at);
-        if (layout_.minimum == ScaleKind::kNone) continue;
-        packer.put_values(row, minima.data() + row * num_blocks, 4, matrix_.format.block_cols, packed,
-                          layout_.minimum_at);
-      }
-      return;
+// A row of tiles.
+void pack_row(const QuantizedRows& matrix, const QuantizedLayout& layout, std::int64_t row_tile,
+              std::byte* tiles) {
+  std::memset(tiles, 0, static_cast<std::size_t>(layout.row_bytes()));
+  const std::int64_t first = row_tile * kTileRows;
+  const auto count = static_cast<int>(std::min<std::int64_t>(kTileRows, matrix.rows - first));
+  const TilePacker packer(layout, tiles);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * matrix.cols));
+  matrix.codes->read_rows(first, Tensor(codes.data(), DType::kU8, {count, matrix.cols}));
+  for (int row = 0; row < count; ++row) packer.put_codes(row, codes.data() + row * matrix.cols);
+  const int packed = kStepColumns << layout.block_log2;
+  const auto num_blocks = matrix.num_blocks();
+  if (is_folded(layout, matrix.format)) {
+    std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
+    read_block_scales(matrix, first, count, scales.data(), minima.data());
+    for (int row = 0; row < count; ++row) {
+      packer.put_values(row, scales.data() + row * num_blocks, 4, matrix.format.block_cols, packed,
+                        layout.scale_at);
+      if (layout.minimum == ScaleKind::kNone) continue;
+      packer.put_values(row, minima.data() + row * num_blocks, 4, matrix.format.block_cols, packed,
+                        layout.minimum_at);
     }
-    const auto put = [&](const WeightTensorPtr& tensor, std::int64_t block_cols, int packed_cols, int at) {
-      const std::int64_t blocks = (matrix_.cols + block_cols - 1) / block_cols;
-      const auto size = static_cast<int>(size_of(tensor->dtype()));
-      std::vector<std::byte> values(static_cast<std::size_t>(count * blocks * size));
-      tensor->read_rows(first, Tensor(values.data(), tensor->dtype(), {count, blocks}));
-      for (int row = 0; row < count; ++row)
-        packer.put_values(row, values.data() + row * blocks * size, size, block_cols, packed_cols, at);
-    };
-    const LinearFormat& format = matrix_.format;
-    if (layout_.scale != ScaleKind::kNone) put(matrix_.scales, format.block_cols, packed, layout_.scale_at);
-    if (layout_.minimum != ScaleKind::kNone)
-      put(matrix_.offsets, format.block_cols, packed, layout_.minimum_at);
-    if (!layout_.has_supers) return;
-    put(matrix_.super_scales, format.super_cols, kTileColumns, layout_.super_at);
-    if (format.offset == OffsetType::kMinimum)
-      put(matrix_.super_minima, format.super_cols, kTileColumns, layout_.super_minimum_at);
+    return;
   }
-
-  QuantizedRows matrix_;
-  QuantizedLayout layout_;
-  std::vector<std::int64_t> shape_;
-};
+  const auto put = [&](const WeightTensorPtr& tensor, std::int64_t block_cols, int packed_cols, int at) {
+    const std::int64_t blocks = (matrix.cols + block_cols - 1) / block_cols;
+    const auto size = static_cast<int>(size_of(tensor->dtype()));
+    std::vector<std::byte> values(static_cast<std::size_t>(count * blocks * size));
+    tensor->read_rows(first, Tensor(values.data(), tensor->dtype(), {count, blocks}));
+    for (int row = 0; row < count; ++row)
+      packer.put_values(row, values.data() + row * blocks * size, size, block_cols, packed_cols, at);
+  };
+  const LinearFormat& format = matrix.format;
+  if (layout.scale != ScaleKind::kNone) put(matrix.scales, format.block_cols, packed, layout.scale_at);
+  if (layout.minimum != ScaleKind::kNone) put(matrix.offsets, format.block_cols, packed, layout.minimum_at);
+  if (!layout.has_supers) return;
+  put(matrix.super_scales, format.super_cols, kTileColumns, layout.super_at);
+  if (format.offset == OffsetType::kMinimum)
+    put(matrix.super_minima, format.super_cols, kTileColumns, layout.super_minimum_at);
+}
 
 }  // namespace
 
@@ -221,7 +203,12 @@ std::size_t quantized_bytes(const QuantizedLayout& layout) {
 }
 
 WeightTensorPtr quantized_tiles(QuantizedRows matrix, const QuantizedLayout& layout) {
-  return std::make_shared<QuantizedTiles>(std::move(matrix), layout);
+  const std::string name = matrix.codes->name();
+  return make_weight_tensor(name, DType::kU8, {layout.row_tiles(), layout.row_bytes()},
+                            [matrix = std::move(matrix), layout](std::int64_t row, const Tensor& dst) {
+                              for (std::int64_t i = 0; i < dst.dim(0); ++i)
+                                pack_row(matrix, layout, row + i, dst.rows(i, 1).data_as<std::byte>());
+                            });
 }
 
 std::vector<float> quantized_row_scales(const QuantizedRows& matrix, const QuantizedLayout& layout) {

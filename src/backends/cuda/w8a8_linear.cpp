@@ -27,39 +27,13 @@ std::size_t num_scales(const W8a8Matrix& matrix) {
          static_cast<std::size_t>(matrix.scale_stride);
 }
 
-class W8a8Codes final : public WeightTensor {
- public:
-  W8a8Codes(WeightTensorPtr codes, const W8a8Matrix& matrix)
-      : codes_(std::move(codes)), is_float_(matrix.is_float()), shape_{matrix.rows, matrix.stride} {}
-
-  const std::string& name() const override { return codes_->name(); }
-  DType dtype() const override { return DType::kU8; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    std::fill_n(dst.data_as<std::uint8_t>(), dst.numel(), std::uint8_t{0});
-    for (std::int64_t i = 0; i < dst.dim(0); ++i) {
-      const Tensor codes = dst.rows(i, 1).columns(0, codes_->cols());
-      codes_->read_rows(row + i, codes);
-      // Integers are stored with 128 added.
-      if (!is_float_)
-        std::for_each_n(codes.data_as<std::uint8_t>(), codes.numel(),
-                        [](std::uint8_t& code) { code ^= 0x80U; });
-    }
-  }
-
- private:
-  WeightTensorPtr codes_;
-  bool is_float_;
-  std::vector<std::int64_t> shape_;
-};
-
 }  // namespace
 
 W8a8Matrix w8a8_matrix(const void* device, std::span<const WeightGroup> parts) {
   const MatrixShape shape = shape_of(parts);
   const LinearFormat& format = parts.front().format;
   const std::int64_t block_cols = std::min(format.block_cols, shape.cols);
+  check_input_columns(format, shape.cols, parts.front().name());
   W8a8Matrix matrix;
   matrix.input = format.input;
   matrix.rows = static_cast<int>(shape.rows);
@@ -93,7 +67,17 @@ std::size_t w8a8_bytes(const W8a8Matrix& matrix) {
 }
 
 WeightTensorPtr w8a8_codes(const QuantizedRows& rows, const W8a8Matrix& matrix) {
-  return std::make_shared<W8a8Codes>(rows.codes, matrix);
+  const auto read = [codes = rows.codes, is_float = matrix.is_float()](std::int64_t row, const Tensor& dst) {
+    std::fill_n(dst.data_as<std::uint8_t>(), dst.numel(), std::uint8_t{0});
+    for (std::int64_t i = 0; i < dst.dim(0); ++i) {
+      const Tensor to = dst.rows(i, 1).columns(0, codes->cols());
+      codes->read_rows(row + i, to);
+      // Integers are stored with 128 added.
+      if (!is_float)
+        std::for_each_n(to.data_as<std::uint8_t>(), to.numel(), [](std::uint8_t& code) { code ^= 0x80U; });
+    }
+  };
+  return make_weight_tensor(rows.codes->name(), DType::kU8, {matrix.rows, matrix.stride}, read);
 }
 
 std::vector<float> w8a8_scales(const QuantizedRows& rows, const W8a8Matrix& matrix) {
@@ -192,17 +176,13 @@ bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, co
       x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
   const ChunkLayout layout(matrix, false);
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
-  if (by_matvec && x.dim(0) == 1) {
-    w8a8_gated_matvec(context, out, x, {}, matrix, activation);
-    return true;
+  RoundedInput input;
+  if (!by_matvec || x.dim(0) > 1) {
+    input = layout.input(workspace, x.dim(0));
+    round_input(context, input, x, matrix);
   }
-  const RoundedInput input = layout.input(workspace, x.dim(0));
-  round_input(context, input, x, matrix);
-  if (by_matvec) {
-    w8a8_gated_matvec(context, out, x, input, matrix, activation);
-  } else {
-    w8a8_batched_matmul(context, out, input, matrix, {}, activation);
-  }
+  by_matvec ? w8a8_matvec(context, out, x, input, matrix, {}, activation)
+            : w8a8_batched_matmul(context, out, input, matrix, {}, activation);
   return true;
 }
 

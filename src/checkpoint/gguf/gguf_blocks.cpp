@@ -254,129 +254,104 @@ const BlockFormat& format_of(GgufType type) {
 }
 
 // Rows of a tensor, whose bytes are read in pieces that stay in the cache.
-class GgufRows : public WeightTensor {
+class GgufRows {
  public:
-  GgufRows(std::string name, const GgufTensor& tensor, DType dtype, std::int64_t elements)
+  GgufRows(std::string name, const GgufTensor& tensor)
       : name_(std::move(name)),
         tensor_(tensor),
-        block_(block_of(tensor.type)),
-        blocks_per_row_(tensor.shape.back() / block_.elements),
-        elements_(elements),
-        dtype_(dtype),
-        shape_{blocks_per_row_ * elements} {
-    if (tensor.shape.size() > 1)
-      shape_.insert(shape_.begin(),
-                    static_cast<std::int64_t>(tensor.bytes) / (blocks_per_row_ * block_.bytes));
+        block_bytes_(block_of(tensor.type).bytes),
+        blocks_per_row_(tensor.shape.back() / block_of(tensor.type).elements) {}
+
+  // The tensor of what decode(bytes of some blocks, how many, row of the first, out) writes in its dtype, of
+  // which a block holds so many elements.
+  template <typename Decode>
+  WeightTensorPtr as_tensor(DType dtype, std::int64_t elements, const Decode& decode) const {
+    std::vector<std::int64_t> shape = {blocks_per_row_ * elements};
+    if (tensor_.shape.size() > 1)
+      shape.insert(shape.begin(),
+                   static_cast<std::int64_t>(tensor_.bytes) / (blocks_per_row_ * block_bytes_));
+    const auto read = [=, rows = *this](std::int64_t row, const Tensor& dst) {
+      const std::size_t block_size = static_cast<std::size_t>(elements) * size_of(dtype);
+      auto* out = dst.data_as<std::byte>();
+      rows.read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
+        const auto n = static_cast<std::size_t>(count), at = static_cast<std::size_t>(first);
+        if (dst.dtype() == dtype)
+          return decode(bytes, count, row * rows.blocks_per_row_ + first, out + at * block_size);
+        std::vector<std::byte> decoded(n * block_size);
+        decode(bytes, count, row * rows.blocks_per_row_ + first, decoded.data());
+        convert(dtype, decoded.data(), dst.dtype(),
+                out + at * static_cast<std::size_t>(elements) * size_of(dst.dtype()),
+                n * static_cast<std::size_t>(elements));
+      });
+    };
+    return make_weight_tensor(name_, dtype, std::move(shape), read);
   }
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return dtype_; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
+  WeightTensorPtr plain(DType dtype) const {
+    return as_tensor(dtype, 1, [=](const Byte* bytes, std::int64_t count, std::int64_t, std::byte* out) {
+      std::memcpy(out, bytes, static_cast<std::size_t>(count) * size_of(dtype));
+    });
+  }
+  // scale: of kScale; kNone for others.
+  WeightTensorPtr decoded(const BlockPart& part, ScaleType scale) const {
+    const auto decode = [=, rows = *this](const Byte* bytes, std::int64_t count, std::int64_t first,
+                                          std::byte* out) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        part.decode(bytes + i * rows.block_bytes_, out);
+        if (!is_finite(out, part.dtype, scale))
+          fail("{}: tensor {}: a scale of row {} is not finite", rows.tensor_.file->path(),
+               in_quotes(rows.name_), (first + i) / rows.blocks_per_row_);
+        out += static_cast<std::size_t>(part.elements) * size_of(part.dtype);
+      }
+    };
+    return as_tensor(part.dtype, part.elements, decode);
+  }
 
- protected:
+ private:
+  // Float scales stand alone in their block.
+  static bool is_finite(const void* value, DType dtype, ScaleType scale) {
+    if (dtype == DType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
+    if (dtype == DType::kF32) return std::isfinite(*static_cast<const float*>(value));
+    return scale != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
+  }
   // Calls take(bytes of some blocks, number of the first of them from `row` on, how many).
   template <typename Take>
   void read_blocks(std::int64_t row, std::int64_t num_rows, const Take& take) const {
     constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
     const std::int64_t total = num_rows * blocks_per_row_;
-    const std::int64_t step = std::min(total, kScratchBytes / block_.bytes);
-    std::vector<Byte> bytes(static_cast<std::size_t>(step * block_.bytes));
+    const std::int64_t step = std::min(total, kScratchBytes / block_bytes_);
+    std::vector<Byte> bytes(static_cast<std::size_t>(step * block_bytes_));
     const std::uint64_t begin =
-        tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_.bytes);
+        tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_bytes_);
     for (std::int64_t done = 0; done < total; done += step) {
       const std::int64_t count = std::min(step, total - done);
       tensor_.file->read(
-          begin + static_cast<std::uint64_t>(done * block_.bytes),
-          std::as_writable_bytes(std::span(bytes.data(), static_cast<std::size_t>(count * block_.bytes))),
+          begin + static_cast<std::uint64_t>(done * block_bytes_),
+          std::as_writable_bytes(std::span(bytes.data(), static_cast<std::size_t>(count * block_bytes_))),
           name_);
       take(bytes.data(), done, count);
     }
   }
 
-  [[noreturn]] void fail_not_finite(std::int64_t row) const {
-    fail("{}: tensor {}: a scale of row {} is not finite", tensor_.file->path(), in_quotes(name_), row);
-  }
-  std::int64_t block_bytes() const { return block_.bytes; }
-  std::int64_t blocks_per_row() const { return blocks_per_row_; }
-  std::int64_t elements() const { return elements_; }  // of a block
-
- private:
   std::string name_;
   GgufTensor tensor_;
-  GgufBlock block_;
-  std::int64_t blocks_per_row_, elements_;
-  DType dtype_;
-  std::vector<std::int64_t> shape_;
-};
-
-class PlainRows final : public GgufRows {
- public:
-  PlainRows(std::string name, const GgufTensor& tensor, DType dtype)
-      : GgufRows(std::move(name), tensor, dtype, 1) {}
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    auto* out = dst.data_as<std::byte>();
-    read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
-      convert(dtype(), bytes, dst.dtype(), out + static_cast<std::size_t>(first) * size_of(dst.dtype()),
-              static_cast<std::size_t>(count));
-    });
-  }
-};
-
-class DecodedPart final : public GgufRows {
- public:
-  DecodedPart(std::string name, const GgufTensor& tensor, const BlockPart& part, ScaleType scale)
-      : GgufRows(std::move(name), tensor, part.dtype, part.elements), part_(part), scale_(scale) {}
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    const std::size_t block_size = static_cast<std::size_t>(elements()) * size_of(dtype());
-    auto* out = dst.data_as<std::byte>();
-    read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
-      std::vector<std::byte> decoded;  // where another float type is asked for
-      if (dst.dtype() != dtype()) decoded.resize(static_cast<std::size_t>(count) * block_size);
-      std::byte* to = decoded.empty() ? out + static_cast<std::size_t>(first) * block_size : decoded.data();
-      for (std::int64_t i = 0; i < count; ++i) {
-        std::byte* values = to + static_cast<std::size_t>(i) * block_size;
-        part_.decode(bytes + i * block_bytes(), values);
-        if (!is_finite(values)) fail_not_finite(row + (first + i) / blocks_per_row());
-      }
-      if (!decoded.empty())
-        convert(dtype(), to, dst.dtype(),
-                out + static_cast<std::size_t>(first * elements()) * size_of(dst.dtype()),
-                static_cast<std::size_t>(count * elements()));
-    });
-  }
-
- private:
-  // Float scales stand alone in their block.
-  bool is_finite(const void* value) const {
-    if (dtype() == DType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
-    if (dtype() == DType::kF32) return std::isfinite(*static_cast<const float*>(value));
-    return scale_ != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
-  }
-
-  BlockPart part_;
-  ScaleType scale_;  // of kScale; kNone for others
+  std::int64_t block_bytes_, blocks_per_row_;
 };
 
 }  // namespace
 
 WeightGroup open_gguf_tensor(const std::string& name, const GgufTensor& tensor) {
   using enum GgufType;
-  const auto plain = [&](DType dtype) {
-    return WeightGroup::plain(std::make_shared<PlainRows>(name, tensor, dtype));
-  };
-  if (tensor.type == kF32) return plain(DType::kF32);
-  if (tensor.type == kF16) return plain(DType::kF16);
-  if (tensor.type == kBF16) return plain(DType::kBF16);
+  const GgufRows rows(name, tensor);
+  if (tensor.type == kF32) return WeightGroup::plain(rows.plain(DType::kF32));
+  if (tensor.type == kF16) return WeightGroup::plain(rows.plain(DType::kF16));
+  if (tensor.type == kBF16) return WeightGroup::plain(rows.plain(DType::kBF16));
   const BlockFormat& block = format_of(tensor.type);
   WeightGroup group;
   group.format = block.format;
   for (const BlockPart& part : block.parts) {
     const ScaleType scale = part.part == WeightPart::kScale ? block.format.scale : ScaleType::kNone;
-    group.tensors.push_back({part.part, std::make_shared<DecodedPart>(name, tensor, part, scale)});
+    group.tensors.push_back({part.part, rows.decoded(part, scale)});
   }
   group.rows = group.tensors.front().tensor->rows();
   group.cols = group.tensors.front().tensor->cols();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kFactors = "rope_freqs.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+constexpr IntRange kExperts{.min = 1, .max = 1 << 12};
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 
 // Makes the configuration of one file.
@@ -90,10 +91,9 @@ class ConfigBuilder {
   }
   void shift_norms() { layout_.norm_offset = 1; }
 
-  GgufConfig finish(std::string_view family) {
-    json_["architectures"] = Json::array({std::string(family)});
-    return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)};
-  }
+  void set_family(std::string_view family) { json_["architectures"] = Json::array({std::string(family)}); }
+
+  GgufConfig finish() { return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)}; }
 
  private:
   std::int64_t vocab_size() const {
@@ -189,36 +189,19 @@ class ConfigBuilder {
   GgufLayout layout_;
 };
 
-// Llama, Mistral and Mixtral.
-std::string_view read_llama(ConfigBuilder& builder) {
-  builder.read_biases();
-  builder.permute_heads();
-  builder.refuse_window();
-  if (!builder.is_mixture()) return "LlamaForCausalLM";
-  builder.require_int("num_local_experts", "expert_count", {.min = 1, .max = 1 << 12});
-  builder.require_int("num_experts_per_tok", "expert_used_count", {.min = 1, .max = 1 << 12});
-  return "MixtralForCausalLM";
+// Llama and Mistral, and Mixtral.
+void read_llama(ConfigBuilder& builder) {
+  if (!builder.is_mixture()) return;
+  builder.require_int("num_local_experts", "expert_count", kExperts);
+  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
+  builder.set_family("MixtralForCausalLM");
 }
 
-std::string_view read_qwen2(ConfigBuilder& builder) {
-  builder.refuse_window();
-  return "Qwen2ForCausalLM";
-}
-
-std::string_view read_qwen3(ConfigBuilder& builder) {
-  builder.read_biases();
-  builder.refuse_window();
-  return "Qwen3ForCausalLM";
-}
-
-std::string_view read_qwen3_moe(ConfigBuilder& builder) {
-  builder.read_biases();
-  builder.refuse_window();
-  builder.require_int("num_experts", "expert_count", {.min = 1, .max = 1 << 12});
-  builder.require_int("num_experts_per_tok", "expert_used_count", {.min = 1, .max = 1 << 12});
+void read_qwen3_moe(ConfigBuilder& builder) {
+  builder.require_int("num_experts", "expert_count", kExperts);
+  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
   builder.require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
   builder.set("norm_topk_prob", true);  // as llama.cpp computes them
-  return "Qwen3MoeForCausalLM";
 }
 
 // Scores are scaled by the size of a head, but for the largest model of each series, which is told by its
@@ -234,63 +217,65 @@ void read_gemma(ConfigBuilder& builder, int layers_of_27b) {
   builder.shift_norms();
 }
 
-std::string_view read_gemma2(ConfigBuilder& builder) {
-  read_gemma(builder, 46);
-  return "Gemma2ForCausalLM";
-}
+void read_gemma2(ConfigBuilder& builder) { read_gemma(builder, 46); }
 
-std::string_view read_gemma3(ConfigBuilder& builder) {
+void read_gemma3(ConfigBuilder& builder) {
   read_gemma(builder, 62);
   builder.copy_int("sliding_window_pattern", "attention.sliding_window_pattern", kLayerCount);
   builder.copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
-  return "Gemma3ForCausalLM";
 }
 
-std::string_view read_phi3(ConfigBuilder& builder) {
+void read_phi3(ConfigBuilder& builder) {
   builder.copy_int("sliding_window", "attention.sliding_window", kPositions);
-  return "Phi3ForCausalLM";
 }
 
-std::string_view read_olmo2(ConfigBuilder& builder) {
-  builder.refuse_window();
-  return "Olmo2ForCausalLM";
-}
-
-std::string_view read_granite(ConfigBuilder& builder) {
-  builder.read_biases();
-  builder.permute_heads();
+void read_granite(ConfigBuilder& builder) {
   builder.copy_double("embedding_multiplier", "embedding_scale");
   builder.copy_double("residual_multiplier", "residual_scale");
   builder.set("attention_multiplier",
               builder.keys().require_double(builder.key("attention.scale"), kPositive));
   builder.copy_double("logits_scaling", "logit_scale", kPositive);
-  return "GraniteForCausalLM";
-}
-
-std::string_view read_smollm3(ConfigBuilder& builder) {
-  builder.read_biases();
-  builder.permute_heads();
-  builder.refuse_window();
-  return "SmolLM3ForCausalLM";
-}
-
-std::string_view read_seed_oss(ConfigBuilder& builder) {
-  builder.read_biases();
-  return "SeedOssForCausalLM";
 }
 
 struct Architecture {
-  std::string_view name;
-  std::string_view (*read)(ConfigBuilder&);
-  bool has_experts = false;
+  std::string_view name, family;
+  bool has_biases = false;  // perhaps, as its tensors say
+  bool permutes_heads = false;
+  bool refuses_window = false;
+  bool has_experts = false;                // perhaps
+  void (*read)(ConfigBuilder&) = nullptr;  // what it has besides
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", read_llama, true}, {"qwen2", read_qwen2},
-    {"qwen3", read_qwen3},       {"qwen3moe", read_qwen3_moe, true},
-    {"gemma2", read_gemma2},     {"gemma3", read_gemma3},
-    {"phi3", read_phi3},         {"olmo2", read_olmo2},
-    {"granite", read_granite},   {"smollm3", read_smollm3},
-    {"seed_oss", read_seed_oss},
+    {.name = "llama",
+     .family = "LlamaForCausalLM",
+     .has_biases = true,
+     .permutes_heads = true,
+     .refuses_window = true,
+     .has_experts = true,
+     .read = read_llama},
+    {.name = "qwen2", .family = "Qwen2ForCausalLM", .refuses_window = true},
+    {.name = "qwen3", .family = "Qwen3ForCausalLM", .has_biases = true, .refuses_window = true},
+    {.name = "qwen3moe",
+     .family = "Qwen3MoeForCausalLM",
+     .has_biases = true,
+     .refuses_window = true,
+     .has_experts = true,
+     .read = read_qwen3_moe},
+    {.name = "gemma2", .family = "Gemma2ForCausalLM", .read = read_gemma2},
+    {.name = "gemma3", .family = "Gemma3ForCausalLM", .read = read_gemma3},
+    {.name = "phi3", .family = "Phi3ForCausalLM", .read = read_phi3},
+    {.name = "olmo2", .family = "Olmo2ForCausalLM", .refuses_window = true},
+    {.name = "granite",
+     .family = "GraniteForCausalLM",
+     .has_biases = true,
+     .permutes_heads = true,
+     .read = read_granite},
+    {.name = "smollm3",
+     .family = "SmolLM3ForCausalLM",
+     .has_biases = true,
+     .permutes_heads = true,
+     .refuses_window = true},
+    {.name = "seed_oss", .family = "SeedOssForCausalLM", .has_biases = true},
 };
 
 }  // namespace
@@ -309,8 +294,12 @@ GgufConfig read_gguf_config(const GgufModel& model) {
   ConfigBuilder builder(model, name);
   if (!found->has_experts) builder.refuse_experts();
   builder.read_common();
-  const std::string_view family = found->read(builder);
-  return builder.finish(family);
+  builder.set_family(found->family);
+  if (found->has_biases) builder.read_biases();
+  if (found->permutes_heads) builder.permute_heads();
+  if (found->refuses_window) builder.refuse_window();
+  if (found->read != nullptr) found->read(builder);
+  return builder.finish();
 }
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/gguf/gguf_name.h"
 
 namespace quire {
 namespace {
@@ -18,7 +19,6 @@ constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 23;  // of an array; a vocabulary has 2^22 at most
 constexpr std::uint64_t kMaxTensorDims = 4;
 constexpr std::uint64_t kDefaultAlignment = 32;
-constexpr int kMaxFiles = 1000;
 
 struct TypeEntry {
   GgufType type;
@@ -83,33 +83,6 @@ void place_tensor(const std::string& where, std::uint64_t data, std::uint64_t al
   tensor.offset += data;
 }
 
-// FILE-00002-of-00003.gguf as FILE, 2 and 3.
-struct SplitName {
-  std::string stem;
-  int index = 0, count = 0;  // 0: the model is in one file
-
-  std::filesystem::path part(int i) const { return format_text("{}-{:05}-of-{:05}.gguf", stem, i, count); }
-};
-
-SplitName parse_split_name(const std::string& path) {
-  constexpr std::string_view kPattern = "-00001-of-00001.gguf";
-  if (path.size() <= kPattern.size()) return {};
-  const std::size_t begin = path.size() - kPattern.size();
-  const auto number = [&](std::size_t at) {
-    int value = 0;
-    for (std::size_t i = begin + at; i < begin + at + 5; ++i) {
-      if (path[i] < '0' || path[i] > '9') return -1;
-      value = 10 * value + (path[i] - '0');
-    }
-    return value;
-  };
-  const int index = number(1), count = number(10);
-  if (path[begin] != '-' || path.substr(begin + 6, 4) != "-of-" || path.substr(begin + 15) != ".gguf" ||
-      index < 1 || count < index || count > kMaxFiles)
-    return {};
-  return {path.substr(0, begin), index, count};
-}
-
 }  // namespace
 
 const GgufBlock& block_of(GgufType type) {
@@ -123,24 +96,27 @@ const GgufBlock& block_of(GgufType type) {
 class GgufHeader {
  public:
   explicit GgufHeader(const std::filesystem::path& path) : file_(std::make_shared<const ReadOnlyFile>(path)) {
-    keys_.path_ = file_->path();
     read_counts();
     for (std::uint64_t i = 0; i < num_keys_; ++i) read_key();
+    keys_.emplace(std::make_shared<const Json>(std::move(values_)), file_->path());
     for (std::uint64_t i = 0; i < num_tensors_; ++i) read_tensor();
     std::uint64_t alignment = kDefaultAlignment;
-    if (const auto value = keys_.find_int("general.alignment", {.min = 1, .max = 1 << 20}))
+    if (const auto value = keys_->find_int("general.alignment", {.min = 1, .max = 1 << 20}))
       alignment = static_cast<std::uint64_t>(*value);
     if ((alignment & (alignment - 1)) != 0)
-      keys_.fail_at("general.alignment", format_text("is {}; it must be a power of two", alignment));
+      keys_->fail_at("general.alignment", format_text("is {}; it must be a power of two", alignment));
     const std::uint64_t data = (position_ + alignment - 1) / alignment * alignment;
     for (auto& [name, tensor] : tensors_)
       place_tensor(tensor_text(file_->path(), name), data, alignment, tensor);
   }
 
-  GgufKeys& keys() { return keys_; }
+  GgufKeys& keys() { return *keys_; }
   GgufModel::Tensors& tensors() { return tensors_; }
 
  private:
+  [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const {
+    fail("{}: \"{}\" {}", file_->path(), key, problem);
+  }
   enum ValueType : std::uint32_t {
     kU8,
     kI8,
@@ -224,13 +200,13 @@ class GgufHeader {
   }
 
   void read_key() {
-    const std::string key = text(format_text("the string of key {}", keys_.values_.size()), kMaxNameBytes);
+    const std::string key = text(format_text("the string of key {}", values_.size()), kMaxNameBytes);
     const auto type = number<std::uint32_t>(key);
-    GgufKeys::Value value = type == kArray ? array(key) : single(key, type);
-    if (!keys_.values_.emplace(key, std::move(value)).second) keys_.fail_at(key, "stands twice");
+    Json value = type == kArray ? array(key) : single(key, type);
+    if (!values_.emplace(key, std::move(value)).second) fail_at(key, "stands twice");
   }
 
-  GgufKeys::Value single(const std::string& key, std::uint32_t type) {
+  Json single(const std::string& key, std::uint32_t type) {
     if (type == kString) return text("the string of key " + in_quotes(key), kMaxTextBytes);
     if (type == kBool) return number<std::uint8_t>(key) != 0;
     if (type == kF32 || type == kF64) return real(key, type);
@@ -261,32 +237,24 @@ class GgufHeader {
       case kU64: {
         const auto value = number<std::uint64_t>(key);
         if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-          keys_.fail_at(key, format_text("is {}, which is too large", value));
+          fail_at(key, format_text("is {}, which is too large", value));
         return static_cast<std::int64_t>(value);
       }
       default:
-        keys_.fail_at(key, format_text("has the unknown type {}", type));
+        fail_at(key, format_text("has the unknown type {}", type));
     }
   }
 
-  GgufKeys::Value array(const std::string& key) {
+  Json array(const std::string& key) {
     const auto type = number<std::uint32_t>(key);
     if (type >= std::size(kValueBytes) || type == kArray)
-      keys_.fail_at(key, format_text("is an array of the type {}, which is not supported", type));
+      fail_at(key, format_text("is an array of the type {}, which is not supported", type));
     const std::uint64_t size = count(format_text("elements of key {}", in_quotes(key)), kValueBytes[type]);
     if (size > kMaxElements)
-      keys_.fail_at(key, format_text("has {} elements; the limit is {}", size, kMaxElements));
-    if (type == kString) {
-      std::vector<std::string> texts;
-      for (std::uint64_t i = 0; i < size; ++i)
-        texts.push_back(text("a string of key " + in_quotes(key), kMaxTextBytes));
-      return texts;
-    }
-    std::vector<double> numbers;
-    for (std::uint64_t i = 0; i < size; ++i)
-      numbers.push_back(type == kF32 || type == kF64 ? real(key, type)
-                                                     : static_cast<double>(integer(key, type)));
-    return numbers;
+      fail_at(key, format_text("has {} elements; the limit is {}", size, kMaxElements));
+    Json values = Json::array();
+    for (std::uint64_t i = 0; i < size; ++i) values.push_back(single(key, type));
+    return values;
   }
 
   void read_tensor() {
@@ -315,98 +283,33 @@ class GgufHeader {
   std::vector<std::byte> buffer_;  // bytes of the file up to the next to be fetched
   std::size_t buffer_at_ = 0;      // of the next byte in it
   std::uint64_t num_tensors_ = 0, num_keys_ = 0;
-  GgufKeys keys_;
+  Json values_ = Json::object();  // of the keys, until all are read
+  std::optional<GgufKeys> keys_;
   GgufModel::Tensors tensors_;
 };
 
-template <typename T>
-const T* GgufKeys::find(std::string_view key, std::string_view expected) const {
-  const auto found = values_.find(key);
-  if (found == values_.end()) return nullptr;
-  const T* value = std::get_if<T>(&found->second);
-  if (value == nullptr) fail_at(key, format_text("must be {}", expected));
-  return value;
+std::optional<int> GgufKeys::find_int(const ConfigKey& key, IntRange range) const {
+  const auto [name, value] = find(key);
+  if (value == nullptr || !value->is_array() || value->empty()) return ConfigObject::find_int(key, range);
+  const Json& first = value->front();
+  if (std::any_of(value->begin(), value->end(), [&](const Json& other) { return other != first; }))
+    fail_at(name, "differs by layer, which is not supported");
+  return to_int(name, first, range);
 }
 
-std::optional<int> GgufKeys::find_int(std::string_view key, IntRange range) const {
-  const auto found = values_.find(key);
-  if (found == values_.end()) return {};
-  double value = 0;
-  if (const auto* number = std::get_if<std::int64_t>(&found->second)) {
-    value = static_cast<double>(*number);
-  } else if (const auto* list = std::get_if<std::vector<double>>(&found->second); list && !list->empty()) {
-    value = list->front();
-    if (std::any_of(list->begin(), list->end(), [&](double other) { return other != value; }))
-      fail_at(key, "differs by layer, which is not supported");
-  } else {
-    fail_at(key, "must be a whole number");
-  }
-  if (!(value >= range.min && value <= range.max) || value != std::floor(value))
-    fail_at(key, format_text("is {}; it must be a whole number from {} to {}", value, range.min, range.max));
-  return static_cast<int>(value);
-}
-
-std::optional<double> GgufKeys::find_double(std::string_view key, DoubleRange range) const {
-  const auto found = values_.find(key);
-  if (found == values_.end()) return {};
-  double value = 0;
-  if (const auto* number = std::get_if<double>(&found->second)) {
-    value = *number;
-  } else if (const auto* whole = std::get_if<std::int64_t>(&found->second)) {
-    value = static_cast<double>(*whole);
-  } else {
-    fail_at(key, "must be a number");
-  }
-  if (!(value >= range.min && value <= range.max))
-    fail_at(key, format_text("is {}; it must be from {} to {}", value, range.min, range.max));
-  return value;
-}
-
-std::optional<bool> GgufKeys::find_bool(std::string_view key) const {
-  const auto* value = find<bool>(key, "true or false");
-  return value == nullptr ? std::nullopt : std::optional(*value);
-}
-
-std::optional<std::string> GgufKeys::find_string(std::string_view key) const {
-  const auto* value = find<std::string>(key, "a string");
-  return value == nullptr ? std::nullopt : std::optional(*value);
-}
-
-const std::vector<std::string>* GgufKeys::find_strings(std::string_view key) const {
-  return find<std::vector<std::string>>(key, "an array of strings");
-}
-
-const std::vector<double>* GgufKeys::find_numbers(std::string_view key) const {
-  return find<std::vector<double>>(key, "an array of numbers");
-}
-
-int GgufKeys::require_int(std::string_view key, IntRange range) const {
+int GgufKeys::require_int(const ConfigKey& key, IntRange range) const {
   const auto value = find_int(key, range);
-  if (!value) fail_at(key, "is missing");
-  return *value;
-}
-
-double GgufKeys::require_double(std::string_view key, DoubleRange range) const {
-  const auto value = find_double(key, range);
-  if (!value) fail_at(key, "is missing");
-  return *value;
-}
-
-std::string GgufKeys::require_string(std::string_view key) const {
-  auto value = find_string(key);
-  if (!value) fail_at(key, "is missing");
-  return std::move(*value);
-}
-
-void GgufKeys::fail_at(std::string_view key, std::string_view problem) const {
-  fail("{}: key {} {}", path_, in_quotes(key), problem);
+  return value ? *value : ConfigObject::require_int(key, range);
 }
 
 GgufModel::GgufModel(const std::filesystem::path& path) {
-  const SplitName split = parse_split_name(path.string());
-  path_ = split.count == 0 ? path.string() : split.part(1).string();
-  for (int i = 1; i <= std::max(1, split.count); ++i)
-    open_part(split.count == 0 ? path : split.part(i), i, std::max(1, split.count));
+  const std::string text = path.string();
+  const GgufName name = parse_gguf_name(text);
+  const auto part = [&](int i) {
+    return name.count == 0 ? text : format_text("{}-{:05}-of-{:05}.gguf", name.stem, i, name.count);
+  };
+  path_ = part(1);
+  for (int i = 1; i <= std::max(1, name.count); ++i) open_part(part(i), i, std::max(1, name.count));
 }
 
 void GgufModel::open_part(const std::filesystem::path& path, int index, int count) {

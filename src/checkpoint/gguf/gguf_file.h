@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "checkpoint/config_object.h"
@@ -54,35 +53,14 @@ struct GgufTensor {
   std::shared_ptr<const ReadOnlyFile> file;
 };
 
-// The keys of a file. A value of the wrong type or out of range is an Error that names file and key.
-class GgufKeys {
+// The keys of a file.
+class GgufKeys : public ConfigObject {
  public:
-  using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
-                             std::vector<double>>;  // numbers of an array of any type
+  using ConfigObject::ConfigObject;
 
-  bool contains(std::string_view key) const { return values_.contains(key); }
   // A list of one number for each layer counts as that number where they are all the same.
-  std::optional<int> find_int(std::string_view key, IntRange range = {}) const;
-  std::optional<double> find_double(std::string_view key, DoubleRange range = {}) const;
-  std::optional<bool> find_bool(std::string_view key) const;
-  std::optional<std::string> find_string(std::string_view key) const;
-  const std::vector<std::string>* find_strings(std::string_view key) const;  // null: absent
-  const std::vector<double>* find_numbers(std::string_view key) const;       // null: absent
-
-  int require_int(std::string_view key, IntRange range = {}) const;
-  double require_double(std::string_view key, DoubleRange range = {}) const;
-  std::string require_string(std::string_view key) const;
-
-  [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const;
-
- private:
-  friend class GgufHeader;
-
-  template <typename T>
-  const T* find(std::string_view key, std::string_view expected) const;
-
-  std::string path_;
-  std::map<std::string, Value, std::less<>> values_;
+  std::optional<int> find_int(const ConfigKey& key, IntRange range = {}) const;
+  int require_int(const ConfigKey& key, IntRange range = {}) const;
 };
 
 // A model in one file, or in several, FILE-00001-of-00003.gguf and so on, of which any may be named; their
@@ -95,7 +73,7 @@ class GgufModel {
   explicit GgufModel(const std::filesystem::path& path);
 
   const std::string& path() const { return path_; }  // of the first file
-  const GgufKeys& keys() const { return keys_; }
+  const GgufKeys& keys() const { return *keys_; }
   const Tensors& tensors() const { return tensors_; }
   const GgufTensor* find(std::string_view name) const;  // null: absent
   std::uint64_t bytes() const;                          // of all tensors
@@ -104,7 +82,7 @@ class GgufModel {
   void open_part(const std::filesystem::path& path, int index, int count);
 
   std::string path_;
-  GgufKeys keys_;
+  std::optional<GgufKeys> keys_;
   Tensors tensors_;
 };
 

@@ -57,26 +57,16 @@ bool take_prefix(std::string_view& name, std::string_view prefix) {
   return true;
 }
 
-// A tensor's values less a number, in f32; of any shape that has as many rows and columns.
-class ShiftedTensor final : public WeightTensor {
- public:
-  ShiftedTensor(WeightTensorPtr inner, float shift) : inner_(std::move(inner)), shift_(shift) {}
-
-  const std::string& name() const override { return inner_->name(); }
-  DType dtype() const override { return DType::kF32; }
-  const std::vector<std::int64_t>& shape() const override { return inner_->shape(); }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    std::vector<float> values(static_cast<std::size_t>(dst.numel()));
-    inner_->read_rows(row, Tensor(values.data(), DType::kF32, {dst.dim(0), cols()}));
-    for (float& value : values) value -= shift_;
-    convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
-  }
-
- private:
-  WeightTensorPtr inner_;
-  float shift_;
-};
+// A tensor's values less a number, in f32.
+WeightTensorPtr shifted(const WeightTensorPtr& tensor, float shift) {
+  return make_weight_tensor(
+      tensor->name(), DType::kF32, tensor->shape(), [=](std::int64_t row, const Tensor& dst) {
+        std::vector<float> values(static_cast<std::size_t>(dst.numel()));
+        tensor->read_rows(row, Tensor(values.data(), DType::kF32, {dst.dim(0), dst.dim(1)}));
+        for (float& value : values) value -= shift;
+        convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
+      });
+}
 
 // Where the file has the rows of heads, of which those of the first and the second half stand by turns.
 std::vector<std::int64_t> rows_in_order(std::int64_t num_rows, std::int64_t num_heads) {
@@ -148,8 +138,7 @@ WeightTensorPtr GgufWeights::take(std::string_view name, const std::vector<std::
          in_quotes(stored.name));
   WeightTensorPtr tensor = dequantized(std::move(group));
   if (stored.heads > 0) tensor = pick_rows(std::move(tensor), rows_in_order(shape.front(), stored.heads));
-  if (stored.is_norm && layout_.norm_offset != 0)
-    tensor = std::make_shared<ShiftedTensor>(std::move(tensor), layout_.norm_offset);
+  if (stored.is_norm && layout_.norm_offset != 0) tensor = shifted(tensor, layout_.norm_offset);
   return tensor;
 }
 

@@ -216,7 +216,8 @@ class CompressedTensors final : public QuantizationMethod {
     WeightGroup group = module->layout == "float-quantized"
                             ? take_e4m3(linear, "weight_scale", kFloatTypes, module->block)
                             : take_integers(linear, *module);
-    group.format.input = module->has_static_input ? static_input(linear, "input_scale") : module->input;
+    group.format.input = module->input;
+    if (module->has_static_input) add_static_input(group, linear, "input_scale");
     return group;
   }
 

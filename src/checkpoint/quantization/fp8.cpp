@@ -36,8 +36,7 @@ class Fp8 final : public QuantizationMethod {
         take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block_);
     group.format.input = {.code = InputFormat::Code::kE4m3, .in_blocks = in_blocks};
     if (is_static_)
-      group.format.input =
-          static_input(linear, linear.has("activation_scale") ? "activation_scale" : "input_scale");
+      add_static_input(group, linear, linear.has("activation_scale") ? "activation_scale" : "input_scale");
     return group;
   }
 
@@ -65,13 +64,11 @@ WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
           linear.cols()};
 }
 
-InputFormat static_input(const StoredLinear& linear, std::string_view scale) {
-  const StoredScales stored =
-      linear.take_scales(scale, kFloatTypes, {LinearFormat::kWhole, LinearFormat::kWhole});
-  float value = 0;
-  stored.tensor->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
-  if (value <= 0) linear.fail_at(scale, format_text("a scale must be positive, not {}", value));
-  return {.code = InputFormat::Code::kE4m3, .scale = value};
+void add_static_input(WeightGroup& group, const StoredLinear& linear, std::string_view scale) {
+  group.format.input = {.code = InputFormat::Code::kE4m3};
+  group.tensors.push_back(
+      {WeightPart::kInputScale,
+       linear.take_scales(scale, kFloatTypes, {LinearFormat::kWhole, LinearFormat::kWhole}).tensor});
 }
 
 }  // namespace quire

@@ -36,29 +36,19 @@ GptqScheme read_scheme(const ConfigObject& config, GptqScheme scheme) {
 
 // The scales of a matrix that promises zero points in the middle of the codes, which are then not kept. Error
 // where it has others.
-class SymmetricScales final : public WeightTensor {
- public:
-  SymmetricScales(WeightTensorPtr scales, WeightTensorPtr zeros, int middle)
-      : scales_(std::move(scales)), zeros_(std::move(zeros)), middle_(middle) {}
-
-  const std::string& name() const override { return scales_->name(); }
-  DType dtype() const override { return scales_->dtype(); }
-  const std::vector<std::int64_t>& shape() const override { return scales_->shape(); }
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    scales_->read_rows(row, dst);
-    std::vector<std::uint8_t> zeros(static_cast<std::size_t>(dst.numel()));
-    zeros_->read_rows(row, Tensor(zeros.data(), DType::kU8, {dst.dim(0), dst.dim(1)}));
-    for (const std::uint8_t zero : zeros) {
-      if (zero != middle_)
-        fail("tensor {}: it holds the zero point {}, where \"sym\" promises {}", in_quotes(zeros_->name()),
-             zero, middle_);
-    }
-  }
-
- private:
-  WeightTensorPtr scales_, zeros_;
-  int middle_;
-};
+WeightTensorPtr symmetric_scales(const WeightTensorPtr& scales, const WeightTensorPtr& zeros, int middle) {
+  return make_weight_tensor(
+      scales->name(), scales->dtype(), scales->shape(), [=](std::int64_t row, const Tensor& dst) {
+        scales->read_rows(row, dst);
+        std::vector<std::uint8_t> points(static_cast<std::size_t>(dst.numel()));
+        zeros->read_rows(row, Tensor(points.data(), DType::kU8, {dst.dim(0), dst.dim(1)}));
+        for (const std::uint8_t zero : points) {
+          if (zero != middle)
+            fail("tensor {}: it holds the zero point {}, where \"sym\" promises {}", in_quotes(zeros->name()),
+                 zero, middle);
+        }
+      });
+}
 
 class Gptq final : public QuantizationMethod {
  public:
@@ -114,7 +104,7 @@ class Gptq final : public QuantizationMethod {
     group.format.scale = type;
     if (scheme.is_symmetric) {
       group.format.code_offset = 1 << (scheme.bits - 1);
-      scales = std::make_shared<SymmetricScales>(scales, std::move(zeros), group.format.code_offset);
+      scales = symmetric_scales(scales, zeros, group.format.code_offset);
     } else {
       group.format.offset = OffsetType::kZero;
       group.tensors.push_back({WeightPart::kOffset, std::move(zeros)});

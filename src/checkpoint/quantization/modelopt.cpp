@@ -56,7 +56,7 @@ class ModelOpt final : public QuantizationMethod {
     WeightGroup group = take_e4m3(linear, "weight_scale", kFloatTypes, block);
     if (block.rows == 1) group.format.input = {.code = InputFormat::Code::kE4m3};
     if (block.rows == LinearFormat::kWhole && linear.has("input_scale"))
-      group.format.input = static_input(linear, "input_scale");
+      add_static_input(group, linear, "input_scale");
     return group;
   }
 

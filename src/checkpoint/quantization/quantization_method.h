@@ -32,8 +32,8 @@ QuantizationPtr make_mxfp4(const ConfigObject& config);
 // Codes of OCP E4M3 as PREFIX.weight, and a scale for each block, PREFIX.SCALE.
 WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
                       std::span<const std::string_view> scale_types, MatrixShape block);
-// Inputs are rounded by one scale, PREFIX.SCALE, a scalar. Error where it is not positive and finite.
-InputFormat static_input(const StoredLinear& linear, std::string_view scale);
+// Inputs are rounded to E4M3 by one scale, PREFIX.SCALE, a scalar.
+void add_static_input(WeightGroup& group, const StoredLinear& linear, std::string_view scale);
 // Two codes of E2M1 a byte, the first in the lower half, as PREFIX.CODES, and PREFIX.weight_scale for each
 // block_cols columns.
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,

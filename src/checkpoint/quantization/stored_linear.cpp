@@ -23,90 +23,38 @@ std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
   return shape;
 }
 
-// What the tensors below share.
-class Derived : public WeightTensor {
- public:
-  Derived(std::string name, DType dtype, std::int64_t rows, std::int64_t cols)
-      : name_(std::move(name)), dtype_(dtype), shape_{rows, cols} {}
+// Error where one of a tensor's values, which were read from row `row` on, is not finite.
+template <typename T>
+void check_finite(const std::string& name, std::int64_t row, std::int64_t cols, std::span<const T> values,
+                  bool (*is_finite)(T)) {
+  const auto found = std::ranges::find_if_not(values, is_finite);
+  if (found != values.end())
+    fail("tensor {}: a scale of row {} is not finite", in_quotes(name),
+         row + (found - values.begin()) / cols);
+}
 
-  const std::string& name() const override { return name_; }
-  DType dtype() const override { return dtype_; }
-  const std::vector<std::int64_t>& shape() const override { return shape_; }
-
- protected:
-  [[noreturn]] void fail_not_finite(std::int64_t row) const {
-    fail("tensor {}: a scale of row {} is not finite", in_quotes(name_), row);
+void check_scales(const WeightTensor& stored, ScaleType type, std::int64_t row, const Tensor& read) {
+  const auto check = [&]<typename T>(bool (*is_finite)(T)) {
+    check_finite<T>(stored.name(), row, stored.cols(),
+                    {read.data_as<const T>(), static_cast<std::size_t>(read.numel())}, is_finite);
+  };
+  if (is_float(read.dtype())) {
+    dispatch_float(read.dtype(), [&]<typename T>() {
+      check.template operator()<T>([](T value) { return std::isfinite(to_float(value)); });
+    });
+  } else if (type == ScaleType::kE4m3) {
+    check.template operator()<std::uint8_t>([](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
+  } else {
+    check.template operator()<std::uint8_t>([](std::uint8_t code) { return code != 0xFFU; });
   }
+}
 
- private:
-  std::string name_;
-  DType dtype_;
-  std::vector<std::int64_t> shape_;
-};
-
-class CheckedScales final : public Derived {
+// Reads words and takes them apart.
+class Unpacker {
  public:
-  CheckedScales(WeightTensorPtr stored, ScaleType type)
-      : Derived(stored->name(), dtype_of(type), stored->rows(), stored->cols()),
-        stored_(std::move(stored)),
-        type_(type) {}
+  Unpacker(WeightTensorPtr words, Packing packing) : words_(std::move(words)), packing_(std::move(packing)) {}
 
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    stored_->read_rows(row, dst);
-    if (is_float(dst.dtype())) {
-      dispatch_float(dst.dtype(), [&]<typename T>() {
-        check<T>(row, dst, [](T value) { return std::isfinite(to_float(value)); });
-      });
-    } else if (type_ == ScaleType::kE4m3) {
-      check<std::uint8_t>(row, dst, [](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
-    } else {
-      check<std::uint8_t>(row, dst, [](std::uint8_t code) { return code != 0xFFU; });
-    }
-  }
-
- private:
-  template <typename T, typename IsFinite>
-  void check(std::int64_t row, const Tensor& dst, IsFinite is_finite) const {
-    const T* values = dst.data_as<const T>();
-    const auto* const end = values + dst.numel();
-    const auto* const found = std::find_if_not(values, end, is_finite);
-    if (found != end) fail_not_finite(row + (found - values) / cols());
-  }
-
-  WeightTensorPtr stored_;
-  ScaleType type_;
-};
-
-class ComputedScales final : public Derived {
- public:
-  using Compute = std::function<void(std::int64_t, std::int64_t, float*)>;
-  ComputedScales(std::string name, std::int64_t rows, std::int64_t cols, Compute compute)
-      : Derived(std::move(name), DType::kF32, rows, cols), compute_(std::move(compute)) {}
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    std::vector<float> values(static_cast<std::size_t>(dst.numel()));
-    compute_(row, dst.dim(0), values.data());
-    const auto found =
-        std::find_if_not(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
-    if (found != values.end()) fail_not_finite(row + (found - values.begin()) / cols());
-    convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
-  }
-
- private:
-  Compute compute_;
-};
-
-class Unpacked final : public Derived {
- public:
-  Unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols)
-      : Derived(words->name(), DType::kU8, rows, cols),
-        words_(std::move(words)),
-        packing_(std::move(packing)) {}
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
+  void read_rows(std::int64_t row, const Tensor& dst) const {
     if (size_of(words_->dtype()) == 1) return read<std::uint8_t>(row, dst);
     read<std::uint32_t>(row, dst);
   }
@@ -121,41 +69,42 @@ class Unpacked final : public Derived {
     const std::int64_t step = std::max<std::int64_t>(1, kScratchWords / std::max<std::int64_t>(1, width));
     std::vector<Word> words(static_cast<std::size_t>(std::min(step, words_->rows()) * width));
     auto* out = dst.data_as<std::uint8_t>();
+    const std::int64_t cols = dst.dim(1);
     for (std::int64_t first = row / per_word; first * per_word < end; first += step) {
       const std::int64_t count = std::min(step, ceil_div(end, per_word) - first);
       words_->read_rows(first, Tensor(words.data(), words_->dtype(), {count, width}));
-      for (; row < std::min(end, (first + count) * per_word); ++row, out += cols()) {
+      for (; row < std::min(end, (first + count) * per_word); ++row, out += cols) {
         const Word* of_row = &words[static_cast<std::size_t>((row / per_word - first) * width)];
         if (packing_.along_rows) {
-          take_apart(of_row, packing_.shifts[static_cast<std::size_t>(row % per_word)], out);
+          take_apart(of_row, packing_.shifts[static_cast<std::size_t>(row % per_word)], cols, out);
         } else {
-          take_apart(of_row, out);
+          take_apart(of_row, cols, out);
         }
       }
     }
   }
 
   template <typename Word>
-  void take_apart(const Word* words, std::uint8_t* out) const {
+  void take_apart(const Word* words, std::int64_t num_cols, std::uint8_t* out) const {
     switch (packing_.shifts.size()) {
       case 2:
-        return take_apart<2>(words, out);
+        return take_apart<2>(words, num_cols, out);
       case 4:
-        return take_apart<4>(words, out);
+        return take_apart<4>(words, num_cols, out);
       case 8:
-        return take_apart<8>(words, out);
+        return take_apart<8>(words, num_cols, out);
       case 16:
-        return take_apart<16>(words, out);
+        return take_apart<16>(words, num_cols, out);
       default:
-        return take_apart(words, packing_.shifts.front(), out);
+        return take_apart(words, packing_.shifts.front(), num_cols, out);
     }
   }
   template <std::int64_t kPerWord, typename Word>
-  void take_apart(const Word* words, std::uint8_t* out) const {
+  void take_apart(const Word* words, std::int64_t num_cols, std::uint8_t* out) const {
     const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
     std::array<std::uint8_t, kPerWord> shifts;
     std::copy_n(packing_.shifts.begin(), kPerWord, shifts.begin());
-    const std::int64_t num_cols = cols(), num_whole = num_cols / kPerWord;
+    const std::int64_t num_whole = num_cols / kPerWord;
     for (std::int64_t i = 0; i < num_whole; ++i, out += kPerWord) {
       for (std::size_t k = 0; k < kPerWord; ++k)
         out[k] = static_cast<std::uint8_t>((words[i] + added) >> shifts[k] & mask);
@@ -165,28 +114,14 @@ class Unpacked final : public Derived {
   }
   // One code of each word.
   template <typename Word>
-  void take_apart(const Word* words, std::uint8_t shift, std::uint8_t* out) const {
+  void take_apart(const Word* words, std::uint8_t shift, std::int64_t num_cols, std::uint8_t* out) const {
     const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
-    for (std::int64_t col = 0, num_cols = cols(); col < num_cols; ++col)
+    for (std::int64_t col = 0; col < num_cols; ++col)
       out[col] = static_cast<std::uint8_t>((words[col] + added) >> shift & mask);
   }
 
   WeightTensorPtr words_;
   Packing packing_;
-};
-
-class ColumnOrder final : public Derived {
- public:
-  ColumnOrder(std::string name, std::vector<std::int32_t> order)
-      : Derived(std::move(name), DType::kI32, 1, std::ssize(order)), order_(std::move(order)) {}
-
-  void read_rows(std::int64_t row, const Tensor& dst) const override {
-    check_read(row, dst);
-    std::copy(order_.begin(), order_.end(), dst.data_as<std::int32_t>());
-  }
-
- private:
-  std::vector<std::int32_t> order_;
 };
 
 }  // namespace
@@ -231,12 +166,23 @@ StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype) {
   if (dtype == "F16") type = ScaleType::kF16;
   if (dtype == "F8_E4M3") type = ScaleType::kE4m3;
   if (dtype == "F8_E8M0" || dtype == "U8") type = ScaleType::kE8m0;
-  return {std::make_shared<CheckedScales>(std::move(stored), type), type};
+  return {make_weight_tensor(stored->name(), dtype_of(type), {stored->rows(), stored->cols()},
+                             [stored, type](std::int64_t row, const Tensor& dst) {
+                               stored->read_rows(row, dst);
+                               check_scales(*stored, type, row, dst);
+                             }),
+          type};
 }
 
 WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_t cols,
                                 std::function<void(std::int64_t, std::int64_t, float*)> compute) {
-  return std::make_shared<ComputedScales>(std::move(name), rows, cols, std::move(compute));
+  const auto read = [=, compute = std::move(compute)](std::int64_t row, const Tensor& dst) {
+    std::vector<float> values(static_cast<std::size_t>(dst.numel()));
+    compute(row, dst.dim(0), values.data());
+    check_finite<float>(name, row, cols, values, [](float value) { return std::isfinite(value); });
+    convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
+  };
+  return make_weight_tensor(name, DType::kF32, {rows, cols}, read);
 }
 
 WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, bool is_divisor) {
@@ -267,7 +213,10 @@ WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t ro
   QUIRE_CHECK(words->rows() == (packing.along_rows ? packing.num_words(rows) : rows) &&
                   words->cols() == (packing.along_rows ? cols : packing.num_words(cols)),
               "{} as [{}, {}]", words->name(), rows, cols);
-  return std::make_shared<Unpacked>(std::move(words), std::move(packing), rows, cols);
+  const std::string name = words->name();
+  return make_weight_tensor(name, DType::kU8, {rows, cols},
+                            [unpacker = Unpacker(std::move(words), std::move(packing))](
+                                std::int64_t row, const Tensor& dst) { unpacker.read_rows(row, dst); });
 }
 
 void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_view suffix) {
@@ -293,9 +242,12 @@ void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_v
   WeightTensorPtr& codes = group.tensors.front().tensor;
   codes = pick_cols(std::move(codes), order);
   group.format.is_ordered = true;
-  group.tensors.push_back({WeightPart::kOrder, std::make_shared<ColumnOrder>(
-                                                   linear.name_of(suffix),
-                                                   std::vector<std::int32_t>(order.begin(), order.end()))});
+  group.tensors.push_back(
+      {WeightPart::kOrder, make_weight_tensor(linear.name_of(suffix), DType::kI32, {1, group.cols},
+                                              [order](std::int64_t, const Tensor& dst) {
+                                                std::copy(order.begin(), order.end(),
+                                                          dst.data_as<std::int32_t>());
+                                              })});
 }
 
 }  // namespace quire

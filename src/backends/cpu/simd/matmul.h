@@ -15,7 +15,7 @@
 namespace quire::simd {
 namespace {
 
-// sums += x · w, with as few registers as may be beside the sums.
+// sums += x · w. Whichever are fewer stay in registers: the M values of x, or the NV vectors of w.
 template <int M, int NV>
 [[gnu::always_inline]] inline void add_products(F (&sums)[M][NV], const float* x, const auto& weight) {
   if constexpr (M < NV) {

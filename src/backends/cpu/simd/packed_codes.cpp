@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -95,10 +93,7 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
   layout.whole_rows =
       matrix.num_blocks() == 1 && layout.offset == OffsetType::kNone && !layout.has_super_scales;
   QUIRE_CHECK(layout.input.code == InputFormat::Code::kNone || layout.offset == OffsetType::kNone);
-  constexpr std::int64_t kMostBytes = (std::int64_t{1} << 31) / (127 * 128);  // a sum's, in 32 bits
-  if (format.input.code == InputFormat::Code::kI8 && matrix.cols >= kMostBytes)
-    fail("tensor {}: {} columns, of which a product in int8 takes fewer than {}; --weight-only takes more",
-         matrix.codes->name(), matrix.cols, kMostBytes);
+  check_input_columns(format, matrix.cols, matrix.codes->name());
   return layout;
 }
 
@@ -111,34 +106,16 @@ std::size_t PackedCodes::packed_bytes(const QuantizedRows& matrix) {
 }
 
 PackedCodes::PackedCodes(Buffer buffer, const QuantizedRows& matrix, ThreadPool& pool)
-    : LinearWeights(matrix.rows, matrix.cols, buffer.bytes()),
-      buffer_(std::move(buffer)),
-      layout_(layout_of(matrix)) {
+    : PanelWeights(std::move(buffer), matrix.rows, matrix.cols), layout_(layout_of(matrix)) {
   dtype_ = std::all_of(layout_.table, layout_.table + 16, is_bf16) ? DType::kBF16 : DType::kF32;
-  std::mutex mutex;
-  std::exception_ptr error;
-  pool.run(pool.size(), [&](int part, int) {
-    try {
-      PanelRows rows;
-      for (std::int64_t panel = num_panels() * part / pool.size();
-           panel < num_panels() * (part + 1) / pool.size(); ++panel)
-        pack_panel(matrix, panel, rows);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      error = std::current_exception();
-    }
+  pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) {
+    PanelRows rows;
+    for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(matrix, panel, rows);
   });
-  if (error) std::rethrow_exception(error);
 }
-
-std::int64_t PackedCodes::num_panels() const { return round_up(out_features(), kPanel) / kPanel; }
 
 std::byte* PackedCodes::panel_at(std::int64_t panel) const {
-  return static_cast<std::byte*>(buffer_.data()) + panel * coded_panel_bytes(layout_, kPanel, padded());
-}
-
-std::int64_t PackedCodes::panel_width(std::int64_t panel) const {
-  return std::min(kPanel, round_up(out_features() - panel * kPanel, simd::kPanelStep));
+  return buffer() + panel * coded_panel_bytes(layout_, kPanel, padded());
 }
 
 void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, PanelRows& rows) {

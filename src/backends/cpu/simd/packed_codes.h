@@ -1,13 +1,12 @@
 #pragma once
 
-#include "backends/cpu/simd/kernels.h"
+#include "backends/cpu/simd/panel_weights.h"
 #include "base/thread_pool.h"
-#include "ops/ops.h"
 
 namespace quire {
 
 // A matrix of codes in panels of rows, as simd/kernels.h describes them (CodedLayout).
-class PackedCodes : public LinearWeights {
+class PackedCodes : public PanelWeights {
  public:
   // Error that names a tensor where the format is not supported.
   static simd::CodedLayout layout_of(const QuantizedRows& matrix);
@@ -17,8 +16,6 @@ class PackedCodes : public LinearWeights {
   PackedCodes(Buffer buffer, const QuantizedRows& matrix, ThreadPool& pool);
 
   const simd::CodedLayout& layout() const { return layout_; }
-  const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
-  std::int64_t num_panels() const;
   std::int64_t padded() const { return simd::round_up(in_features(), simd::kCodedStep); }
   // That the codes' values are all bfloat16.
   DType dtype() const { return dtype_; }
@@ -30,9 +27,7 @@ class PackedCodes : public LinearWeights {
   struct PanelRows;
   void pack_panel(const QuantizedRows& matrix, std::int64_t panel, PanelRows& rows);
   std::byte* panel_at(std::int64_t panel) const;
-  std::int64_t panel_width(std::int64_t panel) const;
 
-  Buffer buffer_;
   simd::CodedLayout layout_;
   DType dtype_;
 };

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <mutex>
 
 #include "backends/cpu/simd/kernels.h"
 #include "base/error.h"
@@ -39,31 +37,15 @@ void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, 
 }  // namespace
 
 PackedWeights::PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features)
-    : LinearWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)), dtype_(dtype) {}
+    : PanelWeights(std::move(buffer), out_features, in_features), dtype_(dtype) {}
 
 std::size_t PackedWeights::packed_bytes(DType dtype, const MatrixShape& shape) {
   return static_cast<std::size_t>(round_up(shape.rows, kPanelStep) * round_up(shape.cols, 2)) *
          size_of(dtype);
 }
 
-std::int64_t PackedWeights::num_panels() const { return round_up(out_features(), kPanel) / kPanel; }
-
-std::int64_t PackedWeights::panel_width(std::int64_t panel) const {
-  return std::min(kPanel, round_up(out_features() - panel * kPanel, kPanelStep));
-}
-
 void PackedWeights::pack(const WeightTensor& rows, ThreadPool& pool) {
-  std::mutex mutex;
-  std::exception_ptr error;
-  pool.run(pool.size(), [&](int part, int) {
-    try {
-      pack_panels(rows, num_panels() * part / pool.size(), num_panels() * (part + 1) / pool.size());
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      error = std::current_exception();
-    }
-  });
-  if (error) std::rethrow_exception(error);
+  pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) { pack_panels(rows, begin, end); });
 }
 
 void PackedWeights::pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end) {
@@ -76,7 +58,7 @@ void PackedWeights::pack_panels(const WeightTensor& rows, std::int64_t begin, st
       constexpr bool kPairs = std::is_same_v<T, BFloat16>;
       using Unit = std::conditional_t<kPairs, std::uint32_t, T>;
       const auto* from = reinterpret_cast<const T*>(values.data());
-      T* to = static_cast<T*>(buffer_.data()) + panel * kPanel * round_up(in_features(), 2);
+      T* to = reinterpret_cast<T*>(buffer()) + panel * kPanel * round_up(in_features(), 2);
       interleave<Unit, kPairs ? 2 : 1>(from, wanted, in_features(), to, panel_width(panel));
     });
   }
@@ -87,7 +69,7 @@ void PackedWeights::read_row(std::int64_t row, float* out) const {
   const std::int64_t width = panel_width(panel);
   dispatch_float(dtype_, [&]<typename T>() {
     constexpr std::int64_t kPer = std::is_same_v<T, BFloat16> ? 2 : 1;
-    const T* values = static_cast<const T*>(buffer_.data()) + panel * kPanel * round_up(in_features(), 2);
+    const T* values = reinterpret_cast<const T*>(buffer()) + panel * kPanel * round_up(in_features(), 2);
     for (std::int64_t k = 0; k < in_features(); ++k)
       out[k] = to_float(values[(k / kPer * width + row % kPanel) * kPer + k % kPer]);
   });

@@ -1,19 +1,17 @@
 #pragma once
 
+#include "backends/cpu/simd/panel_weights.h"
 #include "base/thread_pool.h"
-#include "ops/ops.h"
 
 namespace quire {
 
 // A matrix in panels of rows, as simd/kernels.h describes them.
-class PackedWeights : public LinearWeights {
+class PackedWeights : public PanelWeights {
  public:
   PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
   static std::size_t packed_bytes(DType dtype, const MatrixShape& shape);
 
   DType dtype() const { return dtype_; }
-  const std::byte* data() const { return static_cast<const std::byte*>(buffer_.data()); }
-  std::int64_t num_panels() const;
 
   // Fills the matrix.
   void pack(const WeightTensor& rows, ThreadPool& pool);
@@ -22,9 +20,7 @@ class PackedWeights : public LinearWeights {
 
  private:
   void pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end);
-  std::int64_t panel_width(std::int64_t panel) const;
 
-  Buffer buffer_;
   DType dtype_;
 };
 
