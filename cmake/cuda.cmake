@@ -16,7 +16,8 @@ file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/kern
 add_library(quire_cuda_kernels STATIC ${kernels})
 target_include_directories(quire_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(quire_cuda_kernels PRIVATE
-                       $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>
+                       $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
+                       $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<CONFIG:Release>>>:-lineinfo>
                        $<$<AND:$<BOOL:${QUIRE_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>)
 target_link_libraries(quire_cuda_kernels PUBLIC CUDA::cudart_static)
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace quire {
@@ -14,6 +15,15 @@ enum class CacheCode : std::uint8_t {
 // Of the magnitudes that a code stands for.
 [[gnu::always_inline]] constexpr float largest_of(CacheCode code) {
   return code == CacheCode::kE4m3 ? 448 : 57344;
+}
+// The scale of a row whose largest magnitude is so much: the least power of two with which no value is beyond
+// the codes, or 1 for zeros. To codes that have exponents it is as good as any other, and a code times it has
+// few bits: activations' types of 16 bits hold it without rounding.
+[[gnu::always_inline]] constexpr float row_scale(float largest, CacheCode code) {
+  if (!(largest > 0)) return largest == 0 ? 1 : largest;  // NaN remains
+  constexpr std::uint32_t kMantissa = 0x7FFFFF;
+  const auto bits = std::bit_cast<std::uint32_t>(largest / largest_of(code));
+  return std::bit_cast<float>((bits + kMantissa) & ~kMantissa);
 }
 
 }  // namespace quire

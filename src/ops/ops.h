@@ -50,8 +50,7 @@ struct AttentionInput {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  // f32 [num_kv_heads]: the scales of a cache of codes; or undefined: each row has its own, its largest
-  // magnitude / largest_of(code), or 1 where that is 0.
+  // f32 [num_kv_heads]: the scales of a cache of codes; or undefined: each row has its own, row_scale.
   Tensor k_scales = {};
   Tensor v_scales = {};
 };

@@ -187,7 +187,7 @@ class CodedCache {
               DType::kF32, x.data(), x.size());
       float largest = 0;
       for (const float value : x) largest = std::isnan(value) ? value : std::max(largest, std::fabs(value));
-      const float scale = largest / largest_of(layer.code);
+      const float scale = row_scale(largest, layer.code);
       *scale_at(scales, block, head, offset) = scale;
       for (std::size_t i = 0; i < x.size(); ++i)
         codes.data_as<std::uint8_t>()[place(codes) + static_cast<std::int64_t>(i)] =

@@ -172,7 +172,7 @@ __device__ void store_codes(const PrepareArgs<T>& args, const Piece<kWidth, T> (
     has_nan |= __shfl_xor_sync(~0U, has_nan, step);
   }
   if (!is_there) return;
-  float scale = given != nullptr ? *given : __fdiv_rn(largest, largest_of(args.code));
+  float scale = given != nullptr ? *given : row_scale(largest, args.code);
   if (scale == 0) scale = 1;
   if (has_nan != 0) scale = CUDART_NAN_F;
   if ((threadIdx.x & ((1U << args.lane_bits) - 1)) == 0) *scale_to = scale;
