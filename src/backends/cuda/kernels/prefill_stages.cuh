@@ -170,33 +170,32 @@ struct CodeStages {
     return is_seen ? keys.table[key >> p.block_shift] : 0;
   }
 
-  // Starts copies of a group's codes of the stage of first_key, whose blocks the lanes hold, and before the
-  // first one's those of its scales.
-  __device__ void start_copies(const KeyRange& keys, int first_key, int block, int group, int scales_place) {
-    const int mask = (1 << p.block_shift) - 1;
-    first_key += first_row;
-    if (group == 0) {
-      const int key = first_key + 4 * lane;
-      const std::int64_t at = __shfl_sync(0xFFFFFFFFU, block, lane / 2);
-      const float* scales = (of_keys ? p.key_scales : p.value_scales) + at * p.scale_block_stride +
-                            keys.kv_head * p.scale_head_stride + (key & mask);
-      if (4 * lane < Staged::kRows) {
-        copy_async_16(&shared.staged.scales[warp][scales_place][4 * lane], scales,
-                      key + 4 > keys.begin && key < keys.end);
-      }
-    }
-    const auto* codes = static_cast<const std::uint8_t*>(of_keys ? p.keys : p.values) +
-                        std::int64_t{keys.kv_head} * p.head_stride + lane % Staged::kLanes * 16;
+  // Starts copies of the scales of the stage of first_key, whose blocks the lanes hold; where the codes of
+  // those rows are.
+  __device__ const std::uint8_t* start_scales(const KeyRange& keys, int first_key, std::int64_t block,
+                                              int place) const {
+    const int offset = (first_key + first_row + 8 * lane) & ((1 << p.block_shift) - 1);
+    const float* scales = (of_keys ? p.key_scales : p.value_scales) + block * p.scale_block_stride +
+                          keys.kv_head * p.scale_head_stride + offset;
+    for (int i = 0; i < 8 && 8 * lane < Staged::kRows; i += 4)
+      copy_async_16(&shared.staged.scales[warp][place][8 * lane + i], scales + i, true);
+    return static_cast<const std::uint8_t*>(of_keys ? p.keys : p.values) + block * p.block_stride +
+           keys.kv_head * p.head_stride + offset * S::kDim;
+  }
+
+  // Starts copies of a group's codes of the same stage.
+  __device__ void start_codes(const KeyRange& keys, int first_key, const std::uint8_t* rows,
+                              int group) const {
 #pragma unroll
     for (int i = 0; i < Staged::kGroupSteps; ++i) {
       const int step = group * Staged::kGroupSteps + i;
       const int row = step * Staged::kStepRows + lane / Staged::kLanes;
-      const int key = first_key + row;
-      const std::int64_t at = __shfl_sync(0xFFFFFFFFU, block, row / 8);
-      const std::uint8_t* from = codes + at * p.block_stride + (key & mask) * S::kDim;
+      const int key = first_key + first_row + row;
+      const auto eight = __shfl_sync(0xFFFFFFFFU, reinterpret_cast<unsigned long long>(rows), row / 8);
+      const auto* from = reinterpret_cast<const uint4*>(eight + row % 8 * S::kDim) + lane % Staged::kLanes;
 #pragma unroll
       for (int part = 0; part < Staged::kParts; ++part) {
-        copy_async_16(&shared.staged.codes[warp][step][part][lane], from + part * Staged::kLanes * 16,
+        copy_async_16(&shared.staged.codes[warp][step][part][lane], from + part * Staged::kLanes,
                       key >= keys.begin && key < keys.end);
       }
     }
@@ -241,12 +240,14 @@ struct CodeStages {
     const bool is_last = first_key <= keys.begin;
     const int s = ring.place;
     hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
+    const std::uint8_t* next =
+        is_last ? nullptr : start_scales(keys, first_key - S::kKeys, next_block, turn ^ 1);
 #pragma unroll 1  // small code beside that of the warps that compute
     for (int group = 0; group < Staged::kGroups; ++group) {
       wait_for_copies<Staged::kGroups - 1>();
       if (group == 0) __syncwarp();  // other lanes copied the scales
       widen<kCode>(keys, first_key, group, of_keys ? shared.keys[s][0] : shared.values[s][0]);
-      if (!is_last) start_copies(keys, first_key - S::kKeys, next_block, group, turn ^ 1);
+      if (!is_last) start_codes(keys, first_key - S::kKeys, next, group);
       commit_copies();
     }
     hopper::publish_stores();
@@ -260,14 +261,14 @@ struct CodeStages {
   template <typename F>
   __device__ void fill_all(const KeyRange& keys, F&& meanwhile) {
     int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
-    int block = block_of(keys, first_key);
+    const std::uint8_t* first = start_scales(keys, first_key, block_of(keys, first_key), turn);
 #pragma unroll 1
     for (int group = 0; group < Staged::kGroups; ++group) {
-      start_copies(keys, first_key, block, group, turn);
+      start_codes(keys, first_key, first, group);
       commit_copies();
     }
     meanwhile();
-    block = block_of(keys, first_key - S::kKeys);
+    int block = block_of(keys, first_key - S::kKeys);
     for (; first_key > keys.begin - S::kKeys; first_key -= S::kKeys) {
       const int block_after = block_of(keys, first_key - 2 * S::kKeys);
       p.code == CacheCode::kE4m3 ? fill<CacheCode::kE4m3>(keys, first_key, block)
