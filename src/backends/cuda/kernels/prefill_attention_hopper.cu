@@ -3,8 +3,9 @@
 //
 // One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
-// into two stages of shared memory; of a cache of codes, which they widen on the way. Two warpgroups have 64
-// rows each and go over the keys from the last on (only there some are masked); the scores of the next keys
+// into two stages of shared memory; of a cache of codes, which they widen to float16 on the way (widen_row):
+// then queries and weights are float16, too, whatever the activations are. Two warpgroups have 64 rows each
+// and go over the keys from the last on (only there some are masked); the scores of the next keys
 // are issued before the values of these, so that the softmax runs under matrix products (Shah et al.,
 // FlashAttention-3, 2024). Having the warpgroups take turns, as there, cost 5 % at 4k tokens. Where there is
 // a window, they end at the first stage that it reaches.
@@ -27,17 +28,27 @@ using namespace prefill;
 
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 
+// What queries in bfloat16 are multiplied with to become float16, beside keys that were codes: it holds them
+// up to 1,048,064, exactly from 2^-13 on, and to 2^-21 below.
+constexpr float kQueryFactor = 0.0625F;
+template <typename T, typename S>
+constexpr bool kNarrowsQueries = std::is_same_v<T, __nv_bfloat16>&& S::kCodes;
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int kConsumerWarps = 4 * kConsumers;
 // Numbered barriers.
 constexpr int kProducerBarrier = 1;
-constexpr int kConsumerBarrier = 2;
+constexpr int kConsumerBarrier = 2;  // and 3: each warpgroup's own
 // Of the 64K registers of an SM: 2 * 128 of the first and 128 of the second, together 384 * 168.
 template <typename S>
-constexpr int kConsumerRegisters = S::kCodes ? 216 : 232;
+constexpr int kConsumerRegisters = !S::kCodes       ? 232
+                                   : S::kDim <= 128 ? 200
+                                                    : 216;
 template <typename S>
-constexpr int kProducerRegisters = S::kCodes ? 72 : 40;
+constexpr int kProducerRegisters = !S::kCodes       ? 40
+                                   : S::kDim <= 128 ? 104
+                                                    : 72;
 
 // One of the four warps that fetch.
 template <typename S, typename Stages>
@@ -95,6 +106,7 @@ struct Producer {
 template <typename T, typename S>
 struct Consumer {
   static constexpr int kColumns = S::kDim == 80 ? 96 : S::kDim;  // of the sums
+  using Operand = std::conditional_t<S::kCodes, __half, T>;      // of products
   static constexpr int kProductColumns = kColumns < 128 ? kColumns : 128;
 
   const PrefillParams& p;
@@ -113,6 +125,30 @@ struct Consumer {
     if (thread % 32 == 0) hopper::arrive(barrier);
   }
 
+  // To float16, in place.
+  __device__ void narrow_queries() const {
+    const auto narrow = [](std::uint32_t& pair) {
+      const float low = __uint_as_float(pair << 16);
+      const float high = __uint_as_float(pair & 0xFFFF0000U);
+      pair = pack(low * kQueryFactor, high * kQueryFactor, __half());
+    };
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+      auto* rows = reinterpret_cast<uint4*>(shared.queries[queries.place][c] + group * 64 * kRowBytes);
+#pragma unroll
+      for (int i = 0; i < 64 * kRowBytes / 16; i += kWarpgroup) {
+        uint4 values = rows[i + thread];
+        narrow(values.x);
+        narrow(values.y);
+        narrow(values.z);
+        narrow(values.w);
+        rows[i + thread] = values;
+      }
+    }
+    hopper::publish_stores();
+    hopper::sync_threads(kConsumerBarrier + group, kWarpgroup);
+  }
+
   __device__ void start_scores(int stage) {
     const std::uint64_t q =
         hopper::by_rows(shared_address(shared.queries[queries.place][0]) + group * 64 * kRowBytes);
@@ -121,8 +157,8 @@ struct Consumer {
     hopper::begin_products();
 #pragma unroll
     for (int i = 0; i < S::kDim / 16; ++i) {
-      hopper::multiply_shared<T>(scores, hopper::advance(q, i / 4 * S::kQueryChunk + i % 4 * 32),
-                                 hopper::advance(k, i / 4 * S::kKeyChunk + i % 4 * 32), i > 0);
+      hopper::multiply_shared<Operand>(scores, hopper::advance(q, i / 4 * S::kQueryChunk + i % 4 * 32),
+                                       hopper::advance(k, i / 4 * S::kKeyChunk + i % 4 * 32), i > 0);
     }
     hopper::commit_products();
   }
@@ -134,9 +170,10 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < S::kKeys / 16; ++i) {
       const std::uint64_t rows = hopper::advance(v, i * 16 * kRowBytes);
-      hopper::multiply_registers<T, kProductColumns, 0>(sums, weights[i], rows);
+      hopper::multiply_registers<Operand, kProductColumns, 0>(sums, weights[i], rows);
       if constexpr (kColumns > 128) {
-        hopper::multiply_registers<T, 128, 16>(sums, weights[i], hopper::advance(rows, 2 * S::kKeyChunk));
+        hopper::multiply_registers<Operand, 128, 16>(sums, weights[i],
+                                                     hopper::advance(rows, 2 * S::kKeyChunk));
       }
     }
     hopper::commit_products();
@@ -161,7 +198,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float(&block)[4] = scores[2 * i + j / 2];
-        weights[i][j] = pack(block[j % 2 * 2], block[j % 2 * 2 + 1], T());
+        weights[i][j] = pack(block[j % 2 * 2], block[j % 2 * 2 + 1], Operand());
       }
     }
   }
@@ -251,6 +288,7 @@ struct Consumer {
       hopper::wait(&shared.queries_full[queries.place], queries.parity);
       const Work work = read_work();
       if (work.tile.tokens == 0) return;
+      if constexpr (kNarrowsQueries<T, S>) narrow_queries();
       compute(work.tile, work.head_tile);
     }
   }
@@ -286,7 +324,7 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     hopper::give_registers<kProducerRegisters<S>>();
     if constexpr (S::kCodes) {
-      Producer<S, CodeStages<T, S>>{p, maps, shared, {p, shared}}.run();
+      Producer<S, CodeStages<S>>{p, maps, shared, {p, shared}}.run();
     } else {
       Producer<S, BoxStages<S>>{p, maps, shared, {p, maps, shared}}.run();
     }
@@ -328,8 +366,11 @@ void launch_shape(const LaunchContext& context, const PrefillParams& params, con
     maps.keys = cache_map(call.cache.keys, S::kKeys);
     maps.values = cache_map(call.cache.values, S::kKeys);
   }
+  PrefillParams scaled = params;
+  if (kNarrowsQueries<T, S>)
+    (params.scale.inner != 0 ? scaled.scale.inner : scaled.scale.outer) /= kQueryFactor;
   const int grid = std::min(context.num_sms, max_prefill_work(batch, params));
-  launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, params);
+  launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, scaled);
 }
 
 template <typename T, bool kCodes>

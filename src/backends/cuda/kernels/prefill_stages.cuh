@@ -40,11 +40,11 @@ struct StagedCodes {
   static constexpr int kLanes = kPieces % 4 == 0 ? 4 : 1;
   static constexpr int kParts = kPieces / kLanes;
   static constexpr int kStepRows = 32 / kLanes;
-  static constexpr int kGroupSteps = kParts < 4 ? 4 / kParts : 1;
+  static constexpr int kGroupSteps = kParts < 4 ? 8 / kParts : 1;
   static constexpr int kGroups = kRows / (kStepRows * kGroupSteps);
 
   uint4 codes[2 * kProducerWarps][kGroups * kGroupSteps][kParts][32];
-  float scales[2 * kProducerWarps][2][kRows];  // of the stage in hand and of the next
+  float scales[2 * kProducerWarps][kStages][kRows];
 };
 struct NoCodes {};
 
@@ -148,9 +148,9 @@ struct BoxStages {
 };
 
 // The same of a cache of codes. A lane copies codes to places of its own, and the next stage's behind them
-// as it widens this one's to T, times the row's scale in float32, rounded once: so the warps that compute do
-// the same as without codes. Rows that no token sees become zeros.
-template <typename T, typename S>
+// as it widens this one's, times the row's scale, to float16: which has all values of codes, and is what
+// hardware widens them to. Rows that no token sees become zeros.
+template <typename S>
 struct CodeStages {
   using Staged = StagedCodes<S>;
 
@@ -161,7 +161,6 @@ struct CodeStages {
   bool of_keys = warp < kProducerWarps;
   int first_row = warp % kProducerWarps * Staged::kRows;  // of the warp's in a stage
   Ring<kStages> ring;
-  int turn = 0;  // which scales are those of the stage in hand
 
   // The block of the warp's rows [8 * lane, 8 * lane + 8) in the stage of first_key, where one is seen.
   __device__ int block_of(const KeyRange& keys, int first_key) const {
@@ -212,7 +211,7 @@ struct CodeStages {
       const int row = step * Staged::kStepRows + lane / Staged::kLanes;
       const int key = first_key + first_row + row;
       const bool is_seen = key >= keys.begin && key < keys.end;
-      scales[i] = is_seen ? shared.staged.scales[warp][turn][row] : 0.0F;  // as it may be a NaN
+      scales[i] = is_seen ? shared.staged.scales[warp][ring.place][row] : 0.0F;  // as it may be a NaN
 #pragma unroll
       for (int part = 0; part < Staged::kParts; ++part)
         codes[i][part] = shared.staged.codes[warp][step][part][lane];
@@ -226,7 +225,7 @@ struct CodeStages {
         const int piece = part * Staged::kLanes + lane % Staged::kLanes;
         std::uint8_t* row_to = to + piece / 4 * S::kKeyChunk + row * kRowBytes;
         uint4 wide[2];
-        widen_row<kCode, T>(codes[i][part], scales[i], wide);
+        widen_row<kCode>(codes[i][part], scales[i], wide);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           *reinterpret_cast<uint4*>(row_to + ((piece % 4 * 2 + half) ^ (row % 8)) * 16) = wide[half];
@@ -241,27 +240,28 @@ struct CodeStages {
     const int s = ring.place;
     hopper::wait(of_keys ? &shared.keys_free[s] : &shared.values_free[s], ring.parity ^ 1);
     const std::uint8_t* next =
-        is_last ? nullptr : start_scales(keys, first_key - S::kKeys, next_block, turn ^ 1);
+        is_last ? nullptr : start_scales(keys, first_key - S::kKeys, next_block, s ^ 1);
 #pragma unroll 1  // small code beside that of the warps that compute
     for (int group = 0; group < Staged::kGroups; ++group) {
       wait_for_copies<Staged::kGroups - 1>();
       if (group == 0) __syncwarp();  // other lanes copied the scales
       widen<kCode>(keys, first_key, group, of_keys ? shared.keys[s][0] : shared.values[s][0]);
+      if (group == Staged::kGroups - 1) {  // before more copies start, for which the fence may wait
+        hopper::publish_stores();
+        __syncwarp();
+        if (lane == 0) hopper::arrive(of_keys ? &shared.keys_full[s] : &shared.values_full[s]);
+      }
       if (!is_last) start_codes(keys, first_key - S::kKeys, next, group);
       commit_copies();
     }
-    hopper::publish_stores();
-    __syncwarp();
-    if (lane == 0) hopper::arrive(of_keys ? &shared.keys_full[s] : &shared.values_full[s]);
     ring.next();
-    turn ^= 1;
   }
 
   // As of boxes.
   template <typename F>
   __device__ void fill_all(const KeyRange& keys, F&& meanwhile) {
     int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
-    const std::uint8_t* first = start_scales(keys, first_key, block_of(keys, first_key), turn);
+    const std::uint8_t* first = start_scales(keys, first_key, block_of(keys, first_key), ring.place);
 #pragma unroll 1
     for (int group = 0; group < Staged::kGroups; ++group) {
       start_codes(keys, first_key, first, group);
