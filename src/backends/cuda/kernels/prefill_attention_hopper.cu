@@ -3,7 +3,7 @@
 //
 // One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
-// into two stages of shared memory; of a cache of codes, which they widen to float16 on the way (widen_row):
+// into two stages of shared memory; of a cache of codes, which they widen to float16 on the way (RowScale):
 // then queries and weights are float16, too, whatever the activations are. Two warpgroups have 64 rows each
 // and go over the keys from the last on (only there some are masked); the scores of the next keys
 // are issued before the values of these, so that the softmax runs under matrix products (Shah et al.,

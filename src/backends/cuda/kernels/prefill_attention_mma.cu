@@ -96,8 +96,12 @@ __device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, Cache
       if (is_seen) {
         const uint4 codes = *reinterpret_cast<const uint4*>(from);
         const float scale = head.scales[block * p.scale_block_stride + offset];
-        p.code == CacheCode::kE4m3 ? widen_row<CacheCode::kE4m3, T>(codes, scale, wide)
-                                   : widen_row<CacheCode::kE5m2, T>(codes, scale, wide);
+        const auto scaled = [&](std::uint32_t pair) {  // in float32, rounded once
+          const float2 values = __half22float2(reinterpret_cast<const __half2&>(pair));
+          return pack(scale * values.x, scale * values.y, T());
+        };
+        p.code == CacheCode::kE4m3 ? widen_row<CacheCode::kE4m3>(codes, scaled, wide)
+                                   : widen_row<CacheCode::kE5m2>(codes, scaled, wide);
       }
       *reinterpret_cast<uint4*>(to + offset_of<S>(row, 2 * piece)) = wide[0];
       *reinterpret_cast<uint4*>(to + offset_of<S>(row, 2 * piece + 1)) = wide[1];

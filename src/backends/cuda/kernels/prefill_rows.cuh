@@ -22,38 +22,9 @@ __device__ inline std::uint32_t pack(float low, float high, __half) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
-// 16 codes of a row, times its scale in float16. It cuts off what lies beyond 57,344 as the scale's share,
-// and takes for 0 the scale of a row whose values all lie below 3e-5.
-template <CacheCode kCode>
-__device__ inline void widen_row(const uint4& codes, float scale, uint4 (&to)[2]) {
-  // E5M2 has float16's exponents, of which a scale would leave few: its codes are divided first.
-  constexpr float kShift = kCode == CacheCode::kE5m2 ? 256 : 1;
-  constexpr float kMost = 57344 / largest_of(kCode) * kShift;
-  const float shifted = scale * kShift;
-  const __half2 factor = __float2half2_rn(shifted > kMost ? kMost : shifted);  // NaN remains
-  const auto scaled = [&](std::uint32_t pair) {
-    auto values = reinterpret_cast<const __half2&>(pair);
-    if (kShift != 1) values = __hmul2(values, __float2half2_rn(1 / kShift));
-    values = __hmul2(values, factor);
-    return reinterpret_cast<const std::uint32_t&>(values);
-  };
-  const auto widen = [&](std::uint32_t first, std::uint32_t second) {
-    std::uint32_t pairs[4];
-    widen_codes<kCode>(first, pairs[0], pairs[1]);
-    widen_codes<kCode>(second, pairs[2], pairs[3]);
-    return make_uint4(scaled(pairs[0]), scaled(pairs[1]), scaled(pairs[2]), scaled(pairs[3]));
-  };
-  to[0] = widen(codes.x, codes.y);
-  to[1] = widen(codes.z, codes.w);
-}
-
-// 16 codes of a row, times its scale in float32 and rounded once.
-template <CacheCode kCode, typename T>
-__device__ inline void widen_row(const uint4& codes, float scale, uint4 (&to)[2]) {
-  const auto scaled = [&](std::uint32_t pair) {
-    const float2 values = __half22float2(reinterpret_cast<const __half2&>(pair));
-    return pack(scale * values.x, scale * values.y, T());
-  };
+// 16 codes of a row; `scaled` multiplies a pair of float16 with the row's scale.
+template <CacheCode kCode, typename F>
+__device__ inline void widen_row(const uint4& codes, const F& scaled, uint4 (&to)[2]) {
   const auto widen = [&](std::uint32_t first, std::uint32_t second) {
     std::uint32_t pairs[4];
     widen_codes<kCode>(first, pairs[0], pairs[1]);

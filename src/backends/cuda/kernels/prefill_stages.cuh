@@ -147,6 +147,29 @@ struct BoxStages {
   }
 };
 
+// A row's scale in float16, which multiplies pairs. What lies beyond 57,344 is cut off, by way of the scale;
+// a row becomes zeros where all its values are below 3e-5.
+template <CacheCode kCode>
+class RowScale {
+ public:
+  __device__ explicit RowScale(float scale) {
+    constexpr float kMost = 57344 / largest_of(kCode) * kShift;
+    const float shifted = scale * kShift;
+    factor_ = __float2half2_rn(shifted > kMost ? kMost : shifted);  // NaN remains
+  }
+  __device__ std::uint32_t operator()(std::uint32_t pair) const {
+    auto values = reinterpret_cast<const __half2&>(pair);
+    if (kShift != 1) values = __hmul2(values, __float2half2_rn(1 / kShift));
+    values = __hmul2(values, factor_);
+    return reinterpret_cast<const std::uint32_t&>(values);
+  }
+
+ private:
+  // E5M2 reaches as far as float16, so that its scales are small: they grow first, and its codes shrink.
+  static constexpr float kShift = kCode == CacheCode::kE5m2 ? 256 : 1;
+  __half2 factor_;
+};
+
 // The same of a cache of codes. A lane copies codes to places of its own, and the next stage's behind them
 // as it widens this one's, times the row's scale, to float16: which has all values of codes, and is what
 // hardware widens them to. Rows that no token sees become zeros.
@@ -220,12 +243,13 @@ struct CodeStages {
     for (int i = 0; i < Staged::kGroupSteps; ++i) {
       const int step = group * Staged::kGroupSteps + i;
       const int row = first_row + step * Staged::kStepRows + lane / Staged::kLanes;
+      const RowScale<kCode> scale(scales[i]);
 #pragma unroll
       for (int part = 0; part < Staged::kParts; ++part) {
         const int piece = part * Staged::kLanes + lane % Staged::kLanes;
         std::uint8_t* row_to = to + piece / 4 * S::kKeyChunk + row * kRowBytes;
         uint4 wide[2];
-        widen_row<kCode>(codes[i][part], scales[i], wide);
+        widen_row<kCode>(codes[i][part], scale, wide);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           *reinterpret_cast<uint4*>(row_to + ((piece % 4 * 2 + half) ^ (row % 8)) * 16) = wide[half];
