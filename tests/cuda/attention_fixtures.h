@@ -25,6 +25,7 @@ struct ScoreOptions {
   float cap = 0;
   bool sinks = false;
   CacheCode code = CacheCode::kNone;
+  float times = 1;  // queries are so many times as large, and their scale as much smaller
 
   std::string describe() const {
     return "window " + std::to_string(window) + (alibi ? ", ALiBi" : "") + ", cap " + std::to_string(cap) +
@@ -73,7 +74,7 @@ class DeviceAttention {
                                                 : std::make_unique<CodedCache>(paged_.cache, options.code)),
         // Beside sinks, scores that do not outweigh them.
         q_(dtype, paged_.batch.num_tokens, std::int64_t{shape.heads} * shape.dim, random,
-           options.sinks ? 1.0F : 3.0F),
+           (options.sinks ? 1.0F : 3.0F) * options.times),
         memory_(cache_bytes(host_cache().keys)),
         starts_(paged_.batch.query_starts),
         lengths_(paged_.batch.seq_lens),
@@ -96,7 +97,7 @@ class DeviceAttention {
     const KvCacheLayer& host = host_cache();
     call_.cache = {on_device(host.keys), on_device(host.values), host.code, on_device(host.key_scales),
                    on_device(host.value_scales)};
-    scores_.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+    scores_.scale = 1.0F / (options.times * std::sqrt(static_cast<float>(shape.dim)));
     scores_.cap = options.cap;
     scores_.window = options.window;
     call_.scores = scores_;

@@ -5,10 +5,10 @@
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA
 // into two stages of shared memory; of a cache of codes, which they widen to float16 on the way (RowScale):
 // then queries and weights are float16, too, whatever the activations are. Two warpgroups have 64 rows each
-// and go over the keys from the last on (only there some are masked); the scores of the next keys
-// are issued before the values of these, so that the softmax runs under matrix products (Shah et al.,
-// FlashAttention-3, 2024). Having the warpgroups take turns, as there, cost 5 % at 4k tokens. Where there is
-// a window, they end at the first stage that it reaches.
+// and go over the keys from the last on (only there some are masked); the scores of the next keys are issued
+// before the values of these, so that the softmax runs under matrix products (Shah et al., FlashAttention-3,
+// 2024). Having the warpgroups take turns, as there, cost 5 % at 4k tokens. Where there is a window, they end
+// at the first stage that it reaches.
 //
 // Layout: keys and values of one (block, head) contiguous, q and out rows strided; in shared memory, rows of
 // 64 dimensions (128 bytes), swizzled.
