@@ -149,8 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
     Models, MixtureTest,
     ::testing::Values(MixtureCase{"qwen3"}, MixtureCase{"gemma2"}, MixtureCase{"gemma3"},
                       MixtureCase{"mistral-window"}, MixtureCase{"qwen3", "fp8"},
-                      MixtureCase{"gemma2", "fp8", "sliding_window"},
-                      MixtureCase{"gemma3", "fp8_e5m2", "1"}),
+                      MixtureCase{"gemma2", "fp8", "sliding_window"}, MixtureCase{"gemma3", "fp8_e5m2", "1"}),
     [](const auto& test) {
       return testing::test_name({test.param.model, test.param.cache, test.param.skipped});
     });

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/safetensors_builder.h"
 #include "engine/golden_models.h"
 #include "temp_dir.h"
 
@@ -63,53 +65,53 @@ struct RoundedCache {
   double e4m3, e5m2;
 };
 constexpr RoundedCache kRoundedCaches[] = {
-    {"bloom-alibi", 0.0187, 0.0306},
-    {"bloom-heads", 0.0263, 0.0399},
-    {"bloom-hub", 0.0187, 0.0306},
-    {"cohere2", 0.0502, 0.0974},
-    {"ernie4_5", 0.0781, 0.168},
-    {"exaone4", 0.094, 0.195},
-    {"gemma2", 0.0603, 0.123},
-    {"gemma2-heads-128", 0.0491, 0.0891},
-    {"gemma2-heads-64", 0.0778, 0.147},
-    {"gemma3", 0.0665, 0.169},
-    {"gemma3-hub", 0.0665, 0.169},
-    {"glm4", 0.095, 0.124},
-    {"gpt2", 0.033, 0.0549},
-    {"gpt2-hub", 0.033, 0.0549},
-    {"granite", 0.00363, 0.00998},
-    {"heads-128", 0.074, 0.123},
-    {"heads-256", 0.0621, 0.119},
-    {"heads-64-gqa8", 0.119, 0.271},
-    {"heads-80", 0.197, 0.311},
-    {"heads-96", 0.222, 0.364},
-    {"hunyuan-dense", 0.0674, 0.126},
-    {"llama-bias", 0.0485, 0.104},
-    {"llama-linear-rope", 0.0742, 0.158},
-    {"llama2", 0.0574, 0.117},
-    {"llama2-hub", 0.0574, 0.117},
-    {"llama3", 0.103, 0.157},
-    {"llama3-f16-file", 0.0942, 0.142},
-    {"ministral3", 0.107, 0.151},
-    {"mistral", 0.0583, 0.126},
-    {"mistral-window", 0.0655, 0.135},
-    {"mixtral", 0.469, 0.564},
-    {"olmo2", 0.0707, 0.115},
-    {"olmo3", 0.129, 0.257},
-    {"phi3", 0.0866, 0.214},
-    {"phi4-mini", 0.171, 0.277},
-    {"qwen2", 0.103, 0.194},
-    {"qwen3", 0.0852, 0.177},
-    {"qwen3-bf16-file", 0.105, 0.194},
-    {"qwen3-hub", 0.0852, 0.177},
-    {"qwen3-moe", 0.214, 0.304},
-    {"qwen3-moe-dense", 0.101, 0.158},
-    {"qwen3-untied", 0.0815, 0.165},
-    {"qwen3-yarn", 0.0906, 0.148},
-    {"seed-oss", 0.048, 0.0782},
-    {"smollm3", 0.109, 0.424},
-    {"stablelm", 0.067, 0.154},
-    {"starcoder2", 0.0365, 0.0775},
+    {"bloom-alibi", 0.025, 0.0537},
+    {"bloom-heads", 0.0261, 0.0528},
+    {"bloom-hub", 0.025, 0.0537},
+    {"cohere2", 0.0404, 0.0815},
+    {"ernie4_5", 0.0889, 0.171},
+    {"exaone4", 0.0777, 0.16},
+    {"gemma2", 0.0616, 0.13},
+    {"gemma2-heads-128", 0.0476, 0.0957},
+    {"gemma2-heads-64", 0.0737, 0.13},
+    {"gemma3", 0.105, 0.181},
+    {"gemma3-hub", 0.105, 0.181},
+    {"glm4", 0.0739, 0.151},
+    {"gpt2", 0.0316, 0.0521},
+    {"gpt2-hub", 0.0316, 0.0521},
+    {"granite", 0.00492, 0.0086},
+    {"heads-128", 0.0754, 0.147},
+    {"heads-256", 0.055, 0.116},
+    {"heads-64-gqa8", 0.13, 0.238},
+    {"heads-80", 0.228, 0.35},
+    {"heads-96", 0.245, 0.592},
+    {"hunyuan-dense", 0.0748, 0.174},
+    {"llama-bias", 0.0627, 0.134},
+    {"llama-linear-rope", 0.0963, 0.177},
+    {"llama2", 0.0761, 0.159},
+    {"llama2-hub", 0.0761, 0.159},
+    {"llama3", 0.0905, 0.229},
+    {"llama3-f16-file", 0.0918, 0.179},
+    {"ministral3", 0.112, 0.194},
+    {"mistral", 0.0608, 0.145},
+    {"mistral-window", 0.0972, 0.164},
+    {"mixtral", 0.407, 0.316},
+    {"olmo2", 0.0807, 0.176},
+    {"olmo3", 0.113, 0.195},
+    {"phi3", 0.104, 0.224},
+    {"phi4-mini", 0.182, 0.327},
+    {"qwen2", 0.0883, 0.183},
+    {"qwen3", 0.11, 0.218},
+    {"qwen3-bf16-file", 0.107, 0.161},
+    {"qwen3-hub", 0.11, 0.218},
+    {"qwen3-moe", 0.172, 0.448},
+    {"qwen3-moe-dense", 0.108, 0.127},
+    {"qwen3-untied", 0.0734, 0.155},
+    {"qwen3-yarn", 0.0935, 0.237},
+    {"seed-oss", 0.0563, 0.0931},
+    {"smollm3", 0.102, 0.269},
+    {"stablelm", 0.0823, 0.152},
+    {"starcoder2", 0.0463, 0.0865},
 };
 
 // Kernels, by the CPU's own choice where there is no name, and the type of activations.
@@ -147,6 +149,41 @@ INSTANTIATE_TEST_SUITE_P(Golden, CodedCacheTest,
                            const CacheWay& way = std::get<1>(test.param);
                            return testing::test_name({std::get<0>(test.param).model, way.second, way.first});
                          });
+
+// A value's scale of 2^20 makes zeros of all values.
+TEST(CacheScalesTest, OfACheckpointAreUsedForE4m3AndOtherwiseLeftAside) {
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory("qwen3"), directory);
+  OrderedJson header, index;
+  std::filesystem::rename(directory / "model.safetensors", directory / "weights.safetensors");
+  const SafetensorsFile weights(directory / "weights.safetensors");
+  for (const auto& [name, entry] : weights.tensors()) index["weight_map"][name] = "weights.safetensors";
+  const std::vector<float> scales(3, 0x1p20F);  // of as many layers
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const std::string name = "model.layers." + std::to_string(i) + ".self_attn.v_scale";
+    header[name] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {4 * i, 4 * i + 4}}};
+    index["weight_map"][name] = "scales.safetensors";
+  }
+  std::ofstream(directory / "scales.safetensors")
+      << safetensors_bytes(header.dump(), bytes_of(std::span<const float>(scales)));
+  std::ofstream(directory / "model.safetensors.index.json") << index.dump();
+  const auto error_of = [](const std::filesystem::path& model, const std::string& cache,
+                           const std::string& skipped = {}) {
+    EngineConfig config = testing::golden_config("qwen3");
+    config.model = model.string();
+    config.kv_cache_dtype = cache;
+    config.kv_cache_dtype_skip_layers = skipped;
+    double error = 0;
+    verify(config, [&](const VerifyResult& result) { error = std::max(error, result.error); });
+    return error;
+  };
+  const std::filesystem::path without = testing::golden_directory("qwen3");
+  EXPECT_LT(error_of(directory, "auto"), 2e-5);
+  EXPECT_LT(error_of(directory, "fp8", "0,1,2"), 2e-5);
+  EXPECT_EQ(error_of(directory, "fp8_e5m2"), error_of(without, "fp8_e5m2"));
+  EXPECT_GT(error_of(directory, "fp8"), 1.1 * error_of(without, "fp8"));
+}
 
 // The looser limits are those of formats that round their inputs, unless weights alone are to be of them.
 TEST(VerifyTest, RoundedInputsHaveLimitsOfTheirOwn) {

@@ -243,7 +243,7 @@ bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& ou
       weight.layout.rows % (2 * QuantizedLayout::kTileRows) != 0) {
     return false;
   }
-  quantized_matvec(context, out, x, weight, {}, activation);
+  quantized_gated_matvec(context, out, x, weight, activation);
   return true;
 }
 

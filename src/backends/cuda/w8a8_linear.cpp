@@ -176,13 +176,17 @@ bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, co
       x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
   const ChunkLayout layout(matrix, false);
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
-  RoundedInput input;
-  if (!by_matvec || x.dim(0) > 1) {
-    input = layout.input(workspace, x.dim(0));
-    round_input(context, input, x, matrix);
+  if (by_matvec && x.dim(0) == 1) {
+    w8a8_gated_matvec(context, out, x, {}, matrix, activation);
+    return true;
   }
-  by_matvec ? w8a8_matvec(context, out, x, input, matrix, {}, activation)
-            : w8a8_batched_matmul(context, out, input, matrix, {}, activation);
+  const RoundedInput input = layout.input(workspace, x.dim(0));
+  round_input(context, input, x, matrix);
+  if (by_matvec) {
+    w8a8_gated_matvec(context, out, x, input, matrix, activation);
+  } else {
+    w8a8_batched_matmul(context, out, input, matrix, {}, activation);
+  }
   return true;
 }
 

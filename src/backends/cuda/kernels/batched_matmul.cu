@@ -6,7 +6,7 @@
 // is the product's left operand and so the tokens need not be a multiple of 64. One warp copies slices of 64
 // columns of both to a ring in shared memory; it fetches the weight's first slices before the kernel in front
 // has ended. Where a product has few tiles, a cluster of blocks shares one, each taking a part of k: they
-// send their sums to each other's shared memory, where each adds an equal share of them (split_product.cuh).
+// send their sums to each other's shared memory, where each adds an equal share of them, always in one order.
 //
 // Of E4M3, whose products tensor cores sum with some 14 bits (DeepSeek-AI, "DeepSeek-V3 technical report",
 // 2024), each slice is summed on its own and added in float32; the sums are scaled as they are written.
@@ -25,7 +25,7 @@
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
-#include "backends/cuda/kernels/split_product.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 #include "backends/cuda/kernels/w8a8.h"
 
@@ -53,11 +53,20 @@ struct Maps {
   CUtensorMap x;
 };
 
-struct Params : ProductOut {
+struct Params {
+  const float* bias;          // or null
+  const float* row_scales;    // of codes: of the weight
+  const float* token_scales;  // and of x
+  void* out;
+  std::int64_t out_stride;
+  int tokens;
+  int n;       // columns of out
   int slices;  // of k
   int depth;   // columns of a slice
   int groups;
   int stages;
+  ActivationTerms activation;  // of the gate
+  bool pairs;                  // two neighbours of a row of out can be stored at once
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -127,6 +136,72 @@ struct Producer {
   }
 };
 
+// Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
+template <typename Out, bool kGated, bool kScaled>
+class Writer {
+ public:
+  // row: of the warp's 16 rows of the weight, the first column of out.
+  __device__ Writer(const Params& p, int row) : p_(p), row_(row) {
+    for (int half = 0; half < 2 && kScaled; ++half) {
+      const int of = row_ + lane() / 4 + (kGated ? 0 : half * 8);
+      if (of < p.n) scales_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
+    }
+    if (p.bias == nullptr) return;
+    for (int half = 0; half < 2; ++half) {
+      const int column = row_ + half * 8 + lane() / 4;
+      if (column < p.n) bias_[half] = p.bias[column];
+    }
+  }
+
+  __device__ void write(float (&sums)[4], int first_token) const {
+#pragma unroll
+    for (int i = 0; i < 4 && kScaled; ++i) {
+      const int token = min(first_token + lane() % 4 * 2 + i % 2, p_.tokens - 1);
+      sums[i] *= scales_[i / 2] * p_.token_scales[token];
+    }
+    if constexpr (kGated) {
+      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
+                 row_, first_token);
+    } else {
+      write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
+      write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
+    }
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
+  __device__ void write_half(float first, float second, int column, int token) const {
+    if constexpr (sizeof(Out) == 4) {
+      column += lane() / 4;
+      token += lane() % 4 * 2;
+      if (column >= p_.n) return;
+      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
+      if (token < p_.tokens) to[0] = first;
+      if (token + 1 < p_.tokens) to[p_.out_stride] = second;
+    } else {
+      const std::uint32_t pair = transpose(pack(first, second, Out()));
+      column += lane() % 4 * 2;
+      token += lane() / 4;
+      if (column >= p_.n || token >= p_.tokens) return;
+      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
+      if (p_.pairs && column + 1 < p_.n) {
+        *reinterpret_cast<std::uint32_t*>(to) = pair;
+      } else {
+        const Out* values = reinterpret_cast<const Out*>(&pair);
+        to[0] = values[0];
+        if (column + 1 < p_.n) to[1] = values[1];
+      }
+    }
+  }
+
+  const Params& p_;
+  int row_;
+  float bias_[2] = {};
+  float scales_[2] = {};
+};
+
 // One warpgroup: 64 rows of the weight by kTokens tokens.
 template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
@@ -182,12 +257,44 @@ struct Consumer {
     hopper::commit_products();
   }
 
+  // Block b of a tile's sums is added and written by the cluster's block of rank b % split.
+  __device__ void send(float4* exchange) const {
+    const int slots = (kBlocks + tile.split - 1) / tile.split;
+    int owner = 0, slot = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      if (owner != tile.rank) {
+        const int sender = (tile.rank - owner - 1 + tile.split) % tile.split;
+        hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner),
+                               sums[b]);
+      }
+      if (++owner == tile.split) owner = 0, ++slot;
+    }
+  }
   __device__ void receive_and_write(const float4* exchange) {
+    const int slots = (kBlocks + tile.split - 1) / tile.split;
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
-    const ProductWriter<Out, kGated, kCodes> writer(p, kGated ? row / 2 : row);
-    receive_sums(sums, exchange, tile.split, tile.rank, p.groups * kWarpgroup,
-                 [&](int b) { writer.write(sums[b], tile.token + b * 8); });
+    const Writer<Out, kGated, kCodes> writer(p, kGated ? row / 2 : row);
+    int owner = 0, slot = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      if (owner == tile.rank) {
+        for (int sender = 0; sender < tile.split - 1; ++sender) {
+          const float4 part = exchange[place(sender * slots + slot)];
+          sums[b][0] += part.x;
+          sums[b][1] += part.y;
+          sums[b][2] += part.z;
+          sums[b][3] += part.w;
+        }
+        writer.write(sums[b], tile.token + b * 8);
+      }
+      if (++owner == tile.split) owner = 0, ++slot;
+    }
+  }
+  // Of a thread's part of one block of sums.
+  __device__ int place(int block) const {
+    return block * p.groups * kWarpgroup + static_cast<int>(threadIdx.x);
   }
 };
 
@@ -223,7 +330,7 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
     consumer.multiply();
     if (tile.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      send_sums(consumer.sums, exchange, tile.split, tile.rank, p.groups * kWarpgroup);
+      consumer.send(exchange);
       hopper::sync_cluster();
     }
     consumer.receive_and_write(exchange);
@@ -267,15 +374,28 @@ template <typename T, typename Out, int kTokens, bool kGated>
 void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps, const Plan& plan) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(kMaxSharedBytes);
-  Params params{ProductOut(args, kGated ? args.n / 2 : args.n), args.slices, args.depth, plan.groups,
-                plan.stages};
-  params.row_scales = args.row_scales;
-  params.token_scales = args.token_scales;
+  const int columns = kGated ? args.n / 2 : args.n;
+  const Params params{
+      .bias = args.bias,
+      .row_scales = args.row_scales,
+      .token_scales = args.token_scales,
+      .out = args.out,
+      .out_stride = args.out_stride,
+      .tokens = args.tokens,
+      .n = columns,
+      .slices = args.slices,
+      .depth = args.depth,
+      .groups = plan.groups,
+      .stages = plan.stages,
+      .activation = args.activation,
+      .pairs = reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0};
   const int rows = plan.groups * kGroupRows;
-  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes,
-                              exchange_bytes(kTokens / 8, plan.split, plan.groups * kWarpgroup));
-  const dim3 grid(static_cast<unsigned>(plan.split), static_cast<unsigned>(ceil_div(args.tokens, kTokens)),
-                  static_cast<unsigned>(ceil_div(args.n, rows)));
+  const int blocks = kTokens / 8;
+  const int received = (plan.split - 1) * ((blocks + plan.split - 1) / plan.split) * plan.groups *
+                       kWarpgroup * static_cast<int>(sizeof(float4));
+  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes, received);
+  const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
+  const dim3 grid(static_cast<unsigned>(plan.split), ceil_div(args.tokens, kTokens), ceil_div(args.n, rows));
   launch_clusters(context, "batched_matmul", kernel, grid, grid.x,
                   dim3(static_cast<unsigned>(plan.groups * kWarpgroup + 32)),
                   static_cast<std::size_t>(shared), maps, params);
@@ -300,6 +420,7 @@ Plan make_plan(int tokens, int rows, int slices) {
   constexpr int kSplitSlices = 16;    // of k: more of them are split
   constexpr int kSplitBlocks = 192;   // at most, by splitting
   constexpr int kSingleBlocks = 264;  // two for each of 132 multiprocessors: more are merged
+  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   const int token_tiles = ceil_div(tokens, kMaxTileTokens);
   const int blocks = ceil_div(rows, kGroupRows) * token_tiles;
   Plan plan{};
@@ -317,7 +438,7 @@ Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, con
   Product product(out, x, weight, bias);
   if (gate) product.activation = terms_of(*gate);
   product.depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
-  product.slices = ceil_div(product.k, product.depth);
+  product.slices = (product.k + product.depth - 1) / product.depth;
   return product;
 }
 

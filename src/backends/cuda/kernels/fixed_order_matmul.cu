@@ -7,17 +7,16 @@
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/mma.cuh"
-#include "backends/cuda/kernels/plain_product.cuh"
 
 namespace quire::cuda {
 namespace {
 
 // 16-bit types: 4 warps, each 32 tokens × 32 rows of the weight; k in steps of 64, copied kStages - 1 ahead.
-constexpr int kTile = kPlainTile;  // tokens, rows of the weight, and k
-constexpr int kThreads = 128;      // 2 × 2 warps
-constexpr int kStages = 3;         // 48 KiB
-constexpr int kChunk = 8;          // elements of 16 bytes
-constexpr int kWarpTile = 32;      // tokens and rows of the weight
+constexpr int kTile = 64;      // tokens, rows of the weight, and k
+constexpr int kThreads = 128;  // 2 × 2 warps
+constexpr int kStages = 3;     // 48 KiB
+constexpr int kChunk = 8;      // elements of 16 bytes
+constexpr int kWarpTile = 32;  // tokens and rows of the weight
 
 // Rows of 8 chunks, whose place is turned by the row: 8 rows of one chunk lie in different banks.
 template <typename T>
@@ -131,21 +130,58 @@ __global__ __launch_bounds__(kThreads) void tensor_core_kernel(LinearArgs args) 
   store_sums<Out>(args, sums, first_token + token, first_row + row);
 }
 
+// float32: 64 tokens × 64 rows of the weight a block, 4 × 4 a thread; k in steps of 16.
+constexpr int kPlainStep = 16;
+constexpr int kPlainThreads = 256;
+
 __global__ __launch_bounds__(kPlainThreads) void plain_kernel(LinearArgs args) {
-  __shared__ PlainOperand<float> x, weight;
+  __shared__ float x_tile[kPlainStep]
+                         [kTile + 1];  // odd, so that the transposing stores spread over the banks
+  __shared__ float weight_tile[kPlainStep][kTile + 1];
   admit_next_kernel();
   wait_for_kernels();
-  PlainProduct<float> product;
+  const int first_row = blockIdx.x * kTile;
+  const int first_token = blockIdx.y * kTile;
+  const int token = threadIdx.x / 16;
+  const int row = threadIdx.x % 16;
+  float sums[4][4] = {};
   for (int begin = 0; begin < args.k; begin += kPlainStep) {
-    load_plain(x, static_cast<const float*>(args.x), args.x_stride, {args.tokens, args.k},
-               product.first_token, begin);
-    load_plain(weight, static_cast<const float*>(args.weight), args.k, {args.n, args.k}, product.first_row,
-               begin);
+    for (int i = threadIdx.x; i < kTile * kPlainStep; i += kPlainThreads) {
+      const int r = i / kPlainStep;
+      const int c = i % kPlainStep;
+      const bool inside = begin + c < args.k;
+      x_tile[c][r] = inside && first_token + r < args.tokens
+                         ? static_cast<const float*>(args.x)[(first_token + r) * args.x_stride + begin + c]
+                         : 0.0F;
+      weight_tile[c][r] =
+          inside && first_row + r < args.n
+              ? static_cast<const float*>(args.weight)[std::int64_t{first_row + r} * args.k + begin + c]
+              : 0.0F;
+    }
     __syncthreads();
-    product.add(x, weight);
+#pragma unroll
+    for (int c = 0; c < kPlainStep; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          sums[i][j] = fmaf(x_tile[c][token + i * 16], weight_tile[c][row + j * 16], sums[i][j]);
+        }
+      }
+    }
     __syncthreads();
   }
-  store_plain<float>(args, args.n, product);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int t = first_token + token + i * 16;
+      const int o = first_row + row + j * 16;
+      if (t >= args.tokens || o >= args.n) continue;
+      static_cast<float*>(args.out)[t * args.out_stride + o] =
+          args.bias == nullptr ? sums[i][j] : sums[i][j] + args.bias[o];
+    }
+  }
 }
 
 constexpr int kBiasThreads = 256;
@@ -167,7 +203,7 @@ void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const T
                         const Tensor& weight, const Tensor& bias) {
   const LinearArgs args(out, x, weight, bias);
   if (args.tokens == 0 || args.n == 0) return;
-  const dim3 grid = plain_grid(args.n, args.tokens);
+  const dim3 grid((args.n + kTile - 1) / kTile, (args.tokens + kTile - 1) / kTile);
   if (weight.dtype() == DType::kF32) {
     launch(context, "fixed_order_matmul", plain_kernel, grid, kPlainThreads, 0, args);
     return;
@@ -185,10 +221,17 @@ void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bia
   if (n == 0 || out.dim(0) == 0) return;
   const dim3 grid((n + kBiasThreads - 1) / kBiasThreads, static_cast<unsigned>(out.dim(0)));
   const auto* values = bias.data_as<const float>();
-  dispatch_out(out.dtype(), [&]<typename Out>() {
+  const auto run = [&]<typename Out>() {
     launch(context, "add_bias", add_bias_kernel<Out>, grid, kBiasThreads, 0, out.data_as<Out>(),
            out.stride(0), values, n);
-  });
+  };
+  if (out.dtype() == DType::kBF16) {
+    run.template operator()<__nv_bfloat16>();
+  } else if (out.dtype() == DType::kF16) {
+    run.template operator()<__half>();
+  } else {
+    run.template operator()<float>();
+  }
 }
 
 }  // namespace quire::cuda

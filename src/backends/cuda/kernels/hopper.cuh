@@ -175,14 +175,9 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
       "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" QUIRE_REGISTERS_##N "}, "                       \
       "%" A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                       \
       : QUIRE_BLOCKS_##N(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define QUIRE_PRODUCT_OF_TYPE(N, A, B, P)                                                               \
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                                     \
-    QUIRE_PRODUCT(N, "k16.f32.bf16.bf16", ", 0, 0", A, B, P);                                           \
-  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {                                              \
-    QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", A, B, P);                                                 \
-  } else {                                                                                              \
-    QUIRE_PRODUCT(N, "k16.f32.f16.f16", ", 0, 0", A, B, P);                                             \
-  }
+#define QUIRE_PRODUCT_OF_SHARED(N, TYPE, A, B, P) \
+  QUIRE_PRODUCT(N, "k16.f32." TYPE "." TYPE, ", 0, 0", A, B, P)
+#define QUIRE_PRODUCT_OF_CODES(N, A, B, P) QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", A, B, P)
 // The sums of columns from 8 * kFirst on += a · b: a [64, 16] in registers, b [16, N] by_columns.
 #define QUIRE_PRODUCT_OF_REGISTERS(N, TYPE, A, B)                                                       \
   asm volatile(                                                                                         \
@@ -199,18 +194,42 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 // clang-format on
 
-template <typename T, int kBlocks>
-__device__ inline void multiply_shared(float (&sums)[kBlocks][4], std::uint64_t a, std::uint64_t b,
-                                       bool add) {
-  static_assert(kBlocks == 4 || kBlocks == 6 || kBlocks == 8 || kBlocks == 16);
-  if constexpr (kBlocks == 4) {
-    QUIRE_PRODUCT_OF_TYPE(32, "16", "17", "18");
-  } else if constexpr (kBlocks == 6) {
-    QUIRE_PRODUCT_OF_TYPE(48, "24", "25", "26");
-  } else if constexpr (kBlocks == 8) {
-    QUIRE_PRODUCT_OF_TYPE(64, "32", "33", "34");
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[4][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(32, "bf16", "16", "17", "18");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(32, "16", "17", "18");
   } else {
-    QUIRE_PRODUCT_OF_TYPE(128, "64", "65", "66");
+    QUIRE_PRODUCT_OF_SHARED(32, "f16", "16", "17", "18");
+  }
+}
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[6][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(48, "bf16", "24", "25", "26");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(48, "24", "25", "26");
+  } else {
+    QUIRE_PRODUCT_OF_SHARED(48, "f16", "24", "25", "26");
+  }
+}
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[8][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(64, "bf16", "32", "33", "34");
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    QUIRE_PRODUCT_OF_CODES(64, "32", "33", "34");
+  } else {
+    QUIRE_PRODUCT_OF_SHARED(64, "f16", "32", "33", "34");
+  }
+}
+template <typename T>
+__device__ inline void multiply_shared(float (&sums)[16][4], std::uint64_t a, std::uint64_t b, bool add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    QUIRE_PRODUCT_OF_SHARED(128, "bf16", "64", "65", "66");
+  } else {
+    QUIRE_PRODUCT_OF_SHARED(128, "f16", "64", "65", "66");
   }
 }
 
@@ -246,7 +265,8 @@ __device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const st
 
 #undef QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS
 #undef QUIRE_PRODUCT_OF_REGISTERS
-#undef QUIRE_PRODUCT_OF_TYPE
+#undef QUIRE_PRODUCT_OF_CODES
+#undef QUIRE_PRODUCT_OF_SHARED
 #undef QUIRE_PRODUCT
 #undef QUIRE_BLOCKS_128
 #undef QUIRE_BLOCKS_96

@@ -11,8 +11,6 @@
 
 namespace quire::cuda {
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 // A product as its kernel sees it; what the tensors are is said in linear.h.
 struct LinearArgs {
   LinearArgs(const Tensor& out_tensor, const Tensor& x_tensor, const Tensor& weight_tensor,
@@ -55,14 +53,6 @@ void dispatch_linear(DType weight, DType out, F&& f) {
   } else {
     out == DType::kF32 ? f.template operator()<__half, float>() : f.template operator()<__half, __half>();
   }
-}
-
-// Calls f.template operator()<Out>() with the device's type.
-template <typename F>
-void dispatch_out(DType dtype, F&& f) {
-  dtype == DType::kF32   ? f.template operator()<float>()
-  : dtype == DType::kF16 ? f.template operator()<__half>()
-                         : f.template operator()<__nv_bfloat16>();
 }
 
 template <typename Out>

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "backends/cuda/kernels/launch.h"
 #include "base/tensor.h"
@@ -89,10 +88,12 @@ struct QuantizedMatrix {
 bool quantized_products_support(const Tensor& x);
 // For 1 to so many tokens.
 constexpr int kMaxQuantizedMatvecTokens = 16;
-// Gated: out [tokens, rows / 2] = gate(x · gateᵀ) * (x · upᵀ) without a bias; the matrix holds gate's rows,
-// then up's, each a multiple of 16.
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias, std::optional<Activation> gate = {});
+                      const QuantizedMatrix& matrix, const Tensor& bias);
+// out [tokens, rows / 2] = activation(x · gateᵀ) * (x · upᵀ); the matrix holds gate's rows, then up's, each a
+// multiple of 16.
+void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                            const QuantizedMatrix& matrix, Activation activation);
 // For any number of tokens, made for some dozens to hundreds, on Hopper alone. The order of an element's sum
 // depends on the number of tokens.
 bool has_quantized_batched_matmul();

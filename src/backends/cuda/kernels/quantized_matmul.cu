@@ -38,14 +38,25 @@ constexpr int kXBytes = 2 * kHalfBytes;    // of a stage
 constexpr int kMaxStages = 8;
 constexpr int kMaxSplit = 8;
 
-struct BatchedArgs : QuantizedArgs {
-  using QuantizedArgs::QuantizedArgs;
+struct BatchedArgs : LinearArgs {
+  BatchedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
+              const Tensor& bias_tensor)
+      : LinearArgs(out_tensor, x_tensor,
+                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
+                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
+                   bias_tensor),
+        matrix(quantized),
+        row_tiles(quantized.layout.row_tiles()),
+        col_tiles(quantized.layout.col_tiles()),
+        out_is_f32(out_tensor.dtype() == DType::kF32) {}
 
-  int row_tiles = matrix.layout.row_tiles();
-  int col_tiles = matrix.layout.col_tiles();
+  QuantizedMatrix matrix;
+  int row_tiles;
+  int col_tiles;
   int groups = 1;  // warpgroups that multiply
   int split = 1;   // blocks along k
   int stages = 1;
+  bool out_is_f32;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -307,6 +318,8 @@ __global__ __launch_bounds__(kMaxThreads,
   __trap();
 #endif
 }
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // How many clusters of so many blocks the current device runs at a time, each block alone on a
 // multiprocessor: less than there are multiprocessors for, since a cluster lies in one part of the device.

@@ -48,9 +48,16 @@ struct EvenSplit {
   __device__ int begin(int part) const { return part * quotient + min(part, rest); }
 };
 
-struct MatvecArgs : QuantizedArgs {
-  using QuantizedArgs::QuantizedArgs;
+struct MatvecArgs : LinearArgs {
+  MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
+             const Tensor& bias_tensor)
+      : LinearArgs(out_tensor, x_tensor,
+                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
+                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
+                   bias_tensor),
+        matrix(quantized) {}
 
+  QuantizedMatrix matrix;
   int row_tiles = 0;  // of out
   int col_tiles = 0;
   EvenSplit block_rows;  // of tiles
@@ -61,6 +68,7 @@ struct MatvecArgs : QuantizedArgs {
   int pass_tiles = 0;    // whose sums are in shared memory at a time
   int parts_log2 = 0;    // lanes that add up an element's sums
   bool is_gated = false;
+  bool out_is_f32 = false;
 };
 
 // What a block computes: rows of tiles, the gate's and up's in turn where gated.
@@ -399,6 +407,8 @@ __global__ __launch_bounds__(kThreads,
   }
 }
 
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 // Sets how a block uses its warps and its shared memory; gives the bytes.
 int plan_block(const LaunchContext& context, MatvecArgs& args, int block_tiles) {
   const QuantizedLayout& layout = args.matrix.layout;
@@ -456,13 +466,18 @@ void multiply(const LaunchContext& context, MatvecArgs args, DType dtype) {
 bool quantized_products_support(const Tensor& x) { return x.dtype() != DType::kF32 && has_vector_rows(x); }
 
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
+                      const QuantizedMatrix& matrix, const Tensor& bias) {
   MatvecArgs args(out, x, matrix, bias);
-  if (gate) {
-    args.n /= 2;
-    args.is_gated = true;
-    args.activation = terms_of(*gate);
-  }
+  args.out_is_f32 = out.dtype() == DType::kF32;
+  multiply(context, args, x.dtype());
+}
+
+void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                            const QuantizedMatrix& matrix, Activation activation) {
+  MatvecArgs args(out, x, matrix, Tensor());
+  args.n /= 2;
+  args.is_gated = true;
+  args.activation = terms_of(activation);
   multiply(context, args, x.dtype());
 }
 

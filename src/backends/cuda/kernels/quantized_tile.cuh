@@ -6,27 +6,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/quantized.h"
 
 // What the products of quantised matrices share: from a tile's codes to a tensor core's operand, without
 // rounding, and a tile's scales.
 namespace quire::cuda {
-
-struct QuantizedArgs : LinearArgs {
-  QuantizedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
-                const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
-        matrix(quantized),
-        out_is_f32(out_tensor.dtype() == DType::kF32) {}
-
-  QuantizedMatrix matrix;
-  bool out_is_f32;
-};
 
 __device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
   return __byte_perm(low, high, selector);
@@ -39,33 +24,41 @@ __device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask
   return result;
 }
 
-// Pairs of 16-bit values, in a word.
+// Pairs of 16-bit values.
 template <typename T>
-struct Pairs {
-  static constexpr bool kIsBF16 = std::is_same_v<T, __nv_bfloat16>;
-  using Pair = std::conditional_t<kIsBF16, __nv_bfloat162, __half2>;
-  static constexpr std::uint32_t kOnes = kIsBF16 ? 0x3F803F80 : 0x3C003C00;
-
+struct Pairs;
+template <>
+struct Pairs<__nv_bfloat16> {
+  static constexpr std::uint32_t kOnes = 0x3F803F80;
   __device__ static std::uint32_t both(float value) {
-    if constexpr (kIsBF16) {
-      return word(__float2bfloat162_rn(value));
-    } else {
-      return word(__float2half2_rn(value));
-    }
+    const __nv_bfloat162 pair = __float2bfloat162_rn(value);
+    return reinterpret_cast<const std::uint32_t&>(pair);
   }
   __device__ static std::uint32_t add(std::uint32_t a, std::uint32_t b) {
-    return word(__hadd2(pair(a), pair(b)));
+    const __nv_bfloat162 sum =
+        __hadd2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const std::uint32_t&>(sum);
   }
   __device__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
-    return word(__hmul2(pair(a), pair(b)));
+    const __nv_bfloat162 product =
+        __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const std::uint32_t&>(product);
   }
-
- private:
-  __device__ static const Pair& pair(const std::uint32_t& bits) {
-    return reinterpret_cast<const Pair&>(bits);
-  }
-  __device__ static std::uint32_t word(const Pair& pair) {
+};
+template <>
+struct Pairs<__half> {
+  static constexpr std::uint32_t kOnes = 0x3C003C00;
+  __device__ static std::uint32_t both(float value) {
+    const __half2 pair = __float2half2_rn(value);
     return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  __device__ static std::uint32_t add(std::uint32_t a, std::uint32_t b) {
+    const __half2 sum = __hadd2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
+    return reinterpret_cast<const std::uint32_t&>(sum);
+  }
+  __device__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
+    return reinterpret_cast<const std::uint32_t&>(product);
   }
 };
 

@@ -11,7 +11,7 @@
 namespace quire::cuda {
 
 struct ProductOut {
-  // columns: of out. Codes' scales are set apart.
+  // columns: of out.
   ProductOut(const LinearArgs& args, int columns)
       : bias(args.bias),
         out(args.out),
@@ -21,9 +21,7 @@ struct ProductOut {
         activation(args.activation),
         pairs(reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0) {}
 
-  const float* bias;                    // or null
-  const float* row_scales = nullptr;    // of codes: of the weight
-  const float* token_scales = nullptr;  // and of x
+  const float* bias;  // or null
   void* out;
   std::int64_t out_stride;
   int tokens;
@@ -40,15 +38,11 @@ constexpr int exchange_bytes(int blocks, int split, int threads) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
-template <typename Out, bool kGated, bool kScaled = false>
+template <typename Out, bool kGated>
 class ProductWriter {
  public:
   // row: of the warp's 16 rows of the weight, the first column of out.
   __device__ ProductWriter(const ProductOut& p, int row) : p_(p), row_(row) {
-    for (int half = 0; half < 2 && kScaled; ++half) {
-      const int of = row_ + lane() / 4 + (kGated ? 0 : half * 8);
-      if (of < p.n) scales_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
-    }
     if (p.bias == nullptr) return;
     for (int half = 0; half < 2; ++half) {
       const int column = row_ + half * 8 + lane() / 4;
@@ -56,12 +50,7 @@ class ProductWriter {
     }
   }
 
-  __device__ void write(float (&sums)[4], int first_token) const {
-#pragma unroll
-    for (int i = 0; i < 4 && kScaled; ++i) {
-      const int token = min(first_token + lane() % 4 * 2 + i % 2, p_.tokens - 1);
-      sums[i] *= scales_[i / 2] * p_.token_scales[token];
-    }
+  __device__ void write(const float (&sums)[4], int first_token) const {
     if constexpr (kGated) {
       write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
                  row_, first_token);
@@ -102,7 +91,6 @@ class ProductWriter {
   const ProductOut& p_;
   int row_;
   float bias_[2] = {};
-  float scales_[2] = {};
 };
 
 // Block b of the sums is added and written by the cluster's block of rank b % split. Sends what others add:

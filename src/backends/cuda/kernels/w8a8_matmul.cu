@@ -4,9 +4,11 @@
 // Rounding must read x and write a byte for each of its elements; a block of threads takes a token, and reads
 // it twice where its scale is the token's: the second time from L2.
 //
-// The product (plain_product.cuh), of code values in float32 or int32, is the path for float32, for who asks
-// for one order and for shapes that the library does not take.
-#include "backends/cuda/kernels/plain_product.cuh"
+// The product computes 64 tokens × 64 rows of the weight a block, k in steps of 16, by plain multiply-adds of
+// code values in float32 or int32: the tile is the same whatever the number of tokens, k is never split, and
+// a token's sums see no other token. It is the path for float32, for who asks for one order and for shapes
+// that the library does not take, and for nothing that must be fast.
+#include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/w8a8.cuh"
 
 namespace quire::cuda {
@@ -31,6 +33,10 @@ __global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_const
       args.scales + token, static_cast<int>(gridDim.x),
       [&](int column, uint2 eight) { *reinterpret_cast<uint2*>(codes + column) = eight; });
 }
+
+constexpr int kTile = 64;  // tokens, rows of the weight
+constexpr int kStep = 16;  // along k; of a block of columns always some whole ones
+constexpr int kProductThreads = 256;
 
 struct ProductArgs {
   ProductArgs(const Tensor& out_tensor, const RoundedInput& input, const W8a8Matrix& weight,
@@ -64,41 +70,69 @@ __device__ inline void load_four(const std::uint8_t* codes, int row, int num_row
 }
 
 template <typename Codes, typename Out>
-__global__ __launch_bounds__(kPlainThreads) void w8a8_fixed_order_kernel(
+__global__ __launch_bounds__(kProductThreads) void w8a8_fixed_order_kernel(
     const __grid_constant__ ProductArgs args) {
   using Sum = typename Codes::Sum;
-  __shared__ PlainOperand<Sum> x_tile, weight_tile;
+  __shared__ Sum x_tile[kStep][kTile + 1];  // odd, so that the transposing stores spread over the banks
+  __shared__ Sum weight_tile[kStep][kTile + 1];
   admit_next_kernel();
   wait_for_kernels();
   const W8a8Matrix& matrix = args.matrix;
-  PlainProduct<Sum> product;
-  PlainProduct<float> totals;
-  const int r = product.load_row(), c = product.load_column();
-  for (int begin = 0; begin < matrix.stride; begin += kPlainStep) {
+  const int first_row = static_cast<int>(blockIdx.x) * kTile;
+  const int first_token = static_cast<int>(blockIdx.y) * kTile;
+  const int token = static_cast<int>(threadIdx.x) / 16;
+  const int row = static_cast<int>(threadIdx.x) % 16;
+  float totals[4][4] = {};
+  Sum sums[4][4] = {};
+  for (int begin = 0; begin < matrix.stride; begin += kStep) {
+    const int r = static_cast<int>(threadIdx.x) / 4;
+    const int c = static_cast<int>(threadIdx.x) % 4 * 4;
     Sum x[4], weight[4];
-    load_four<Codes>(args.x, product.first_token + r, args.tokens, begin + c, matrix.stride, x);
-    load_four<Codes>(matrix.codes, product.first_row + r, matrix.rows, begin + c, matrix.stride, weight);
+    load_four<Codes>(args.x, first_token + r, args.tokens, begin + c, matrix.stride, x);
+    load_four<Codes>(matrix.codes, first_row + r, matrix.rows, begin + c, matrix.stride, weight);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       x_tile[c + i][r] = x[i];
       weight_tile[c + i][r] = weight[i];
     }
     __syncthreads();
-    product.add(x_tile, weight_tile);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[i][j] += x_tile[k][token + i * 16] * weight_tile[k][row + j * 16];
+      }
+    }
     __syncthreads();
-    const int end = begin + kPlainStep;  // a block of columns has always some whole steps
+    const int end = begin + kStep;
     if (end % matrix.block_cols != 0 && end < matrix.stride) continue;
     const int block = begin / matrix.block_cols;
-    for_plain_sums([&](int i, int j) {
-      const int t = min(product.token(i), args.tokens - 1), o = min(product.row(j), matrix.rows - 1);
-      const float row_scale =
-          matrix.scales[std::int64_t{o / matrix.block_rows} * matrix.scale_stride + block];
-      totals.sums[i][j] = scaled_sum(static_cast<float>(product.sums[i][j]), row_scale,
-                                     args.x_scales[std::int64_t{block} * args.tokens + t], totals.sums[i][j]);
-      product.sums[i][j] = 0;
-    });
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int t = min(first_token + token + i * 16, args.tokens - 1);
+        const int o = min(first_row + row + j * 16, matrix.rows - 1);
+        const float row_scale =
+            matrix.scales[std::int64_t{o / matrix.block_rows} * matrix.scale_stride + block];
+        totals[i][j] = scaled_sum(static_cast<float>(sums[i][j]), row_scale,
+                                  args.x_scales[std::int64_t{block} * args.tokens + t], totals[i][j]);
+        sums[i][j] = 0;
+      }
+    }
   }
-  store_plain<Out>(args, matrix.rows, totals);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int t = first_token + token + i * 16;
+      const int o = first_row + row + j * 16;
+      if (t >= args.tokens || o >= matrix.rows) continue;
+      const float value = args.bias == nullptr ? totals[i][j] : totals[i][j] + args.bias[o];
+      static_cast<Out*>(args.out)[t * args.out_stride + o] = round_to<Out>(value);
+    }
+  }
 }
 
 constexpr int kRowThreads = 256;
@@ -140,6 +174,13 @@ void dispatch_w8a8(const W8a8Matrix& matrix, F&& f) {
   matrix.is_float() ? f.template operator()<E4m3Codes>() : f.template operator()<Int8Codes>();
 }
 
+template <typename F>
+void dispatch_out(DType dtype, F&& f) {
+  dtype == DType::kF32   ? f.template operator()<float>()
+  : dtype == DType::kF16 ? f.template operator()<__half>()
+                         : f.template operator()<__nv_bfloat16>();
+}
+
 }  // namespace
 
 void round_input(const LaunchContext& context, const RoundedInput& out, const Tensor& x,
@@ -161,10 +202,11 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                              const W8a8Matrix& matrix, const Tensor& bias) {
   const ProductArgs args(out, x, matrix, bias);
+  const dim3 grid(ceil_div(matrix.rows, kTile), ceil_div(args.tokens, kTile));
   dispatch_w8a8(matrix, [&]<typename Codes>() {
     dispatch_out(out.dtype(), [&]<typename Out>() {
-      launch(context, "w8a8_fixed_order_matmul", w8a8_fixed_order_kernel<Codes, Out>,
-             plain_grid(matrix.rows, args.tokens), kPlainThreads, 0, args);
+      launch(context, "w8a8_fixed_order_matmul", w8a8_fixed_order_kernel<Codes, Out>, grid, kProductThreads,
+             0, args);
     });
   });
 }

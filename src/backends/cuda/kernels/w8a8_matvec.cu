@@ -368,6 +368,8 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
   }
 }
 
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 int ring_bytes(const W8a8Args& args) {
   const int vectors = kCodeVectors + (args.block_log2 < 31 ? kScaleVectors : 0);
   return kWarps * args.ring_units * vectors * int{sizeof(uint4)};
@@ -436,14 +438,16 @@ bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W
 }
 
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias,
-                 std::optional<Activation> gate) {
-  W8a8Args args(out, x, rounded, matrix, bias);
-  if (gate) {
-    args.n /= 2;
-    args.is_gated = true;
-    args.activation = terms_of(*gate);
-  }
+                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias) {
+  run_w8a8(context, W8a8Args(out, x, rounded, matrix, bias), x.dtype());
+}
+
+void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                       const RoundedInput& rounded, const W8a8Matrix& matrix, Activation activation) {
+  W8a8Args args(out, x, rounded, matrix, Tensor());
+  args.n /= 2;
+  args.is_gated = true;
+  args.activation = terms_of(activation);
   run_w8a8(context, args, x.dtype());
 }
 
