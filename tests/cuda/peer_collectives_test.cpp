@@ -62,7 +62,11 @@ class Rank {
   template <typename T>
   Tensor upload(const std::vector<T>& values, std::vector<std::int64_t> shape) {
     std::byte* data = allocate(values.size() * sizeof(T));
-    check(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+    // In the kernels' stream: another one's copy may still be under way when it returns.
+    check(cudaMemcpyAsync(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
+                          context_.stream),
+          "upload");
+    check(cudaStreamSynchronize(context_.stream), "upload");
     return Tensor(data, dtype_of<T>(), {shape[0], shape[1]}, DeviceKind::kCuda);
   }
   template <typename T>
@@ -112,6 +116,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
       peers.signs = &signs_[r];
       peers.turn = reinterpret_cast<std::uint32_t*>(ranks_[static_cast<std::size_t>(r)]->allocate(8));
       check(cudaMemset(peers.turn, 0, 8), "turn");
+      check(cudaDeviceSynchronize(), "turn");
       peers_.push_back(peers);
     }
   }
