@@ -125,9 +125,9 @@ TEST_P(PrefillAttentionTest, EqualsTheReferenceOnLongChunksWithACapAndSinks) {
   expect_equal({4, 2, 256, 16}, {{333, 700}, {2100, 300}}, {.window = 1024, .cap = 2, .sinks = true});
 }
 
-// In bfloat16, larger ones than float16 holds.
+// In bfloat16, larger ones than float16 holds, below the 1,048,064 that the kernel takes beside codes.
 TEST_P(PrefillAttentionTest, EqualsTheReferenceWithLargeAndSmallQueries) {
-  for (const float times : {0.01F, dtype() == DType::kBF16 ? 1e5F : 1e3F}) {
+  for (const float times : {0.01F, dtype() == DType::kBF16 ? 3e4F : 1e3F}) {
     for (const ScoreOptions& options : {ScoreOptions{.times = times}, ScoreOptions{.cap = 5, .times = times},
                                         ScoreOptions{.sinks = true, .times = times}}) {
       expect_equal({16, 8, 128, 16}, {{0, 2}, {37, 65}, {500, 150}}, options);

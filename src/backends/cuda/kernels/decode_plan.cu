@@ -192,6 +192,7 @@ std::size_t decode_workspace_bytes(const AttentionShape& shape, int num_sms) {
 
 void plan_decode(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
                  const Tensor& workspace) {
+  const bool of_codes = shape.code != CacheCode::kNone;  // whose tiles take half the time
   const PlanInput input{.query_starts = batch.query_starts.data_as<const int>(),
                         .seq_lens = batch.seq_lens.data_as<const int>(),
                         .table_rows = batch.table_rows.data_as<const int>(),
@@ -199,7 +200,7 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
                         .window = window_of(shape),
                         .kv_heads = shape.num_kv_heads,
                         .parts = HeadSplit(shape).parts,
-                        .item_lead = 2 + HeadSplit(shape).heads_per_item,
+                        .item_lead = (2 + HeadSplit(shape).heads_per_item) * (of_codes ? 2 : 1),
                         .num_shares = num_shares_of(shape, context.num_sms)};
   std::size_t bytes = 0;
   const DecodePlan plan =
