@@ -193,11 +193,21 @@ double time_prefill(const LaunchContext& context, const Case& c, double than = 0
   return own;
 }
 
-void time_fixed_order(const LaunchContext& context, const Case& c) {
-  const Setup s(c, context.num_sms);
-  const double time =
-      time_layers(context, [&](int i) { fixed_order_attention(context, s.layer(i), s.batch, s.shape); });
-  std::printf("%-34s in a fixed order %8.1f us %6.1f TFLOP/s\n", c.name, time, flops(c) * 1e-6 / time);
+// In a fixed order: by this GPU's own kernel, and on the plain cores.
+void time_fixed_order(const LaunchContext& context, Case c) {
+  for (const CacheCode code : {CacheCode::kNone, CacheCode::kE4m3}) {
+    c.code = code;
+    const Setup s(c, context.num_sms);
+    constexpr auto kAll = PrefillOf::kAllInFixedOrder;
+    const double plan =
+        time_layers(context, [&](int) { plan_prefill(context, s.batch, s.shape, s.workspace, kAll); });
+    const double own =
+        time_layers(context, [&](int i) { prefill_attention(context, s.layer(i), s.batch, s.shape, kAll); });
+    const double plain =
+        time_layers(context, [&](int i) { fixed_order_attention(context, s.layer(i), s.batch, s.shape); });
+    std::printf("%-34s in a fixed order: plan %5.1f us   attention %8.1f us, on the plain cores %8.1f us\n",
+                code == CacheCode::kNone ? c.name : "  of codes", plan, own, plain);
+  }
 }
 
 }  // namespace
@@ -237,7 +247,16 @@ int main() {
     quire::cuda::time_prefill(context, of_codes, own);
   }
   quire::cuda::time_fixed_order(context, cases[0]);
-  quire::cuda::time_fixed_order(
-      context, {"256 x 1 after 1k", 16, 8, 128, 16, std::vector<int>(256, 1024), std::vector<int>(256, 1)});
+  std::vector<int> spread;
+  for (int i = 0; i < 256; ++i) spread.push_back(100 + (i * 1949) % 1949);
+  const auto ones = [](std::size_t count) { return std::vector<int>(count, 1); };
+  for (const Case& c :
+       {Case{"256 x 1 after 1k", 16, 8, 128, 16, std::vector<int>(256, 1024), ones(256)},
+        Case{"256 x 1 after 100 to 2,048", 16, 8, 128, 16, spread, ones(256)},
+        Case{"32 x 1 after 4k, 32 / 8 heads", 32, 8, 128, 16, std::vector<int>(32, 4096), ones(32)},
+        Case{"1 x 1 after 512, 32 / 8 heads", 32, 8, 128, 16, {512}, ones(1)},
+        Case{"1 x 1 after 32k, 32 / 8 heads", 32, 8, 128, 16, {32768}, ones(1)}}) {
+    quire::cuda::time_fixed_order(context, c);
+  }
   return 0;
 }

@@ -103,7 +103,8 @@ TEST_F(BatchedMatmulTest, IsRightForAnyShapeAndType) {
         for (const bool has_bias : {false, true}) {
           device_out.poison();
           batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(),
-                         has_bias ? device_bias.tensor() : Tensor());
+                         has_bias ? device_bias.tensor() : Tensor(),
+                         has_bias ? SumOrder::kFixed : SumOrder::kFree);
           device_out.download(out.tensor());
           expect_near(out, [&](std::int64_t t, std::int64_t o) {
             return operands.product(t, o) + (has_bias ? bias.at(0, o) : 0.0F);
@@ -123,7 +124,8 @@ TEST_F(BatchedMatmulTest, GatedIsTheActivatedGateTimesUp) {
       const DeviceTensor device_out(out.tensor());
       for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
         device_out.poison();
-        gated_batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), activation);
+        gated_batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), activation,
+                             activation == Activation::kSilu ? SumOrder::kFixed : SumOrder::kFree);
         device_out.download(out.tensor());
         expect_near(out, [&](std::int64_t t, std::int64_t o) {
           return quire::testing::activated(operands.product(t, o), activation) *
@@ -141,10 +143,43 @@ TEST_F(BatchedMatmulTest, RepeatsItsBits) {
   std::vector<std::byte> first;
   for (int i = 0; i < 5; ++i) {
     device_out.poison();
-    batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), {});
+    batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), {}, SumOrder::kFree);
     device_out.download(out.tensor());
     if (i == 0) first = out.bytes();
     ASSERT_EQ(out.bytes(), first);
+  }
+}
+
+// Tokens alone, in tiles of each width, with parts of k in a cluster and in one block.
+TEST_F(BatchedMatmulTest, InAFixedOrderATokenHasTheSameBitsInAnyBatch) {
+  constexpr std::int64_t kTokens = 1100;
+  for (const Shape shape : {Shape{kTokens, 1024, 3072}, Shape{kTokens, 6144, 1088}, Shape{kTokens, 72, 2048},
+                            Shape{kTokens, 4096, 4096}, Shape{kTokens, 1024, 1024}}) {
+    const Operands operands(shape, DType::kBF16, random_);
+    for (const bool gated : {false, true}) {
+      const std::int64_t columns = gated ? shape.out_features / 2 : shape.out_features;
+      Matrix together(DType::kBF16, kTokens, columns, random_), some(DType::kBF16, kTokens, columns, random_);
+      const DeviceTensor device_out(together.tensor());
+      const auto multiply = [&](std::int64_t first, std::int64_t count) {
+        const Tensor out = device_out.tensor().rows(first, count), x = operands.x().rows(first, count);
+        if (gated) {
+          gated_batched_matmul(context_, out, x, operands.weight(), Activation::kSilu, SumOrder::kFixed);
+        } else {
+          batched_matmul(context_, out, x, operands.weight(), {}, SumOrder::kFixed);
+        }
+      };
+      multiply(0, kTokens);
+      device_out.download(together.tensor());
+      device_out.poison();
+      std::int64_t first = 0;
+      for (const std::int64_t count : {1, 8, 40, 3, 64, 150, 256, 1, 577}) {
+        multiply(first, count);
+        first += count;
+      }
+      ASSERT_EQ(first, kTokens);
+      device_out.download(some.tensor());
+      ASSERT_EQ(some.bytes(), together.bytes()) << shape.out_features << " of " << shape.in_features;
+    }
   }
 }
 
@@ -155,15 +190,16 @@ TEST_F(BatchedMatmulTest, RowsOfXAndOfOutMayBeStrided) {
   device_out.poison();
   const Operands narrow({40, 72, 128}, DType::kBF16, random_);
   const Tensor columns = wide.x().columns(8, 128);
-  batched_matmul(context_, device_out.tensor().columns(3, 72), columns, narrow.weight(), {});
-  batched_matmul(context_, device_out.tensor().columns(75, 25), columns, narrow.weight().rows(0, 25), {});
+  batched_matmul(context_, device_out.tensor().columns(3, 72), columns, narrow.weight(), {}, SumOrder::kFree);
+  batched_matmul(context_, device_out.tensor().columns(75, 25), columns, narrow.weight().rows(0, 25), {},
+                 SumOrder::kFree);
   device_out.download(out.tensor());
   check(cudaMemcpy2D(narrow.x().data(), 128 * 2, columns.data(), 192 * 2, 128 * 2, 40,
                      cudaMemcpyDeviceToDevice),
         "copy");
   Matrix dense(DType::kBF16, 40, 72, random_);
   const DeviceTensor device_dense(dense.tensor());
-  batched_matmul(context_, device_dense.tensor(), narrow.x(), narrow.weight(), {});
+  batched_matmul(context_, device_dense.tensor(), narrow.x(), narrow.weight(), {}, SumOrder::kFree);
   device_dense.download(dense.tensor());
   for (std::int64_t t = 0; t < 40; ++t) {
     for (std::int64_t o = 0; o < 72; ++o) ASSERT_EQ(out.at(t, o + 3), dense.at(t, o)) << t << ", " << o;

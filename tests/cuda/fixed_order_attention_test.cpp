@@ -1,7 +1,9 @@
 // Attention in a fixed order against the CPU reference, and bitwise against itself in other batches and
 // chunks.
 #include <algorithm>
+#include <functional>
 
+#include "backends/cuda/kernels/prefill_attention.h"
 #include "cuda/attention_fixtures.h"
 
 namespace quire::cuda {
@@ -15,8 +17,15 @@ using testing::PagedShape;
 using testing::row_error;
 using testing::ScoreOptions;
 
+// A kernel in a fixed order.
+using Attend = std::function<void(const AttentionCall&, const AttentionBatch&)>;
+
 class FixedOrderAttentionTest : public AttentionTest {
  protected:
+  // Attends to all at once, then in chunks of one sequence.
+  static void expect_same_bits(DeviceAttention& attention, const std::vector<PagedBatch::Span>& spans,
+                               const Attend& attend, const std::string& name);
+
   std::mt19937 random_{7};
 };
 
@@ -57,37 +66,81 @@ TEST_P(FixedOrderAttentionTest, EqualsTheReferenceWithinAWindowAndWithOtherScore
   }
 }
 
+void FixedOrderAttentionTest::expect_same_bits(DeviceAttention& attention,
+                                               const std::vector<PagedBatch::Span>& spans,
+                                               const Attend& attend, const std::string& name) {
+  attend(attention.call(), attention.batch());
+  const std::vector<float> together = attention.result(), expected = attention.expected();
+  for (int row = 0; row < attention.batch().num_tokens; ++row) {
+    ASSERT_LT(row_error(together, expected, row, attention.width()), attention_tolerance(dtype()))
+        << name << ", row " << row;
+  }
+  for (const int chunk : {1, 7, 100}) {
+    attention.poison();
+    std::int32_t first = 0;  // row of the sequence
+    for (int s = 0; s < attention.batch().num_sequences; ++s) {
+      const auto [before, tokens] = spans[static_cast<std::size_t>(s)];
+      for (int done = 0; done < tokens; done += chunk) {
+        const int count = std::min(chunk, tokens - done);
+        std::vector<std::int32_t> starts = {0, count}, length = {before + done + count};
+        const testing::DeviceTensor device_starts(quire::testing::ints(starts)),
+            device_length(quire::testing::ints(length));
+        AttentionBatch part = attention.batch();
+        part.num_sequences = 1;
+        part.num_tokens = part.max_query_len = count;
+        part.query_starts = device_starts.tensor();
+        part.seq_lens = device_length.tensor();
+        part.table_rows = part.table_rows.rows(s, 1);
+        AttentionCall call = attention.call();
+        call.out = call.out.rows(first + done, count);
+        call.q = call.q.rows(first + done, count);
+        attend(call, part);
+      }
+      first += tokens;
+    }
+    ASSERT_EQ(attention.result(), together) << name << ", chunks of " << chunk;
+  }
+}
+
 TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
   const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 33}, {511, 1}, {255, 4}};
   for (const PagedShape& shape : kShapes) {
     DeviceAttention attention(shape, spans, dtype(), random_,
                               stored({.window = 50, .alibi = true, .cap = 3, .sinks = true}));
-    fixed_order_attention(context_, attention.call(), attention.batch(), attention.shape());
-    const std::vector<float> together = attention.result();
-    for (const int chunk : {1, 7}) {
-      attention.poison();
-      std::int32_t first = 0;  // row of the sequence
-      for (int s = 0; s < attention.batch().num_sequences; ++s) {
-        const auto [before, tokens] = spans[static_cast<std::size_t>(s)];
-        for (int done = 0; done < tokens; done += chunk) {
-          const int count = std::min(chunk, tokens - done);
-          std::vector<std::int32_t> starts = {0, count}, length = {before + done + count};
-          const testing::DeviceTensor device_starts(quire::testing::ints(starts)),
-              device_length(quire::testing::ints(length));
-          AttentionBatch part = attention.batch();
-          part.num_sequences = 1;
-          part.num_tokens = part.max_query_len = count;
-          part.query_starts = device_starts.tensor();
-          part.seq_lens = device_length.tensor();
-          part.table_rows = part.table_rows.rows(s, 1);
-          AttentionCall call = attention.call();
-          call.out = call.out.rows(first + done, count);
-          call.q = call.q.rows(first + done, count);
-          fixed_order_attention(context_, call, part, attention.shape());
-        }
-        first += tokens;
+    const Attend attend = [&](const AttentionCall& call, const AttentionBatch& batch) {
+      fixed_order_attention(context_, call, batch, attention.shape());
+    };
+    expect_same_bits(attention, spans, attend, "head dim " + std::to_string(shape.dim));
+  }
+}
+
+TEST_P(FixedOrderAttentionTest, PrefillOfAllRowsIsBitwiseTheSameInAnyBatchAndChunking) {
+  const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 133}, {511, 1}, {1255, 4}, {700, 300}};
+  for (const PagedShape& shape : kShapes) {
+    if (!has_fast_attention(dtype(), shape.dim)) continue;
+    for (const ScoreOptions& options :
+         {ScoreOptions{}, ScoreOptions{.cap = 3}, ScoreOptions{.window = 50, .cap = 30, .sinks = true}}) {
+      DeviceAttention attention(shape, spans, dtype(), random_, stored(options));
+      const std::size_t bytes = prefill_workspace_bytes(attention.shape(), context_.num_sms);
+      std::vector<std::uint8_t> zeros(bytes);
+      const testing::DeviceTensor workspace(
+          Tensor(zeros.data(), DType::kU8, {static_cast<std::int64_t>(bytes)}));
+      attention.call().workspace = workspace.tensor();
+      constexpr auto kAll = PrefillOf::kAllInFixedOrder;
+      for (const bool own : {true, false}) {
+        const Attend attend = [&](const AttentionCall& call, const AttentionBatch& batch) {
+          plan_prefill(context_, batch, attention.shape(), workspace.tensor(), kAll);
+          if (own) {
+            prefill_attention(context_, call, batch, attention.shape(), kAll);
+          } else {
+            prefill_attention_mma(context_, prefill_params(call, batch, attention.shape(), kAll), batch,
+                                  attention.shape(), dtype());
+          }
+        };
+        expect_same_bits(attention, spans, attend,
+                         (own ? "own kernel, head dim " : "mma kernel, head dim ") +
+                             std::to_string(shape.dim) + ", " + options.describe());
       }
-      ASSERT_EQ(attention.result(), together) << "head dim " << shape.dim << ", chunks of " << chunk;
     }
   }
 }

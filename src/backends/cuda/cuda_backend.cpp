@@ -280,22 +280,24 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
-  if (deterministic_ || !has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
-  return aligned(decode_workspace_bytes(shape, context_.num_sms)) +
-         prefill_workspace_bytes(shape, context_.num_sms);
+  if (!has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
+  return prefill_start(shape) + prefill_workspace_bytes(shape, context_.num_sms);
+}
+
+std::size_t CudaBackend::prefill_start(const AttentionShape& shape) const {
+  return deterministic_ ? 0 : aligned(decode_workspace_bytes(shape, context_.num_sms));
+}
+
+Tensor CudaBackend::prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const {
+  return slice(workspace, prefill_start(shape), prefill_workspace_bytes(shape, context_.num_sms));
 }
 
 std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const AttentionBatch& batch,
                                                                  const AttentionShape& shape) {
   auto plan = std::make_shared<const CudaAttentionPlan>(shape);
   if (!batch.workspace.defined()) return plan;
-  const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
-  plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, decode_bytes));
-  if (batch.max_query_len > 1) {
-    plan_prefill(
-        context(), batch, shape,
-        slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms)));
-  }
+  if (!deterministic_) plan_decode(context(OpKind::kAttention), batch, shape, batch.workspace);
+  plan_prefill(context(), batch, shape, prefill_workspace(batch.workspace, shape), prefill_of());
   return plan;
 }
 
@@ -311,28 +313,30 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
     fixed_order_attention(context(OpKind::kAttention), call, batch, shape);
     return;
   }
-  const std::size_t decode_bytes = decode_workspace_bytes(shape, context_.num_sms);
-  call.workspace = slice(batch.workspace, 0, decode_bytes);
-  decode_attention(context(OpKind::kAttention), call, batch, shape);
-  if (batch.max_query_len > 1) {
-    call.workspace =
-        slice(batch.workspace, aligned(decode_bytes), prefill_workspace_bytes(shape, context_.num_sms));
-    prefill_attention(context(OpKind::kAttention), call, batch, shape);
+  if (!deterministic_) {
+    call.workspace = batch.workspace;
+    decode_attention(context(OpKind::kAttention), call, batch, shape);
   }
+  call.workspace = prefill_workspace(batch.workspace, shape);
+  prefill_attention(context(OpKind::kAttention), call, batch, shape, prefill_of());
 }
 
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
+  const auto* plain = dynamic_cast<const CudaLinear*>(&weights);
   const auto fuse = [&] {
+    if (plain != nullptr) {
+      return fused_gated_linear(context(OpKind::kLinear), out, x, plain->weight(), activation,
+                                deterministic_ ? SumOrder::kFixed : SumOrder::kFree);
+    }
+    if (deterministic_) return false;
     if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
       return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
-    if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights))
-      return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x, w8a8->matrix(), activation,
-                                     whole(quantized_workspace_));
-    return fused_gated_linear(context(OpKind::kLinear), out, x,
-                              dynamic_cast<const CudaLinear&>(weights).weight(), activation);
+    return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x,
+                                   dynamic_cast<const W8a8Linear&>(weights).matrix(), activation,
+                                   whole(quantized_workspace_));
   };
-  const bool fused = !deterministic_ && activation != Activation::kRelu2 && fuse();
+  const bool fused = activation != Activation::kRelu2 && fuse();
   if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/sampling.h"
@@ -146,6 +147,10 @@ class CudaBackend final : public Backend {
   // Queues it; the host's bytes are read until the stream has come so far.
   void upload(const void* device, const void* host, std::size_t bytes);
   WeightLoader& loader();
+  // Deterministic, one kernel takes all rows of attention, and its part of the workspace is the whole.
+  PrefillOf prefill_of() const { return deterministic_ ? PrefillOf::kAllInFixedOrder : PrefillOf::kChunks; }
+  std::size_t prefill_start(const AttentionShape& shape) const;
+  Tensor prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const;
 
   int device_ = 0;
   LaunchContext context_;

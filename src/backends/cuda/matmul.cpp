@@ -169,12 +169,14 @@ bool prefers_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias) {
-  if (library == nullptr || weight.dtype() == DType::kF32) {
+  if (library == nullptr && has_batched_matmul(x, weight, false)) {
+    batched_matmul(context, out, x, weight, bias, SumOrder::kFixed);
+  } else if (library == nullptr || weight.dtype() == DType::kF32) {
     fixed_order_matmul(context, out, x, weight, bias);
   } else if (matvec_supports(context, x, weight)) {
     matvec(context, out, x, weight, bias);
   } else if (prefers_batched_matmul(x, weight, false)) {
-    batched_matmul(context, out, x, weight, bias);
+    batched_matmul(context, out, x, weight, bias, SumOrder::kFree);
   } else if (library->supports(out, x, weight)) {
     library->multiply(context, out, x, weight, bias);
   } else {
@@ -183,11 +185,14 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
 }
 
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation) {
-  if (matvec_supports(context, x, weight)) {
+                        const Tensor& weight, Activation activation, SumOrder order) {
+  if (order == SumOrder::kFixed) {
+    if (!has_batched_matmul(x, weight, true)) return false;
+    gated_batched_matmul(context, out, x, weight, activation, order);
+  } else if (matvec_supports(context, x, weight)) {
     gated_matvec(context, out, x, weight, activation);
   } else if (prefers_batched_matmul(x, weight, true)) {
-    gated_batched_matmul(context, out, x, weight, activation);
+    gated_batched_matmul(context, out, x, weight, activation, order);
   } else {
     return false;
   }

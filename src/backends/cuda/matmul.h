@@ -67,7 +67,7 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
 // activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel
 // is the fastest for the shape, and nothing was done.
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation);
+                        const Tensor& weight, Activation activation, SumOrder order);
 
 // Backend::linear on a quantised weight. Without a library every element is summed in one order, in float32.
 // workspace: u8, on the device, for rows of the weight in 16 bits, as many at a time as fit.

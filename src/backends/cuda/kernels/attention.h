@@ -52,15 +52,18 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
 void decode_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
                       const AttentionShape& shape);
 
-// Sequences of more than one query token; the others' rows are left alone.
+// Sequences of more than one query token, or all of them: then a row's sums are taken in an order that
+// depends on its position alone, not on the batch, nor on how the sequence was cut into chunks. The others'
+// rows are left alone.
+enum class PrefillOf { kChunks, kAllInFixedOrder };
 std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms);
 void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
-                  const Tensor& workspace);
+                  const Tensor& workspace, PrefillOf of = PrefillOf::kChunks);
 void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
-                       const AttentionShape& shape);
+                       const AttentionShape& shape, PrefillOf of = PrefillOf::kChunks);
 
-// All sequences, by one kernel whose sums are taken in an order that depends on the position alone: not on
-// the batch, nor on how the sequence was cut into chunks. Takes float32 too. Needs no plan or workspace.
+// All sequences in a fixed order, too, on the plain cores: takes float32, any head size and ALiBi. Needs no
+// plan or workspace.
 void fixed_order_attention(const LaunchContext& context, const AttentionCall& call,
                            const AttentionBatch& batch, const AttentionShape& shape);
 

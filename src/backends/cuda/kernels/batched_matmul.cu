@@ -6,7 +6,9 @@
 // is the product's left operand and so the tokens need not be a multiple of 64. One warp copies slices of 64
 // columns of both to a ring in shared memory; it fetches the weight's first slices before the kernel in front
 // has ended. Where a product has few tiles, a cluster of blocks shares one, each taking a part of k: they
-// send their sums to each other's shared memory, where each adds an equal share of them, always in one order.
+// send their sums to each other's shared memory, where each adds an equal share of them, from the first part
+// to the last. In a fixed order the parts follow from the weight alone, so that a token's row has the same
+// bits whatever the number of tokens.
 //
 // Of E4M3, whose products tensor cores sum with some 14 bits (DeepSeek-AI, "DeepSeek-V3 technical report",
 // 2024), each slice is summed on its own and added in float32; the sums are scaled as they are written.
@@ -36,9 +38,12 @@ constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
 constexpr int kMaxGroups = 2;
 constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
-constexpr int kMaxStages = 9;
-constexpr int kMaxSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
+constexpr int kMaxStages = 16;
+constexpr int kMaxSharedBytes = 222 << 10;  // of one block; half and a third of it leave room for others
 constexpr int kMaxThreads = kMaxGroups * kWarpgroup + 32;
+
+constexpr int kTileTokens = 64;       // at most, but of wide tiles
+constexpr int kWideTileTokens = 128;  // of 16 bits: x and the weight leave shared memory half as often
 
 // How a product is cut.
 struct Plan {
@@ -280,14 +285,21 @@ struct Consumer {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       if (owner == tile.rank) {
-        for (int sender = 0; sender < tile.split - 1; ++sender) {
-          const float4 part = exchange[place(sender * slots + slot)];
-          sums[b][0] += part.x;
-          sums[b][1] += part.y;
-          sums[b][2] += part.z;
-          sums[b][3] += part.w;
+        float whole[4] = {};
+        int sender = tile.split - 1 - owner;
+        for (int rank = 0; rank < tile.split; ++rank, ++sender) {
+          float4 part = make_float4(sums[b][0], sums[b][1], sums[b][2], sums[b][3]);
+          if (rank == owner) {
+            sender = -1;
+          } else {
+            part = exchange[place(sender * slots + slot)];
+          }
+          whole[0] += part.x;
+          whole[1] += part.y;
+          whole[2] += part.z;
+          whole[3] += part.w;
         }
-        writer.write(sums[b], tile.token + b * 8);
+        writer.write(whole, tile.token + b * 8);
       }
       if (++owner == tile.split) owner = 0, ++slot;
     }
@@ -408,27 +420,48 @@ void launch_tokens(const LaunchContext& context, const Product& args, const Maps
       return launch_plan<T, Out, 32, kGated>(context, args, maps, plan);
     case 48:
       return launch_plan<T, Out, 48, kGated>(context, args, maps, plan);
+    case kWideTileTokens:
+      if constexpr (sizeof(T) > 1)
+        return launch_plan<T, Out, kWideTileTokens, kGated>(context, args, maps, plan);
+      [[fallthrough]];
     default:
       return launch_plan<T, Out, 64, kGated>(context, args, maps, plan);
   }
 }
 
-// Found by timing the products of a layer in a graph, at 17 to 256 tokens: narrow tiles of tokens and many
-// blocks beat wide tiles that are split; a split pays where k is long, and never beyond 4.
-Plan make_plan(int tokens, int rows, int slices) {
-  constexpr int kMaxTileTokens = 64;
-  constexpr int kSplitSlices = 16;    // of k: more of them are split
-  constexpr int kSplitBlocks = 192;   // at most, by splitting
-  constexpr int kSingleBlocks = 264;  // two for each of 132 multiprocessors: more are merged
+// Found by timing products in graphs. In any order, of 17 to 256 tokens: narrow tiles and many blocks beat
+// wide tiles that are split; a split pays where k is long, and never beyond 4. In a fixed order the same
+// split must do for one token, which wants more, and for thousands, for which a split of 2 costs a fifth;
+// there the tiles are the largest that make blocks enough. Fewer blocks than multiprocessors have deep rings.
+Plan make_plan(int tokens, int rows, int slices, SumOrder order) {
+  constexpr int kMultiprocessors = 132;
+  constexpr int kFewBlocks = 96;
+  constexpr int kSplitSlices = 16;                     // of k: more of them are split
+  constexpr int kSplitBlocks = 192;                    // at most, by splitting
+  constexpr int kSingleBlocks = 2 * kMultiprocessors;  // more are merged
   const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
-  const int token_tiles = ceil_div(tokens, kMaxTileTokens);
-  const int blocks = ceil_div(rows, kGroupRows) * token_tiles;
+  const int row_groups = ceil_div(rows, kGroupRows);
+  const int token_tiles = ceil_div(tokens, kTileTokens);
   Plan plan{};
   plan.tile_tokens = std::max(ceil_div(ceil_div(tokens, token_tiles), 16) * 16, 32);
-  plan.groups = blocks > kSingleBlocks ? kMaxGroups : 1;
-  plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / blocks, 1, 4) : 1;
+  const auto blocks = [&](int groups, int tile_tokens) {
+    return ceil_div(row_groups, groups) * ceil_div(tokens, tile_tokens) * plan.split;
+  };
+  if (order == SumOrder::kFixed) {
+    plan.split = slices >= 2 * row_groups ? 2 : 1;
+    if (tokens > kTileTokens && blocks(kMaxGroups, kWideTileTokens) >= kFewBlocks)
+      plan.tile_tokens = kWideTileTokens;
+    plan.groups = blocks(kMaxGroups, plan.tile_tokens) >= kFewBlocks ? kMaxGroups : 1;
+  } else {
+    const int unsplit = row_groups * token_tiles;
+    plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
+    plan.groups = unsplit > kSingleBlocks ? kMaxGroups : 1;
+  }
   const int stage_bytes = (plan.groups * kGroupRows + plan.tile_tokens) * kRowBytes;
-  plan.stages = std::min({kMaxStages, ceil_div(slices, plan.split), kMaxSharedBytes / stage_bytes});
+  const int most_bytes = blocks(plan.groups, plan.tile_tokens) <= kMultiprocessors ? kMaxSharedBytes
+                         : tokens <= kTileTokens                                   ? kMaxSharedBytes / 3
+                                                                                   : kMaxSharedBytes / 2;
+  plan.stages = std::min({kMaxStages, ceil_div(slices, plan.split), most_bytes / stage_bytes});
   return plan;
 }
 
@@ -443,9 +476,9 @@ Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, con
 }
 
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              const Product& product, bool gated) {
+              const Product& product, bool gated, SumOrder order) {
   if (out.numel() == 0) return;
-  const Plan plan = make_plan(product.tokens, product.n, product.slices);
+  const Plan plan = make_plan(product.tokens, product.n, product.slices, order);
   const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
@@ -468,13 +501,13 @@ bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 }
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& bias) {
-  multiply(context, out, x, weight, product_of(out, x, weight, bias, {}), false);
+                    const Tensor& bias, SumOrder order) {
+  multiply(context, out, x, weight, product_of(out, x, weight, bias, {}), false, order);
 }
 
 void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight, Activation activation) {
-  multiply(context, out, x, weight, product_of(out, x, weight, {}, activation), true);
+                          const Tensor& weight, Activation activation, SumOrder order) {
+  multiply(context, out, x, weight, product_of(out, x, weight, {}, activation), true, order);
 }
 
 bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
@@ -489,7 +522,7 @@ void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const 
   Product product = product_of(out, x.codes, weight, bias, gate);
   product.row_scales = matrix.scales;
   product.token_scales = x.scales.data_as<const float>();
-  multiply(context, out, x.codes, weight, product, gate.has_value());
+  multiply(context, out, x.codes, weight, product, gate.has_value(), SumOrder::kFree);
 }
 
 }  // namespace quire::cuda

@@ -25,16 +25,17 @@ void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor&
 // Whether the two below can take these: 16 bits, on Hopper, in_features a multiple of 64, rows of x and of
 // the weight multiples of 16 bytes; for the gated one n is a multiple of 8.
 bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated);
-// For any number of tokens, made for some dozens to hundreds. The order of an element's sum depends on the
-// number of tokens.
+// In which order an element's products are summed: in any, or one that does not depend on the number of
+// tokens.
+enum class SumOrder { kFree, kFixed };
+// For any number of tokens, made for some dozens to hundreds.
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& bias);
+                    const Tensor& bias, SumOrder order);
 // What gated_matvec computes.
 void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight, Activation activation);
+                          const Tensor& weight, Activation activation, SumOrder order);
 
-// For any number of tokens; every element is summed over in_features in one order, whatever the number of
-// tokens. Also the path for float32.
+// For any number of tokens, in a fixed order, on any device. Also the path for float32.
 void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                         const Tensor& weight, const Tensor& bias);
 

@@ -1,5 +1,5 @@
 // Prefill attention's plan, and which kernel computes it. The plan lists the tiles of kTileRows (token, head)
-// rows that the batch's sequences of more than one query token make: the longest sequence first, and its last
+// rows that the batch's sequences make: the longest sequence first, and its last
 // tokens first, so that the last tiles to start are short, and that tiles which run at the same time read the
 // same keys, out of L2. One block of threads; reads 12 bytes a sequence, writes 16 a tile.
 #include <bit>
@@ -29,6 +29,7 @@ struct PlanParams {
   PrefillPlan* plan;
   int num_sequences;
   int tile_tokens;
+  int least_tokens;    // of a sequence for prefill
   int keys_per_class;  // sequences are sorted by length / keys_per_class
 };
 
@@ -44,7 +45,7 @@ struct Queries {
     const int length = p.seq_lens[sequence];
     row = p.query_starts[sequence];
     tokens = p.query_starts[sequence + 1] - row;
-    if (tokens <= 1 || length < tokens) tokens = 0;
+    if (tokens < p.least_tokens || length < tokens) tokens = 0;
     position = length - tokens;
     tiles = (tokens + p.tile_tokens - 1) / p.tile_tokens;
     length_class = max(0, kPlanThreads - 1 - length / p.keys_per_class);
@@ -67,6 +68,10 @@ __device__ int add_up(int (&places)[kPlanThreads]) {
   for (int warp = 0; warp < thread / 32; ++warp) sum += warp_sums[warp];
   places[thread] = sum - count;
   return sum;
+}
+
+bool has_work(const AttentionBatch& batch, PrefillOf of) {
+  return of == PrefillOf::kAllInFixedOrder || batch.max_query_len > 1;
 }
 
 // Counting sort of sequences by class; those of one class come in any order: no result depends on it.
@@ -113,8 +118,8 @@ std::size_t prefill_workspace_bytes(const AttentionShape& shape, int) {
 }
 
 void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
-                  const Tensor& workspace) {
-  if (batch.max_query_len <= 1) return;
+                  const Tensor& workspace, PrefillOf of) {
+  if (!has_work(batch, of)) return;
   PlanParams p{};
   p.query_starts = batch.query_starts.data_as<const int>();
   p.seq_lens = batch.seq_lens.data_as<const int>();
@@ -122,13 +127,15 @@ void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, con
   p.plan = workspace.data_as<PrefillPlan>();
   p.num_sequences = batch.num_sequences;
   p.tile_tokens = tile_tokens(shape);
+  p.least_tokens = of == PrefillOf::kChunks ? 2 : 1;
   p.keys_per_class = batch.max_seq_len / kPlanThreads + 1;
   launch(context, "plan_prefill", plan_kernel, 1, kPlanThreads, 0, p);
 }
 
 PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
-                             const AttentionShape& shape) {
+                             const AttentionShape& shape, PrefillOf of) {
   PrefillParams p{.scale = ScoreScale(call.scores)};
+  p.far_from_cap = of == PrefillOf::kChunks ? kFarFromCap : 0;
   p.out = call.out.data();
   p.q = call.q.data();
   p.keys = call.cache.keys.data();
@@ -158,9 +165,9 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
 }
 
 void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
-                       const AttentionShape& shape) {
-  if (batch.max_query_len <= 1) return;
-  const PrefillParams params = prefill_params(call, batch, shape);
+                       const AttentionShape& shape, PrefillOf of) {
+  if (!has_work(batch, of)) return;
+  const PrefillParams params = prefill_params(call, batch, shape, of);
   if (is_hopper()) {
     prefill_attention_hopper(context, params, call, batch, shape);
   } else {

@@ -10,6 +10,8 @@ namespace quire::cuda {
 // to kTileRows (token, head) pairs, a token's heads side by side, so that short chunks fill a tile, too.
 constexpr int kTileRows = 128;
 
+constexpr float kFarFromCap = 0.75F;
+
 // One tile of one sequence; the same for all heads.
 struct alignas(16) PrefillTile {
   int row;        // of q and out, of its first token
@@ -40,6 +42,7 @@ struct PrefillParams {
   int head_tiles;   // tiles side by side for the same tokens: num_heads / packed_heads
   int block_shift;  // log2 of the block size
   ScoreScale scale;
+  float far_from_cap;  // a warp whose scores all lie below this share of the cap may use a polynomial
   const float* sinks;  // or null
   CacheCode code;
   const float* key_scales;  // of codes, or null
@@ -60,6 +63,6 @@ void prefill_attention_hopper(const LaunchContext& context, const PrefillParams&
 
 // The parameters that prefill_attention passes to either.
 PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
-                             const AttentionShape& shape);
+                             const AttentionShape& shape, PrefillOf of = PrefillOf::kChunks);
 
 }  // namespace quire::cuda

@@ -208,7 +208,7 @@ struct Consumer {
     hopper::pin(scores);
     release(&shared.keys_free[ring.place]);
     if (is_last) release(&shared.queries_free[queries.place]);
-    if (p.scale.inner != 0) cap_scores(scores, p.scale.inner);
+    if (p.scale.inner != 0) cap_scores(scores, p.scale.inner, p.far_from_cap);
     if (masked) mask_scores(scores, first_key, last, p.window);
     softmax.weigh(scores, p.scale.outer, shrink);
     hopper::pin(scores);
@@ -270,6 +270,21 @@ struct Consumer {
     write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax);
   }
 
+  // A tile none of whose rows is this warpgroup's.
+  __device__ void leave(const PrefillTile& tile) {
+    const int end = tile.position + tile.tokens;
+    const int lowest = first_key_of(p, tile) / S::kKeys * S::kKeys;
+    int first_key = (end - 1) / S::kKeys * S::kKeys;
+    release(&shared.queries_free[queries.place]);
+    for (bool is_first = true; first_key >= lowest; first_key -= S::kKeys, is_first = false, ring.next()) {
+      hopper::wait(&shared.keys_full[ring.place], ring.parity);
+      release(&shared.keys_free[ring.place]);
+      hopper::wait(&shared.values_full[ring.place], ring.parity);
+      if (is_first && !S::kCodes && end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
+      release(&shared.values_free[ring.place]);
+    }
+  }
+
   // By the lane that will release it, for its warp.
   __device__ Work read_work() const {
     Work work{};
@@ -288,6 +303,10 @@ struct Consumer {
       hopper::wait(&shared.queries_full[queries.place], queries.parity);
       const Work work = read_work();
       if (work.tile.tokens == 0) return;
+      if (64 * group >= work.tile.tokens * p.packed_heads) {
+        leave(work.tile);
+        continue;
+      }
       if constexpr (kNarrowsQueries<T, S>) narrow_queries();
       compute(work.tile, work.head_tile);
     }

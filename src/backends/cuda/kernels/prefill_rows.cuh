@@ -54,11 +54,10 @@ __device__ inline int first_key_of(const PrefillParams& p, const PrefillTile& ti
   return max(tile.position - p.window + 1, 0);
 }
 
-// Products to tanh(inner * product). Where all of a warp's are far from the cap, by a polynomial, to 4e-6:
-// the softmax keeps the units busy that tanh_approx needs.
+// Products to tanh(inner * product). Where all of a warp's lie below `far`, at most kFarFromCap, by a
+// polynomial, to 4e-6: the softmax keeps the units busy that tanh_approx needs.
 template <int kBlocks>
-__device__ void cap_scores(float (&scores)[kBlocks][4], float inner) {
-  constexpr float kFar = 0.75F;
+__device__ void cap_scores(float (&scores)[kBlocks][4], float inner, float far) {
   float largest[4] = {};  // in four chains, which hide latency
 #pragma unroll
   for (auto& block : scores) {
@@ -66,7 +65,7 @@ __device__ void cap_scores(float (&scores)[kBlocks][4], float inner) {
     for (int j = 0; j < 4; ++j) largest[j] = fmaxf(largest[j], fabsf(block[j]));
   }
   const float top = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
-  if (__any_sync(0xFFFFFFFFU, top * inner > kFar)) {
+  if (__any_sync(0xFFFFFFFFU, top * inner >= far)) {
 #pragma unroll
     for (auto& block : scores) {
 #pragma unroll
@@ -76,7 +75,7 @@ __device__ void cap_scores(float (&scores)[kBlocks][4], float inner) {
 #pragma unroll
     for (auto& block : scores) {
 #pragma unroll
-      for (float& score : block) {  // coefficients: minimax over [0, kFar]
+      for (float& score : block) {  // coefficients: minimax over [0, kFarFromCap]
         score *= inner;
         const float square = score * score;
         const float factor = fmaf(fmaf(-0.033778284F, square, 0.12577093F), square, -0.33222765F);
