@@ -248,7 +248,7 @@ int main() {
   }
   quire::cuda::time_fixed_order(context, cases[0]);
   std::vector<int> spread;
-  for (int i = 0; i < 256; ++i) spread.push_back(100 + (i * 1949) % 1949);
+  for (int i = 0; i < 256; ++i) spread.push_back(100 + (i * 397) % 1949);
   const auto ones = [](std::size_t count) { return std::vector<int>(count, 1); };
   for (const Case& c :
        {Case{"256 x 1 after 1k", 16, 8, 128, 16, std::vector<int>(256, 1024), ones(256)},

@@ -57,7 +57,7 @@ class Bench {
               const Tensor weight(const_cast<std::byte*>(at), DType::kBF16,
                                   {shape.out_features, shape.in_features}, DeviceKind::kCuda);
               if (shape.gated && fused_gated_linear(context_, out.columns(0, shape.out_features / 2), x,
-                                                    weight, Activation::kSilu)) {
+                                                    weight, Activation::kSilu, SumOrder::kFree)) {
                 return;
               }
               linear(context_, &library_, out, x, weight, {});

@@ -153,12 +153,13 @@ TEST_F(BatchedMatmulTest, RepeatsItsBits) {
 // Tokens alone, in tiles of each width, with parts of k in a cluster and in one block.
 TEST_F(BatchedMatmulTest, InAFixedOrderATokenHasTheSameBitsInAnyBatch) {
   constexpr std::int64_t kTokens = 1100;
-  for (const Shape shape : {Shape{kTokens, 1024, 3072}, Shape{kTokens, 6144, 1088}, Shape{kTokens, 72, 2048},
+  for (const Shape shape : {Shape{kTokens, 1024, 3072}, Shape{kTokens, 6144, 1088}, Shape{kTokens, 80, 2048},
                             Shape{kTokens, 4096, 4096}, Shape{kTokens, 1024, 1024}}) {
     const Operands operands(shape, DType::kBF16, random_);
-    for (const bool gated : {false, true}) {
+    for (const auto& [gated, dtype] :
+         {std::pair{false, DType::kBF16}, {true, DType::kBF16}, {false, DType::kF32}}) {
       const std::int64_t columns = gated ? shape.out_features / 2 : shape.out_features;
-      Matrix together(DType::kBF16, kTokens, columns, random_), some(DType::kBF16, kTokens, columns, random_);
+      Matrix together(dtype, kTokens, columns, random_), some(dtype, kTokens, columns, random_);
       const DeviceTensor device_out(together.tensor());
       const auto multiply = [&](std::int64_t first, std::int64_t count) {
         const Tensor out = device_out.tensor().rows(first, count), x = operands.x().rows(first, count);

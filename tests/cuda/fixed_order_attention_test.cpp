@@ -115,7 +115,8 @@ TEST_P(FixedOrderAttentionTest, IsBitwiseTheSameInAnyBatchAndChunking) {
 }
 
 TEST_P(FixedOrderAttentionTest, PrefillOfAllRowsIsBitwiseTheSameInAnyBatchAndChunking) {
-  const std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 133}, {511, 1}, {1255, 4}, {700, 300}};
+  std::vector<PagedBatch::Span> spans = {{0, 40}, {70, 133}, {511, 1}, {1255, 4}, {700, 300}};
+  for (int i = 0; i < 150; ++i) spans.push_back({i * 7 % 150, 1});  // so that blocks of threads take several
   for (const PagedShape& shape : kShapes) {
     if (!has_fast_attention(dtype(), shape.dim)) continue;
     for (const ScoreOptions& options :

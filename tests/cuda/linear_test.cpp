@@ -219,7 +219,7 @@ TEST_F(LinearTest, GatedMatvecIsTheActivatedGateTimesUp) {
 TEST_F(LinearTest, LinearIsRightByWhateverPathItTakes) {
   Library library;
   for (const std::int64_t tokens : {1, 2, 3, 5, 8, 9, 16, 17, 255}) {
-    for (const Shape shape : {Shape{tokens, 264, 136}, Shape{tokens, 67, 33}}) {
+    for (const Shape shape : {Shape{tokens, 264, 136}, Shape{tokens, 67, 33}, Shape{tokens, 80, 128}}) {
       for_each_product(shape, [&](const Product& product) {
         for (LibraryMatmul* const path : {library.get(), static_cast<LibraryMatmul*>(nullptr)}) {
           product.poison();

@@ -128,7 +128,7 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     std::iota(free_blocks.begin(), free_blocks.end(), 0);
     std::shuffle(free_blocks.begin(), free_blocks.end(), random);
     for (Sequence& sequence : sequences) {
-      sequence.tokens.resize(static_cast<std::size_t>(uniform(1, 90)));
+      sequence.tokens.resize(static_cast<std::size_t>(uniform(1, round < 5 ? 90 : 200)));
       for (TokenId& token : sequence.tokens) token = uniform(0, harness.config().spec.vocab_size - 1);
       for (std::size_t i = 0; i < (sequence.tokens.size() / kBlockSize + 1) * num_lanes; ++i) {
         sequence.blocks.push_back(free_blocks.back());
@@ -176,13 +176,15 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
   }
 }
 
-// One of each family, of which some lie beside the project, or do not.
+// One of each family, of which some lie beside the project, or do not; and heads of sizes that are published.
 std::vector<std::string> models() {
-  std::vector<std::string> names = {
-      "qwen3",   "qwen3-untied", "qwen3-moe",     "mistral-window", "gemma2",  "gemma3",
-      "gpt2",    "bloom-alibi",  "olmo2",         "olmo3",          "phi3",    "phi4-mini",
-      "smollm3", "seed-oss",     "hunyuan-dense", "ernie4_5",       "exaone4", "ministral3",
-      "glm4",    "cohere2",      "starcoder2",    "stablelm"};
+  std::vector<std::string> names = {"qwen3",           "qwen3-untied", "qwen3-moe",     "mistral-window",
+                                    "gemma2",          "gemma3",       "gpt2",          "bloom-alibi",
+                                    "olmo2",           "olmo3",        "phi3",          "phi4-mini",
+                                    "smollm3",         "seed-oss",     "hunyuan-dense", "ernie4_5",
+                                    "exaone4",         "ministral3",   "glm4",          "cohere2",
+                                    "starcoder2",      "stablelm",     "heads-128",     "gemma2-heads-64",
+                                    "gemma2-heads-128"};
   std::erase_if(names, [](const std::string& name) {
     return !std::filesystem::exists(testing::golden_directory(name));
   });
@@ -213,8 +215,9 @@ INSTANTIATE_TEST_SUITE_P(Quantized, InvarianceTest,
 // Of each way through attention one.
 INSTANTIATE_TEST_SUITE_P(
     QuantizedCache, InvarianceTest,
-    ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi"), kDTypes,
-                       kKernels, ::testing::Values(Codes{"none", "fp8"}, Codes{"none", "fp8_e5m2"})),
+    ::testing::Combine(::testing::Values("qwen3", "mistral-window", "gemma2", "bloom-alibi", "heads-128",
+                                         "gemma2-heads-64"),
+                       kDTypes, kKernels, ::testing::Values(Codes{"none", "fp8"}, Codes{"none", "fp8_e5m2"})),
     kNameOf);
 
 }  // namespace

@@ -296,7 +296,9 @@ std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const Attention
                                                                  const AttentionShape& shape) {
   auto plan = std::make_shared<const CudaAttentionPlan>(shape);
   if (!batch.workspace.defined()) return plan;
-  if (!deterministic_) plan_decode(context(OpKind::kAttention), batch, shape, batch.workspace);
+  if (!deterministic_) {
+    plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, prefill_start(shape)));
+  }
   plan_prefill(context(), batch, shape, prefill_workspace(batch.workspace, shape), prefill_of());
   return plan;
 }
@@ -314,7 +316,7 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
     return;
   }
   if (!deterministic_) {
-    call.workspace = batch.workspace;
+    call.workspace = slice(batch.workspace, 0, prefill_start(shape));
     decode_attention(context(OpKind::kAttention), call, batch, shape);
   }
   call.workspace = prefill_workspace(batch.workspace, shape);

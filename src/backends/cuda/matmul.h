@@ -65,7 +65,7 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
             const Tensor& weight, const Tensor& bias);
 
 // activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel
-// is the fastest for the shape, and nothing was done.
+// is the fastest for the shape, or none takes it in a fixed order, and nothing was done.
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
                         const Tensor& weight, Activation activation, SumOrder order);
 

@@ -1,6 +1,7 @@
-// Products x · weightᵀ for batches that tensor cores need but that do not fill the card: out [tokens, n], or
-// activation(gate) * up of a weight whose first half of rows is the gate's, the second up's. All row-major.
-// Must move n·k elements of the weight once and do 2·tokens·n·k operations; x comes from the L2 cache.
+// Products x · weightᵀ for batches that tensor cores need but that do not fill the card, and in a fixed order
+// for any: out [tokens, n], or activation(gate) * up of a weight whose first half of rows is the gate's, the
+// second up's. All row-major. Must move n·k elements of the weight once and do 2·tokens·n·k operations; x
+// comes from the L2 cache.
 //
 // A block computes a tile of 64 rows of the weight for each of its warpgroups by kTokens tokens: the weight
 // is the product's left operand and so the tokens need not be a multiple of 64. One warp copies slices of 64
@@ -39,7 +40,9 @@ constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
 constexpr int kMaxGroups = 2;
 constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
 constexpr int kMaxStages = 16;
-constexpr int kMaxSharedBytes = 222 << 10;  // of one block; half and a third of it leave room for others
+constexpr int kMaxSharedBytes = 222 << 10;   // of one block
+constexpr int kHalfSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
+constexpr int kThirdSharedBytes = 74 << 10;
 constexpr int kMaxThreads = kMaxGroups * kWarpgroup + 32;
 
 constexpr int kTileTokens = 64;       // at most, but of wide tiles
@@ -286,14 +289,10 @@ struct Consumer {
     for (int b = 0; b < kBlocks; ++b) {
       if (owner == tile.rank) {
         float whole[4] = {};
-        int sender = tile.split - 1 - owner;
-        for (int rank = 0; rank < tile.split; ++rank, ++sender) {
-          float4 part = make_float4(sums[b][0], sums[b][1], sums[b][2], sums[b][3]);
-          if (rank == owner) {
-            sender = -1;
-          } else {
-            part = exchange[place(sender * slots + slot)];
-          }
+        for (int rank = 0; rank < tile.split; ++rank) {
+          const int sender = (rank - owner - 1 + tile.split) % tile.split;
+          const float4 part = rank == owner ? make_float4(sums[b][0], sums[b][1], sums[b][2], sums[b][3])
+                                            : exchange[place(sender * slots + slot)];
           whole[0] += part.x;
           whole[1] += part.y;
           whole[2] += part.z;
@@ -432,7 +431,8 @@ void launch_tokens(const LaunchContext& context, const Product& args, const Maps
 // Found by timing products in graphs. In any order, of 17 to 256 tokens: narrow tiles and many blocks beat
 // wide tiles that are split; a split pays where k is long, and never beyond 4. In a fixed order the same
 // split must do for one token, which wants more, and for thousands, for which a split of 2 costs a fifth;
-// there the tiles are the largest that make blocks enough. Fewer blocks than multiprocessors have deep rings.
+// there the tiles are the largest that make blocks enough, and fewer blocks than multiprocessors have deep
+// rings.
 Plan make_plan(int tokens, int rows, int slices, SumOrder order) {
   constexpr int kMultiprocessors = 132;
   constexpr int kFewBlocks = 96;
@@ -447,20 +447,23 @@ Plan make_plan(int tokens, int rows, int slices, SumOrder order) {
   const auto blocks = [&](int groups, int tile_tokens) {
     return ceil_div(row_groups, groups) * ceil_div(tokens, tile_tokens) * plan.split;
   };
+  int most_bytes = kHalfSharedBytes;
   if (order == SumOrder::kFixed) {
     plan.split = slices >= 2 * row_groups ? 2 : 1;
     if (tokens > kTileTokens && blocks(kMaxGroups, kWideTileTokens) >= kFewBlocks)
       plan.tile_tokens = kWideTileTokens;
     plan.groups = blocks(kMaxGroups, plan.tile_tokens) >= kFewBlocks ? kMaxGroups : 1;
+    if (blocks(plan.groups, plan.tile_tokens) <= kMultiprocessors) {
+      most_bytes = kMaxSharedBytes;
+    } else if (tokens <= kTileTokens) {
+      most_bytes = kThirdSharedBytes;
+    }
   } else {
     const int unsplit = row_groups * token_tiles;
     plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
     plan.groups = unsplit > kSingleBlocks ? kMaxGroups : 1;
   }
   const int stage_bytes = (plan.groups * kGroupRows + plan.tile_tokens) * kRowBytes;
-  const int most_bytes = blocks(plan.groups, plan.tile_tokens) <= kMultiprocessors ? kMaxSharedBytes
-                         : tokens <= kTileTokens                                   ? kMaxSharedBytes / 3
-                                                                                   : kMaxSharedBytes / 2;
   plan.stages = std::min({kMaxStages, ceil_div(slices, plan.split), most_bytes / stage_bytes});
   return plan;
 }

@@ -1,7 +1,7 @@
 // Prefill attention's plan, and which kernel computes it. The plan lists the tiles of kTileRows (token, head)
-// rows that the batch's sequences make: the longest sequence first, and its last
-// tokens first, so that the last tiles to start are short, and that tiles which run at the same time read the
-// same keys, out of L2. One block of threads; reads 12 bytes a sequence, writes 16 a tile.
+// rows that the batch's sequences make: the longest sequence first, and its last tokens first, so that the
+// last tiles to start are short, and that tiles which run at the same time read the same keys, out of L2. One
+// block of threads; reads 12 bytes a sequence, writes 16 a tile.
 #include <bit>
 
 #include "backends/cuda/kernels/prefill_attention.h"
@@ -71,7 +71,7 @@ __device__ int add_up(int (&places)[kPlanThreads]) {
 }
 
 bool has_work(const AttentionBatch& batch, PrefillOf of) {
-  return of == PrefillOf::kAllInFixedOrder || batch.max_query_len > 1;
+  return of == PrefillOf::kAllInFixedOrder ? batch.num_tokens > 0 : batch.max_query_len > 1;
 }
 
 // Counting sort of sequences by class; those of one class come in any order: no result depends on it.

@@ -1,5 +1,5 @@
 // Prefill attention for Hopper (sm_90a): out[token, head] = softmax(scores of q · kᵀ) · v over the paged
-// cache, causal, for sequences of more than one query token.
+// cache, causal.
 //
 // One block of threads an SM takes tiles of kTileRows (token, head) rows until none is left. Four warps
 // fetch: queries (of the next tile while this one is computed), and keys and values block by block, by TMA

@@ -1,5 +1,5 @@
 // Prefill attention for every GPU with bf16 tensor cores: out[token, head] = softmax(scores of q · kᵀ) · v
-// over the paged cache, causal, for sequences of more than one query token.
+// over the paged cache, causal.
 //
 // A block of threads takes one tile of kTileRows (token, head) rows, each warp some of them, and goes over
 // the keys once, from the first that one of its tokens sees on, with the running softmax of FlashAttention-2

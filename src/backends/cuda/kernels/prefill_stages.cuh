@@ -147,8 +147,9 @@ struct BoxStages {
   }
 };
 
-// A row's scale in float16, which multiplies pairs. What lies beyond 57,344 is cut off, by way of the scale;
-// a row becomes zeros where all its values are below 3e-5.
+// A row's scale in float16, which multiplies pairs. A scale of more than 128 (of E5M2 1) becomes that, which
+// shrinks a row of values beyond 57,344; a row becomes zeros where all its values are below 1.3e-5 (6.7e-6).
+// A checkpoint's scale is rounded to float16.
 template <CacheCode kCode>
 class RowScale {
  public:
