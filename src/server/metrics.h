@@ -98,6 +98,12 @@ class Metrics {
                                      "The parameter max_tokens of requests.", token_counts_};
   NamedHistogram request_preemptions_{
       "vllm:request_num_preemptions", "Preemptions of a request.", {1, 2, 3, 4, 5, 10, 20}};
+  NamedHistogram compilation_{"quire:structured_outputs_compile_seconds",
+                              "To compile a source of structured outputs.",
+                              {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3}};
+  NamedHistogram masks_{"quire:structured_outputs_mask_seconds",
+                        "To find out what may follow in all constrained sequences of a step.",
+                        {0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3}};
 };
 
 // Tells the metrics of one request. Thread contract: one thread at a time.

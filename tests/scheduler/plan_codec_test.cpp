@@ -269,8 +269,8 @@ TEST(PlanCodecTest, APlanWithEverythingSetComesBack) {
 }
 
 TEST(PlanCodecTest, AnEmptyPlanComesBack) {
-  EXPECT_TRUE(same(decode_plan(encode({})), {}));
-  EXPECT_EQ(encode({}).size(), kSequencesAt + kVectorsOfAPlan * 4);
+  EXPECT_TRUE(same(decode_plan(encode(StepPlan{})), {}));
+  EXPECT_EQ(encode(StepPlan{}).size(), kSequencesAt + kVectorsOfAPlan * 4);
 }
 
 TEST(PlanCodecTest, RandomPlansComeBack) {
@@ -343,7 +343,7 @@ TEST(PlanCodecTest, OtherMagicNumbersAndVersionsAreRefused) {
 }
 
 TEST(PlanCodecTest, ASizeBeyondTheMessageIsRefusedBeforeMemoryIsTaken) {
-  const Message empty = encode({});
+  const Message empty = encode(StepPlan{});
   for (std::size_t i = 0; i < kVectorsOfAPlan; ++i) {
     for (const std::uint32_t size : {0xFFFF'FFFFU, 0x8000'0000U, 1000U})
       EXPECT_THAT(refusal(with_word(empty, kSequencesAt + 4 * i, size)), HasSubstr("a size of"));
