@@ -16,6 +16,7 @@ ALLOWED = {
     "ops": ["base"],
     "http": ["base"],
     "tokenizer": ["base"],
+    "grammar": ["base"],
     "kvcache": ["base"],
     "checkpoint": ["base", "ops"],
     "parallel": ["base", "ops"],

@@ -34,11 +34,11 @@ struct Source {
     kStructuralTag,  // {"type": "structural_tag", "format": {...}}
   };
   Kind kind = Kind::kJsonSchema;
-  std::string text;
+  std::string text{};
   // Between the tokens of JSON: nothing at all (compact), or what this regular expression matches. By
   // default a space, or a line break and at most 64 spaces and tabs.
   bool compact = false;
-  std::optional<std::string> whitespace_pattern;
+  std::optional<std::string> whitespace_pattern = std::nullopt;
   // For a schema that says nothing of them.
   bool additional_properties = true;
 };
@@ -96,14 +96,14 @@ class Matcher {
   // Whether the text may end here.
   bool complete() const;
   // Whether an end token was accepted. Then the mask allows those alone.
-  bool ended() const { return ended_; }
+  bool ended() const { return num_ends_ > 0; }
   std::size_t num_tokens() const { return states_.size() - 1; }
 
  private:
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<Automaton> automaton_;
   std::vector<std::uint32_t> states_;  // before the first token, and after each
-  bool ended_ = false;                 // the last token is an end token
+  std::size_t num_ends_ = 0;           // the last tokens, which are end tokens
 };
 
 }  // namespace quire::grammar

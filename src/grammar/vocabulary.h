@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,10 +15,14 @@ struct TokenText {
   bool special = false;  // matches no text; a grammar names it by its id or by `bytes`
 };
 
-// The tokens of one tokenizer by their bytes. Immutable, for any number of grammars and threads.
+class TokenTrie;
+class LexemeCache;
+
+// The tokens of one tokenizer by their bytes, and what grammars found out of them. Immutable to its callers,
+// for any number of grammars and threads.
 class Vocabulary {
  public:
-  // `tokens` by id; `end_ids` end a text. Error if an id is no token.
+  // `tokens` by id; `end_ids` end a text. Error if one of those is no token.
   Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids);
   ~Vocabulary();
 
@@ -27,9 +32,14 @@ class Vocabulary {
   std::span<const int> end_ids() const { return end_ids_; }
   bool is_end(int id) const;
 
+  const TokenTrie& trie() const { return *trie_; }
+  LexemeCache& lexemes() const { return *lexemes_; }
+
  private:
   std::vector<TokenText> tokens_;
   std::vector<int> end_ids_;
+  std::unique_ptr<const TokenTrie> trie_;
+  std::unique_ptr<LexemeCache> lexemes_;
 };
 
 }  // namespace quire::grammar

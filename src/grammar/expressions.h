@@ -1,0 +1,153 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <stop_token>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/byte_set.h"
+
+namespace quire::grammar {
+
+using ExprId = std::uint32_t;
+inline constexpr ExprId kNothing = 0;  // matches no text
+inline constexpr ExprId kEmpty = 1;    // matches the empty text
+inline constexpr ExprId kAnything = 2;
+inline constexpr std::uint32_t kNoLimit = std::numeric_limits<std::uint32_t>::max();
+
+enum class ExprKind : std::uint8_t {
+  kDead,
+  kEpsilon,
+  kBytes,     // one byte of a set
+  kConcat,    // a, then b
+  kAnyOf,     // the children
+  kAllOf,     // the children; regular
+  kNot,       // all but a; regular
+  kRepeat,    // a, b to c times
+  kLexeme,    // a, regular. Says where masks are computed apart (automaton.h)
+  kRule,      // the body of rule a
+  kToken,     // the token a, which has no text
+  kMultiple,  // digits, perhaps with a point, of a number that is a multiple of another (multiple())
+};
+
+struct Expr {
+  ExprKind kind;
+  bool nullable = false;              // matches the empty text
+  bool dead = false;                  // matches nothing
+  bool regular = true;                // holds no rule and no token
+  std::uint32_t a = 0, b = 0, c = 0;  // of kAnyOf and kAllOf: the children are children_[a, a + b)
+  std::uint64_t hash = 0, hash2 = 0;  // of its structure: the same in every grammar, where regular
+};
+
+// What an expression becomes after one byte of a set.
+struct Edge {
+  ByteSet bytes;
+  ExprId next;
+};
+
+// What a computation may cost; exceeding it throws GrammarError.
+struct Budget {
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::size_t memory = std::numeric_limits<std::size_t>::max();
+  std::stop_token stop;
+};
+
+// Languages of bytes as expressions, each of which stands here once. The derivative of an expression by a
+// byte is what must follow that byte; derivatives are expressions, too, so these are also the states of an
+// automaton, made as they are asked for. With rules they are the configurations of a pushdown automaton: a
+// state is what is left of the innermost rule, followed by what is left of those around it.
+class Expressions {
+ public:
+  Expressions();
+
+  ExprId bytes(const ByteSet& set);
+  ExprId literal(std::string_view text);
+  ExprId concat(ExprId a, ExprId b);
+  ExprId concat(std::initializer_list<ExprId> parts);
+  ExprId any_of(std::vector<ExprId> parts);
+  ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
+  ExprId complement(ExprId a);               // for all_of; of a regular expression
+  ExprId repeat(ExprId a, std::uint32_t min, std::uint32_t max);
+  ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
+  ExprId lexeme(ExprId a);
+  ExprId token(int id);
+  // Digits with at most one point, the number of which is a multiple of factor / 10^places.
+  ExprId multiple(std::uint32_t factor, std::uint32_t places);
+  // Any of the texts, which are sorted here.
+  ExprId literals(std::vector<std::string_view> texts);
+
+  std::uint32_t new_rule();
+  ExprId rule(std::uint32_t index);
+  void define(std::uint32_t index, ExprId body);
+  ExprId body(std::uint32_t index) const { return rules_[index]; }
+  std::size_t num_rules() const { return rules_.size(); }
+  // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
+  void finish();
+
+  const Expr& operator[](ExprId id) const { return exprs_[id]; }
+  std::span<const ExprId> children(ExprId id) const {
+    return std::span(children_).subspan(exprs_[id].a, exprs_[id].b);
+  }
+  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
+  bool nullable(ExprId id) const { return exprs_[id].nullable; }
+  std::size_t size() const { return exprs_.size(); }
+  bool has_tokens() const { return has_tokens_; }
+
+  // The derivatives that are not dead, of disjoint sets. Valid until the next call of anything that makes
+  // expressions.
+  std::span<const Edge> edges(ExprId id);
+  ExprId derivative(ExprId id, unsigned byte);
+  ExprId derivative_by_token(ExprId id, int token);
+  bool matches(ExprId id, std::string_view text);
+
+  Budget& budget() { return budget_; }
+  std::size_t memory() const { return memory_; }
+  void add_memory(std::size_t bytes);  // of what is kept elsewhere for these expressions
+  void check_time() const;
+
+ private:
+  struct EdgeRange {
+    std::uint32_t first = 0, size = 0;
+    bool known = false, open = false;
+  };
+
+  ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
+  bool equal(const Expr& a, const Expr& b, std::span<const ExprId> children, const ByteSet* set) const;
+  void set_flags(Expr& expr, std::span<const ExprId> children) const;
+  void grow_table();
+  bool dead(ExprId id);
+  // Whether a conjunction or a complement matches anything.
+  bool matches_something(ExprId id);
+  ExprId raw_all_of(std::vector<ExprId> parts);
+  std::vector<Edge> compute_edges(ExprId id);
+  std::vector<Edge> edges_of_concat(ExprId a, ExprId b, bool with_b);
+  std::vector<Edge> edges_of_parts(ExprId id);  // of kAnyOf, kAllOf, kNot
+  std::vector<Edge> edges_of_multiple(const Expr& expr);
+  const std::vector<Edge>& raw_edges(ExprId id);
+  // Splits the bytes by what the lists lead to, and joins that.
+  template <typename Join>
+  std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, Join&& join);
+  ExprId literals(std::span<const std::string_view> texts, std::size_t from);
+
+  std::vector<Expr> exprs_;
+  std::vector<ExprId> children_;
+  std::vector<ByteSet> sets_;
+  std::vector<ExprId> table_;  // open addressing by hash; kNothing: free
+  std::vector<ExprId> rules_;
+  std::vector<EdgeRange> ranges_;
+  std::vector<Edge> edges_;
+  std::unordered_map<ExprId, std::vector<Edge>> raw_edges_;  // of conjunctions, dead ones included
+  std::unordered_map<ExprId, bool> something_;               // what matches_something found out
+  Budget budget_;
+  std::size_t memory_ = 0;
+  unsigned depth_ = 0;
+  bool has_tokens_ = false;
+};
+
+}  // namespace quire::grammar
