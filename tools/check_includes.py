@@ -16,7 +16,6 @@ ALLOWED = {
     "ops": ["base"],
     "http": ["base"],
     "tokenizer": ["base"],
-    "grammar": ["base"],
     "kvcache": ["base"],
     "checkpoint": ["base", "ops"],
     "parallel": ["base", "ops"],

@@ -55,7 +55,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
       [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
   beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
-  compiler_ = make_grammar_compiler(sampling_context());
+  compiler_ = make_grammar_compiler(sampling_context(), fault);
   masker_.emplace(config_.spec.vocab_size);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });

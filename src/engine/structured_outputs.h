@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/hooks.h"
 #include "engine/sampling_context.h"
 #include "scheduler/constraint.h"
 
@@ -34,8 +35,9 @@ class GrammarCompiler {
   virtual void observe(std::function<void(double seconds)> observer) = 0;
 };
 
-// What the context points to outlives it.
-std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context);
+// What the context points to outlives it. fault: EngineHooks::fault, or none.
+std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
+                                                       decltype(EngineHooks::fault) fault);
 
 // Of parameters with structured_outputs: what is wrong with them without a look at the source. Error that
 // begins with the name of the one that is wrong.

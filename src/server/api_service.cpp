@@ -188,9 +188,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
     hold_behind_reasoning(*format.reasoning, prompt, held);
     outputs = std::make_shared<const StructuredOutputs>(std::move(held));
   }
-  const auto make_parser = [&] {
-    return make_output_parser(format, prompt, options);
-  };
+  const auto make_parser = [&] { return make_output_parser(format, prompt, options); };
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
            std::move(prompts));

@@ -24,6 +24,7 @@ class Metrics {
   Metrics(std::string model_name, const EngineConfig& config, const RuntimeConfig& runtime);
 
   void add_step(const StepRecord& step);  // for Engine::observe_steps
+  void add_compilation(double seconds);   // for Engine::observe_compilations
   void add_rejection(QueueFullError::Limit limit);
   // An HTTP request was answered, which took so many seconds. handler: its route, never a path that a client
   // makes up: "none" where there is no route.

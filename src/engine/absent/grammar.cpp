@@ -4,7 +4,10 @@
 
 namespace quire {
 
-std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& /*context*/) { return nullptr; }
+std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& /*context*/,
+                                                       decltype(EngineHooks::fault) /*fault*/) {
+  return nullptr;
+}
 
 void validate_structured_outputs(const SamplingParams& /*params*/, const SamplingContext& /*context*/) {
   fail("structured_outputs are not in this build (QUIRE_GRAMMAR=OFF)");

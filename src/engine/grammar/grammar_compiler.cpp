@@ -73,8 +73,9 @@ grammar::Source to_grammar_source(const StructuredOutputs& source) {
 
 class CompilePool final : public GrammarCompiler {
  public:
-  explicit CompilePool(const SamplingContext& context)
-      : tokenizer_(context.tokenizer),
+  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault)
+      : fault_(std::move(fault)),
+        tokenizer_(context.tokenizer),
         vocab_size_(context.vocab_size),
         end_ids_(context.eos_token_ids.begin(), context.eos_token_ids.end()),
         most_threads_(std::clamp(usable_cores() / 2, kLeastCompileThreads, kMostCompileThreads)) {}
@@ -160,6 +161,7 @@ class CompilePool final : public GrammarCompiler {
 
   Compilation::Result compiled(const StructuredOutputs& source, const std::stop_token& stop) {
     try {
+      if (fault_) fault_(EngineStage::kCompile, 0);
       const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
       const auto start = std::chrono::steady_clock::now();
       const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
@@ -197,6 +199,7 @@ class CompilePool final : public GrammarCompiler {
     return vocabulary_;
   }
 
+  const decltype(EngineHooks::fault) fault_;
   const Tokenizer* const tokenizer_;
   const int vocab_size_;
   const std::vector<int> end_ids_;
@@ -216,8 +219,9 @@ class CompilePool final : public GrammarCompiler {
 
 }  // namespace
 
-std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context) {
-  return std::make_unique<CompilePool>(context);
+std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
+                                                       decltype(EngineHooks::fault) fault) {
+  return std::make_unique<CompilePool>(context, std::move(fault));
 }
 
 void validate_structured_outputs(const SamplingParams& params, const SamplingContext& context) {
