@@ -1,6 +1,6 @@
 // Time and truth of masks over files of {"schema": ..., "tests": [{"valid": ..., "data": ...}]}, as MaskBench
 // has them (guidance-ai/jsonschemabench, maskbench/data), or over lists of {"schema", "tests"}, as
-// JSON-Schema-Test-Suite has them. One thread. Usage: maskbench TOKENIZER.json DIRECTORY [-v]
+// JSON-Schema-Test-Suite has them. One thread. Usage: maskbench TOKENIZER.json DIRECTORY [--any-order] [-v]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,9 +42,10 @@ std::shared_ptr<const quire::grammar::Vocabulary> vocabulary_of(const quire::Tok
 
 class Bench {
  public:
-  Bench(const std::string& tokenizer, bool verbose)
+  Bench(const std::string& tokenizer, bool any_order, bool verbose)
       : tokenizer_(quire::Tokenizer::from_file(tokenizer)),
         vocabulary_(vocabulary_of(tokenizer_)),
+        any_order_(any_order),
         verbose_(verbose) {
     mask_.resize(vocabulary_->mask_words());
   }
@@ -54,7 +55,7 @@ class Bench {
     std::shared_ptr<const quire::grammar::Grammar> grammar;
     const auto start = Clock::now();
     try {
-      grammar = quire::grammar::compile({.text = schema.dump()}, vocabulary_);
+      grammar = quire::grammar::compile({.text = schema.dump(), .any_order = any_order_}, vocabulary_);
     } catch (const quire::Error& error) {
       ++totals_.refused;
       if (verbose_) std::printf("%s: refused: %s\n", name.c_str(), error.what());
@@ -141,7 +142,7 @@ class Bench {
 
   quire::Tokenizer tokenizer_;
   std::shared_ptr<const quire::grammar::Vocabulary> vocabulary_;
-  bool verbose_;
+  bool any_order_, verbose_;
   std::vector<std::uint32_t> mask_;
   Totals totals_;
 };
@@ -150,11 +151,13 @@ class Bench {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: maskbench TOKENIZER.json DIRECTORY [-v]\n");
+    std::fprintf(stderr, "usage: maskbench TOKENIZER.json DIRECTORY [--any-order] [-v]\n");
     return 2;
   }
   try {
-    Bench bench(argv[1], argc > 3);
+    const std::vector<std::string> options(argv + 3, argv + argc);
+    const auto has = [&](const char* option) { return std::ranges::find(options, option) != options.end(); };
+    Bench bench(argv[1], has("--any-order"), has("-v"));
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[2]))
       if (entry.path().extension() == ".json") files.push_back(entry.path());

@@ -98,7 +98,8 @@ void Automaton::split_concat(ExprId state, const Expr& expr) {
       found_.push_back(head.a);
       break;
     case ExprKind::kRule:
-      with(expressions_.body(head.a));
+    case ExprKind::kMembers:
+      with(expressions_.body(expr.a));
       return;
     case ExprKind::kAnyOf:
       if (!head.regular) {
@@ -131,7 +132,8 @@ void Automaton::split(ExprId state) {
       split_lexemes_.emplace_back(expr.a, kEmpty);
       return;
     case ExprKind::kRule:
-      return split(expressions_.body(expr.a));
+    case ExprKind::kMembers:
+      return split(expressions_.body(state));
     case ExprKind::kToken:
       found_.push_back(expr.a);
       return;

@@ -4,6 +4,8 @@
 #include "grammar/automaton.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
+#include "grammar/rules.h"
+#include "grammar/structural_tag.h"
 
 namespace quire::grammar {
 namespace {
@@ -17,7 +19,7 @@ ExprId compile_choice(Expressions& expressions, const OrderedJson& choices) {
   return expressions.literals(std::move(texts));
 }
 
-ExprId compile_source(Expressions& expressions, const Source& source, const Vocabulary&) {
+ExprId compile_source(Expressions& expressions, const Source& source, const Vocabulary& vocabulary) {
   const auto parse = [&](const char* where) {
     return parse_ordered_json(source.text, where, {.max_bytes = source.text.size() + 1});
   };
@@ -35,9 +37,14 @@ ExprId compile_source(Expressions& expressions, const Source& source, const Voca
           false));
     case Source::Kind::kChoice:
       return compile_choice(expressions, parse("choice"));
-    default:
-      throw GrammarError("not yet");
+    case Source::Kind::kGrammar:
+      return compile_rules(expressions, source.text, vocabulary);
+    case Source::Kind::kStructuralTag: {
+      const OrderedJson tag = parse("structural tag");
+      return compile_structural_tag(expressions, json, source, tag, vocabulary);
+    }
   }
+  throw GrammarError("a grammar of an unknown kind");
 }
 
 }  // namespace

@@ -181,8 +181,9 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
       for (Edge& edge : result) edge.next = lexeme(edge.next);
       return result;
     }
-    case ExprKind::kRule: {
-      const auto of_body = edges(rules_[expr.a]);
+    case ExprKind::kRule:
+    case ExprKind::kMembers: {
+      const auto of_body = edges(body(id));
       return {of_body.begin(), of_body.end()};
     }
     case ExprKind::kMultiple:
@@ -292,7 +293,8 @@ ExprId Expressions::derivative_by_token(ExprId id, int token) {
       return any_of(std::move(next));
     }
     case ExprKind::kRule:
-      return derivative_by_token(rules_[expr.a], token);
+    case ExprKind::kMembers:
+      return derivative_by_token(body(id), token);
     default:
       return kNothing;
   }

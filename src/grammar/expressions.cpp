@@ -248,6 +248,7 @@ ExprId Expressions::complement(ExprId a) {
 }
 
 ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
+  if (min > max) return kNothing;
   if (max == 0 || a == kEmpty) return kEmpty;
   if (dead(a)) return min == 0 ? kEmpty : kNothing;
   if (min == 1 && max == 1) return a;
@@ -310,7 +311,10 @@ void Expressions::define(std::uint32_t index, ExprId body) { rules_[index] = bod
 
 void Expressions::finish() {
   for (Expr& expr : exprs_)
-    if (expr.kind == ExprKind::kRule) expr.dead = true;
+    if (!expr.regular && expr.kind != ExprKind::kToken) {
+      expr.dead = true;
+      expr.nullable = false;
+    }
   for (bool changed = true; changed;) {
     changed = false;
     check_time();
@@ -321,9 +325,10 @@ void Expressions::finish() {
         const Expr& rule_body = exprs_[rules_[expr.a]];
         expr.nullable = rule_body.nullable;
         expr.dead = rule_body.dead;
+      } else if (expr.kind == ExprKind::kMembers) {
+        set_member_flags(expr);
       } else if (!expr.regular) {
-        const bool has_children = expr.kind == ExprKind::kAnyOf;
-        set_flags(expr, has_children ? children(id) : std::span<const ExprId>());
+        set_flags(expr, expr.kind == ExprKind::kAnyOf ? children(id) : std::span<const ExprId>());
       }
       changed |= before.nullable != expr.nullable || before.dead != expr.dead;
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string_view>
@@ -33,6 +34,7 @@ enum class ExprKind : std::uint8_t {
   kLexeme,    // a, regular. Says where masks are computed apart (automaton.h)
   kRule,      // the body of rule a
   kToken,     // the token a, which has no text
+  kMembers,   // more members of an object (MemberList)
   kMultiple,  // digits, perhaps with a point, of a number that is a multiple of another (multiple())
 };
 
@@ -49,6 +51,21 @@ struct Expr {
 struct Edge {
   ByteSet bytes;
   ExprId next;
+};
+
+// The members that an object may have. Its states are made as they are asked for: which of the members it
+// has, and how many others.
+struct MemberList {
+  struct Member {
+    ExprId text;  // name, colon and value
+    bool required;
+  };
+  std::vector<Member> members;
+  ExprId others = kNothing;  // members with any other name
+  ExprId comma = kEmpty;
+  bool any_order = false;  // else as listed, and then others
+  // Bounds on the number of members. Others may all have one name, so that they count as one towards `min`.
+  std::uint32_t min = 0, max = kNoLimit;
 };
 
 // What a computation may cost; exceeding it throws GrammarError.
@@ -82,10 +99,14 @@ class Expressions {
   // Any of the texts, which are sorted here.
   ExprId literals(std::vector<std::string_view> texts);
 
+  // Members of an object: at least one, and whether there may be none, too.
+  ExprId some_members(MemberList list, bool& may_be_empty);
+
   std::uint32_t new_rule();
   ExprId rule(std::uint32_t index);
   void define(std::uint32_t index, ExprId body);
-  ExprId body(std::uint32_t index) const { return rules_[index]; }
+  // Of a rule, or of the members of an object: what it stands for.
+  ExprId body(ExprId id);
   std::size_t num_rules() const { return rules_.size(); }
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
   void finish();
@@ -130,6 +151,11 @@ class Expressions {
   std::vector<Edge> edges_of_parts(ExprId id);  // of kAnyOf, kAllOf, kNot
   std::vector<Edge> edges_of_multiple(const Expr& expr);
   const std::vector<Edge>& raw_edges(ExprId id);
+  // members.cpp: by the list, which of its members there are (a number of seen_), and how many others.
+  ExprId members(std::uint32_t list, std::uint32_t seen, std::uint32_t others);
+  ExprId more_members(const Expr& expr);
+  void set_member_flags(Expr& expr) const;
+  std::uint32_t with_seen(std::uint32_t seen, std::size_t index);
   // Splits the bytes by what the lists lead to, and joins that.
   template <typename Join>
   std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, Join&& join);
@@ -140,6 +166,10 @@ class Expressions {
   std::vector<ByteSet> sets_;
   std::vector<ExprId> table_;  // open addressing by hash; kNothing: free
   std::vector<ExprId> rules_;
+  std::vector<std::shared_ptr<const MemberList>> lists_;
+  std::vector<std::vector<bool>> seen_;
+  std::unordered_map<std::vector<bool>, std::uint32_t> seen_index_;
+  std::unordered_map<ExprId, ExprId> member_bodies_;
   std::vector<EdgeRange> ranges_;
   std::vector<Edge> edges_;
   std::unordered_map<ExprId, std::vector<Edge>> raw_edges_;  // of conjunctions, dead ones included

@@ -41,6 +41,8 @@ struct Source {
   std::optional<std::string> whitespace_pattern = std::nullopt;
   // For a schema that says nothing of them.
   bool additional_properties = true;
+  // The properties of an object come in any order, rather than in the schema's.
+  bool any_order = false;
 };
 
 struct Limits {

@@ -8,8 +8,7 @@
 namespace quire::grammar {
 namespace {
 
-constexpr std::size_t kMaxPatterns = 64;     // of the names of one object's members
-constexpr std::size_t kMaxCounted = 20'000;  // members times how many there may be
+constexpr std::size_t kMaxPatterns = 64;  // of the names of one object's members
 
 bool names_property(const OrderedJson& schema, const std::string& property) {
   const auto found = schema.find("properties");
@@ -295,47 +294,23 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   return ex_.any_of(std::move(parts));
 }
 
-// An object of the members, in this order, and then of others. Built from the end; counts matter as far as
-// there are bounds.
-ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>& all, ExprId other) {
-  std::vector<Member> members;
-  std::ranges::copy_if(all, std::back_inserter(members),
-                       [](const Member& of) { return of.value != kNothing; });
-  const auto num_required = static_cast<std::uint32_t>(std::ranges::count_if(members, &Member::required));
-  const auto size = static_cast<std::uint32_t>(members.size());
-  std::uint32_t min = bound(place, "minProperties", false), max = bound(place, "maxProperties", true);
-  if (min <= num_required) min = 0;
-  if (other == kNothing && max >= size) max = kNoLimit;
-  if (min > max || num_required > max) return kNothing;
-  // Others might have one name twice, so that only one of them counts towards the least number.
-  const std::uint32_t top = std::min(size + 1, std::max({1u, min, max == kNoLimit ? 0 : max}));
-  if (std::size_t{size} * top > kMaxCounted || (min > size + 1 && other != kNothing))
-    fail_at(place.schemas.front(), min > 0 ? "minProperties" : "maxProperties",
-            "is too large to be supported");
-  const auto others = [&](std::uint32_t count) {  // after so many members
-    if (count + 1 < min || count >= max) return kNothing;
-    return ex_.concat(
-        other, ex_.repeat(ex_.concat(json_.comma(), other), 0, max == kNoLimit ? kNoLimit : max - count - 1));
-  };
-  // By the number of members so far, `top` standing for more, too: at least one more member, of these or
-  // later ones; and whether none need follow.
-  std::vector<ExprId> next(top + 1);
-  for (std::uint32_t count = 0; count <= top; ++count) next[count] = others(count);
-  bool may_end = true;
-  for (std::uint32_t i = size; i-- > 0;) {
-    const ExprId text = member(ex_.literal(OrderedJson(members[i].name).dump()), members[i].value);
-    std::vector<ExprId> here(top + 1, kNothing);
-    for (std::uint32_t count = 0; count <= std::min(i, top); ++count) {
-      const std::uint32_t after = std::min(count + 1, top);
-      ExprId more = ex_.concat(json_.comma(), next[after]);
-      if (may_end && count + 1 >= min) more = ex_.optional(more);
-      if (count < max) here[count] = ex_.concat(text, more);
-      if (!members[i].required) here[count] = ex_.any_of({here[count], next[count]});
-    }
-    next = std::move(here);
-    may_end = may_end && !members[i].required;
-  }
-  return json_list(ex_, json_, '{', next[0], may_end && min == 0, '}');
+// An object of the members, and of others.
+ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>& known, ExprId other) {
+  MemberList list;
+  for (const Member& of : known)
+    if (of.value != kNothing)
+      list.members.push_back({member(ex_.literal(OrderedJson(of.name).dump()), of.value), of.required});
+  list.others = other;
+  list.comma = json_.comma();
+  list.any_order = source_.any_order;
+  list.min = bound(place, "minProperties", false);
+  list.max = bound(place, "maxProperties", true);
+  if (list.min > list.members.size() + 1 && other != kNothing)
+    fail_at(place.schemas.front(), "minProperties",
+            "is supported up to one more than there are named properties");
+  bool may_be_empty = false;
+  const ExprId some = ex_.some_members(std::move(list), may_be_empty);
+  return json_list(ex_, json_, '{', some, may_be_empty, '}');
 }
 
 }  // namespace quire::grammar
