@@ -414,7 +414,9 @@ TEST_F(SlowCompilationTest, CanBeAborted) {
   request.on_update = [done](const RequestUpdate& update) {
     if (update.finished) done->set_value(update.output);
   };
-  engine_.abort(engine_.submit(std::move(request)));
+  const RequestId id = engine_.submit(std::move(request));
+  while (num_compiled_ == 0) std::this_thread::yield();
+  engine_.abort(id);
   EXPECT_EQ(output.get().finish_reason, FinishReason::kAbort);
   EXPECT_EQ(output_of(engine_, request_of(kOtherChoice)).finish_reason, FinishReason::kStop);
   EXPECT_EQ(engine_.stats().scheduler.num_waiting, 0);
