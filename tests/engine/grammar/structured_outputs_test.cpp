@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <map>
@@ -46,7 +47,8 @@ std::vector<Named> sources() {
 EngineConfig toy_config() {
   EngineConfig config;
   config.model = QUIRE_SOURCE_DIR "/models/toy";
-  config.device = "cpu";
+  const char* device = std::getenv("QUIRE_TEST_DEVICE");
+  config.device = device == nullptr ? "cpu" : device;
   config.dtype = "float32";
   config.block_size = 8;
   config.max_num_seqs = 8;
