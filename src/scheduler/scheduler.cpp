@@ -172,7 +172,7 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
     append(sequence, result.token, update);
   }
   const bool ended = update.finish != FinishReason::kNone;
-  if (span.ends_text || of_every_position(span.output)) updates.push_back(std::move(update));
+  if (span.ends_text || ended || of_every_position(span.output)) updates.push_back(std::move(update));
   if (ended)
     end(sequence);
   else if (sequence.yielding)
