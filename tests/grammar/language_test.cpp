@@ -276,6 +276,10 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforceWithItsPointer) {
                 {"no text"}});
   check(Refusal{Kind::kJsonSchema, "{", {"JSON schema"}});
   check(Refusal{Kind::kJsonSchema, "3", {"a schema is"}});
+  check(Refusal{Kind::kJsonSchema, R"({"$ref": "#/%zz"})", {"nothing at"}});
+  check(Refusal{Kind::kJsonSchema, R"({"not": {"$ref": 5}})", {"wrong type"}});
+  check(Refusal{Kind::kJsonSchema, R"({"not": {"required": [5]}})", {"wrong type"}});
+  check(Refusal{Kind::kJsonSchema, R"({"required": [5]})", {"#/required", "array of strings"}});
 }
 
 TEST(Rules, AreGbnf) {
@@ -368,6 +372,8 @@ TEST(StructuralTag, TakesSpecialTokensForTheTextThatNamesThem) {
 
 TEST(StructuralTag, SaysWhereItIsWrong) {
   check(Refusal{Kind::kStructuralTag, "{}", {"structural_tag"}});
+  check(Refusal{Kind::kStructuralTag, R"({"type": "structural_tag", "format": {"type": "any_text", "excludes": [1]}})",
+                {"wrong type"}});
   check(Refusal{Kind::kStructuralTag,
                 R"({"type": "structural_tag", "format": {"type": "dispatch"}})",
                 {"#/format/type", "dispatch"}});
