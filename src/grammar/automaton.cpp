@@ -191,7 +191,7 @@ bool Automaton::takes_plain_text(ExprId state) {
 
 TokenSet Automaton::take_found(bool sorted_unique) {
   TokenSet set;
-  if (found_.size() < vocabulary_->mask_words() / 2) {
+  if (found_.size() <= vocabulary_->mask_words() / 2) {
     set.ids = found_;
     if (sorted_unique) {
       std::ranges::sort(set.ids);

@@ -64,6 +64,8 @@ std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<con
     throw;
   } catch (const Error& error) {  // of the JSON parser
     throw GrammarError(error.what());
+  } catch (const OrderedJson::exception& error) {
+    throw GrammarError(format_text("a keyword's value has the wrong type: {}", in_quotes(error.what())));
   }
   expressions.finish();
   if (root == kNothing || expressions[root].dead)

@@ -200,19 +200,35 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
   if (!set.empty()) flat.push_back(bytes(set));
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
-  // One lexeme with several continuations is walked once.
-  std::unordered_map<ExprId, std::vector<ExprId>> tails;
-  for (const ExprId part : flat)
-    if (exprs_[part].kind == ExprKind::kConcat && exprs_[exprs_[part].a].kind == ExprKind::kLexeme)
-      tails[exprs_[part].a].push_back(part);
-  for (auto& [head, wholes] : tails) {
-    if (wholes.size() < 2) continue;
-    std::erase_if(flat, [&](ExprId part) { return std::ranges::find(wholes, part) != wholes.end(); });
-    for (ExprId& whole : wholes) whole = exprs_[whole].b;
-    std::ranges::sort(wholes);
-    flat.push_back(
-        intern({.kind = ExprKind::kConcat, .a = head, .b = intern({.kind = ExprKind::kAnyOf}, wholes)}));
+  // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.
+  const auto head = [&](ExprId part) {
+    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a : part;
+  };
+  std::ranges::sort(flat, {}, [&](ExprId part) { return std::pair(head(part), part); });
+  std::size_t kept = 0;
+  for (std::size_t i = 0, end = 0; i < flat.size(); i = end) {
+    const ExprId first = head(flat[i]);
+    while (end < flat.size() && head(flat[end]) == first) ++end;
+    if (end - i > 1 && (exprs_[first].kind == ExprKind::kLexeme || !exprs_[flat[i]].regular)) {
+      std::vector<ExprId> tails;
+      for (std::size_t j = i; j < end; ++j) {
+        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b;
+        const auto inner = children(tail);
+        if (exprs_[tail].kind == ExprKind::kAnyOf)
+          tails.insert(tails.end(), inner.begin(), inner.end());
+        else
+          tails.push_back(tail);
+      }
+      std::ranges::sort(tails);
+      tails.erase(std::unique(tails.begin(), tails.end()), tails.end());
+      flat[i] =
+          intern({.kind = ExprKind::kConcat, .a = first, .b = intern({.kind = ExprKind::kAnyOf}, tails)});
+      flat[kept++] = flat[i];
+      continue;
+    }
+    while (i < end) flat[kept++] = flat[i++];
   }
+  flat.resize(kept);
   std::ranges::sort(flat);
   if (flat.empty()) return kNothing;
   return flat.size() == 1 ? flat.front() : intern({.kind = ExprKind::kAnyOf}, flat);
@@ -328,7 +344,7 @@ void Expressions::finish() {
       } else if (expr.kind == ExprKind::kMembers) {
         set_member_flags(expr);
       } else if (!expr.regular) {
-        set_flags(expr, expr.kind == ExprKind::kAnyOf ? children(id) : std::span<const ExprId>());
+        set_flags(expr, children(id));
       }
       changed |= before.nullable != expr.nullable || before.dead != expr.dead;
     }

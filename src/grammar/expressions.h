@@ -113,7 +113,8 @@ class Expressions {
 
   const Expr& operator[](ExprId id) const { return exprs_[id]; }
   std::span<const ExprId> children(ExprId id) const {
-    return std::span(children_).subspan(exprs_[id].a, exprs_[id].b);
+    const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
+    return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
   }
   const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }

@@ -47,7 +47,7 @@ struct Source {
 
 struct Limits {
   std::size_t source_bytes = std::size_t{1} << 20;
-  std::size_t memory_bytes = std::size_t{64} << 20;  // of one grammar, its caches included
+  std::size_t memory_bytes = std::size_t{128} << 20;  // of one grammar, its caches included
   std::chrono::milliseconds compile_time{2000};
   std::chrono::milliseconds mask_time{1000};
 };

@@ -110,7 +110,7 @@ class SchemaCompiler {
 
 // Keywords that rewriting makes, which no schema of a user can have: JSON text holds no such bytes.
 inline constexpr std::string_view kNotEnum = "\xFFnotEnum", kNotPattern = "\xFFnotPattern",
-                                  kNotType = "\xFFnotType";
+                                  kNotType = "\xFFnotType", kNotMultiple = "\xFFnotMultiple";
 
 unsigned type_bits(const OrderedJson& type);  // of a name or a list of names; 0: no such type
 

@@ -114,6 +114,8 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
     add(of_type("number", {{"maximum", value}}));
   } else if (key == "exclusiveMaximum" && value.is_number()) {
     add(of_type("number", {{"minimum", value}}));
+  } else if (key == "multipleOf") {
+    add(of_type("number", {{std::string(kNotMultiple), value}}));
   } else if (key == "items" && !value.is_array() && !schema->contains("prefixItems")) {
     const Schema opposite = negation(child(schema, key));
     if (*opposite != false) add(of_type("array", {{"contains", *opposite}}));

@@ -90,8 +90,8 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
   std::vector<ExprId> all;
   for (const Schema schema : place.schemas) {
     NumberRange range;
-    const auto read = [&](const char* key, std::optional<Decimal>& bound) {
-      const auto found = schema->find(key);
+    const auto read = [&](std::string_view key, std::optional<Decimal>& bound) {
+      const auto found = schema->find(std::string(key));
       if (found != schema->end() && found->is_number()) bound.emplace(*found);
       return found != schema->end() && found->is_boolean() && found->get<bool>();
     };
@@ -103,10 +103,12 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
     range.exclusive_max = read("exclusiveMaximum", exclusive.max);
     if (range.min || range.max) all.push_back(json_.range(range));
     if (exclusive.min || exclusive.max) all.push_back(json_.range(exclusive));
-    std::optional<Decimal> factor;
+    std::optional<Decimal> factor, not_factor;
     read("multipleOf", factor);
+    read(kNotMultiple, not_factor);
     try {
       if (factor) all.push_back(json_.multiple_of(*factor));
+      if (not_factor) all.push_back(ex_.complement(json_.multiple_of(*not_factor)));
     } catch (const GrammarError& error) {
       fail_at(schema, "multipleOf", error.what());
     }

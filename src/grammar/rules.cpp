@@ -126,7 +126,7 @@ class RuleParser {
   }
   std::string_view word() {
     const std::size_t first = at_;
-    while (is_name(peek())) ++at_;
+    while (is_name(peek()) && !(peek() == '-' && at_ == first)) ++at_;
     return text_.substr(first, at_ - first);
   }
   std::uint32_t number() {
@@ -190,12 +190,13 @@ class RuleParser {
   }
 
   void quantifier(Element& part) {
+    const std::size_t end = at_;
     skip();
     if (take("*")) {
       part.min = 0, part.max = kNoLimit;
     } else if (take("+")) {
       part.max = kNoLimit;
-    } else if (take("?")) {
+    } else if ((at_ == end || !lark_) && take("?")) {  // else it belongs to the next rule
       part.min = 0;
     } else if (take("{") || take("~")) {
       const bool tilde = text_[at_ - 1] == '~';
