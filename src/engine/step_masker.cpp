@@ -35,11 +35,12 @@ void StepMasker::start(Scheduler& scheduler) {
     const int count = std::clamp(usable_cores() / 2, 1, kMostMaskThreads);
     for (int i = 0; i < count; ++i) workers_.emplace_back([this] { work(); });
   }
+  std::vector<Row> rows;
+  for (const SequenceId id : ids_) rows.push_back({.id = id, .output = scheduler.constrained(id)});
+  masks_->bits.resize(rows.size() * static_cast<std::size_t>(words_));
   {
     const std::lock_guard lock(mutex_);
-    rows_.clear();
-    for (const SequenceId id : ids_) rows_.push_back({.id = id, .output = scheduler.constrained(id)});
-    masks_->bits.resize(rows_.size() * static_cast<std::size_t>(words_));
+    rows_ = std::move(rows);
     next_ = 0;
     unfinished_ = rows_.size();
   }
