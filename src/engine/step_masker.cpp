@@ -81,17 +81,20 @@ void StepMasker::compute(Row& row, std::size_t place) {
 }
 
 std::vector<StepMasker::Row> StepMasker::finish() {
+  std::vector<Row> rows;
   {
     std::unique_lock lock(mutex_);
     take_rows(lock);
     done_.wait(lock, [this] { return unfinished_ == 0; });
+    rows.swap(rows_);
+    next_ = 0;
   }
   const auto words = static_cast<std::ptrdiff_t>(words_);
   std::int32_t num_masks = 0;
   masks_->rows.clear();
-  for (std::size_t place = 0; place < rows_.size(); ++place) {
-    masks_->rows.push_back(rows_[place].has_mask ? num_masks : StepMasks::kAny);
-    if (!rows_[place].has_mask) continue;
+  for (std::size_t place = 0; place < rows.size(); ++place) {
+    masks_->rows.push_back(rows[place].has_mask ? num_masks : StepMasks::kAny);
+    if (!rows[place].has_mask) continue;
     const auto from = masks_->bits.begin() + static_cast<std::ptrdiff_t>(place) * words;
     if (num_masks < static_cast<std::int32_t>(place))
       std::copy_n(from, words, masks_->bits.begin() + num_masks * words);
@@ -100,11 +103,12 @@ std::vector<StepMasker::Row> StepMasker::finish() {
   masks_->bits.resize(static_cast<std::size_t>(num_masks * words));
   ids_.clear();
   seconds_ = std::chrono::duration<double>(TimePoint::clock::now() - start_).count();
-  return std::move(rows_);
+  return rows;
 }
 
 void StepMasker::drop() {
   std::unique_lock lock(mutex_);
+  unfinished_ -= rows_.size() - next_;
   next_ = rows_.size();
   done_.wait(lock, [this] { return unfinished_ == 0; });
   ids_.clear();

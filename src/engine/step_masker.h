@@ -53,7 +53,7 @@ class StepMasker {
   double seconds_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::vector<Row> rows_;       // each its worker's; the list is changed while there is no work
+  std::vector<Row> rows_;       // guarded by mutex_ where there is no work; else each is its worker's
   std::size_t next_ = 0;        // guarded by mutex_: rows from here on are not begun
   std::size_t unfinished_ = 0;  // guarded by mutex_
   bool closing_ = false;        // guarded by mutex_

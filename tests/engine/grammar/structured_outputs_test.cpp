@@ -440,19 +440,25 @@ TEST(StructuredOutputsEngineTest, AnEngineEndsWhileItCompiles) {
 }
 
 TEST(StructuredOutputsEngineTest, WhatFailsInAStepIsComputedAgain) {
-  std::atomic<int> num_steps = 0;
-  EngineHooks hooks;
-  hooks.pipelined = true;
-  hooks.fault = [&](EngineStage stage, SequenceId) {
-    if ((stage == EngineStage::kSubmit || stage == EngineStage::kCollect) && ++num_steps % 7 == 0)
-      fail("injected");
-  };
-  Engine engine(toy_config(), open_model(toy_config().model), std::move(hooks));
   Engine whole(toy_config());
-  for (const Named& source : sources())
-    EXPECT_EQ(output_of(engine, request_of(source.outputs)).token_ids,
-              output_of(whole, request_of(source.outputs)).token_ids)
-        << source.name;
+  for (const int ranks : {1, 2}) {
+    std::atomic<int> num_steps = 0;
+    EngineHooks hooks;
+    hooks.pipelined = ranks == 1;
+    hooks.fault = [&](EngineStage stage, SequenceId) {
+      const bool may_fail = ranks > 1 ? stage == EngineStage::kRank
+                                      : stage == EngineStage::kSubmit || stage == EngineStage::kCollect;
+      if (may_fail && ++num_steps % 7 == 0) fail("injected");
+    };
+    EngineConfig config = toy_config();
+    config.tensor_parallel_size = ranks;
+    Engine engine(config, open_model(config.model), std::move(hooks));
+    for (const Named& source : sources())
+      EXPECT_EQ(output_of(engine, request_of(source.outputs)).token_ids,
+                output_of(whole, request_of(source.outputs)).token_ids)
+          << source.name << " with " << ranks << " ranks";
+    EXPECT_GT(num_steps, 7);
+  }
 }
 
 }  // namespace
