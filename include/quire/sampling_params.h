@@ -32,7 +32,7 @@ struct StructuredOutputs {
   std::optional<std::string> whitespace_pattern = {};  // what may stand between them, as a regular expression
   bool disable_additional_properties = false;          // of objects whose schema says nothing of them
   // What a model says before its answer is free: text up to and with the first `free_until`. With
-  // `free_after` only where that, as one token, comes first. Empty: nothing is.
+  // `free_after` only where that comes first. Empty: nothing is.
   std::string free_until = {};
   std::string free_after = {};
 

@@ -24,7 +24,7 @@ ReasoningFormat parse_reasoning_format(std::string_view name);
 std::unique_ptr<OutputParser> make_reasoning_parser(ReasoningFormat format, std::string_view prompt);
 
 // Where `outputs` begin to hold: behind the reasoning, if such a parser would find any. Where the output need
-// not begin with <think>, it is that one token, or is held from its beginning on.
+// not begin with <think>, it does, or is held from its beginning on.
 void hold_behind_reasoning(ReasoningFormat format, std::string_view prompt, StructuredOutputs& outputs);
 
 }  // namespace quire::server

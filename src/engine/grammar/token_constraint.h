@@ -14,11 +14,9 @@ namespace quire {
 // A compiled grammar and where in an output it begins to hold.
 struct OutputGrammar {
   std::shared_ptr<const grammar::Grammar> grammar;
-  std::string free_until;          // as StructuredOutputs'
-  std::optional<TokenId> opening;  // the token of free_after
-  bool begins_free = false;        // whatever comes first
+  std::string free_until, free_after;  // as StructuredOutputs'
+  std::vector<TokenId> openings;       // that free_after may begin with
 };
-// What holds of an output under that grammar. free_after is free where it is no token.
 OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
                              const StructuredOutputs& source);
 
@@ -26,20 +24,24 @@ OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
 class TokenConstraint final : public Constraint {
  public:
   explicit TokenConstraint(OutputGrammar grammar)
-      : grammar_(std::move(grammar)), is_free_(grammar_.begins_free) {}
+      : grammar_(std::move(grammar)),
+        is_free_(!grammar_.free_until.empty() && grammar_.free_after.empty()),
+        may_open_(!grammar_.free_after.empty()) {}
 
   bool fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) override;
   std::vector<TokenId> forced(int most) override;
 
  private:
   void take(TokenId token);
-  void take_free(TokenId token);
+  void take_free(const std::string& bytes);
 
   const OutputGrammar grammar_;
   std::optional<grammar::Matcher> matcher_;  // from the first mask on: to make it may take time
   std::size_t num_taken_ = 0;                // tokens of the output
   bool is_free_;
-  std::string tail_;  // of the free text, which may be a beginning of free_until
+  bool may_open_;        // what there is may become free_after
+  bool is_held_ = true;  // what there is is of the grammar; with may_open_ it may be either
+  std::string tail_;     // of the text: what may be a beginning of free_after, or of free_until
 };
 
 }  // namespace quire

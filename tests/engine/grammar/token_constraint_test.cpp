@@ -83,15 +83,30 @@ TEST_F(TokenConstraintTest, TextThatATokenHasBehindTheTagIsAnError) {
   }
 }
 
-TEST_F(TokenConstraintTest, IsFreeOnlyBehindTheTokenThatOpens) {
+TEST_F(TokenConstraintTest, IsFreeOnlyBehindWhatOpens) {
   TokenConstraint free = constraint("ab", "</think>", "<think>");
   EXPECT_THAT(allowed(free, {}), ElementsAre(kThink, kA));
   EXPECT_THAT(allowed(free, {kThink}), ElementsAre());
   EXPECT_THAT(allowed(free, {kThink, kB, kEndThink}), ElementsAre(kA));
   TokenConstraint held = constraint("ab", "</think>", "<think>");
   EXPECT_THAT(allowed(held, {kA}), ElementsAre(kB));
-  TokenConstraint without = constraint("ab", "</think>", "<thought>");  // which is no token
+  TokenConstraint without = constraint("ab", "</think>", "[thought]");  // which no token begins
   EXPECT_THAT(allowed(without, {}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, WhatOpensMayTakeSeveralTokens) {
+  TokenConstraint free = constraint("ab", "b", "</think>");
+  EXPECT_THAT(allowed(free, {}), ElementsAre(kEndThink, kA, kEnd));
+  EXPECT_THAT(allowed(free, {kEnd}), ElementsAre(kEndOfTag, kEndAndMore));
+  EXPECT_THAT(allowed(free, {kEnd, kEndAndMore}), ElementsAre());
+  EXPECT_THAT(allowed(free, {kEnd, kEndAndMore, kB}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, WhatOpensMayBeginLikeTheGrammar) {
+  TokenConstraint either = constraint("</a", "b", "</think>");
+  EXPECT_THAT(allowed(either, {}), ElementsAre(kEndThink, kEnd));
+  EXPECT_THAT(allowed(either, {kEnd}), ElementsAre(kA, kEndOfTag, kEndAndMore));
+  EXPECT_THAT(allowed(either, {kEnd, kA}), ElementsAre(kEos));
 }
 
 TEST_F(TokenConstraintTest, ForcedTokensGoOnToTheEndAndAreTakenBack) {
