@@ -33,8 +33,9 @@ std::string unescape_pointer(std::string_view part) {
   for (std::size_t i = 0; i < part.size(); ++i) {
     if (part[i] == '~' && i + 1 < part.size()) {
       result += part[++i] == '1' ? '/' : '~';
-    } else if (unsigned value = 0; part[i] == '%' && i + 2 < part.size() &&
-                                   std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
+    } else if (unsigned value = 0;
+               part[i] == '%' && i + 2 < part.size() &&
+               std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
       result += static_cast<char>(value);
       i += 2;
     } else {

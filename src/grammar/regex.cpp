@@ -24,6 +24,26 @@ struct RegexNode {
   bool anchored = false;  // has an anchor somewhere
 };
 
+// The set of a class such as d, D, s, w; nothing if the letter names none.
+std::optional<CharacterSet> class_escape(char32_t letter) {
+  CharacterSet set;
+  switch (letter | 32) {
+    case 'd':
+      set = {{'0', '9'}};
+      break;
+    case 'w':
+      set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+      break;
+    case 's':
+      set = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+      break;
+    default:
+      return std::nullopt;
+  }
+  return (letter & 32) != 0 ? set : set.complement();
+}
+
 class RegexParser {
  public:
   explicit RegexParser(std::string_view pattern) {
@@ -332,30 +352,16 @@ class RegexBuilder {
 
 }  // namespace
 
-std::optional<CharacterSet> class_escape(char32_t letter) {
-  CharacterSet set;
-  switch (letter | 32) {
-    case 'd':
-      set = {{'0', '9'}};
-      break;
-    case 'w':
-      set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-      break;
-    case 's':
-      set = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-      break;
-    default:
-      return std::nullopt;
-  }
-  return (letter & 32) != 0 ? set : set.complement();
-}
-
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search) {
   const RegexNode node = RegexParser(pattern).parse();
   const Side side = search ? Side::kOpen : Side::kEdge;
   return RegexBuilder(expressions, character).build(node, side, side);
+}
+
+ExprId utf8_regex(Expressions& expressions, std::string_view pattern) {
+  return regex_expression(
+      expressions, pattern, [&](const CharacterSet& set) { return utf8_character(expressions, set); }, false);
 }
 
 }  // namespace quire::grammar

@@ -143,8 +143,7 @@ class RuleParser {
   }
   ExprId regex(std::string_view pattern) {
     try {
-      return regex_expression(
-          ex_, pattern, [&](const CharacterSet& set) { return utf8_character(ex_, set); }, false);
+      return utf8_regex(ex_, pattern);
     } catch (const GrammarError& error) {
       fail_here(error.what());
     }
