@@ -86,9 +86,10 @@ ExprId JsonText::canonical_character(const CharacterSet& set) const {
   return expressions_.any_of(std::move(parts));
 }
 
-ExprId JsonText::pattern(std::string_view regex) const {
-  return regex_expression(
-      expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
+ExprId JsonText::pattern(std::string_view regex) {
+  if (const auto known = patterns_.find(std::string(regex)); known != patterns_.end()) return known->second;
+  return patterns_[std::string(regex)] = regex_expression(
+             expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
 }
 
 ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,

@@ -12,6 +12,7 @@
 namespace quire::grammar {
 namespace {
 
+constexpr std::size_t kMaxRanges = 20'000;     // of one class
 constexpr unsigned kMaxGroups = 200;           // in one another
 constexpr std::uint32_t kMaxCount = 1u << 20;  // of a repetition
 
@@ -88,23 +89,28 @@ class RegexParser {
     return node.children.size() == 1 ? std::move(node.children.front()) : node;
   }
 
+  // Reads a quantifier, if there is one.
+  bool quantifier(std::uint32_t& min, std::uint32_t& max) {
+    min = 0, max = kNoLimit;
+    if (take('?'))
+      max = 1;
+    else if (take('+'))
+      min = 1;
+    else if (!take('*') && !(peek() == '{' && counts(min, max)))
+      return false;
+    return true;
+  }
+
   RegexNode repeated() {
     RegexNode node = atom();
-    for (;;) {
-      std::uint32_t min = 0, max = kNoLimit;
-      if (take('?'))
-        max = 1;
-      else if (take('+'))
-        min = 1;
-      else if (!take('*') && !(peek() == '{' && counts(min, max)))
-        return node;
-      if (node.kind == Kind::kBegin || node.kind == Kind::kEnd) fail_here("an anchor cannot be repeated");
-      take('?');  // lazy: of the same language
-      if (peek() == '+') fail_here("possessive quantifiers are not supported; a plain one would do");
-      RegexNode repeat{.kind = Kind::kRepeat, .min = min, .max = max};
-      add(repeat, std::move(node));
-      node = std::move(repeat);
-    }
+    RegexNode repeat{.kind = Kind::kRepeat};
+    if (!quantifier(repeat.min, repeat.max)) return node;
+    if (node.kind == Kind::kBegin || node.kind == Kind::kEnd) fail_here("an anchor cannot be repeated");
+    take('?');  // lazy: of the same language
+    if (std::uint32_t min = 0, max = 0; quantifier(min, max))
+      fail_here("a repetition is repeated; a group would do");
+    add(repeat, std::move(node));
+    return repeat;
   }
 
   // {3}, {3,} or {3,5}; what is none of them stands for itself.
@@ -179,6 +185,8 @@ class RegexParser {
     CharacterSet set;
     while (!take(']')) {
       if (at_end()) fail_here("a class is not closed by ']'");
+      if (set.ranges().size() > kMaxRanges)
+        fail_here(format_text("a class of more than {} ranges", kMaxRanges));
       const CharacterSet first = bracket_item();
       if (peek() != '-' || peek(1) == ']' || at_ + 1 >= text_.size()) {
         set.add(first);

@@ -117,6 +117,7 @@ class TagCompiler {
 
   // A text, in which what spells a special token may also be that token.
   ExprId marked(std::string_view text) {
+    ex_.check_time();
     std::vector<std::pair<std::string_view, int>> specials;
     for (int id = 0; id < vocabulary_.size(); ++id) {
       const TokenText& token = vocabulary_.token(id);
