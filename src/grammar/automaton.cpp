@@ -85,67 +85,31 @@ void Automaton::walk(ExprId state, std::uint32_t node, std::vector<std::uint32_t
   }
 }
 
-void Automaton::split_concat(ExprId state, const Expr& expr) {
-  const Expr head = expressions_[expr.a];
-  const auto with = [&](ExprId first) { split(expressions_.concat(first, expr.b)); };
-  switch (head.kind) {
-    case ExprKind::kConcat:
-      return with(expr.a);
-    case ExprKind::kLexeme:
-      split_lexemes_.emplace_back(head.a, expr.b);
-      break;
-    case ExprKind::kToken:
-      found_.push_back(head.a);
-      break;
-    case ExprKind::kRule:
-    case ExprKind::kMembers:
-      with(expressions_.body(expr.a));
-      return;
-    case ExprKind::kAnyOf:
-      if (!head.regular) {
-        const auto parts = expressions_.children(expr.a);
-        for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
-        return;
-      }
-      [[fallthrough]];
-    default:
-      if (head.kind == ExprKind::kRepeat && !head.regular)
-        with(expressions_.concat(head.a, expressions_.repeat(head.a, 0, kNoLimit)));
-      else
-        split_states_.push_back(state);
-  }
-  if (head.nullable) split(expr.b);
-}
-
 void Automaton::split(ExprId state) {
   if (state == kNothing || !split_seen_.insert(state).second) return;
   const Expr expr = expressions_[state];
-  switch (expr.kind) {
-    case ExprKind::kAnyOf: {
-      const auto parts = expressions_.children(state);
-      for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) split(part);
-      return;
-    }
-    case ExprKind::kConcat:
-      return split_concat(state, expr);
-    case ExprKind::kLexeme:
-      split_lexemes_.emplace_back(expr.a, kEmpty);
-      return;
-    case ExprKind::kRule:
-    case ExprKind::kMembers:
-      return split(expressions_.body(state));
-    case ExprKind::kToken:
-      found_.push_back(expr.a);
-      return;
-    case ExprKind::kRepeat:
-      if (!expr.regular)
-        return split(expressions_.concat(
-            expr.a,
-            expressions_.repeat(expr.a, expr.b - (expr.b > 0), expr.c == kNoLimit ? kNoLimit : expr.c - 1)));
-      [[fallthrough]];
-    default:
-      split_states_.push_back(state);
+  const bool is_concat = expr.kind == ExprKind::kConcat;
+  const ExprId first = is_concat ? expr.a : state, tail = is_concat ? expr.b : kEmpty;
+  const Expr head = expressions_[first];
+  const auto with = [&](ExprId other) { split(expressions_.concat(other, tail)); };
+  if (head.kind == ExprKind::kConcat) return with(first);
+  if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) return with(expressions_.body(first));
+  if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
+    const auto parts = expressions_.children(first);
+    for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
+    return;
   }
+  if (head.kind == ExprKind::kLexeme) {
+    split_lexemes_.emplace_back(head.a, tail);
+  } else if (head.kind == ExprKind::kToken) {
+    found_.push_back(head.a);
+  } else if (head.kind == ExprKind::kRepeat && !head.regular) {
+    with(expressions_.concat(head.a, expressions_.repeat(head.a, head.b - (head.b > 0),
+                                                         head.c == kNoLimit ? kNoLimit : head.c - 1)));
+  } else {
+    split_states_.push_back(state);
+  }
+  if (head.nullable) split(tail);
 }
 
 bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,

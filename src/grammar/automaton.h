@@ -49,7 +49,6 @@ class Automaton {
   }
   // Splits a state into lexemes with what follows them, tokens, and other states.
   void split(ExprId state);
-  void split_concat(ExprId state, const Expr& expr);
   // Adds the tokens below a node that a state takes; with `ends` also nodes at which it may be over.
   void walk(ExprId state, std::uint32_t node, std::vector<std::uint32_t>* ends);
   std::shared_ptr<const LexemeTokens> lexeme_tokens(ExprId lexeme);

@@ -32,9 +32,7 @@ ExprId compile_source(Expressions& expressions, const Source& source, const Voca
     case Source::Kind::kJsonObject:
       return json.any_object();
     case Source::Kind::kRegex:
-      return expressions.lexeme(regex_expression(
-          expressions, source.text, [&](const CharacterSet& set) { return utf8_character(expressions, set); },
-          false));
+      return expressions.lexeme(utf8_regex(expressions, source.text));
     case Source::Kind::kChoice:
       return compile_choice(expressions, parse("choice"));
     case Source::Kind::kGrammar:

@@ -107,7 +107,6 @@ class Expressions {
   void define(std::uint32_t index, ExprId body);
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
-  std::size_t num_rules() const { return rules_.size(); }
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
   void finish();
 

@@ -33,8 +33,9 @@ std::string unescape_pointer(std::string_view part) {
   for (std::size_t i = 0; i < part.size(); ++i) {
     if (part[i] == '~' && i + 1 < part.size()) {
       result += part[++i] == '1' ? '/' : '~';
-    } else if (unsigned value = 0; part[i] == '%' && i + 2 < part.size() &&
-                                   std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
+    } else if (unsigned value = 0;
+               part[i] == '%' && i + 2 < part.size() &&
+               std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
       result += static_cast<char>(value);
       i += 2;
     } else {
@@ -210,8 +211,10 @@ void SchemaCompiler::add(Place& place, Schema schema, const std::shared_ptr<cons
     return;
   }
   if (!schema->is_object()) fail_at(schema, "", "a schema is an object, true or false");
+  unsigned depth = 0;
   for (const Path* at = path.get(); at != nullptr; at = at->outer.get())
-    if (at->schema == schema) fail_at(schema, "", "the schema refers to itself without end");
+    if (at->schema == schema || ++depth > kMaxSchemaDepth)
+      fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
   if (std::ranges::find(place.schemas, schema) != place.schemas.end()) return;
   place.schemas.push_back(schema);
   const auto inner = std::make_shared<const Path>(Path{schema, path});
@@ -327,6 +330,8 @@ void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_v
 ExprId SchemaCompiler::expand(const Place& place) {
   if (place.impossible || place.types == 0) return kNothing;
   if (place.choices.empty()) return leaf(place);
+  if (place.choices.size() > kMaxSchemaDepth)
+    fail_at(place.schemas.front(), "", format_text("more than {} choices at one place", kMaxSchemaDepth));
   std::vector<ExprId> parts;
   for (const Schemas& alternative : place.choices.front().alternatives) {
     Place chosen = place;
@@ -362,10 +367,11 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
   std::vector<std::string> texts;
   std::unordered_map<unsigned, ExprId> types;
   for (const OrderedJson& value : all) {
+    ex_.check_time();
     const bool listed_by_all = std::ranges::all_of(place.schemas, [&](Schema schema) {
-      return (!schema->contains("const") || schema->at("const") == value) &&
-             (!schema->contains("enum") || schema->at("enum") == all ||
-              std::ranges::find(schema->at("enum"), value) != schema->at("enum").end());
+      const auto constant = schema->find("const"), list = schema->find("enum");
+      return (constant == schema->end() || *constant == value) &&
+             (list == schema->end() || &*list == &listed || std::ranges::find(*list, value) != list->end());
     });
     const unsigned bits = place.types & type_bits(value.type_name());
     if (!listed_by_all || bits == 0) continue;

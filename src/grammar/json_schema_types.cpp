@@ -223,6 +223,7 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Place& place, 
     if (schema->contains("required") && schema->at("required").is_array())
       for (const auto& name : schema->at("required")) note(name.get_ref<const std::string&>(), true);
   for (Member& of : result) {
+    ex_.check_time();
     Schemas all;
     for (const Schema schema : place.schemas) {
       bool listed = names_property(*schema, of.name);

@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::string_view kSpace = " ?|\\r?\\n[ \\t]{0,64}";
 
-ExprId raw_regex(Expressions& expressions, std::string_view pattern) {
-  return regex_expression(
-      expressions, pattern, [&](const CharacterSet& set) { return utf8_character(expressions, set); }, false);
-}
-
 }  // namespace
 
 Decimal::Decimal(double value) : negative(value < 0) {
@@ -48,7 +43,7 @@ std::optional<std::uint32_t> Decimal::as_factor() const {
 
 JsonText::JsonText(Expressions& expressions, const Source& source) : expressions_(expressions) {
   const auto make = [&](std::string_view regex) {
-    return expressions_.lexeme(raw_regex(expressions_, regex));
+    return expressions_.lexeme(utf8_regex(expressions_, regex));
   };
   const auto with_space = [&](char mark) {
     return expressions_.concat({space_, expressions_.literal({&mark, 1}), space_});
@@ -64,9 +59,9 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : expressions
   // An escaped surrogate comes in a pair.
   character_ = expressions_.any_of(
       {utf8_character(expressions_, plain),
-       raw_regex(expressions_,
-                 "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
-                 "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
+       utf8_regex(expressions_,
+                  "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
+                  "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
   canonical_ = expressions_.repeat(canonical_character(CharacterSet::all()), 0, kNoLimit);
 }
 
@@ -91,9 +86,10 @@ ExprId JsonText::canonical_character(const CharacterSet& set) const {
   return expressions_.any_of(std::move(parts));
 }
 
-ExprId JsonText::pattern(std::string_view regex) const {
-  return regex_expression(
-      expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
+ExprId JsonText::pattern(std::string_view regex) {
+  if (const auto known = patterns_.find(std::string(regex)); known != patterns_.end()) return known->second;
+  return patterns_[std::string(regex)] = regex_expression(
+             expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
 }
 
 ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/json_fwd.h"
 #include "grammar/expressions.h"
@@ -45,7 +46,7 @@ class JsonText {
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks
-  ExprId pattern(std::string_view regex) const;         // the canonical texts that it matches somewhere
+  ExprId pattern(std::string_view regex);               // the canonical texts that it matches somewhere
   // Nothing for a format that is not known; GrammarError for one that is, but not supported.
   std::optional<ExprId> format(std::string_view name) const;
 
@@ -66,6 +67,7 @@ class JsonText {
   Expressions& expressions_;
   ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
   std::optional<std::uint32_t> any_value_;
+  std::unordered_map<std::string, ExprId> patterns_;
 };
 
 // A separated list between brackets, with space: of at least one item, or of none too.

@@ -12,6 +12,7 @@
 namespace quire::grammar {
 namespace {
 
+constexpr std::size_t kMaxRanges = 20'000;     // of one class
 constexpr unsigned kMaxGroups = 200;           // in one another
 constexpr std::uint32_t kMaxCount = 1u << 20;  // of a repetition
 
@@ -23,6 +24,26 @@ struct RegexNode {
   std::uint32_t min = 0, max = 0;
   bool anchored = false;  // has an anchor somewhere
 };
+
+// The set of a class such as d, D, s, w; nothing if the letter names none.
+std::optional<CharacterSet> class_escape(char32_t letter) {
+  CharacterSet set;
+  switch (letter | 32) {
+    case 'd':
+      set = {{'0', '9'}};
+      break;
+    case 'w':
+      set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+      break;
+    case 's':
+      set = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+      break;
+    default:
+      return std::nullopt;
+  }
+  return (letter & 32) != 0 ? set : set.complement();
+}
 
 class RegexParser {
  public:
@@ -68,23 +89,28 @@ class RegexParser {
     return node.children.size() == 1 ? std::move(node.children.front()) : node;
   }
 
+  // Reads a quantifier, if there is one.
+  bool quantifier(std::uint32_t& min, std::uint32_t& max) {
+    min = 0, max = kNoLimit;
+    if (take('?'))
+      max = 1;
+    else if (take('+'))
+      min = 1;
+    else if (!take('*') && !(peek() == '{' && counts(min, max)))
+      return false;
+    return true;
+  }
+
   RegexNode repeated() {
     RegexNode node = atom();
-    for (;;) {
-      std::uint32_t min = 0, max = kNoLimit;
-      if (take('?'))
-        max = 1;
-      else if (take('+'))
-        min = 1;
-      else if (!take('*') && !(peek() == '{' && counts(min, max)))
-        return node;
-      if (node.kind == Kind::kBegin || node.kind == Kind::kEnd) fail_here("an anchor cannot be repeated");
-      take('?');  // lazy: of the same language
-      if (peek() == '+') fail_here("possessive quantifiers are not supported; a plain one would do");
-      RegexNode repeat{.kind = Kind::kRepeat, .min = min, .max = max};
-      add(repeat, std::move(node));
-      node = std::move(repeat);
-    }
+    RegexNode repeat{.kind = Kind::kRepeat};
+    if (!quantifier(repeat.min, repeat.max)) return node;
+    if (node.kind == Kind::kBegin || node.kind == Kind::kEnd) fail_here("an anchor cannot be repeated");
+    take('?');  // lazy: of the same language
+    if (std::uint32_t min = 0, max = 0; quantifier(min, max))
+      fail_here("a repetition is repeated; a group would do");
+    add(repeat, std::move(node));
+    return repeat;
   }
 
   // {3}, {3,} or {3,5}; what is none of them stands for itself.
@@ -159,6 +185,8 @@ class RegexParser {
     CharacterSet set;
     while (!take(']')) {
       if (at_end()) fail_here("a class is not closed by ']'");
+      if (set.ranges().size() > kMaxRanges)
+        fail_here(format_text("a class of more than {} ranges", kMaxRanges));
       const CharacterSet first = bracket_item();
       if (peek() != '-' || peek(1) == ']' || at_ + 1 >= text_.size()) {
         set.add(first);
@@ -332,30 +360,16 @@ class RegexBuilder {
 
 }  // namespace
 
-std::optional<CharacterSet> class_escape(char32_t letter) {
-  CharacterSet set;
-  switch (letter | 32) {
-    case 'd':
-      set = {{'0', '9'}};
-      break;
-    case 'w':
-      set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-      break;
-    case 's':
-      set = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-      break;
-    default:
-      return std::nullopt;
-  }
-  return (letter & 32) != 0 ? set : set.complement();
-}
-
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search) {
   const RegexNode node = RegexParser(pattern).parse();
   const Side side = search ? Side::kOpen : Side::kEdge;
   return RegexBuilder(expressions, character).build(node, side, side);
+}
+
+ExprId utf8_regex(Expressions& expressions, std::string_view pattern) {
+  return regex_expression(
+      expressions, pattern, [&](const CharacterSet& set) { return utf8_character(expressions, set); }, false);
 }
 
 }  // namespace quire::grammar

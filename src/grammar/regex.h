@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string_view>
 
 #include "grammar/expressions.h"
@@ -18,7 +17,7 @@ using CharacterExpr = std::function<ExprId(const CharacterSet&)>;
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search);
 
-// The set of a class such as d, D, s, w; nothing if the letter names none.
-std::optional<CharacterSet> class_escape(char32_t letter);
+// Of a whole text in UTF-8.
+ExprId utf8_regex(Expressions& expressions, std::string_view pattern);
 
 }  // namespace quire::grammar

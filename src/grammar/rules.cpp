@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -143,8 +144,7 @@ class RuleParser {
   }
   ExprId regex(std::string_view pattern) {
     try {
-      return regex_expression(
-          ex_, pattern, [&](const CharacterSet& set) { return utf8_character(ex_, set); }, false);
+      return utf8_regex(ex_, pattern);
     } catch (const GrammarError& error) {
       fail_here(error.what());
     }
@@ -310,6 +310,7 @@ class RuleParser {
   }
 
   Element named_token() {
+    ex_.check_time();
     const std::size_t end = text_.find('>', at_);
     if (end == std::string_view::npos) fail_here("a token such as <[12]> or <name> is expected");
     const std::string_view name = text_.substr(at_, end + 1 - at_);
@@ -397,26 +398,24 @@ class RuleBuilder {
   // The rules that a rule may begin with and that may begin with it; none, if it may not begin with itself.
   std::vector<std::size_t> left_circle(std::size_t index) {
     const auto reach = [&](std::size_t from) {
-      std::vector<std::size_t> found, open = {from};
+      std::set<std::size_t> found;
+      std::vector<std::size_t> open = {from};
       while (!open.empty()) {
         const std::size_t at = open.back();
         open.pop_back();
+        ex_.check_time();
         for (const Sequence& sequence : rules_[at].alternatives) {
           const std::size_t next = left_rule(sequence);
-          if (next == kNoRule || std::ranges::find(found, next) != found.end()) continue;
-          found.push_back(next);
-          open.push_back(next);
+          if (next != kNoRule && found.insert(next).second) open.push_back(next);
         }
       }
       return found;
     };
-    const std::vector<std::size_t> all = reach(index);
+    const std::set<std::size_t> all = reach(index);
     std::vector<std::size_t> circle;
-    if (std::ranges::find(all, index) == all.end()) return circle;
-    for (const std::size_t other : all) {
-      const std::vector<std::size_t> back = reach(other);
-      if (std::ranges::find(back, index) != back.end()) circle.push_back(other);
-    }
+    if (!all.contains(index)) return circle;
+    for (const std::size_t other : all)
+      if (reach(other).contains(index)) circle.push_back(other);
     return circle;
   }
 

@@ -105,10 +105,7 @@ class TagCompiler {
     }
   }
 
-  ExprId regex(std::string_view pattern) {
-    return ex_.lexeme(regex_expression(
-        ex_, pattern, [&](const CharacterSet& set) { return utf8_character(ex_, set); }, false));
-  }
+  ExprId regex(std::string_view pattern) { return ex_.lexeme(utf8_regex(ex_, pattern)); }
 
   ExprId token(const OrderedJson& name, const std::string& where) {
     if (name.is_string()) return ex_.token(special_token(vocabulary_, name.get<std::string>()));
@@ -120,6 +117,7 @@ class TagCompiler {
 
   // A text, in which what spells a special token may also be that token.
   ExprId marked(std::string_view text) {
+    ex_.check_time();
     std::vector<std::pair<std::string_view, int>> specials;
     for (int id = 0; id < vocabulary_.size(); ++id) {
       const TokenText& token = vocabulary_.token(id);

@@ -63,14 +63,6 @@ std::optional<std::u32string> decode_utf8(std::string_view text) {
   return result;
 }
 
-void append_utf8(std::string& text, char32_t character) {
-  unsigned tail = 0;
-  while (character > kLastOfLength[tail]) ++tail;
-  constexpr std::array<unsigned, 4> kLead = {0, 0xC0, 0xE0, 0xF0};
-  text += static_cast<char>(kLead[tail] | static_cast<unsigned>(character >> 6 * tail));
-  while (tail-- > 0) text += static_cast<char>(0x80 | (character >> 6 * tail & 0x3F));
-}
-
 CharacterSet::CharacterSet(std::initializer_list<std::pair<char32_t, char32_t>> ranges) {
   for (const auto& [first, last] : ranges) add(first, last);
 }

@@ -15,7 +15,6 @@ inline constexpr char32_t kLastCharacter = 0x10FFFF;
 
 // The characters of valid UTF-8; nothing for other bytes.
 std::optional<std::u32string> decode_utf8(std::string_view text);
-void append_utf8(std::string& text, char32_t character);
 
 // A set of characters, as ranges that include both ends.
 class CharacterSet {

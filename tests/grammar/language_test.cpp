@@ -62,6 +62,7 @@ TEST(Regex, RefusesWhatItDoesNotSupport) {
   check(Refusal{Kind::kRegex, "(a", {"not closed"}});
   check(Refusal{Kind::kRegex, "a)", {"closes no group"}});
   check(Refusal{Kind::kRegex, "*a", {"nothing to repeat"}});
+  check(Refusal{Kind::kRegex, "a{2}{3}", {"is repeated"}});
   check(Refusal{Kind::kRegex, "[z-a]", {"wrong order"}});
   check(Refusal{Kind::kRegex, "a^b", {"^"}});
   check(Refusal{Kind::kRegex, "a[^\\s\\S]", {"no text"}});
@@ -372,7 +373,8 @@ TEST(StructuralTag, TakesSpecialTokensForTheTextThatNamesThem) {
 
 TEST(StructuralTag, SaysWhereItIsWrong) {
   check(Refusal{Kind::kStructuralTag, "{}", {"structural_tag"}});
-  check(Refusal{Kind::kStructuralTag, R"({"type": "structural_tag", "format": {"type": "any_text", "excludes": [1]}})",
+  check(Refusal{Kind::kStructuralTag,
+                R"({"type": "structural_tag", "format": {"type": "any_text", "excludes": [1]}})",
                 {"wrong type"}});
   check(Refusal{Kind::kStructuralTag,
                 R"({"type": "structural_tag", "format": {"type": "dispatch"}})",

@@ -112,7 +112,7 @@ TEST(Limits, AreKeptByHostileSources) {
   const Limits limits{.memory_bytes = 8u << 20,
                       .compile_time = std::chrono::milliseconds(500),
                       .mask_time = std::chrono::milliseconds(500)};
-  std::string alternatives = "{\"enum\": [0", nested, properties = "{\"properties\": {\"p\": {}";
+  std::string alternatives = "{\"enum\": [0", nested;
   for (int i = 0; i < 150'000; ++i) alternatives += "," + std::to_string(i * 7919);
   for (int i = 0; i < 300; ++i) nested += "(";
   std::string doubling = "{\"$defs\": {\"d0\": {\"type\": \"null\"}";
@@ -123,6 +123,22 @@ TEST(Limits, AreKeptByHostileSources) {
                 ", {\"maxLength\": " + std::to_string(i) + "}]}]}";
   }
   doubling += "}, \"$ref\": \"#/$defs/d29\"}";
+  std::string enums = R"({"allOf": [{"enum": [0)", references = R"({"$ref": "#/$defs/0", "$defs": {)";
+  std::string dependencies = R"({"dependencies": {"": [])", rules = "root ::= r0\n", characters;
+  for (int i = 0; i < 12'000; ++i) {
+    const std::string number = std::to_string(i), next = std::to_string(i + 1);
+    enums += "," + next + (i == 6'000 ? "]}, {\"enum\": [-1" : "");
+    references += "\"" + number + R"(": {"$ref": "#/$defs/)" + next + "\"}, ";
+    if (i < 4'000) dependencies += ", \"" + number + R"(": ["x"])";
+    rules += "r" + number + " ::= r" + next + " \"a\" | \"b\"\n";
+  }
+  for (unsigned i = 0xFFFF; i > 0xE000; i -= 2)
+    characters += {static_cast<char>(0xE0 | i >> 12), static_cast<char>(0x80 | (i >> 6 & 63)),
+                   static_cast<char>(0x80 | (i & 63))};
+  enums += "]}]}";
+  references += R"("12000": {}}})";
+  dependencies += "}}";
+  rules += "r12000 ::= r0 \"c\"\n";
   const auto start = std::chrono::steady_clock::now();
   for (const auto& [kind, text] : std::vector<std::pair<Kind, std::string>>{
            {Kind::kJsonSchema, std::string(10u << 20, ' ')},
@@ -134,6 +150,12 @@ TEST(Limits, AreKeptByHostileSources) {
             R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})"},
            {Kind::kJsonSchema,
             R"({"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}$", "maxLength": 2})"},
+           {Kind::kJsonSchema, enums},
+           {Kind::kJsonSchema, references},
+           {Kind::kJsonSchema, dependencies},
+           {Kind::kRegex, "a" + std::string(500'000, '*')},
+           {Kind::kRegex, "[" + characters + "]"},
+           {Kind::kGrammar, rules},
            {Kind::kRegex, nested},
            {Kind::kRegex, "a{99999999999}"},
            {Kind::kGrammar, "root ::= root"},
