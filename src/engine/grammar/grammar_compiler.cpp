@@ -21,9 +21,8 @@ namespace quire {
 namespace {
 
 // A mask that takes longer ends its request, since its step's other sequences wait for it.
-constexpr grammar::Limits kGrammarLimits{.memory_bytes = std::size_t{32} << 20,
-                                         .mask_time = std::chrono::milliseconds(250)};
-constexpr std::size_t kMostKept = 32;  // of the memory above each, at most
+constexpr grammar::Limits kGrammarLimits{.mask_time = std::chrono::milliseconds(250)};
+constexpr std::size_t kMostKept = 32;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
