@@ -62,7 +62,9 @@ void StepMasker::take_rows(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     compute(rows_[place], place);
     lock.lock();
-    if (--unfinished_ == 0) done_.notify_one();
+    if (--unfinished_ > 0) continue;
+    end_ = TimePoint::clock::now();
+    done_.notify_one();
   }
 }
 
@@ -88,6 +90,7 @@ std::vector<StepMasker::Row> StepMasker::finish() {
     done_.wait(lock, [this] { return unfinished_ == 0; });
     rows.swap(rows_);
     next_ = 0;
+    seconds_ = std::chrono::duration<double>(end_ - start_).count();
   }
   const auto words = static_cast<std::ptrdiff_t>(words_);
   std::int32_t num_masks = 0;
@@ -102,7 +105,6 @@ std::vector<StepMasker::Row> StepMasker::finish() {
   }
   masks_->bits.resize(static_cast<std::size_t>(num_masks * words));
   ids_.clear();
-  seconds_ = std::chrono::duration<double>(TimePoint::clock::now() - start_).count();
   return rows;
 }
 

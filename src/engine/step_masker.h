@@ -38,7 +38,7 @@ class StepMasker {
   std::vector<Row> finish();
   std::shared_ptr<const StepMasks> masks() const { return masks_; }
   void drop();
-  // From start to finish, of the last step.
+  // From start until all were there, of the last step.
   double seconds() const { return seconds_; }
 
  private:
@@ -49,7 +49,7 @@ class StepMasker {
   const std::int64_t words_;  // of a mask
   std::vector<SequenceId> ids_;
   std::shared_ptr<StepMasks> masks_ = std::make_shared<StepMasks>();
-  TimePoint start_;
+  TimePoint start_, end_;  // the latter guarded by mutex_
   double seconds_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
