@@ -9,7 +9,8 @@ namespace quire::grammar {
 namespace {
 
 constexpr std::size_t kMaxEnds = 16384;
-constexpr std::uint32_t kFewChildren = 4;  // for which no table is made
+constexpr std::size_t kMaxPlainStates = 500;  // beyond which walking all tokens takes less time
+constexpr std::uint32_t kFewChildren = 4;      // for which no table is made
 
 }  // namespace
 
@@ -115,6 +116,7 @@ void Automaton::split(ExprId state) {
 bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,
                                  std::vector<std::uint64_t>& assumed) {
   if (bytes == 0) return true;
+  if (assumed.size() > kMaxPlainStates) return false;
   unsigned& known = plain_bytes_[std::uint64_t{plain} << 32 | state];
   if (known >= bytes) return true;
   known = bytes;  // so that a circle comes to an end

@@ -6,7 +6,7 @@
 namespace quire::grammar::test {
 
 // Schemas over all that is supported, for random walks.
-inline constexpr std::array<std::string_view, 34> kSchemas = {
+inline constexpr std::array<std::string_view, 37> kSchemas = {
     R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name"], "additionalProperties": false})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "null"}, "abc": {"type": "boolean"}}})",
@@ -21,6 +21,9 @@ inline constexpr std::array<std::string_view, 34> kSchemas = {
     R"({"type": "string", "pattern": "^(ab|xyz)+[0-9]{2}$"})",
     R"({"type": "string", "pattern": "a.c", "maxLength": 6})",
     R"({"type": "string", "not": {"enum": ["a", "ab", ""]}, "maxLength": 4})",
+    R"({"type": "string", "pattern": "^(?:[^ ]+ +){0,30}[^ ]+$", "minLength": 1, "maxLength": 40})",
+    R"({"type": "string", "pattern": "^a{0,30}(xyz){0,9}$", "maxLength": 52})",
+    R"({"type": "string", "minLength": 30, "maxLength": 60})",
     R"({"type": "string", "format": "date"})",
     R"({"type": "string", "format": "date-time"})",
     R"({"type": "string", "format": "ipv4"})",
