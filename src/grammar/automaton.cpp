@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxEnds = 16384;
 constexpr std::size_t kMaxPlainStates = 500;  // beyond which walking all tokens takes less time
-constexpr std::uint32_t kFewChildren = 4;      // for which no table is made
+constexpr std::uint32_t kFewChildren = 4;     // for which no table is made
 
 }  // namespace
 

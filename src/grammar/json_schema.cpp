@@ -228,6 +228,33 @@ void SchemaCompiler::check_count(Schema schema, const std::string& key) const {
     fail_at(schema, key, "must be an integer of at least 0 and at most 10^9");
 }
 
+// Of a keyword that is enforced for one type of value: that it has the form it must have.
+void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const {
+  const OrderedJson& value = schema->at(key);
+  if (is_in(kCountKeywords, key) || key == "minContains") {
+    check_count(schema, key);
+  } else if (key == "uniqueItems" && !value.is_boolean()) {
+    fail_at(schema, key, "must be true or false");
+  } else if (key == "required" &&
+             !value.is_boolean()) {  // a boolean, in draft 3, says something of its parent
+    if (!value.is_array() || !std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }))
+      fail_at(schema, key, "must be an array of strings");
+  } else if (key == "properties" || key == "patternProperties") {
+    if (!value.is_object()) fail_at(schema, key, "must be an object of schemas");
+  } else if (key == "prefixItems") {
+    if (!value.is_array()) fail_at(schema, key, "must be an array of schemas");
+  } else if (is_in(kSchemaKeywords, key)) {
+    if (!value.is_object() && !value.is_boolean() && !(key == "items" && value.is_array()))
+      fail_at(schema, key, "must be a schema");
+  } else if (key == "enum" && !value.is_array()) {
+    fail_at(schema, key, "must be an array");
+  } else if ((key == "minimum" || key == "maximum" || key == "multipleOf") && !value.is_number()) {
+    fail_at(schema, key, "must be a number");
+  } else if ((key == "pattern" || key == "format") && !value.is_string()) {
+    fail_at(schema, key, "must be a string");
+  }
+}
+
 void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key,
                                  const std::shared_ptr<const Path>& path) {
   const OrderedJson& value = schema->at(key);
@@ -268,27 +295,8 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
     place.choices.push_back({{then, otherwise}, path});
   } else if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") {
     add_dependencies(place, schema, key, path);
-  } else if (is_in(kCountKeywords, key) || key == "minContains") {
-    check_count(schema, key);
-  } else if (key == "uniqueItems" && !value.is_boolean()) {
-    fail_at(schema, key, "must be true or false");
-  } else if (key == "required" &&
-             !value.is_boolean()) {  // a boolean, in draft 3, says something of its parent
-    if (!value.is_array() || !std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }))
-      fail_at(schema, key, "must be an array of strings");
-  } else if (key == "properties" || key == "patternProperties") {
-    if (!value.is_object()) fail_at(schema, key, "must be an object of schemas");
-  } else if (key == "prefixItems") {
-    if (!value.is_array()) fail_at(schema, key, "must be an array of schemas");
-  } else if (is_in(kSchemaKeywords, key)) {
-    if (!value.is_object() && !value.is_boolean() && !(key == "items" && value.is_array()))
-      fail_at(schema, key, "must be a schema");
-  } else if (key == "enum" && !value.is_array()) {
-    fail_at(schema, key, "must be an array");
-  } else if ((key == "minimum" || key == "maximum" || key == "multipleOf") && !value.is_number()) {
-    fail_at(schema, key, "must be a number");
-  } else if ((key == "pattern" || key == "format") && !value.is_string()) {
-    fail_at(schema, key, "must be a string");
+  } else {
+    check_keyword(schema, key);
   }
 }
 

@@ -72,6 +72,7 @@ class SchemaCompiler {
   void add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
   void add_dependencies(Place& place, Schema schema, std::string_view key,
                         const std::shared_ptr<const Path>& path);
+  void check_keyword(Schema schema, const std::string& key) const;
   void check_count(Schema schema, const std::string& key) const;
   ExprId expand(const Place& place);
   ExprId leaf(const Place& place);
@@ -80,6 +81,7 @@ class SchemaCompiler {
 
   // json_schema_negation.cpp
   Schema negation(Schema schema);
+  bool negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives);
   void negate_keyword(Schema schema, const std::string& key, OrderedJson& alternatives);
 
   // json_schema_types.cpp

@@ -59,15 +59,10 @@ SchemaCompiler::Schema SchemaCompiler::negation(Schema schema) {
   return negations_[schema] = made(std::move(opposite), schema);
 }
 
-void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, OrderedJson& alternatives) {
+// Of keywords that bound a count or a number; false for any other.
+bool SchemaCompiler::negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives) {
   const OrderedJson& value = schema->at(key);
   const auto add = [&](OrderedJson alternative) { alternatives.push_back(std::move(alternative)); };
-  const auto negate_all = [&] {
-    OrderedJson all = OrderedJson::array();
-    for (std::size_t i = 0; i < value.size(); ++i)
-      all.push_back(*negation(child(schema, key, std::to_string(i))));
-    return all;
-  };
   const auto count = [&] {
     check_count(schema, key);
     return value.get<std::int64_t>();
@@ -79,28 +74,7 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
     else if (count() > 0)
       add(of_type(type, {{most, count() - 1}}));
   };
-  if (key == "type") {
-    add({{std::string(kNotType), value}});
-  } else if (key == "const" || key == "enum") {
-    const OrderedJson all = key == "const" ? OrderedJson::array({value}) : value;
-    unsigned types = 0;
-    for (const auto& item : all) {
-      if (item.is_structured()) fail_at(schema, key, "the opposite of objects and arrays is not supported");
-      types |= type_bits(item.type_name());
-    }
-    add({{std::string(kNotEnum), all}});
-  } else if (key == "required") {
-    for (const auto& name : value)
-      add(of_type("object", {{"properties", {{name.get<std::string>(), false}}}}));
-  } else if (key == "properties") {
-    for (const auto& [name, unused] : value.items()) {
-      const Schema opposite = negation(child(schema, key, name));
-      if (*opposite != false)
-        add(of_type("object", {{"required", {name}}, {"properties", {{name, *opposite}}}}));
-    }
-  } else if (key == "pattern") {
-    add(of_type("string", {{std::string(kNotPattern), value}}));
-  } else if (key == "minLength" || key == "maxLength") {
+  if (key == "minLength" || key == "maxLength") {
     flip("string", "minLength", "maxLength");
   } else if (key == "minItems" || key == "maxItems") {
     flip("array", "minItems", "maxItems");
@@ -114,6 +88,41 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
     add(of_type("number", {{"maximum", value}}));
   } else if (key == "exclusiveMaximum" && value.is_number()) {
     add(of_type("number", {{"minimum", value}}));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, OrderedJson& alternatives) {
+  const OrderedJson& value = schema->at(key);
+  const auto add = [&](OrderedJson alternative) { alternatives.push_back(std::move(alternative)); };
+  const auto negate_all = [&] {
+    OrderedJson all = OrderedJson::array();
+    for (std::size_t i = 0; i < value.size(); ++i)
+      all.push_back(*negation(child(schema, key, std::to_string(i))));
+    return all;
+  };
+  if (negate_bound(schema, key, alternatives)) return;
+  if (key == "type") {
+    add({{std::string(kNotType), value}});
+  } else if (key == "const" || key == "enum") {
+    const OrderedJson all = key == "const" ? OrderedJson::array({value}) : value;
+    for (const auto& item : all) {
+      if (item.is_structured()) fail_at(schema, key, "the opposite of objects and arrays is not supported");
+    }
+    add({{std::string(kNotEnum), all}});
+  } else if (key == "required") {
+    for (const auto& name : value)
+      add(of_type("object", {{"properties", {{name.get<std::string>(), false}}}}));
+  } else if (key == "properties") {
+    for (const auto& [name, unused] : value.items()) {
+      const Schema opposite = negation(child(schema, key, name));
+      if (*opposite != false)
+        add(of_type("object", {{"required", {name}}, {"properties", {{name, *opposite}}}}));
+    }
+  } else if (key == "pattern") {
+    add(of_type("string", {{std::string(kNotPattern), value}}));
   } else if (key == "multipleOf") {
     add(of_type("number", {{std::string(kNotMultiple), value}}));
   } else if (key == "items" && !value.is_array() && !schema->contains("prefixItems")) {

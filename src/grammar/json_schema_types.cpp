@@ -118,6 +118,7 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
       if (!value.is_number()) continue;
       const Decimal same(value);
       all.push_back(ex_.complement(json_.range({same, same})));
+      if (value == 0) all.push_back(ex_.complement(utf8_regex(ex_, "-0(\\.0+)?")));
     }
   }
   if (all.empty()) return free;

@@ -144,6 +144,10 @@ TEST(JsonSchema, EnforcesTheKeywordsOfNumbers) {
          {"0", "13"}});
   check({Kind::kJsonSchema, R"({"type": "number", "not": {"type": "integer"}})", {"0.5"}, {"1", "1.0"}});
   check({Kind::kJsonSchema, R"({"type": "integer", "not": {"const": 5}})", {"4", "55"}, {"5"}});
+  check({Kind::kJsonSchema,
+         R"({"type": "number", "not": {"const": 0}})",
+         {"0.1", "-1"},
+         {"0", "-0", "-0.0", "0.00"}});
 }
 
 TEST(JsonSchema, EnforcesTheKeywordsOfArrays) {
