@@ -40,7 +40,8 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
   answer.common = format_text(
       "model {}\nmodel's sizes {}\ndtype {}\nquantization {}{}{}\ncpu-isa {}\nmax-num-seqs "
       "{}\nmax-num-batched-tokens {}\n"
-      "max-model-len {}\nblock-size {}\nblocks of swap space {}\nmax-logprobs {}\n"
+      "max-model-len {}\nblock-size {}\nkv-cache-dtype {}, skip-layers {}\nblocks of swap space "
+      "{}\nmax-logprobs {}\n"
       "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
       setup_.model.config.architecture(),
       format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, windows {}", spec.num_layers,
@@ -48,7 +49,8 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
                   join_text(c.cache.layout.windows, " ")),
       to_string(c.dtype), to_string(c.quantization), c.quantize_head ? " with the head" : "",
       c.weight_only ? " of weights only" : "", resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs,
-      c.max_num_batched_tokens, c.max_model_len, c.block_size(), c.num_host_blocks, c.max_logprobs,
+      c.max_num_batched_tokens, c.max_model_len, c.block_size(), config.kv_cache_dtype,
+      in_quotes(config.kv_cache_dtype_skip_layers), c.num_host_blocks, c.max_logprobs,
       config.disable_custom_all_reduce, c.use_graphs, config.deterministic);
 }
 

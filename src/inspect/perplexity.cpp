@@ -148,8 +148,7 @@ void check_cache(const Engine& engine, std::size_t num_tokens) {
   if (std::cmp_greater(num_tokens, most))
     fail(
         "a window has {} tokens that are read; the KV cache holds {}: take more kv-cache-memory, or a "
-        "context "
-        "of {}",
+        "context of {}",
         num_tokens, most, most + 1);
 }
 

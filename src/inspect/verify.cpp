@@ -55,7 +55,8 @@ Limits limits_of(const Engine& engine) {
   }
   // What the rounding of a cache makes of random models is known to reach this
   // (tests/engine/verify_test.cpp).
-  if (engine.config().cache_policy.code != CacheCode::kNone) limits = {0.6, 0.25};
+  const auto has_codes = [](const StateSpec& spec) { return spec.code != CacheCode::kNone; };
+  if (std::ranges::any_of(engine.config().cache.groups, has_codes)) limits = {0.6, 0.25};
   if ((rounds_inputs || engine.config().dtype != DType::kF32) && !engine.memory_plan().experts.empty())
     limits.rerouted_in = 8;
   return limits;

@@ -34,14 +34,16 @@ std::vector<float> alibi_slopes(int num_heads) {
   return slopes;
 }
 
-// The scales of this rank's KV heads in a cache of 8 bits, by one of the names that checkpoints have for
-// them: NAME is "k" or "v". None where there are none.
+// The scales of this rank's KV heads in a cache of E4M3, by one of the names that checkpoints have for them:
+// NAME is "k" or "v". None where there are none, or another code; but then, too, they are taken.
 std::vector<float> cache_scales(const LoadContext& context, const std::string& prefix,
-                                const std::string& name, int num_kv_heads) {
+                                const std::string& name, int num_kv_heads, CacheCode code) {
+  std::vector<float> result;
   for (const std::string& suffix : {"." + name + "_scale", "." + name + "_proj." + name + "_scale",
                                     "." + name + "_proj.output_scale", ".attn." + name + "_scale"}) {
     if (!context.weights.contains(prefix + suffix)) continue;
     std::vector<float> scales = context.weights.take_vector(prefix + suffix, num_kv_heads);
+    if (code != CacheCode::kE4m3 || !result.empty()) continue;
     for (const float scale : scales)
       if (!(scale > 0) || !std::isfinite(scale))
         fail("tensor {}: a scale of the KV cache is {}; it must be above 0 and finite", prefix + suffix,
@@ -50,9 +52,9 @@ std::vector<float> cache_scales(const LoadContext& context, const std::string& p
     const int count = local_kv_heads(num_kv_heads, context.comm);
     const auto first =
         scales.begin() + shard_begin(num_kv_heads, count, context.comm.rank(), context.comm.size());
-    return {first, first + count};
+    result.assign(first, first + count);
   }
-  return {};
+  return result;
 }
 
 }  // namespace
@@ -75,14 +77,13 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   scores_.cap = options.score_cap;
   scores_.window = options.window;
   state_ = context.states.declare({input_.num_heads, input_.num_kv_heads, options.head_dim, options.window});
-  if (context.states.spec_of(state_).code == CacheCode::kE4m3) {
-    const auto upload = [&](const std::string& name) {
-      const std::vector<float> scales = cache_scales(context, prefix, name, options.num_kv_heads);
-      return scales.empty() ? Tensor() : workspace.upload(scales);
-    };
-    input_.k_scales = upload("k");
-    input_.v_scales = upload("v");
-  }
+  const CacheCode code = context.states.spec_of(state_).code;
+  const auto upload_scales = [&](const std::string& name) {
+    const std::vector<float> scales = cache_scales(context, prefix, name, options.num_kv_heads, code);
+    return scales.empty() ? Tensor() : workspace.upload(scales);
+  };
+  input_.k_scales = upload_scales("k");
+  input_.v_scales = upload_scales("v");
   if (options.alibi) {
     const std::vector<float> slopes = alibi_slopes(options.num_heads);
     const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;

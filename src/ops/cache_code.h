@@ -17,10 +17,10 @@ enum class CacheCode : std::uint8_t {
   return code == CacheCode::kE4m3 ? 448 : 57344;
 }
 // The scale of a row whose largest magnitude is so much: the least power of two with which no value is beyond
-// the codes, or 1 for zeros. To codes that have exponents it is as good as any other, and a code times it has
-// few bits: activations' types of 16 bits hold it without rounding.
+// the codes; of zeros a small one, beside which no other row's is small. A code times it has few bits:
+// bfloat16 holds it without rounding, as float16 does but for the smallest.
 [[gnu::always_inline]] constexpr float row_scale(float largest, CacheCode code) {
-  if (!(largest > 0)) return largest == 0 ? 1 : largest;  // NaN remains
+  if (!(largest > 0)) return largest == 0 ? 0x1p-100F : largest;  // NaN remains
   constexpr std::uint32_t kMantissa = 0x7FFFFF;
   const auto bits = std::bit_cast<std::uint32_t>(largest / largest_of(code));
   return std::bit_cast<float>((bits + kMantissa) & ~kMantissa);

@@ -140,7 +140,7 @@ class Backend : public Device {
   // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
   // 2021; the first half of the dimensions is paired with the second), or the one after the other, q scaled
   // where given; then k and v are written to their slots of the cache, as codes the nearest of x / scale, at
-  // most the largest.
+  // most the largest. A backend may round x to the activations' type first. A NaN makes its row's scale one.
   virtual void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
                                 const AttentionBatch& batch);
   // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are

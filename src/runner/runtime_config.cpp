@@ -53,7 +53,7 @@ CachePolicy resolve_cache_policy(const EngineConfig& config, int num_layers) {
     policy.skipped.push_back(layer);
   }
   if (policy.code == CacheCode::kNone && !config.kv_cache_dtype_skip_layers.empty())
-    fail("kv-cache-dtype-skip-layers needs kv-cache-dtype");
+    fail("kv-cache-dtype-skip-layers needs kv-cache-dtype fp8 or fp8_e5m2");
   return policy;
 }
 

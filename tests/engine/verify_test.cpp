@@ -7,6 +7,8 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/safetensors_builder.h"
 #include "engine/golden_models.h"
 #include "temp_dir.h"
 
@@ -147,6 +149,41 @@ INSTANTIATE_TEST_SUITE_P(Golden, CodedCacheTest,
                            const CacheWay& way = std::get<1>(test.param);
                            return testing::test_name({std::get<0>(test.param).model, way.second, way.first});
                          });
+
+// A value's scale of 2^20 makes zeros of all values.
+TEST(CacheScalesTest, OfACheckpointAreUsedForE4m3AndOtherwiseLeftAside) {
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory("qwen3"), directory);
+  OrderedJson header, index;
+  std::filesystem::rename(directory / "model.safetensors", directory / "weights.safetensors");
+  const SafetensorsFile weights(directory / "weights.safetensors");
+  for (const auto& [name, entry] : weights.tensors()) index["weight_map"][name] = "weights.safetensors";
+  const std::vector<float> scales(3, 0x1p20F);  // of as many layers
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const std::string name = "model.layers." + std::to_string(i) + ".self_attn.v_scale";
+    header[name] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {4 * i, 4 * i + 4}}};
+    index["weight_map"][name] = "scales.safetensors";
+  }
+  std::ofstream(directory / "scales.safetensors")
+      << safetensors_bytes(header.dump(), bytes_of(std::span<const float>(scales)));
+  std::ofstream(directory / "model.safetensors.index.json") << index.dump();
+  const auto error_of = [](const std::filesystem::path& model, const std::string& cache,
+                           const std::string& skipped = {}) {
+    EngineConfig config = testing::golden_config("qwen3");
+    config.model = model.string();
+    config.kv_cache_dtype = cache;
+    config.kv_cache_dtype_skip_layers = skipped;
+    double error = 0;
+    verify(config, [&](const VerifyResult& result) { error = std::max(error, result.error); });
+    return error;
+  };
+  const std::filesystem::path without = testing::golden_directory("qwen3");
+  EXPECT_LT(error_of(directory, "auto"), 2e-5);
+  EXPECT_LT(error_of(directory, "fp8", "0,1,2"), 2e-5);
+  EXPECT_EQ(error_of(directory, "fp8_e5m2"), error_of(without, "fp8_e5m2"));
+  EXPECT_GT(error_of(directory, "fp8"), 1.1 * error_of(without, "fp8"));
+}
 
 // The looser limits are those of formats that round their inputs, unless weights alone are to be of them.
 TEST(VerifyTest, RoundedInputsHaveLimitsOfTheirOwn) {

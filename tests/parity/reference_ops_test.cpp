@@ -276,6 +276,20 @@ struct PreparedHead {
   }
 };
 
+TEST(RowScaleTest, IsTheLeastPowerOfTwoThatHoldsTheRow) {
+  for (const CacheCode code : {CacheCode::kE4m3, CacheCode::kE5m2}) {
+    const float most = largest_of(code);
+    EXPECT_EQ(row_scale(most, code), 1);
+    EXPECT_EQ(row_scale(std::nextafter(most, 2 * most), code), 2);
+    EXPECT_EQ(row_scale(most / 2, code), 0.5F);
+    EXPECT_EQ(row_scale(3 * most, code), 4);
+    EXPECT_TRUE(std::isnan(row_scale(std::nanf(""), code)));
+    // Beside the exponents of other rows' values, that of zeros must not count.
+    EXPECT_GT(row_scale(0, code), 0);
+    EXPECT_LT(row_scale(0, code), row_scale(0x1p-60F, code));
+  }
+}
+
 class RotateAndStoreTest : public ReferenceOpsTest {
  protected:
   void expect_prepared(bool norm_after_rotary, bool scaled);

@@ -18,12 +18,13 @@ constexpr std::pair<std::string_view, MakeMethod> kMethods[] = {
     {"mxfp4", make_mxfp4},
 };
 
-constexpr std::string_view kUnusedScales[] = {".input_scale",      ".input_global_scale",
-                                              ".input_zero_point", ".activation_scale",
-                                              ".output_scale",     ".q_scale",
-                                              ".k_scale",          ".v_scale",
-                                              ".prob_scale",       ".k_zero_point",
-                                              ".v_zero_point",     ".output_zero_point"};
+constexpr std::string_view kOptionalScales[] = {".input_scale",      ".input_global_scale",
+                                                ".input_zero_point", ".activation_scale",
+                                                ".output_scale",     ".q_scale",
+                                                ".k_scale",          ".v_scale",
+                                                ".kv_scale",         ".prob_scale",
+                                                ".k_zero_point",     ".v_zero_point",
+                                                ".output_zero_point"};
 
 std::optional<ConfigObject> find_config(const ModelConfig& model, const std::filesystem::path& directory) {
   if (auto config = model.quantization_config()) return config;
@@ -32,7 +33,8 @@ std::optional<ConfigObject> find_config(const ModelConfig& model, const std::fil
   if (!std::filesystem::exists(path, ec)) return {};
   auto config = ConfigObject::read_file(path).find_object("quantization");
   if (config && !config->contains("quant_algo") && !config->contains("quant_method")) {
-    log_info("{}: no weights are quantised; what it says of the KV cache is not used", path.string());
+    log_info("{}: no weights are quantised, but a KV cache, which --kv-cache-dtype fp8 gives it",
+             path.string());
     return {};
   }
   return config;
@@ -81,7 +83,7 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
 std::vector<std::string> QuantizedWeights::unclaimed() const {
   std::vector<std::string> names = file_.unclaimed();
   std::erase_if(names, [this](const std::string& name) {
-    return std::any_of(std::begin(kUnusedScales), std::end(kUnusedScales),
+    return std::any_of(std::begin(kOptionalScales), std::end(kOptionalScales),
                        [&](std::string_view ending) { return name.ends_with(ending); }) ||
            is_zero_bias(file_, name);
   });

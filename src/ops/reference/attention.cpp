@@ -63,8 +63,7 @@ struct CacheHalf {
     }
     float largest = 0;
     for (const float value : x) largest = std::isnan(value) ? value : std::max(largest, std::fabs(value));
-    float own = scale != nullptr ? *scale : row_scale(largest, code);
-    if (own == 0) own = 1;
+    const float own = scale != nullptr ? *scale : row_scale(largest, code);
     *cache_row<float>(scales, block, head, offset) = own;
     std::uint8_t* to = cache_row<std::uint8_t>(rows, block, head, offset);
     for (const float value : x)

@@ -192,8 +192,7 @@ float store_codes(CacheCode code, const float* x, std::int64_t n, const float* g
     has_nan |= Vec::any_nan(v);
     largest = Vec::max(largest, magnitude(v));
   }
-  float scale = given != nullptr ? *given : row_scale(max_lanes(largest), code);
-  if (scale == 0) scale = 1;
+  const float scale = given != nullptr ? *given : row_scale(max_lanes(largest), code);
   const bool is_e4m3 = code == CacheCode::kE4m3;
   const int shift = is_e4m3 ? 20 : 21;
   const F moved = Vec::set1(is_e4m3 ? 0x1p-120F : 0x1p-112F);

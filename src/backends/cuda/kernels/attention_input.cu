@@ -173,7 +173,6 @@ __device__ void store_codes(const PrepareArgs<T>& args, const Piece<kWidth, T> (
   }
   if (!is_there) return;
   float scale = given != nullptr ? *given : row_scale(largest, args.code);
-  if (scale == 0) scale = 1;
   if (has_nan != 0) scale = CUDART_NAN_F;
   if ((threadIdx.x & ((1U << args.lane_bits) - 1)) == 0) *scale_to = scale;
   const __nv_fp8_interpretation_t kind = args.code == CacheCode::kE4m3 ? __NV_E4M3 : __NV_E5M2;

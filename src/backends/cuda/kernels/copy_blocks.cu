@@ -61,7 +61,7 @@ void copy_blocks_in(const LaunchContext& context, const Tensor& to, const Tensor
 void copy_blocks(const LaunchContext& context, const Tensor& to, const Tensor& from, const Tensor& pairs) {
   if (pairs.dim(0) == 0) return;
   const auto places = reinterpret_cast<std::uintptr_t>(to.data()) |
-                      reinterpret_cast<std::uintptr_t>(from.data()) | static_cast<std::uintptr_t>(to.dim(1));
+                      reinterpret_cast<std::uintptr_t>(from.data()) | static_cast<std::uintptr_t>(to.dim(2));
   places % 16 == 0 ? copy_blocks_in<uint4>(context, to, from, pairs)
                    : copy_blocks_in<std::uint8_t>(context, to, from, pairs);
 }

@@ -1,13 +1,13 @@
 // Paged decode attention: out = softmax(scores of q · kᵀ) · v for the sequences of one query token.
 //
-// Layout: cache [block][kv head][K | V][token][dim], 16-bit. Bytes that must move: every key and value of
-// every sequence once, 4 * head_dim a token and KV head; the arithmetic (4 * heads * head_dim FLOP a token)
-// hides under that. So the kernel is made to keep reads in flight. Its blocks of threads stay for the whole
-// launch and take equal shares of the work (decode_plan.cuh). A warp streams its tiles of 16 tokens through a
-// ring of its own, across the ends of sequences, and meets the others only there (decode_loader.cuh). Under
-// load a read takes several µs, so what is needed where an item begins is read one item ahead. The pieces of
-// an item that lies in several shares are summed, in order of position, by the block of threads that finishes
-// last.
+// Layout: cache [block][kv head][K | V][token][dim], of 16 bits, or of codes, and then with f32 [K |
+// V][token] behind. Bytes that must move: every key and value of every sequence once, 4 * head_dim a token
+// and KV head, or 2 * head_dim + 8; the arithmetic (4 * heads * head_dim FLOP a token) hides under that. So
+// the kernel is made to keep reads in flight. Its blocks of threads stay for the whole launch and take equal
+// shares of the work (decode_plan.cuh). A warp streams its tiles of 16 tokens through a ring of its own,
+// across the ends of sequences, and meets the others only there (decode_loader.cuh). Under load a read takes
+// several µs, so what is needed where an item begins is read one item ahead. The pieces of an item that lies
+// in several shares are summed, in order of position, by the block of threads that finishes last.
 //
 // Tensor cores take 16 tokens by 8 query heads: Sᵀ = K · Qᵀ, then Oᵀ = Vᵀ · Pᵀ. All query heads of a KV head
 // share one pass over K and V; more than 16 make several items of it.

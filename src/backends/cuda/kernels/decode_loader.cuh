@@ -163,8 +163,9 @@ struct Ring {
       max_of(kScales + (kIsCode<E> ? 2 * kTileTokens * sizeof(float) : 0), kSumBytes);
   static constexpr int kBlocksOfSm =
       blocks_per_sm(kIsCode<E> ? CacheCode::kE4m3 : CacheCode::kNone, kHeadTiles);
-  // 64 to 104 KB in a block of threads: more does not speed up the stream, but makes every read wait longer.
-  static constexpr unsigned kMaxBytes = (kBlocksOfSm == 3 ? 74 : kIsCode<E> ? 104 : 96) * 1024;
+  // 60 to 96 KB in a block of threads: more does not speed up the stream, but makes every read wait longer;
+  // and some GPUs have but 99 KB.
+  static constexpr unsigned kMaxBytes = (kBlocksOfSm == 3 ? 74 : 96) * 1024;
   static constexpr unsigned kStages = kMaxBytes / (kWarps * kStageBytes);
   static constexpr std::size_t kBytes = std::size_t{kWarps} * kStages * kStageBytes;
 };

@@ -15,7 +15,8 @@ namespace quire::cuda {
 
 constexpr int kTileTokens = 16;  // what a warp takes at a time
 
-// Blocks of threads on an SM. Tiles of codes come twice as fast, and more warps hide what each takes.
+// Blocks of threads on an SM, where its shared memory has room for them. Tiles of codes come twice as fast,
+// and more warps hide what each takes.
 constexpr int blocks_per_sm(CacheCode code, int head_tiles) {
   return code != CacheCode::kNone && head_tiles == 1 ? 3 : 2;
 }
