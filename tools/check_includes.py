@@ -26,8 +26,9 @@ ALLOWED = {
     "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
     "scheduler": ["base", "kvcache", "quire"],
     "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h", "kvcache/ids.h", "scheduler/step_plan.h"],
+    "grammar": ["base"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
-               "runner", "quire", "backends/registry.h"],
+               "runner", "grammar", "quire", "backends/registry.h"],
     "beams": ["base", "kvcache", "scheduler", "engine", "quire"],
     "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                 "runner", "engine", "quire", "backends", "backends/*"],
@@ -38,7 +39,7 @@ ALLOWED = {
 }
 
 # The part of a folder, and of every folder below it, that a build may leave out.
-PARTS = {"simd": "simd", "beams": "beams", "hub": "hub", "server": "server", "load": "server", "cuda": "cuda", "mpi": "mpi"}
+PARTS = {"simd": "simd", "beams": "beams", "grammar": "grammar", "hub": "hub", "server": "server", "load": "server", "cuda": "cuda", "mpi": "mpi"}
 
 # Outside headers that only these folders may include.
 OUTSIDE = {

@@ -39,8 +39,9 @@ struct CompletionOutput {
   FinishReason finish_reason = FinishReason::kNone;
   // The stop string or the token of stop_token_ids that finish_reason kStop is for; neither: EOS.
   std::variant<std::monostate, std::int32_t, std::string> stop_reason;
-  std::string error;                 // why, when finish_reason is kError or kTimeout
-  bool is_request_at_fault = false;  // with kError: what it asks of sampling rules out every token
+  std::string error;  // why, when finish_reason is kError or kTimeout
+  // With kError: what it asks of sampling rules out every token, or cannot be done.
+  bool is_request_at_fault = false;
   OutputTimes times;
   int num_preemptions = 0;  // after which it ran again
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,29 @@ enum class EarlyStopping : std::uint8_t {
   kNo,     // when no unfinished one scores better as it is: a heuristic
   kYes,    // at once
   kNever,  // when no unfinished one can become better
+};
+
+// What the text of an output must be: see docs/sampling.md.
+struct StructuredOutputs {
+  enum class Kind : std::uint8_t {
+    kJsonSchema,     // `source` is the schema
+    kJsonObject,     // any JSON object; there is no source
+    kRegex,          // `source` matches the whole text
+    kChoice,         // `source` is a JSON array of strings, one of which the text is
+    kGrammar,        // `source` has rules as in GBNF, EBNF or Lark
+    kStructuralTag,  // `source` is {"type": "structural_tag", "format": {...}}
+  };
+  Kind kind = Kind::kJsonSchema;
+  std::string source = {};
+  bool disable_any_whitespace = false;                 // none between the tokens of JSON
+  std::optional<std::string> whitespace_pattern = {};  // what may stand between them, as a regular expression
+  bool disable_additional_properties = false;          // of objects whose schema says nothing of them
+  // What a model says before its answer is free: text up to and with the first `free_until`. With
+  // `free_after` only where that comes first. Empty: nothing is.
+  std::string free_until = {};
+  std::string free_after = {};
+
+  bool operator==(const StructuredOutputs&) const = default;
 };
 
 // How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
@@ -55,6 +79,7 @@ struct SamplingParams {
   bool skip_special_tokens = true;          // in the text
   // Accepted for vLLM's sake: byte-level tokenizers, the only ones here, never put spaces between any tokens.
   bool spaces_between_special_tokens = true;
+  std::shared_ptr<const StructuredOutputs> structured_outputs;  // null: any text
   // Only that many last tokens of the prompt are used; -1: what fits beside max_tokens.
   std::optional<int> truncate_prompt_tokens;
 

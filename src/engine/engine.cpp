@@ -1,5 +1,8 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/json.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -52,6 +55,8 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
       [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
   beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
+  compiler_ = make_grammar_compiler(sampling_context(), fault);
+  masker_.emplace(config_.spec.vocab_size);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }
@@ -59,8 +64,9 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
 Engine::~Engine() {
   mailbox_.close();
   thread_.join();
-  outputs_.reset();  // what it still delivers may post to this engine
-  ranks_.reset();    // as may what it still notices
+  compiler_.reset();  // what it still compiles may post to this engine
+  outputs_.reset();   // as may what it still delivers
+  ranks_.reset();     // as may what it still notices
 }
 
 // Resolves the configuration and loads the model. Errors say which model it was.
@@ -140,7 +146,7 @@ void Engine::validate(const EngineRequest& request) const { quire::validate(requ
 
 void Engine::abort(RequestId id) {
   mailbox_.post([this, id] {
-    if (beams_->end(id, FinishReason::kAbort, {})) return;
+    if (abort_held(id) || beams_->end(id, FinishReason::kAbort, {})) return;
     for (const SequenceId sequence : scheduler_->abort_with_siblings(id))
       outputs_->finish(sequence, FinishReason::kAbort);
   });
@@ -151,7 +157,8 @@ void Engine::run() {
   name_thread("quire-engine");
   const Backend& backend = ranks_->own().backend();
   while (take_tasks()) {
-    const int depth = backend.asynchronous() && !backend.runs_on_host() ? ModelRunner::kMaxInFlight : 1;
+    const bool overlaps = setup_.hooks.pipelined || (backend.asynchronous() && !backend.runs_on_host());
+    const int depth = overlaps ? ModelRunner::kMaxInFlight : 1;
     try {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();
       if (!queued && scheduler_->num_in_flight() > 0) collect_step();
@@ -181,8 +188,32 @@ void Engine::submit_step(StepPlan plan) {
     publish_stats();
   }
   setup_.hooks.visit(EngineStage::kSubmit);
+  masker_->take(plan);
+  // What a step before this one samples is known when that is collected.
+  const bool masks_now = masker_->pending() && scheduler_->num_in_flight() == 1;
+  if (masks_now) masker_->start(*scheduler_);
   record.ops = ranks_->submit(std::move(plan), statistics_.profile_next());
   statistics_.begin(record, now);
+  if (masks_now) outputs_->push(sample_step(), TimePoint::clock::now());
+}
+
+// Has the newest step sampled under its masks, which are on their way. Returns what is known of it already.
+std::vector<SequenceUpdate> Engine::sample_step() {
+  std::vector<StepMasker::Row> rows = masker_->finish();
+  ranks_->sample(masker_->masks());
+  statistics_.note_masks(masker_->seconds());
+  std::vector<SequenceUpdate> updates;
+  for (StepMasker::Row& row : rows) {
+    if (!row.error.empty()) {
+      scheduler_->abort(row.id);
+      updates.push_back({.id = row.id,
+                         .finish = FinishReason::kError,
+                         .refused = format_text("structured_outputs cannot be met: {}", row.error)});
+    } else if (!row.forced.empty()) {
+      std::ranges::move(scheduler_->foresee(row.id, row.forced), std::back_inserter(updates));
+    }
+  }
+  return updates;
 }
 
 void Engine::collect_step() {
@@ -192,9 +223,13 @@ void Engine::collect_step() {
   std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
   std::vector<SearchResult> results;
   if (beams_->any()) results = beams_->take(updates, now);
+  if (masker_->pending()) {
+    masker_->start(*scheduler_);
+    std::ranges::move(sample_step(), std::back_inserter(updates));
+  }
   // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps
   // booked.
-  statistics_.end(scheduler_->stats(), now);
+  statistics_.end(scheduler_stats(), now);
   for (SearchResult& search : results) outputs_->finish(std::move(search));
   outputs_->push(std::move(updates), now);
 }
@@ -235,6 +270,7 @@ bool Engine::finish_unplanned() {
 // and would again: that ends everything.
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
+  masker_->drop();
   finish_unplanned();
   drop_steps();
   const bool goes_on = scheduler_->num_in_flight() > 0 && !lost_;
@@ -268,9 +304,19 @@ void Engine::on_lost(std::function<void(const std::string&)> listener) {
   if (lost_ && lost_listener_) lost_listener_(why_lost_);
 }
 
-// What others see of the scheduler.
+// The scheduler's, with what waits to be added to it.
+SchedulerStats Engine::scheduler_stats() const {
+  SchedulerStats stats = scheduler_->stats();
+  for (const auto& [id, arrival] : held_) {
+    stats.num_waiting += arrival.request->num_outputs;
+    ++stats.num_queued_requests;
+    stats.num_queued_tokens += arrival.request->num_queued_tokens();
+  }
+  return stats;
+}
+
 void Engine::publish_stats() {
-  const SchedulerStats stats = scheduler_->stats();
+  const SchedulerStats stats = scheduler_stats();
   statistics_.publish(stats);
   mailbox_.count(stats);
 }

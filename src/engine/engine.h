@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,7 +18,9 @@
 #include "engine/request.h"
 #include "engine/sampling_context.h"
 #include "engine/search_rounds.h"
+#include "engine/step_masker.h"
 #include "engine/step_statistics.h"
+#include "engine/structured_outputs.h"
 
 namespace quire {
 
@@ -76,6 +79,10 @@ class Engine {
   void observe_steps(StepStatistics::Observer observer, int profile_every = 0) {
     statistics_.observe(std::move(observer), can_profile() ? profile_every : 0);
   }
+  // Called with the seconds that each compilation of a grammar took from now on, on another thread.
+  void observe_compilations(std::function<void(double seconds)> observer) {
+    if (compiler_) compiler_->observe(std::move(observer));
+  }
   bool can_profile() const { return ranks_->own().backend().has_graphs(); }
   // As Backend's, of rank 0. While no request is unfinished.
   std::optional<DeviceCeiling> measure_ceiling() { return ranks_->own().backend().measure_ceiling(); }
@@ -83,7 +90,8 @@ class Engine {
  private:
   struct Arrival {
     std::shared_ptr<SequenceRequest> request;
-    std::optional<SearchRules> search;  // then it is the first beam
+    std::optional<SearchRules> search;         // then it is the first beam
+    std::shared_ptr<Compilation> compilation;  // that it waits for
   };
 
   template <typename Work>
@@ -91,18 +99,23 @@ class Engine {
   void load();
   void log_plan() const;
   void read_eos_token_ids();
-  Arrival make_arrival(const EngineRequest& request, const SamplingState* alike);
+  Arrival make_arrival(const EngineRequest& request, const Arrival* alike);
 
   void run();
   bool take_tasks();
   void begin(const Arrival& arrival);
+  void hold(const Arrival& arrival);
+  void release(RequestId id, const Compilation::Result& result);
+  bool abort_held(RequestId id);
   void finish(SequenceId id, FinishReason reason, const std::string& why);
   bool finish_unplanned();
   bool queue_step();
   void submit_step(StepPlan plan);
   void collect_step();
+  std::vector<SequenceUpdate> sample_step();
   void fail_step(const std::string& why);
   void drop_steps();
+  SchedulerStats scheduler_stats() const;
   void publish_stats();
   void lose(const std::string& why);
 
@@ -116,6 +129,9 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
   std::unique_ptr<SearchRounds> beams_;
+  std::unique_ptr<GrammarCompiler> compiler_;
+  std::map<RequestId, Arrival> held_;  // those that wait for their compilation
+  std::optional<StepMasker> masker_;
   StepStatistics statistics_;
   std::atomic<RequestId> next_id_{1};
   std::mutex lost_mutex_;

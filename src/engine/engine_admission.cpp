@@ -51,7 +51,7 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     EngineRequest& request = requests[i];
     truncate_prompt(request.prompt, request.params, config_.max_model_len);
-    arrivals.push_back(make_arrival(request, same_params(i) ? &arrivals.back().request->sampling : nullptr));
+    arrivals.push_back(make_arrival(request, same_params(i) ? &arrivals.back() : nullptr));
     ids.push_back(arrivals.back().request->id);
     num_tokens += std::ssize(request.prompt) + arrivals.back().request->num_queued_tokens();
   }
@@ -70,18 +70,19 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
   return ids;
 }
 
-// Its prompt stays with the request until the queue has taken it. alike: of a request of equal parameters, or
+// Its prompt stays with the request until the queue has taken it. alike: a request of equal parameters, or
 // null.
-Engine::Arrival Engine::make_arrival(const EngineRequest& request, const SamplingState* alike) {
+Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival* alike) {
   const int n = num_sequences(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
-  Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt};
+  Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt, nullptr};
   SequenceRequest& made = *arrival.request;
   made.id = id;
   made.num_outputs = n;
   made.first_sibling = n > 1 ? id : 0;
   const std::uint64_t seed = request_seed(setup_.config.seed, id);
-  made.sampling = alike != nullptr ? *alike : make_sampling_state(request.params, sampling_context(), seed);
+  made.sampling = alike != nullptr ? alike->request->sampling
+                                   : make_sampling_state(request.params, sampling_context(), seed);
   made.sampling.seed = request.params.seed.value_or(seed);
   made.max_tokens = std::max(request.params.max_tokens, 1);  // one is sampled all the same, and dropped
   made.min_tokens = request.params.min_tokens;
@@ -95,6 +96,15 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
     made.beam_width = n;
     made.min_tokens = 0;  // the search sees to it
   }
+  if (request.params.structured_outputs) {
+    const SamplingState& sampling = made.sampling;
+    made.source_bytes = request.params.structured_outputs->source.size();
+    made.may_jump = !setup_.config.disable_jump_forward && !sampling.needs_history() &&
+                    sampling.allowed_ids.empty() && made.min_tokens == 0 &&
+                    sampling.num_logprobs == SamplingState::kNoLogprobs;
+    arrival.compilation =
+        alike != nullptr ? alike->compilation : compiler_->compile(request.params.structured_outputs);
+  }
   if (request.timeout)
     made.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
                                                   std::chrono::duration<double>(*request.timeout));
@@ -102,6 +112,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Samplin
 }
 
 void Engine::begin(const Arrival& arrival) {
+  if (arrival.compilation) return hold(arrival);
   if (arrival.search) return beams_->add(arrival.request, *arrival.search);
   const SequenceRequest& request = *arrival.request;
   try {
@@ -111,6 +122,40 @@ void Engine::begin(const Arrival& arrival) {
     const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
     for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
   }
+}
+
+// It waits for its compilation. Others go on.
+void Engine::hold(const Arrival& arrival) {
+  const RequestId id = arrival.request->id;
+  held_.emplace(id, arrival);
+  arrival.compilation->then([this, id](const Compilation::Result& result) {
+    mailbox_.post([this, id, result] { release(id, result); });
+  });
+}
+
+void Engine::release(RequestId id, const Compilation::Result& result) {
+  auto held = held_.extract(id);
+  if (held.empty()) return;  // it was aborted
+  Arrival& arrival = held.mapped();
+  if (result.make) {
+    arrival.compilation.reset();
+    arrival.request->make_constraint = result.make;
+    return begin(arrival);
+  }
+  std::vector<SequenceUpdate> refused;
+  for (int i = 0; i < arrival.request->num_outputs; ++i)
+    refused.push_back({.id = id + static_cast<SequenceId>(i),
+                       .finish = FinishReason::kError,
+                       .refused = format_text("structured_outputs are refused: {}", result.error)});
+  outputs_->push(std::move(refused), TimePoint::clock::now());
+}
+
+bool Engine::abort_held(RequestId id) {
+  const auto held = held_.extract(id);
+  if (held.empty()) return false;
+  for (int i = 0; i < held.mapped().request->num_outputs; ++i)
+    outputs_->finish(id + static_cast<SequenceId>(i), FinishReason::kAbort);
+  return true;
 }
 
 }  // namespace quire

@@ -14,6 +14,7 @@ enum class EngineStage : std::uint8_t {
   kRank,
   kDrop,
   kSearch,
+  kCompile,
   kDetokenize,
   kCallback
 };
@@ -21,10 +22,11 @@ enum class EngineStage : std::uint8_t {
 // What tests change of an engine.
 struct EngineHooks {
   int prefix_hash_bits = 64;   // fewer make hashes collide
+  bool pipelined = false;      // two steps are in flight on any device
   bool poison_blocks = false;  // a block is full of NaN when it is given to a sequence
-  // Called where a sequence is about to go through a stage, or a step is (kSubmit, kCollect, kDrop: id 0;
-  // kRank: by a rank in a thread, id: the rank), on the thread of that stage. What it throws is that stage's
-  // failure.
+  // Called where a sequence is about to go through a stage, a step is (kSubmit, kCollect, kDrop: id 0; kRank:
+  // by a rank in a thread, id: the rank), or a source is to be compiled (kCompile: id 0), on the thread of
+  // that stage. What it throws is that stage's failure.
   std::function<void(EngineStage, SequenceId)> fault = {};
 
   void visit(EngineStage stage, SequenceId id = 0) const {

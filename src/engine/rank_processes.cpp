@@ -15,13 +15,13 @@ namespace quire {
 namespace {
 
 // What handles an order, by the kind of its message; the last one is the end.
-constexpr std::array<RankOrder::Handler, 9> kHandlers = {
+constexpr std::array<RankOrder::Handler, 10> kHandlers = {
     &Rank::open,   &Rank::connect, &Rank::resolve, &Rank::load, &Rank::capture_graphs,
-    &Rank::submit, &Rank::collect, &Rank::drop,    nullptr};
+    &Rank::submit, &Rank::sample,  &Rank::collect, &Rank::drop, nullptr};
 // What ranks send to rank 0.
 enum AnswerKind : std::uint16_t { kAnswer = 100, kFailed };
 
-// What orders and answers consist of: a number, and a step plan's bytes or a text.
+// What orders and answers consist of: a number, and the bytes of a step plan or masks, or a text.
 struct Body {
   std::uint64_t number = 0;
   std::span<const std::byte> rest;
@@ -51,6 +51,8 @@ RankOrder decode_order(const ControlMessage& message) {
   const Body body = decode_body(message);
   RankOrder order{.handler = kHandlers[message.kind], .argument = body.number};
   if (order.handler == &Rank::submit) order.plan = std::make_shared<const StepPlan>(decode_plan(body.rest));
+  if (order.handler == &Rank::sample)
+    order.masks = std::make_shared<const StepMasks>(decode_masks(body.rest));
   return order;
 }
 
@@ -94,10 +96,13 @@ class RankProcesses : public RankGroup {
   void send(const RankOrder& order) override {
     if (order.plan) channel_->set_progress(order.plan->id);
     const auto kind = std::ranges::find(kHandlers, order.handler) - kHandlers.begin();
-    const std::vector<std::byte> plan = order.plan ? encode(*order.plan) : std::vector<std::byte>();
-    const std::vector<std::byte> body = encode_body(order.argument, plan);
+    const std::vector<std::byte> rest = order.plan    ? encode(*order.plan)
+                                        : order.masks ? encode(*order.masks)
+                                                      : std::vector<std::byte>();
+    const std::vector<std::byte> body = encode_body(order.argument, rest);
     if (body.size() > ControlChannel::kMaxBody)
-      fail("a step plan of {} bytes; other processes take {}", body.size(), ControlChannel::kMaxBody);
+      fail("a step plan, or its masks, of {} bytes; other processes take {}", body.size(),
+           ControlChannel::kMaxBody);
     channel_->broadcast(static_cast<std::uint16_t>(kind), body);
   }
 
@@ -118,7 +123,8 @@ class RankProcesses : public RankGroup {
 
   // What else fails, each rank says itself.
   bool breaks_ranks(const RankOrder& order) const override {
-    return order.handler == &Rank::submit || order.handler == &Rank::collect;
+    return order.handler == &Rank::submit || order.handler == &Rank::sample ||
+           order.handler == &Rank::collect;
   }
   // What waits in MPI, or for another rank on a GPU, cannot be taken back.
   bool can_repeat_steps() const override { return false; }

@@ -25,9 +25,10 @@ struct RankAnswer;
 struct RankOrder {
   using Handler = void (Rank::*)(const RankOrder&, RankAnswer&);
 
-  Handler handler = nullptr;                  // null: the others end
-  std::uint64_t argument = 0;                 // of resolve and submit
-  std::shared_ptr<const StepPlan> plan = {};  // of submit
+  Handler handler = nullptr;                    // null: the others end
+  std::uint64_t argument = 0;                   // of resolve and submit
+  std::shared_ptr<const StepPlan> plan = {};    // of submit
+  std::shared_ptr<const StepMasks> masks = {};  // of sample
 
   // Where a plan's submission fails on another rank, it is said in answer to the next order.
   bool is_answered() const { return plan == nullptr; }
@@ -68,6 +69,7 @@ class Rank {
   void capture_graphs(const RankOrder&, RankAnswer&) { runner_->capture_graphs(); }
   // A step, as ModelRunner does. argument: 1: profiled.
   void submit(const RankOrder& order, RankAnswer& answer);
+  void sample(const RankOrder& order, RankAnswer&) { runner_->sample(*order.masks); }
   void collect(const RankOrder&, RankAnswer& answer) { answer.result = runner_->collect(); }
   void drop(const RankOrder&, RankAnswer&) { runner_->drop_in_flight(); }
 
@@ -125,6 +127,9 @@ class RankGroup {
 
   // As ModelRunner's. Where a rank fails, all do.
   std::optional<OpTimes> submit(StepPlan plan, bool profiled = false);
+  void sample(std::shared_ptr<const StepMasks> masks) {
+    together({.handler = &Rank::sample, .masks = std::move(masks)}, step_patience());
+  }
   StepResult collect() { return std::move(together({&Rank::collect}, step_patience())[0].result); }
   // Error where there is no way back: a rank is lost, or one on a GPU or of several processes failed in a
   // step.

@@ -15,6 +15,7 @@ const char* excluded_by_pooling(const EngineRequest& request) {
   if (params.beam_width) return "beam_width";
   if (params.logprobs) return "logprobs";
   if (params.prompt_logprobs) return "prompt_logprobs";
+  if (params.structured_outputs) return "structured_outputs";
   return nullptr;
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/search_rounds.h"
+#include "engine/structured_outputs.h"
 
 namespace quire {
 namespace {
@@ -137,6 +138,7 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   validate_text(params);
   validate_tokens(params, context);
   validate_choice(params, context);
+  if (params.structured_outputs) validate_structured_outputs(params, context);
 }
 
 std::string describe_no_token(const SamplingParams& params, std::size_t num_output) {
@@ -144,6 +146,7 @@ std::string describe_no_token(const SamplingParams& params, std::size_t num_outp
   if (!params.allowed_token_ids.empty()) names.emplace_back("allowed_token_ids");
   if (!params.bad_words.empty()) names.emplace_back("bad_words");
   if (static_cast<std::size_t>(params.min_tokens) > num_output) names.emplace_back("min_tokens");
+  if (params.structured_outputs) names.emplace_back("structured_outputs");
   return format_text("{} leave no token that could be number {} of the output", join_text(names, " and "),
                      num_output + 1);
 }
@@ -180,7 +183,7 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
   state.num_logprobs = params.logprobs.value_or(params.best_of ? 0 : SamplingState::kNoLogprobs);
   state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
   state.stop_ids = params.stop_token_ids;
-  if (!params.ignore_eos)
+  if (!params.ignore_eos || params.structured_outputs)  // which allow it where the text is complete
     state.stop_ids.insert(state.stop_ids.end(), context.eos_token_ids.begin(), context.eos_token_ids.end());
   std::sort(state.stop_ids.begin(), state.stop_ids.end());
   state.stop_ids.erase(std::unique(state.stop_ids.begin(), state.stop_ids.end()), state.stop_ids.end());

@@ -30,6 +30,7 @@ struct StepRecord {
   std::uint64_t sampled_tokens = 0;
   std::uint64_t attention_pairs = 0;  // (token, token it attends to), with itself; the sum over all layers
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
+  double mask_seconds = 0;            // that the masks of its constrained sequences took; 0: it has none
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
 
   double prefill_share() const {
@@ -59,6 +60,8 @@ class StepStatistics {
   bool profile_next();  // whether it has its ops timed
   // A step was planned `at` then, and submitted.
   void begin(const StepRecord& record, TimePoint at) { in_flight_.push_back({record, at}); }
+  // The masks of the newest one took so long.
+  void note_masks(double seconds) { in_flight_.back().record.mask_seconds = seconds; }
   // The oldest one has ended. What the observer throws is logged.
   void end(const SchedulerStats& scheduler, TimePoint at);
   void drop() { in_flight_.clear(); }

@@ -122,6 +122,9 @@ std::string request_body(const LoadRequest& request, const RequestForm& form) {
   if (form.stream) body["stream_options"] = {{"include_usage", true}};
   if (form.ignore_eos) body["ignore_eos"] = true;
   if (form.temperature) body["temperature"] = *form.temperature;
+  const OrderedJson extra = parse_ordered_json(form.extra_body, "--extra-body");
+  if (!extra.is_object()) fail("--extra-body: {} is no JSON object", in_quotes(form.extra_body));
+  body.update(extra);
   return body.dump();
 }
 

@@ -44,8 +44,10 @@ struct RequestForm {
   bool chat = false;  // or a completion
   bool stream = true;
   bool ignore_eos = false;
-  std::optional<double> temperature;  // unset: the server's default
+  std::optional<double> temperature = {};  // unset: the server's default
+  std::string extra_body = "{}";           // a JSON object, whose fields go before those above
 };
+// Error where extra_body is none.
 std::string request_body(const LoadRequest& request, const RequestForm& form);
 
 }  // namespace quire

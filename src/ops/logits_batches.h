@@ -35,6 +35,9 @@ struct LogitsAdjustment {
   Tensor mask_starts;  // i32 [num_rows + 1] ranges of masks
   Tensor masks;  // i32 [n, 2]: a token, and the one that must be the seat's last for it to count; -1: any
   Tensor token_states;  // i16 [seats, vocab or more]: the bits of token_state
+  // Bit i % 32 of word i / 32 says whether token i is allowed.
+  Tensor bitmask_rows = {};  // i32 [num_rows] of bitmasks; -1: all tokens are; undefined: in all rows
+  Tensor bitmasks = {};      // i32 [n, (vocab + 31) / 32], where bitmask_rows is defined
 };
 
 // How each row of logits becomes a token: one entry a row, on the backend's device.

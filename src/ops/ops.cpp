@@ -250,6 +250,10 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
   check(backend, a.masks, DType::kI32, {a.masks.dim(0), 2}, "masks");
   check(backend, a.token_states, DType::kI16, {last_tokens.dim(0), a.token_states.dim(1)}, "token_states");
   QUIRE_CHECK(a.token_states.dim(1) >= logits.dim(1), "token_states is {}", a.token_states.describe());
+  if (a.bitmask_rows.defined()) {
+    check(backend, a.bitmask_rows, DType::kI32, {rows}, "bitmask_rows");
+    check(backend, a.bitmasks, DType::kI32, {a.bitmasks.dim(0), (logits.dim(1) + 31) / 32}, "bitmasks");
+  }
   backend.adjust_logits(logits, last_tokens, adjustment);
 }
 

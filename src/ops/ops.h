@@ -202,10 +202,10 @@ class Backend : public Device {
   // more].
   virtual void set_token_states(const Tensor& seat_states, const Tensor& entries);
   // Changes rows of logits f32 [rows, vocab] in place, as `adjustment` says. Order: biases are added; masked
-  // and forbidden tokens become -infinity; tokens of the prompt or the output are divided by the repetition
-  // penalty where above 0, else multiplied with it; from those of the output, frequency penalty times their
-  // number is subtracted, then the presence penalty. Where the row says so, the seat's last token is counted
-  // in its token state first.
+  // and forbidden tokens, and those that bitmasks do not allow, become -infinity; tokens of the prompt or the
+  // output are divided by the repetition penalty where above 0, else multiplied with it; from those of the
+  // output, frequency penalty times their number is subtracted, then the presence penalty. Where the row says
+  // so, the seat's last token is counted in its token state first.
   virtual void adjust_logits(const Tensor& logits, const Tensor& last_tokens,
                              const LogitsAdjustment& adjustment);
   // One token for each row of logits f32 [rows, vocab], as `batch` says; written to tokens i32 [rows] and to

@@ -25,8 +25,9 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   backend.reserve(batch_builder_.attention_shapes());
   const Buffer inputs =
       backend.allocate(batch_builder_.staging_bytes() + sampler_.staging_bytes(), MemoryKind::kDevice);
+  const Buffer masks = backend.allocate(sampler_.mask_staging_bytes(), MemoryKind::kDevice);
   for (int i = 0; i < kMaxInFlight; ++i)
-    steps_.push_back({{backend, inputs}, sampler_.make_samples(), pooler_.make_rows()});
+    steps_.push_back({{backend, inputs}, {backend, masks}, sampler_.make_samples(), pooler_.make_rows()});
 }
 
 void ModelRunner::capture_graphs() {
@@ -49,8 +50,9 @@ OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
 }
 
 void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
-  QUIRE_CHECK(num_in_flight_ < steps_.size());
+  QUIRE_CHECK(num_in_flight_ < steps_.size() && (num_in_flight_ == 0 || !newest().unsampled));
   InFlight& step = steps_[(oldest_ + num_in_flight_) % steps_.size()];
+  step.unsampled.reset();
   step.result.id = plan.id;
   step.result.sequences.clear();
   for (const SequencePlan& span : plan.sequences)
@@ -86,7 +88,21 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& inputs, const
   }
   // A graph has computed logits of all sequences, in order.
   const bool all_sampled = step.samples.rows.size() == plan.sequences.size();
-  sampler_.sample(step.samples, all_sampled ? outputs : StepOutputs{outputs.hidden});
+  const StepOutputs sampled = all_sampled ? outputs : StepOutputs{outputs.hidden};
+  if (plan.constrained())
+    step.unsampled = sampled;
+  else
+    sampler_.sample(step.samples, sampled);
+}
+
+void ModelRunner::sample(const StepMasks& masks) {
+  QUIRE_CHECK(num_in_flight_ > 0 && newest().unsampled);
+  InFlight& step = newest();
+  step.masks.clear();
+  sampler_.mask(masks, step.masks, step.samples);
+  step.masks.upload();
+  sampler_.sample(step.samples, *std::exchange(step.unsampled, std::nullopt));
+  step.done = backend_.record();
 }
 
 Tensor ModelRunner::forward(const StepTensors& inputs) {
@@ -100,6 +116,7 @@ Tensor ModelRunner::forward(const StepTensors& inputs) {
 StepResult ModelRunner::collect() {
   QUIRE_CHECK(num_in_flight_ > 0);
   InFlight& step = steps_[oldest_];
+  QUIRE_CHECK(!step.unsampled);
   oldest_ = (oldest_ + 1) % steps_.size();
   --num_in_flight_;
   backend_.wait(step.done);

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "models/model.h"
@@ -29,8 +30,10 @@ class ModelRunner {
   // graphs and the backend has a kernel for each op. Once, before the first plan.
   void capture_graphs();
 
-  // A plan may have copies alone.
+  // A plan may have copies alone. One that is constrained is sampled when its masks come, by sample, before
+  // anything else is submitted.
   void submit(const StepPlan& plan);
+  void sample(const StepMasks& masks);
   // The same op by op, timed; waits for the end. Where the backend has graphs.
   OpTimes submit_profiled(const StepPlan& plan);
   StepResult collect();   // the oldest plan's; waits for it
@@ -44,10 +47,11 @@ class ModelRunner {
  private:
   // A plan that was submitted and is not collected, with what it needs to itself.
   struct InFlight {
-    StagingArea inputs;
+    StagingArea inputs, masks;
     Sampler::Samples samples;
     Pooler::HostRows last_rows;
     StepResult result = {};
+    std::optional<StepOutputs> unsampled = {};  // set: masks are to come
     Event done = 0;
   };
   using DecodeGraph = DecodeGraphs::DecodeGraph;
@@ -55,6 +59,7 @@ class ModelRunner {
   void submit(const StepPlan& plan, const DecodeGraph* graph);
   void compute(const StepPlan& plan, const StepTensors& inputs, const DecodeGraph* graph, InFlight& step);
   Tensor forward(const StepTensors& inputs);
+  InFlight& newest() { return steps_[(oldest_ + num_in_flight_ - 1) % steps_.size()]; }
 
   Backend& backend_;
   RuntimeConfig config_;

@@ -71,7 +71,7 @@ void Sampler::build(const StepPlan& plan, StagingArea& staging, Samples& samples
     num_tokens += sequence.num_tokens;
     if (!sequence.sample) continue;
     samples.rows.push_back({s, sequence.seat, num_tokens - 1, sequence.first_position + sequence.num_tokens,
-                            sequence.mask_stop});
+                            sequence.mask_stop, sequence.constrained});
   }
   stage_rows(staging, samples);
   stage_adjustment(staging, samples);
@@ -127,8 +127,11 @@ void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
   changes_.clear();
   biases_.clear();
   masks_.clear();
+  samples.constrained_changes.clear();
+  samples.allowed.assign(samples.rows.size(), {});
   for (std::size_t row = 0; row < samples.rows.size(); ++row)
-    add_change(samples.rows[row], static_cast<std::int32_t>(row));
+    if (add_change(samples.rows[row], static_cast<std::int32_t>(row)) && samples.rows[row].constrained)
+      samples.constrained_changes.push_back(static_cast<std::int32_t>(changes_.size() - 1));
   samples.adjustment = {};
   if (changes_.empty()) return;
   const auto of_state = [&](auto member) {
@@ -156,8 +159,35 @@ void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
                         .token_states = token_states_.tensor()};
 }
 
-// Adds the row to those that are changed, if it is.
-void Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
+std::size_t Sampler::mask_staging_bytes() const {
+  const auto words = static_cast<std::size_t>(StepMasks::words(config_.spec.vocab_size));
+  constexpr std::size_t kAlignmentSlack = 64 * 2;
+  return seats_.size() * (words + 1) * sizeof(std::uint32_t) + kAlignmentSlack;
+}
+
+void Sampler::mask(const StepMasks& masks, StagingArea& staging, Samples& samples) const {
+  const auto words = static_cast<std::size_t>(StepMasks::words(config_.spec.vocab_size));
+  QUIRE_CHECK(masks.rows.size() == samples.constrained_changes.size() && masks.bits.size() % words == 0);
+  const auto rows = staging.take(samples.adjustment.num_rows, samples.adjustment.bitmask_rows);
+  std::ranges::fill(rows, StepMasks::kAny);
+  Tensor flat;
+  const auto bits = staging.take<std::uint32_t>(std::ssize(masks.bits), flat);
+  std::ranges::copy(masks.bits, bits.begin());
+  const auto num_masks = static_cast<std::int64_t>(masks.bits.size() / words);
+  samples.adjustment.bitmasks =
+      Tensor(flat.data(), DType::kI32, {num_masks, static_cast<std::int64_t>(words)}, flat.device());
+  for (std::size_t i = 0, row = 0; row < samples.rows.size(); ++row) {
+    if (!samples.rows[row].constrained) continue;
+    const std::int32_t mask = masks.rows[i];
+    rows[static_cast<std::size_t>(samples.constrained_changes[i++])] = mask;
+    QUIRE_CHECK(mask < num_masks);
+    if (mask != StepMasks::kAny)
+      samples.allowed[row] = bits.subspan(static_cast<std::size_t>(mask) * words, words);
+  }
+}
+
+// Adds the row to those that are changed. False: it is none of them.
+bool Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
   const Seat& seat = seat_of(sampled.seat);
   const SamplingState& state = seat.state;
   const auto first_bias = static_cast<std::int32_t>(biases_.size());
@@ -176,13 +206,15 @@ void Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
   }
   biases_.insert(biases_.end(), state.biases.begin(), state.biases.end());
   const bool uses_states = state.has_penalties() || !state.allowed_ids.empty();
-  if (!uses_states && state.biases.empty() && masks_.size() == first_mask) return;
+  if (!uses_states && !sampled.constrained && state.biases.empty() && masks_.size() == first_mask)
+    return false;
 
   const bool counts_last = state.has_penalties() && seat.has_sampled;
   const StateUse use = !uses_states  ? StateUse::kNone
                        : counts_last ? StateUse::kCountLastAndRead
                                      : StateUse::kRead;
   changes_.push_back({row, sampled.seat, use, first_bias, static_cast<std::int32_t>(first_mask)});
+  return true;
 }
 
 StepOutputs Sampler::compute_logits(const Tensor& hidden) const {
@@ -295,7 +327,8 @@ void Sampler::read(const Samples& samples, StepResult& result) {
     SequenceResult& answer = result.sequences[row.sequence];
     answer.token = tokens[i];
     const bool none_left =
-        tokens[i] < 0 && !seat.state.leaves_token(seat.output, row.mask_stop, config_.spec.vocab_size);
+        tokens[i] < 0 &&
+        !seat.state.leaves_token(seat.output, row.mask_stop, config_.spec.vocab_size, samples.allowed[i]);
     --seat.num_unknown;
     if (seat.has_long_bad_words) seat.output.push_back(tokens[i]);
     if (seat.state.num_logprobs != SamplingState::kNoLogprobs)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "models/model.h"
@@ -24,9 +26,9 @@ class Sampler {
     struct Row {
       std::size_t sequence;  // entry of the plan, and of the result
       std::int32_t seat;
-      std::int32_t hidden_row;  // of its last position
-      std::int32_t position;    // of the token in its sequence
-      bool mask_stop;           // as the plan has it
+      std::int32_t hidden_row;      // of its last position
+      std::int32_t position;        // of the token in its sequence
+      bool mask_stop, constrained;  // as the plan has it
     };
 
     Buffer tokens = {};    // i32 [max_num_seqs] on the host
@@ -36,6 +38,9 @@ class Sampler {
     Tensor rows_of_seats = {};  // i32 [max_num_seqs]: the row of a seat, or -1
     SamplingBatch batch = {};
     LogitsAdjustment adjustment = {};
+    std::vector<std::int32_t> constrained_changes = {};  // of the adjustment's rows, in the plan's order
+    // The bits that each row of samples may have, on the host; empty: any.
+    std::vector<std::span<const std::uint32_t>> allowed = {};
     LogprobBatch logprob_batch = {};  // its tokens are those sampled
     LogprobRows reported = {};        // in `logprobs`
   };
@@ -47,6 +52,10 @@ class Sampler {
   std::size_t staging_bytes() const;  // that build takes at most
   // Turns the sampling side of a plan into tensors, and queues what the seats' new owners need.
   void build(const StepPlan& plan, StagingArea& staging, Samples& samples);
+
+  std::size_t mask_staging_bytes() const;  // that mask takes at most
+  // Turns the masks of a step that was built into tensors.
+  void mask(const StepMasks& masks, StagingArea& staging, Samples& samples) const;
 
   // The logits of hidden states, gathered where ranks do not share so many rows.
   StepOutputs compute_logits(const Tensor& hidden) const;
@@ -84,7 +93,7 @@ class Sampler {
   void start(const SequencePlan& plan);
   void stage_rows(StagingArea& staging, Samples& samples);
   void stage_adjustment(StagingArea& staging, Samples& samples);
-  void add_change(const Samples::Row& sampled, std::int32_t row);
+  bool add_change(const Samples::Row& sampled, std::int32_t row);
   bool may_share(std::int64_t rows) const;
   void sample_share(const Samples& samples, const Tensor& part);
   Tensor logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const;

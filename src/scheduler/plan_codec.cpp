@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "messages hold numbers
 static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float>::is_iec559);
 
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
-constexpr std::uint32_t kVersion = 2;            // of the fields below: any change of them takes a new one
+constexpr std::uint32_t kVersion = 3;            // of the fields below: any change of them takes a new one
 
 constexpr auto kLastKind = OutputKind::kLogprobs;  // of those that a message may name
 
@@ -50,9 +50,15 @@ constexpr void walk(Archive& archive, T& value) {
   } else if constexpr (std::same_as<Type, StepPlan>) {
     auto& [a, b, c, d, e, f] = value;
     walk_all(a, b, c, d, e, f);
-  } else {  // SequencePlan, SamplingState
+  } else if constexpr (std::same_as<Type, StepMasks>) {
+    auto& [a, b] = value;
+    walk_all(a, b);
+  } else if constexpr (std::same_as<Type, SamplingState>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
     walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  } else {  // SequencePlan
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
+    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   }
 }
 
@@ -137,19 +143,19 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-}  // namespace
-
-std::vector<std::byte> encode(const StepPlan& plan) {
-  std::vector<std::byte> message(sizeof kMagic + sizeof kVersion + encoded_bytes(plan));
+template <typename T>
+std::vector<std::byte> encode_message(const T& value) {
+  std::vector<std::byte> message(sizeof kMagic + sizeof kVersion + encoded_bytes(value));
   Writer writer(message.data());
   writer.scalar(kMagic);
   writer.scalar(kVersion);
-  walk(writer, plan);
+  walk(writer, value);
   QUIRE_CHECK(writer.size() == message.size());
   return message;
 }
 
-StepPlan decode_plan(std::span<const std::byte> message) {
+template <typename T>
+T decode_message(std::span<const std::byte> message) {
   Reader reader(message);
   std::uint32_t magic = 0;
   std::uint32_t version = 0;
@@ -159,11 +165,19 @@ StepPlan decode_plan(std::span<const std::byte> message) {
   if (version != kVersion)
     fail("step plan: version {}, but this program reads version {}; all ranks must run the same Quire",
          version, kVersion);
-  StepPlan plan;
-  walk(reader, plan);
+  T value;
+  walk(reader, value);
   if (reader.num_left() != 0)
     fail("step plan: {} bytes are left over of {}", reader.num_left(), message.size());
-  return plan;
+  return value;
 }
+
+}  // namespace
+
+std::vector<std::byte> encode(const StepPlan& plan) { return encode_message(plan); }
+std::vector<std::byte> encode(const StepMasks& masks) { return encode_message(masks); }
+
+StepPlan decode_plan(std::span<const std::byte> message) { return decode_message<StepPlan>(message); }
+StepMasks decode_masks(std::span<const std::byte> message) { return decode_message<StepMasks>(message); }
 
 }  // namespace quire

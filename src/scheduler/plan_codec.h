@@ -18,4 +18,8 @@ std::vector<std::byte> encode(const StepPlan& plan);
 // or with a byte that is no bool or no OutputKind. What the numbers mean is not looked at.
 StepPlan decode_plan(std::span<const std::byte> message);
 
+// The same of masks.
+std::vector<std::byte> encode(const StepMasks& masks);
+StepMasks decode_masks(std::span<const std::byte> message);
+
 }  // namespace quire

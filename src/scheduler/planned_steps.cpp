@@ -1,5 +1,6 @@
 #include "scheduler/planned_steps.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@ namespace {
 
 // Whether the token is what the plan has asked for.
 bool is_answer(const PlannedSteps::Span& span, TokenId token) {
+  if (span.is_foreseen) return true;
   if (span.ends_text && (token == SequenceResult::kInvalidLogits || token == SequenceResult::kNoneLeft))
     return true;
   return span.ends_text && !is_pooled(span.output) ? token >= 0 : token == SequenceResult::kNoToken;
@@ -41,6 +43,15 @@ StepPlan PlannedSteps::close() {
   plan_.id = open_.id = ++last_id_;
   in_flight_.push_back(std::exchange(open_, {}));
   return std::exchange(plan_, {});
+}
+
+void PlannedSteps::foresee(Sequence& sequence) {
+  const auto span = std::ranges::find(in_flight_.back().spans, &sequence, &Span::sequence);
+  QUIRE_CHECK(span->ends_text && sequence.num_pending == 1);
+  span->ends_text = false;
+  span->is_foreseen = true;
+  sequence.num_pending = 0;
+  sequence.has_sampled = false;  // the seat's last sample is not the last token
 }
 
 std::vector<PlannedSteps::Span> PlannedSteps::take_oldest(const StepResult& result) {

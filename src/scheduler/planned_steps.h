@@ -20,7 +20,8 @@ class PlannedSteps {
     int num_tokens;
     int last;  // the position behind them
     OutputKind output;
-    bool ends_text;  // its last position is the sequence's: there is a sample, or what is pooled
+    bool ends_text;            // its last position is the sequence's: there is a sample, or what is pooled
+    bool is_foreseen = false;  // what is sampled is known already, and was booked
   };
 
   // Begins a plan of that many sequences at most.
@@ -32,6 +33,9 @@ class PlannedSteps {
   const std::vector<Span>& spans() const { return open_.spans; }  // of the open step
   // The open step is in flight.
   StepPlan close();
+
+  // What the newest step samples of the sequence, which is in it, is known.
+  void foresee(Sequence& sequence);
 
   // Takes the oldest step out of flight. InternalError, and nothing changes, if `result` is another step's.
   std::vector<Span> take_oldest(const StepResult& result);

@@ -169,17 +169,46 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
     sequence.held = true;
     queue_.unblock();  // it could give its blocks to another one of its search
   } else if (span.ends_text) {
-    update.token = result.token;
-    sequence.append(result.token);
-    cache_.index(sequence.blocks, sequence.tokens());
-    update.finish = sequence.finish_reason();
+    append(sequence, result.token, update);
   }
   const bool ended = update.finish != FinishReason::kNone;
-  if (span.ends_text || of_every_position(span.output)) updates.push_back(std::move(update));
+  if (span.ends_text || ended || of_every_position(span.output)) updates.push_back(std::move(update));
   if (ended)
     end(sequence);
   else if (sequence.yielding)
     preempt_last();
+}
+
+void Scheduler::append(Sequence& sequence, TokenId token, SequenceUpdate& update) {
+  update.token = token;
+  sequence.append(token);
+  cache_.index(sequence.blocks, sequence.tokens());
+  update.finish = sequence.finish_reason();
+}
+
+std::optional<ConstrainedOutput> Scheduler::constrained(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second.state == SequenceState::kRetiring) return std::nullopt;
+  Sequence& sequence = found->second;
+  if (!sequence.constraint) sequence.constraint = sequence.request->make_constraint();
+  const auto num_prompt = static_cast<std::size_t>(sequence.num_prompt);
+  const bool may_jump = sequence.request->may_jump && !sequence.suspect;
+  return ConstrainedOutput{*sequence.constraint, sequence.tokens().subspan(num_prompt),
+                           may_jump ? sequence.max_length - static_cast<int>(sequence.tokens().size()) : 0};
+}
+
+std::vector<SequenceUpdate> Scheduler::foresee(SequenceId id, std::span<const TokenId> tokens) {
+  Sequence& sequence = sequences_.at(id);
+  steps_.foresee(sequence);
+  std::vector<SequenceUpdate> updates;
+  for (const TokenId token : tokens) {
+    updates.push_back(update_of(sequence));
+    append(sequence, token, updates.back());
+    if (updates.back().finish == FinishReason::kNone) continue;
+    end(sequence);
+    break;
+  }
+  return updates;
 }
 
 // Ends a sequence that holds a seat, at once or when the last step that uses it has been applied.

@@ -52,7 +52,8 @@ struct SequenceUpdate {
   // kStop: token is one of the stop ids (and is its last token), or there is `hidden`. kError: the logits or
   // hidden states were not finite, or none_left.
   FinishReason finish = FinishReason::kNone;
-  bool none_left = false;  // what the sequence asks of sampling rules out all tokens
+  bool none_left = false;    // what the sequence asks of sampling rules out all tokens
+  std::string refused = {};  // with kError: why what the request asks cannot be done
   int num_cached_tokens = 0;
   std::vector<float> logits = {};  // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs = {};  // of token, or of what could follow a beam, where asked for
@@ -128,6 +129,13 @@ class Scheduler {
   // chunks of prompts without an outcome, have none.
   std::vector<SequenceUpdate> apply(StepResult result);
 
+  // A constrained sequence of the newest step in flight, of which no other sample is in flight; none: it has
+  // ended.
+  std::optional<ConstrainedOutput> constrained(SequenceId id);
+  // Books tokens that such a sequence must have next, of which the newest step samples the first one. At
+  // least one, and at most ConstrainedOutput::most_forced.
+  std::vector<SequenceUpdate> foresee(SequenceId id, std::span<const TokenId> tokens);
+
   // The next round of a beam search, whose beams are all held: instead of them there are `forks`, at least
   // one and at most its width, with the ids from `first` on. They share their parents' blocks; those of
   // parents that have no fork are given back at once. It must follow before anything else is planned.
@@ -176,6 +184,7 @@ class Scheduler {
   void start_running(Sequence& sequence);
 
   void book(const PlannedSteps::Span& span, SequenceResult& result, std::vector<SequenceUpdate>& updates);
+  void append(Sequence& sequence, TokenId token, SequenceUpdate& update);
   void end(Sequence& sequence);
   void give_back(Sequence& sequence);
   void forget(Sequence& sequence);

@@ -51,6 +51,7 @@ SequencePlan Sequence::plan_span(int num_tokens) const {
     plan.tokens.assign(tokens().begin() + num_planned(), tokens().begin() + last);
   const bool ends_text = last == length();
   plan.sample = ends_text && !is_pooled();
+  plan.constrained = plan.sample && request->make_constraint;
   plan.mask_stop = plan.sample && num_output() < request->min_tokens;
   plan.output = output_of(*this, ends_text);
   if (plan.output == OutputKind::kLogprobs && last < num_prompt)

@@ -13,6 +13,7 @@
 #include "kvcache/ids.h"
 #include "kvcache/kv_cache.h"
 #include "quire/request_output.h"
+#include "scheduler/constraint.h"
 #include "scheduler/step_plan.h"
 
 namespace quire {
@@ -31,6 +32,10 @@ struct SequenceRequest {
   // until Scheduler::fork_beams says what comes of it. It is its own first sibling; its beams have the ids
   // from its own on.
   int beam_width = 0;
+  MakeConstraint make_constraint;  // empty: its outputs are not constrained
+  // Whether tokens of which there is no choice may be appended without being sampled.
+  bool may_jump = false;
+  std::size_t source_bytes = 0;  // of what it was made of
   int max_tokens = 16;
   int min_tokens = 0;
   // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
@@ -49,7 +54,8 @@ struct SequenceRequest {
     constexpr std::size_t kTokensPerNamedId = 8;
     const auto num_more = static_cast<std::size_t>(std::max(num_outputs, beam_width) - 1);
     return static_cast<std::int64_t>(prompt.size() + num_more * kTokensPerOutput +
-                                     sampling.num_named_ids() * kTokensPerNamedId);
+                                     sampling.num_named_ids() * kTokensPerNamedId +
+                                     source_bytes / static_cast<std::size_t>(kBytesPerQueuedToken));
   }
 };
 
@@ -85,6 +91,7 @@ struct Sequence {
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its seat
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
   SequenceBlocks blocks;
+  std::shared_ptr<Constraint> constraint;  // once there was a token to be sampled under it
 
   // Prompt and output, as far as known. Until there is an output, the request's prompt is all.
   std::span<const TokenId> tokens() const { return own_tokens.empty() ? request->prompt : own_tokens; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -75,8 +76,9 @@ struct SamplingState {
   // Whether sampling must know the tokens so far.
   bool needs_history() const { return has_penalties() || !bad_words.empty(); }
   // Whether there is a token that may follow `output`, of which only bad words of several tokens know.
-  // mask_stop: as SequencePlan's.
-  bool leaves_token(std::span<const TokenId> output, bool mask_stop, int vocab_size) const;
+  // mask_stop: as SequencePlan's. bits: those that StepMasks allow; empty: all.
+  bool leaves_token(std::span<const TokenId> output, bool mask_stop, int vocab_size,
+                    std::span<const std::uint32_t> bits = {}) const;
 };
 
 struct SequencePlan {
@@ -94,9 +96,20 @@ struct SequencePlan {
   int first_new_row = 0;
   std::vector<BlockId> new_blocks;
   OutputKind output = OutputKind::kNone;
-  TokenId next_token = -1;  // for kLogprobs: the prompt's token after the span, if there is one
-  bool sample = false;      // sample from the span's last position; the token becomes the seat's last sample
-  bool mask_stop = false;   // min_tokens is not reached: no stop id may be sampled
+  TokenId next_token = -1;   // for kLogprobs: the prompt's token after the span, if there is one
+  bool sample = false;       // sample from the span's last position; the token becomes the seat's last sample
+  bool mask_stop = false;    // min_tokens is not reached: no stop id may be sampled
+  bool constrained = false;  // StepMasks say what may be sampled
+};
+
+// Which tokens may be sampled in the constrained sequences of a plan, which is sampled when these have come.
+struct StepMasks {
+  static constexpr std::int32_t kAny = -1;
+
+  std::vector<std::int32_t> rows;   // of each constrained sequence, in the plan's order: of `bits`, or kAny
+  std::vector<std::uint32_t> bits;  // [n, words(vocab)]: bit i % 32 of word i / 32 is of token i
+
+  static constexpr std::int64_t words(std::int64_t vocab) { return (vocab + 31) / 32; }
 };
 
 struct StepPlan {
@@ -108,6 +121,8 @@ struct StepPlan {
   std::vector<BlockCopy> saves;
   std::vector<BlockCopy> block_copies;
   std::vector<BlockCopy> restores;
+
+  bool constrained() const { return std::ranges::any_of(sequences, &SequencePlan::constrained); }
 };
 
 struct SequenceResult {

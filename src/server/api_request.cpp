@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/api_error.h"
+#include "server/structured_fields.h"
 
 namespace quire::server {
 namespace {
@@ -114,21 +115,10 @@ void read_identity(const JsonFields& fields, ApiRequest& request) {
 
 // What vLLM has and Quire has not.
 void refuse_absent(const JsonFields& fields) {
-  refuse_unsupported(
-      fields, {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-               "structural_tag", "logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
-               "ec_transfer_params", "repetition_detection", "thinking_token_budget", "stream_interval",
-               "watermarking", "mm_processor_kwargs", "media_io_kwargs"});
+  refuse_unsupported(fields, {"logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
+                              "ec_transfer_params", "repetition_detection", "thinking_token_budget",
+                              "stream_interval", "watermarking", "mm_processor_kwargs", "media_io_kwargs"});
   refuse_token_details(fields);
-}
-
-void check_response_format(const JsonFields& fields) {
-  const auto format = fields.object("response_format");
-  if (!format) return;
-  const std::string* type = format->text("type");
-  if (type == nullptr || *type == "text") return;
-  refuse("response_format", "response_format of type {} is not supported; it may be \"text\"",
-         in_quotes(*type));
 }
 
 }  // namespace
@@ -190,10 +180,10 @@ void check_sampling(const SamplingParams& params, const ServedModel& model) {
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   request.model = read_model_name(fields, model);
   refuse_absent(fields);
-  check_response_format(fields);
   check_value(fields, "truncation_side", {"left"});
   request.params = model.defaults;
   read_sampling(fields, model, request.params);
+  request.params.structured_outputs = read_structured_outputs(fields);
   read_stream(fields, request);
   if (request.stream && request.params.prompt_logprobs)
     refuse("prompt_logprobs", "prompt_logprobs is not available with stream: true");

@@ -115,6 +115,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
   }
   output_format_ = chosen(options_, guess.format);
   engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
+  engine_->observe_compilations([metrics = metrics_.get()](double time) { metrics->add_compilation(time); });
 }
 
 bool ApiService::healthy() const {
@@ -181,9 +182,13 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   if (marks_are_special_tokens(format)) prompts[0].params.skip_special_tokens = false;
   const ToolParserOptions options{.parallel_tool_calls = !request.one_tool_call, .new_id = {}};
   // The end of the prompt says whether the output begins within reasoning.
-  const auto make_parser = [&, prompt = join_pieces(pieces)] {
-    return make_output_parser(format, prompt, options);
-  };
+  const std::string prompt = join_pieces(pieces);
+  if (auto& outputs = prompts[0].params.structured_outputs; outputs && format.reasoning) {
+    StructuredOutputs held = *outputs;
+    hold_behind_reasoning(*format.reasoning, prompt, held);
+    outputs = std::make_shared<const StructuredOutputs>(std::move(held));
+  }
+  const auto make_parser = [&] { return make_output_parser(format, prompt, options); };
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
            std::move(prompts));

@@ -33,7 +33,10 @@ Metrics::Metrics(std::string model_name, const EngineConfig& config, const Runti
 
 void Metrics::add_step(const StepRecord& step) {
   iteration_tokens_.observe(static_cast<double>(step.prefill_tokens + step.sampled_tokens));
+  if (step.mask_seconds > 0) masks_.observe(step.mask_seconds);
 }
+
+void Metrics::add_compilation(double seconds) { compilation_.observe(seconds); }
 
 void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
 
@@ -53,7 +56,7 @@ std::string Metrics::render(const EngineStats& stats) const {
   for (const NamedHistogram* histogram :
        {&iteration_tokens_, &first_token_, &inter_token_, &token_mean_, &latency_, &queue_, &inference_,
         &prefill_, &decode_, &request_prompt_, &request_generation_, &request_computed_, &request_longest_,
-        &request_n_, &request_max_tokens_, &request_preemptions_})
+        &request_n_, &request_max_tokens_, &request_preemptions_, &compilation_, &masks_})
     text.histogram(histogram->name, histogram->help, {{*histogram}});
   PrometheusText info(Labels{{"engine", "0"}});  // there, it is told of no model
   info.gauge("vllm:cache_config_info", "What the KV cache is, in labels.", {{1, cache_info_}});

@@ -24,6 +24,7 @@ class Metrics {
   Metrics(std::string model_name, const EngineConfig& config, const RuntimeConfig& runtime);
 
   void add_step(const StepRecord& step);  // for Engine::observe_steps
+  void add_compilation(double seconds);   // for Engine::observe_compilations
   void add_rejection(QueueFullError::Limit limit);
   // An HTTP request was answered, which took so many seconds. handler: its route, never a path that a client
   // makes up: "none" where there is no route.
@@ -98,6 +99,12 @@ class Metrics {
                                      "The parameter max_tokens of requests.", token_counts_};
   NamedHistogram request_preemptions_{
       "vllm:request_num_preemptions", "Preemptions of a request.", {1, 2, 3, 4, 5, 10, 20}};
+  NamedHistogram compilation_{"quire:structured_outputs_compile_seconds",
+                              "To compile a source of structured outputs.",
+                              {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3}};
+  NamedHistogram masks_{"quire:structured_outputs_mask_seconds",
+                        "To find out what may follow in all constrained sequences of a step.",
+                        {0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3}};
 };
 
 // Tells the metrics of one request. Thread contract: one thread at a time.

@@ -13,15 +13,23 @@ constexpr std::string_view kBegin = "<think>";
 constexpr std::string_view kEnd = "</think>";
 constexpr std::string_view kSpace = " \t\n\r";
 
+// What an output begins as that does not begin with the tag.
+enum class Beginning { kContent, kEither, kReasoning };
+
+// kContent: nor is the tag looked for.
+Beginning beginning_of(ReasoningFormat format, std::string_view prompt) {
+  prompt = prompt.substr(0, prompt.find_last_not_of(kSpace) + 1);
+  if (prompt.ends_with(kEnd)) return Beginning::kContent;
+  const bool begun = format == ReasoningFormat::kDeepSeekR1 || prompt.ends_with(kBegin);
+  return begun ? Beginning::kReasoning : Beginning::kEither;
+}
+
 class ReasoningParser : public OutputParser {
  public:
   ReasoningParser(ReasoningFormat format, std::string_view prompt) {
-    prompt = prompt.substr(0, prompt.find_last_not_of(kSpace) + 1);
-    if (prompt.ends_with(kEnd)) {
-      state_ = State::kContent;
-    } else if (format == ReasoningFormat::kDeepSeekR1 || prompt.ends_with(kBegin)) {
-      untagged_ = State::kReasoning;
-    }
+    const Beginning beginning = beginning_of(format, prompt);
+    if (beginning == Beginning::kContent) state_ = State::kContent;
+    if (beginning == Beginning::kReasoning) untagged_ = State::kReasoning;
   }
 
   OutputDelta parse(std::string_view new_text) override {
@@ -97,6 +105,13 @@ ReasoningFormat parse_reasoning_format(std::string_view name) {
 
 std::unique_ptr<OutputParser> make_reasoning_parser(ReasoningFormat format, std::string_view prompt) {
   return std::make_unique<ReasoningParser>(format, prompt);
+}
+
+void hold_behind_reasoning(ReasoningFormat format, std::string_view prompt, StructuredOutputs& outputs) {
+  const Beginning beginning = beginning_of(format, prompt);
+  if (beginning == Beginning::kContent) return;
+  outputs.free_until = kEnd;
+  if (beginning == Beginning::kEither) outputs.free_after = kBegin;
 }
 
 }  // namespace quire::server

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string_view>
 
+#include "quire/sampling_params.h"
 #include "server/output_parser.h"
 
 namespace quire::server {
@@ -21,5 +22,9 @@ ReasoningFormat parse_reasoning_format(std::string_view name);
 // the tags too, as in vLLM; only the white space before <think> is dropped. Behind </think> all is content,
 // further tags as well. Reasoning that the end of the text cuts off stays reasoning.
 std::unique_ptr<OutputParser> make_reasoning_parser(ReasoningFormat format, std::string_view prompt);
+
+// Where `outputs` begin to hold: behind the reasoning, if such a parser would find any. Where the output need
+// not begin with <think>, it does, or is held from its beginning on.
+void hold_behind_reasoning(ReasoningFormat format, std::string_view prompt, StructuredOutputs& outputs);
 
 }  // namespace quire::server

@@ -41,7 +41,9 @@ WRONG = [
     (TEXT, {"prompt": "a", "suffix": "b"}, "suffix"),
     (TEXT, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
     (TEXT, {"prompt": "a", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
-    (TEXT, {"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
+    (TEXT, {"prompt": "a", "response_format": {"type": "xml"}}, "response_format"),
+    (TEXT, {"prompt": "a", "guided_json": {"type": "nothing"}}, "structured_outputs"),
+    (TEXT, {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     (CHAT, {}, "messages"),
     (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": [{"content": "a"}]}, "messages[0].role"),
@@ -50,7 +52,8 @@ WRONG = [
     (CHAT, HI | {"top_logprobs": 2}, "top_logprobs"),
     (CHAT, HI | {"tool_choice": "sometimes"}, "tool_choice"),
     (CHAT, HI | {"tools": [{"type": "function"}]}, "tools[0].function"),
-    (CHAT, HI | {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+    (CHAT, HI | {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+     "response_format.json_schema.schema"),
     (CHAT, HI | {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
 ]
 

@@ -27,7 +27,8 @@ class CudaLogitsAdjustmentTest : public testing::DeviceTest {
         bias_starts(tensor_of(a.bias_starts, DType::kI32)), bias_ids(tensor_of(a.bias_ids, DType::kI32)),
         bias_values(tensor_of(a.bias_values, DType::kF32)),
         mask_starts(tensor_of(a.mask_starts, DType::kI32)), masks(tensor_of(a.masks, DType::kI32)),
-        last(tensor_of(a.last, DType::kI32));
+        last(tensor_of(a.last, DType::kI32)), bitmask_rows(tensor_of(a.bitmask_rows, DType::kI32)),
+        bitmasks(tensor_of(a.bitmasks, DType::kI32));
     const Tensor host_states(a.states.data(), DType::kI16, {n, a.stride});
     const Tensor host_logits(a.logits.data(), DType::kF32, {2 * n, a.vocab});
     const DeviceTensor states(host_states), logits(host_logits);
@@ -44,7 +45,9 @@ class CudaLogitsAdjustmentTest : public testing::DeviceTest {
                    .bias_values = bias_values.tensor(),
                    .mask_starts = mask_starts.tensor(),
                    .masks = masks.tensor(),
-                   .token_states = states.tensor()});
+                   .token_states = states.tensor(),
+                   .bitmask_rows = bitmask_rows.tensor(),
+                   .bitmasks = bitmasks.tensor()});
     states.download(host_states);
     logits.download(host_logits);
   }

@@ -27,7 +27,7 @@ class Random {
 };
 
 // Of any kind that there is. Prompts begin alike, so that they share prefixes.
-EngineRequest random_request(Random& random) {
+EngineRequest random_request(Random& random, bool has_tokenizer) {
   EngineRequest request;
   const int length = random.any(1, 90), document = random.any(0, 2);
   for (int i = 0; i < length; ++i)
@@ -53,6 +53,17 @@ EngineRequest random_request(Random& random) {
   if (random.one_of(4)) params.repetition_penalty = 1.3F;
   if (random.one_of(4)) params.presence_penalty = 0.5F;
   if (random.one_of(4)) params.top_k = random.any(1, 20);
+  if (QUIRE_HAS_GRAMMAR && has_tokenizer && random.one_of(2)) {
+    using Kind = StructuredOutputs::Kind;
+    const StructuredOutputs all[] = {
+        {.kind = Kind::kJsonObject},
+        {.kind = Kind::kRegex,
+         .source = "([a-f]{1,3}, ){2,20}end",
+         .free_until = random.one_of(2) ? " " : ""},
+        {.kind = Kind::kChoice, .source = R"(["once upon a time there was", "once upon a day", "never"])"},
+        {.kind = Kind::kJsonSchema, .source = R"({"type": "array", "items": {"enum": [1, "two", null]}})"}};
+    params.structured_outputs = std::make_shared<const StructuredOutputs>(all[random.any(0, 3)]);
+  }
   if (random.one_of(4)) params.logit_bias = {{random.any(0, 299), 3.0F}};
   return request;
 }
@@ -90,6 +101,7 @@ struct MixtureCase {
 
 EngineConfig config_of(const MixtureCase& test) {
   EngineConfig config = testing::golden_config(test.model);
+  if (test.model == "toy") config.model = QUIRE_SOURCE_DIR "/models/toy";  // the one with a tokenizer
   config.kv_cache_dtype = test.cache;
   config.kv_cache_dtype_skip_layers = test.skipped;
   config.deterministic = true;
@@ -122,11 +134,12 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
     EngineHooks hooks;
     hooks.poison_blocks = true;
     hooks.prefix_hash_bits = random.one_of(2) ? 1 : 64;
+    hooks.pipelined = random.one_of(2);
     Engine engine(config, open_model(config.model), std::move(hooks));
     std::vector<EngineRequest> requests;
     std::vector<std::future<RequestOutput>> outputs;
     for (int i = 0; i < 14; ++i) {
-      requests.push_back(random_request(random));
+      requests.push_back(random_request(random, engine.has_tokenizer()));
       outputs.push_back(testing::submit(engine, requests.back()));
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -148,8 +161,9 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(
     Models, MixtureTest,
     ::testing::Values(MixtureCase{"qwen3"}, MixtureCase{"gemma2"}, MixtureCase{"gemma3"},
-                      MixtureCase{"mistral-window"}, MixtureCase{"qwen3", "fp8"},
-                      MixtureCase{"gemma2", "fp8", "sliding_window"}, MixtureCase{"gemma3", "fp8_e5m2", "1"}),
+                      MixtureCase{"mistral-window"}, MixtureCase{"toy"}, MixtureCase{"qwen3", "fp8"},
+                      MixtureCase{"gemma2", "fp8", "sliding_window"}, MixtureCase{"gemma3", "fp8_e5m2", "1"},
+                      MixtureCase{"toy", "fp8"}),
     [](const auto& test) {
       return testing::test_name({test.param.model, test.param.cache, test.param.skipped});
     });

@@ -138,6 +138,18 @@ TEST(RequestBodyTest, AChatHasOneTextPart) {
                         {"stream", false}}));
 }
 
+TEST(RequestBodyTest, ExtraFieldsGoBeforeTheOthers) {
+  RequestForm form{"m"};
+  form.extra_body = R"({"stream": false, "structured_outputs": {"regex": "a"}})";
+  const Json body = parse_json(request_body({{3, 9}, "a", {}}, form), "body");
+  EXPECT_EQ(body["stream"], false);
+  EXPECT_EQ(body["structured_outputs"], (Json{{"regex", "a"}}));
+  for (const char* wrong : {"[1]", "{", ""}) {
+    form.extra_body = wrong;
+    expect_error([&] { request_body({{3, 9}, "a", {}}, form); }, {"--extra-body"});
+  }
+}
+
 constexpr const char* kToken = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
 constexpr const char* kUsage =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}\n\n";

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -23,6 +24,7 @@ struct AdjustRow {
   std::map<std::int32_t, float> biases = {};
   std::map<std::int32_t, std::int32_t> masks = {};  // a token, and the last one it is masked after
   std::set<std::int32_t> forbidden = {};
+  std::optional<std::set<std::int32_t>> allowed = {};  // by a bitmask
 
   std::map<std::int32_t, int> counts_after() const {
     std::map<std::int32_t, int> counts = output;
@@ -38,7 +40,8 @@ struct AdjustRow {
       double x = logits[static_cast<std::size_t>(id)];
       if (const auto bias = biases.find(id); bias != biases.end()) x += bias->second;
       const auto mask = masks.find(id);
-      const bool masked = mask != masks.end() && (mask->second < 0 || mask->second == last);
+      const bool masked = (mask != masks.end() && (mask->second < 0 || mask->second == last)) ||
+                          (allowed && !allowed->contains(id));
       if (use != StateUse::kNone) {
         const auto found = counts.find(id);
         const int count = found == counts.end() ? 0 : found->second;
@@ -58,6 +61,8 @@ struct AdjustArrays {
   std::int64_t vocab, stride;
   std::vector<float> logits, repetition, frequency, presence, bias_values;
   std::vector<std::int32_t> rows, seats, uses, bias_starts = {0}, bias_ids, mask_starts = {0}, masks, last;
+  std::vector<std::int32_t> bitmask_rows;
+  std::vector<std::uint32_t> bitmasks;
   std::vector<std::uint16_t> states;
 
   explicit AdjustArrays(const std::vector<AdjustRow>& all)
@@ -84,6 +89,8 @@ struct AdjustArrays {
       for (const auto& [id, after] : row.masks) masks.insert(masks.end(), {id, after});
       mask_starts.push_back(static_cast<std::int32_t>(masks.size() / 2));
       last[seat] = row.last;
+      bitmask_rows.push_back(row.allowed ? static_cast<std::int32_t>(num_bitmasks()) : -1);
+      if (row.allowed) add_bitmask(*row.allowed);
       auto* own = &states[seat * static_cast<std::size_t>(stride)];
       for (const std::int32_t id : row.prompt) own[id] |= token_state::kInPrompt;
       for (const std::int32_t id : row.forbidden) own[id] |= token_state::kForbidden;
@@ -92,6 +99,18 @@ struct AdjustArrays {
     bias_ids.push_back(0);  // a tensor needs memory, also of no element
     bias_values.push_back(0);
     masks.insert(masks.end(), {0, -1});
+    if (bitmasks.empty()) add_bitmask({});
+  }
+
+  std::int64_t bitmask_words() const { return (vocab + 31) / 32; }
+  std::int64_t num_bitmasks() const { return std::ssize(bitmasks) / bitmask_words(); }
+
+ private:
+  void add_bitmask(const std::set<std::int32_t>& ids) {
+    const std::size_t begin = bitmasks.size();
+    bitmasks.resize(begin + static_cast<std::size_t>(bitmask_words()));
+    for (const std::int32_t id : ids)
+      bitmasks[begin + static_cast<std::size_t>(id / 32)] |= std::uint32_t{1} << id % 32;
   }
 };
 
@@ -118,6 +137,10 @@ inline std::vector<AdjustRow> random_adjust_rows(std::size_t count, std::size_t 
       row.masks[any()] = k % 2 == 0 ? -1 : k % 3 == 0 ? row.last : any();
     if (i % 5 == 4)
       for (int k = 0; k < 50; ++k) row.forbidden.insert(any());
+    if (i % 7 < 3) {
+      row.allowed.emplace();
+      for (int k = 0; k < (i % 2 == 0 ? 100 : 1); ++k) row.allowed->insert(any());
+    }
   }
   return rows;
 }

@@ -38,7 +38,9 @@ class LogitsAdjustmentTest : public ::testing::TestWithParam<CpuIsa> {
         .bias_values = tensor_of(a.bias_values, DType::kF32, a.bias_starts.back()),
         .mask_starts = tensor_of(a.mask_starts, DType::kI32),
         .masks = Tensor(a.masks.data(), DType::kI32, {a.mask_starts.back(), 2}),
-        .token_states = Tensor(a.states.data(), DType::kI16, {n, a.stride})};
+        .token_states = Tensor(a.states.data(), DType::kI16, {n, a.stride}),
+        .bitmask_rows = tensor_of(a.bitmask_rows, DType::kI32),
+        .bitmasks = Tensor(a.bitmasks.data(), DType::kI32, {a.num_bitmasks(), a.bitmask_words()})};
     ops::adjust_logits(*backend_, Tensor(a.logits.data(), DType::kF32, {2 * n, a.vocab}),
                        tensor_of(a.last, DType::kI32), adjustment);
   }

@@ -17,6 +17,15 @@
 
 namespace quire::testing {
 
+// Says nothing: the harness knows what a sequence's tokens must be.
+class AnyTokens final : public Constraint {
+ public:
+  bool fill_mask(std::span<const TokenId> /*output*/, std::span<std::uint32_t> /*mask*/) override {
+    return false;
+  }
+  std::vector<TokenId> forced(int /*most*/) override { return {}; }
+};
+
 // Runs a scenario against the scheduler, the fake runner, and a model of what has been promised, in plain
 // maps and sets; throws at the first difference. Numbers are those of docs/invariants.md.
 class Harness {
@@ -109,6 +118,9 @@ class Harness {
       require(config_.max_span == 0 || sequence.num_tokens <= config_.max_span, "10: a span");
       const bool pools = is_pooled(sequence.output) && sequence.output != OutputKind::kHiddenSum;
       step.sequences.emplace_back(sequence.sequence, sequence.sample || pools);
+      const bool is_constrained = requests_.at(sequence.sequence).asked.make_constraint != nullptr;
+      require(sequence.constrained == (sequence.sample && is_constrained), "a wrong mask", sequence.sequence);
+      if (sequence.constrained) step.constrained.insert(sequence.sequence);
       record_blocks(sequence, step);
     }
     check_writes(*plan);
@@ -134,7 +146,8 @@ class Harness {
       const auto it = std::find_if(result.sequences.begin(), result.sequences.end(),
                                    [&](const SequenceResult& r) { return r.sequence == update.id; });
       require(it != result.sequences.end(), "an update of a sequence that was not in the step", update.id);
-      receive(update, it->token);
+      const bool is_known = step.foreseen.contains(update.id) && it->token >= 0;
+      receive(update, is_known ? SequenceResult::kNoToken : it->token);
       expected.erase(update.id);
     }
     require(expected.empty(), "a token was swallowed", step.id);
@@ -172,6 +185,30 @@ class Harness {
     suspects_.insert(lost.begin(), lost.end());
   }
 
+  // What the only step in flight samples of a sequence is known, and so are some tokens behind that.
+  void foresee(int most) {
+    Step& step = in_flight_.back();
+    for (auto& [id, samples] : step.sequences) {
+      if (!step.constrained.contains(id) || step.foreseen.contains(id)) continue;
+      const std::optional<ConstrainedOutput> output = scheduler_.constrained(id);
+      require(output.has_value() == alive_.contains(id), "9: constrained or not", id);
+      if (!output || output->most_forced == 0) continue;
+      const Request& request = requests_.at(id);
+      require(std::ssize(output->tokens) == request.num_tokens - std::ssize(request.asked.prompt),
+              "another output", id);
+      std::vector<TokenId> tokens;
+      for (int i = 0; i < std::min(1 + most % 12, output->most_forced); ++i)
+        tokens.push_back(runner_.histories.at(id).token(request.num_tokens + i));
+      for (const SequenceUpdate& update : scheduler_.foresee(id, tokens)) {
+        receive(update, *update.token);
+        ++num_foreseen_;
+      }
+      step.foreseen.insert(id);
+      samples = false;
+    }
+  }
+
+  std::uint64_t num_foreseen() const { return num_foreseen_; }
   bool is_alive(SequenceId id) const { return alive_.contains(id); }
   int num_in_flight() const { return runner_.num_in_flight(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
@@ -190,6 +227,7 @@ class Harness {
     int num_tokens;
     std::vector<std::pair<SequenceId, bool>> sequences;     // whether it samples or pools
     std::vector<std::pair<BlockId, std::uint64_t>> blocks;  // read or written, with their generations
+    std::set<SequenceId> constrained = {}, foreseen = {};
   };
 
   SchedulerConfig with_fault(SchedulerConfig config) {
@@ -217,6 +255,9 @@ class Harness {
         if (operation.a % 8 == 0) runner_.poison_next();
         if (operation.a % 8 == 1) fault_in_ = 1 + operation.b % 5;
         return;
+      case Operation::kForesee:
+        if (runner_.num_in_flight() == 1) foresee(operation.a);
+        return;
       case Operation::kFailInFlight:
         return fail_in_flight();
     }
@@ -233,6 +274,9 @@ class Harness {
     if (operation.c % 16 == 9) request.prompt_output = OutputKind::kAll;
     if (operation.c % 16 == 11) request.prompt_output = OutputKind::kHiddenMean;
     if (operation.c % 16 == 13) request.prompt_output = OutputKind::kLastHidden;
+    if (operation.c % 3 == 0 && !is_pooled(request.prompt_output))
+      request.make_constraint = [] { return std::make_shared<AnyTokens>(); };
+    request.may_jump = operation.c % 2 == 0;
     request.sampling.seed = operation.c;
     request.max_tokens = operation.b % 32 == 31 ? 0 : 1 + operation.b % 96;
     request.min_tokens = operation.b / 32 % 2 == 0 ? 0 : operation.b / 64 * 5;
@@ -445,6 +489,7 @@ class Harness {
   std::uint64_t last_plan_ = 0;
   std::uint64_t num_block_copies_ = 0;
   std::uint64_t num_outside_ = 0;  // blocks before the windows of planned spans
+  std::uint64_t num_foreseen_ = 0;
   SequenceId stalled_ = 0;
   int stall_ = 0;
 };

@@ -36,8 +36,8 @@ auto members(const SamplingState& state) {
   return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
 }
 auto members(const SequencePlan& plan) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = plan;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = plan;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
 }
 auto members(const StepPlan& plan) {
   const auto& [a, b, c, d, e, f] = plan;
@@ -121,7 +121,8 @@ SequencePlan sequence_with_all() {
           .output = OutputKind::kLogprobs,
           .next_token = 53,
           .sample = true,
-          .mask_stop = true};
+          .mask_stop = true,
+          .constrained = true};
 }
 
 StepPlan plan_with_all() {
@@ -199,7 +200,8 @@ class RandomPlans {
             .output = static_cast<OutputKind>(random_() % 7),
             .next_token = number(),
             .sample = coin(),
-            .mask_stop = coin()};
+            .mask_stop = coin(),
+            .constrained = coin()};
   }
 
   std::mt19937_64 random_;
@@ -267,8 +269,8 @@ TEST(PlanCodecTest, APlanWithEverythingSetComesBack) {
 }
 
 TEST(PlanCodecTest, AnEmptyPlanComesBack) {
-  EXPECT_TRUE(same(decode_plan(encode({})), {}));
-  EXPECT_EQ(encode({}).size(), kSequencesAt + kVectorsOfAPlan * 4);
+  EXPECT_TRUE(same(decode_plan(encode(StepPlan{})), {}));
+  EXPECT_EQ(encode(StepPlan{}).size(), kSequencesAt + kVectorsOfAPlan * 4);
 }
 
 TEST(PlanCodecTest, RandomPlansComeBack) {
@@ -277,6 +279,16 @@ TEST(PlanCodecTest, RandomPlansComeBack) {
     const StepPlan plan = plans.next();
     ASSERT_TRUE(same(decode_plan(encode(plan)), plan)) << i;
   }
+}
+
+TEST(PlanCodecTest, MasksComeBack) {
+  const StepMasks masks{.rows = {1, StepMasks::kAny, 0}, .bits = {0xFFFF'FFFF, 0, 7, 0x8000'0000}};
+  const StepMasks back = decode_masks(encode(masks));
+  EXPECT_EQ(back.rows, masks.rows);
+  EXPECT_EQ(back.bits, masks.bits);
+  Message cut = encode(masks);
+  cut.pop_back();
+  EXPECT_THROW(decode_masks(cut), Error);
 }
 
 TEST(PlanCodecTest, FloatsKeepTheirBits) {
@@ -296,13 +308,13 @@ TEST(PlanCodecTest, AVersionHasOneLayout) {
   std::uint64_t checksum = 0xCBF2'9CE4'8422'2325;
   for (const std::byte byte : message)
     checksum = (checksum ^ std::to_integer<unsigned>(byte)) * 0x100'0000'01B3;
-  EXPECT_EQ(checksum, 3771521215415409130U);
+  EXPECT_EQ(checksum, 10702980471701228990U);
 }
 
 TEST(PlanCodecTest, AMessageBeginsWithMagicVersionAndId) {
   const Message message = encode(plan_with_all());
   const std::string head(reinterpret_cast<const char*>(message.data()), 20);
-  EXPECT_EQ(head, std::string("QPLN\2\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
+  EXPECT_EQ(head, std::string("QPLN\3\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
 }
 
 TEST(PlanCodecTest, EveryCutOffMessageIsRefused) {
@@ -331,7 +343,7 @@ TEST(PlanCodecTest, OtherMagicNumbersAndVersionsAreRefused) {
 }
 
 TEST(PlanCodecTest, ASizeBeyondTheMessageIsRefusedBeforeMemoryIsTaken) {
-  const Message empty = encode({});
+  const Message empty = encode(StepPlan{});
   for (std::size_t i = 0; i < kVectorsOfAPlan; ++i) {
     for (const std::uint32_t size : {0xFFFF'FFFFU, 0x8000'0000U, 1000U})
       EXPECT_THAT(refusal(with_word(empty, kSequencesAt + 4 * i, size)), HasSubstr("a size of"));
@@ -357,7 +369,7 @@ TEST(PlanCodecTest, ABoolIsZeroOrOne) {
   const StepPlan plan = plan_of([](auto&) {});
   for (const StepPlan& other :
        {plan_of([](auto& s) { s.start = SamplingState{}; }), plan_of([](auto& s) { s.sample = true; }),
-        plan_of([](auto& s) { s.mask_stop = true; })}) {
+        plan_of([](auto& s) { s.mask_stop = true; }), plan_of([](auto& s) { s.constrained = true; })}) {
     const std::size_t at = difference(plan, other);
     EXPECT_THAT(refusal(with_byte(encode(other), at, 2)), HasSubstr("must be a bool"));
     EXPECT_THAT(refusal(with_byte(encode(other), at, 255)), HasSubstr("must be a bool"));

@@ -19,6 +19,7 @@ struct Totals {
   std::uint64_t num_block_copies = 0;
   std::uint64_t num_restored = 0;
   std::uint64_t num_outside = 0;
+  std::uint64_t num_foreseen = 0;
 };
 
 // What goes wrong in a scenario; empty: nothing.
@@ -33,6 +34,7 @@ std::string failure_of(const Scenario& scenario, Totals* totals = nullptr) {
       totals->num_block_copies += harness.num_block_copies();
       totals->num_restored += harness.stats().num_restored_blocks;
       totals->num_outside += harness.num_outside();
+      totals->num_foreseen += harness.num_foreseen();
     }
     return "";
   } catch (const std::exception& error) {
@@ -104,6 +106,7 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
   EXPECT_GT(totals.num_block_copies, 0U);
   EXPECT_GT(totals.num_restored, 0U);
   EXPECT_GT(totals.num_outside, 0U);
+  EXPECT_GT(totals.num_foreseen, 0U);
 }
 
 }  // namespace

@@ -14,14 +14,14 @@ namespace quire::testing {
 
 // One thing done to a scheduler, as four bytes; every byte string means something.
 struct Operation {
-  enum Kind { kAdd, kAbort, kSchedule, kApply, kPoison, kFailInFlight };
+  enum Kind { kAdd, kAbort, kSchedule, kApply, kPoison, kForesee, kFailInFlight };
   std::uint8_t code, a, b, c;
 
   Kind kind() const {
     static constexpr Kind kKinds[16] = {kAdd,      kAdd,   kSchedule, kSchedule, kSchedule, kSchedule,
                                         kSchedule, kApply, kApply,    kApply,    kApply,    kApply,
                                         kSchedule, kApply, kAbort,    kPoison};
-    return code >= 252 ? kFailInFlight : kKinds[code % 16];
+    return code >= 252 ? kFailInFlight : code >= 232 ? kForesee : kKinds[code % 16];
   }
 };
 

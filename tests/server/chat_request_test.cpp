@@ -319,8 +319,7 @@ TEST(ChatRequestTest, WhatDoesNotExistIsRefusedByName) {
                                     {"function_call", R"("auto")"},
                                     {"audio", R"({"voice": "x"})"},
                                     {"modalities", R"(["text", "audio"])"},
-                                    {"response_format", R"({"type": "json_object"})"},
-                                    {"guided_json", R"({"a": 1})"},
+                                    {"response_format", R"({"type": "xml"})"},
                                     {"return_token_offsets", "true"},
                                     {"return_assistant_tokens_mask", "true"},
                                     {"mm_processor_kwargs", R"({"a": 1})"}}) {

@@ -270,6 +270,8 @@ void BenchServe::add_target_options(Flags flags) {
   flags.value("--api-key", api_key, "sent as a bearer token")->envname("OPENAI_API_KEY");
   flags.on("--ignore-eos", form.ignore_eos, "ask for outputs of full length");
   flags.value("--temperature", form.temperature, "(default: the server's)");
+  flags.value("--extra-body", form.extra_body,
+              "fields of every request, such as '{\"structured_outputs\": {\"json_object\": true}}'");
   flags.on("--no-stream", no_stream, "whole answers; measures E2E alone");
 }
 

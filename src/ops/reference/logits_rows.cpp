@@ -144,6 +144,11 @@ void adjust_row(const Tensor& logits, const Tensor& last_tokens, const LogitsAdj
     const std::int32_t id = int_at(a.masks, 2 * mask), after = int_at(a.masks, 2 * mask + 1);
     if (inside(id) && (after < 0 || after == last_token)) row[id] = -INFINITY;
   }
+  if (const std::int32_t allowed = a.bitmask_rows.defined() ? int_at(a.bitmask_rows, i) : -1; allowed >= 0) {
+    const auto* words = a.bitmasks.data_as<const std::uint32_t>() + allowed * a.bitmasks.stride(0);
+    for (std::int64_t id = begin; id < end; ++id)
+      if ((words[id / 32] >> id % 32 & 1) == 0) row[id] = -INFINITY;
+  }
   const auto use = static_cast<StateUse>(int_at(a.state_uses, i));
   if (use == StateUse::kNone) return;
   auto* states = a.token_states.data_as<std::uint16_t>() + seat * a.token_states.stride(0);
@@ -173,7 +178,8 @@ void Backend::adjust_logits(const Tensor& logits, const Tensor& last_tokens,
   LogitsAdjustment near = adjustment;
   near.token_states = host.update(adjustment.token_states);
   host.fetch(near.rows, near.seats, near.state_uses, near.repetition, near.frequency, near.presence,
-             near.bias_starts, near.bias_ids, near.bias_values, near.mask_starts, near.masks);
+             near.bias_starts, near.bias_ids, near.bias_values, near.mask_starts, near.masks,
+             near.bitmask_rows, near.bitmasks);
   for (std::int64_t i = 0; i < adjustment.num_rows; ++i) adjust_row(rows, last, near, i, 0, logits.dim(1));
 }
 

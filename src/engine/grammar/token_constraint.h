@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "quire/sampling_params.h"
+#include "scheduler/constraint.h"
+
+namespace quire {
+
+// A compiled grammar and where in an output it begins to hold.
+struct OutputGrammar {
+  std::shared_ptr<const grammar::Grammar> grammar;
+  std::string free_until, free_after;  // as StructuredOutputs'
+  std::vector<TokenId> openings;       // that free_after may begin with
+};
+OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
+                             const StructuredOutputs& source);
+
+// Holds one output to a grammar.
+class TokenConstraint final : public Constraint {
+ public:
+  explicit TokenConstraint(OutputGrammar grammar)
+      : grammar_(std::move(grammar)),
+        is_free_(!grammar_.free_until.empty() && grammar_.free_after.empty()),
+        may_open_(!grammar_.free_after.empty()) {}
+
+  bool fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) override;
+  std::vector<TokenId> forced(int most) override;
+
+ private:
+  void take(TokenId token);
+  void take_free(const std::string& bytes);
+
+  const OutputGrammar grammar_;
+  std::optional<grammar::Matcher> matcher_;  // from the first mask on: to make it may take time
+  std::size_t num_taken_ = 0;                // tokens of the output
+  bool is_free_;
+  bool may_open_;        // what there is may become free_after
+  bool is_held_ = true;  // what there is is of the grammar; with may_open_ it may be either
+  std::string tail_;     // of the text: what may be a beginning of free_after, or of free_until
+};
+
+}  // namespace quire

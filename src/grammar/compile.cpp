@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "base/json.h"
+#include "grammar/automaton.h"
+#include "grammar/json_schema.h"
+#include "grammar/regex.h"
+#include "grammar/rules.h"
+#include "grammar/structural_tag.h"
+
+namespace quire::grammar {
+namespace {
+
+ExprId compile_choice(Expressions& expressions, const OrderedJson& choices) {
+  if (!choices.is_array() || choices.empty() ||
+      !std::ranges::all_of(choices, [](const auto& choice) { return choice.is_string(); }))
+    throw GrammarError("a choice is an array of at least one string");
+  std::vector<std::string_view> texts;
+  for (const auto& choice : choices) texts.push_back(choice.get_ref<const std::string&>());
+  return expressions.literals(std::move(texts));
+}
+
+ExprId compile_source(Expressions& expressions, const Source& source, const Vocabulary& vocabulary) {
+  const auto parse = [&](const char* where) {
+    return parse_ordered_json(source.text, where, {.max_bytes = source.text.size() + 1});
+  };
+  JsonText json(expressions, source);
+  switch (source.kind) {
+    case Source::Kind::kJsonSchema: {
+      const OrderedJson schema = parse("JSON schema");
+      return SchemaCompiler(expressions, json, source, schema).compile();
+    }
+    case Source::Kind::kJsonObject:
+      return json.any_object();
+    case Source::Kind::kRegex:
+      return expressions.lexeme(utf8_regex(expressions, source.text));
+    case Source::Kind::kChoice:
+      return compile_choice(expressions, parse("choice"));
+    case Source::Kind::kGrammar:
+      return compile_rules(expressions, source.text, vocabulary);
+    case Source::Kind::kStructuralTag: {
+      const OrderedJson tag = parse("structural tag");
+      return compile_structural_tag(expressions, json, source, tag, vocabulary);
+    }
+  }
+  throw GrammarError("a grammar of an unknown kind");
+}
+
+}  // namespace
+
+std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<const Vocabulary> vocabulary,
+                                       const Limits& limits, const std::stop_token& stop) {
+  if (source.text.size() > limits.source_bytes)
+    throw GrammarError(format_text("the grammar has {} bytes; at most {} are supported", source.text.size(),
+                                   limits.source_bytes));
+  Expressions expressions;
+  expressions.budget() = {std::chrono::steady_clock::now() + limits.compile_time, limits.memory_bytes / 2,
+                          stop};
+  ExprId root = kNothing;
+  try {
+    root = compile_source(expressions, source, *vocabulary);
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const Error& error) {  // of the JSON parser
+    throw GrammarError(error.what());
+  } catch (const OrderedJson::exception& error) {
+    throw GrammarError(format_text("a keyword's value has the wrong type: {}", in_quotes(error.what())));
+  }
+  expressions.finish();
+  if (root == kNothing || expressions[root].dead)
+    throw GrammarError("no text satisfies the grammar; check for conditions that contradict each other");
+  expressions.edges(root);  // left recursion shows at once
+  auto automaton = std::make_shared<Automaton>(std::move(expressions), root, vocabulary, limits);
+  return std::make_shared<const Grammar>(std::move(vocabulary), std::move(automaton));
+}
+
+}  // namespace quire::grammar

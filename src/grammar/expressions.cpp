@@ -1,0 +1,354 @@
+#include "grammar/expressions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "grammar/grammar.h"
+
+namespace quire::grammar {
+namespace {
+
+// Alternatives with more children than this are kept as they are inside others.
+constexpr std::uint32_t kMaxFlattened = 16;
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
+}
+
+}  // namespace
+
+Expressions::Expressions() : table_(1024, kNothing) {
+  exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
+  ranges_.emplace_back();
+  intern({.kind = ExprKind::kEpsilon, .nullable = true});
+  intern({.kind = ExprKind::kNot, .nullable = true, .a = kNothing});
+}
+
+void Expressions::add_memory(std::size_t bytes) {
+  memory_ += bytes;
+  if (memory_ > budget_.memory)
+    throw GrammarError(
+        format_text("the grammar takes more than its {} MiB of memory; a smaller one, or one with less "
+                    "repetition, would do",
+                    budget_.memory >> 20));
+}
+
+void Expressions::check_time() const {
+  if (budget_.stop.stop_requested()) throw Stopped();
+  if (std::chrono::steady_clock::now() > budget_.deadline)
+    throw GrammarError("the grammar takes longer than its limit; a simpler one would do");
+}
+
+bool Expressions::equal(const Expr& a, const Expr& b, std::span<const ExprId> children,
+                        const ByteSet* set) const {
+  if (a.kind != b.kind || a.hash != b.hash || a.hash2 != b.hash2) return false;
+  if (set != nullptr) return sets_[a.a] == *set;
+  if (a.kind == ExprKind::kAnyOf || a.kind == ExprKind::kAllOf)
+    return std::ranges::equal(std::span(children_).subspan(a.a, a.b), children);
+  return a.a == b.a && a.b == b.b && a.c == b.c;
+}
+
+// Whether it is nullable, dead and regular, from those below it.
+void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const {
+  const auto all = [&](auto flag) {
+    return std::ranges::all_of(children, [&](ExprId child) { return exprs_[child].*flag; });
+  };
+  const auto any = [&](auto flag) {
+    return std::ranges::any_of(children, [&](ExprId child) { return exprs_[child].*flag; });
+  };
+  const Expr &a = exprs_[expr.a < exprs_.size() ? expr.a : 0],
+             &b = exprs_[expr.b < exprs_.size() ? expr.b : 0];
+  switch (expr.kind) {
+    case ExprKind::kConcat:
+      expr.nullable = a.nullable && b.nullable;
+      expr.dead = a.dead || b.dead;
+      expr.regular = a.regular && b.regular;
+      break;
+    case ExprKind::kAnyOf:
+      expr.nullable = any(&Expr::nullable);
+      expr.dead = all(&Expr::dead);
+      expr.regular = all(&Expr::regular);
+      break;
+    case ExprKind::kAllOf:
+      expr.nullable = all(&Expr::nullable);
+      break;
+    case ExprKind::kNot:
+      expr.nullable = !a.nullable;
+      break;
+    case ExprKind::kRepeat:
+      expr.nullable = expr.b == 0 || a.nullable;
+      expr.dead = expr.b > 0 && a.dead;
+      expr.regular = a.regular;
+      break;
+    case ExprKind::kLexeme:
+      expr.nullable = a.nullable;
+      expr.dead = a.dead;
+      break;
+    default:
+      break;
+  }
+}
+
+ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const ByteSet* set) {
+  expr.hash = mix(static_cast<std::uint64_t>(expr.kind) + 17, 0);
+  expr.hash2 = mix(static_cast<std::uint64_t>(expr.kind) + 1117, 5);
+  const auto add = [&](std::uint64_t value, std::uint64_t value2) {
+    expr.hash = mix(expr.hash, value);
+    expr.hash2 = mix(expr.hash2, value2 + 0x51);
+  };
+  const auto add_child = [&](ExprId child) { add(exprs_[child].hash, exprs_[child].hash2); };
+  if (set != nullptr) {
+    for (const std::uint64_t word : set->words()) add(word, word);
+  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
+    for (const ExprId child : children) add_child(child);
+  } else if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kNot ||
+             expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kLexeme) {
+    add_child(expr.a);
+    if (expr.kind == ExprKind::kConcat) add_child(expr.b);
+    if (expr.kind == ExprKind::kRepeat) add((std::uint64_t{expr.b} << 32) + expr.c, expr.b * 31 + expr.c);
+  } else {
+    add((std::uint64_t{expr.a} << 32) + expr.b, (std::uint64_t{expr.c} << 32) + expr.a);
+    add(expr.b, expr.c);
+  }
+  std::size_t slot = expr.hash % table_.size();
+  for (; table_[slot] != kNothing; slot = slot + 1 == table_.size() ? 0 : slot + 1)
+    if (equal(exprs_[table_[slot]], expr, children, set)) return table_[slot];
+  add_memory(sizeof(Expr) + sizeof(EdgeRange) + 2 * sizeof(ExprId) + children.size_bytes() +
+             (set != nullptr ? sizeof(ByteSet) : 0));
+  if (exprs_.size() % 1024 == 0) check_time();
+  set_flags(expr, children);
+  if (set != nullptr) {
+    expr.a = static_cast<std::uint32_t>(sets_.size());
+    sets_.push_back(*set);
+  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
+    expr.a = static_cast<std::uint32_t>(children_.size());
+    expr.b = static_cast<std::uint32_t>(children.size());
+    children_.insert(children_.end(), children.begin(), children.end());
+  }
+  const auto id = static_cast<ExprId>(exprs_.size());
+  table_[slot] = id;
+  exprs_.push_back(expr);
+  ranges_.emplace_back();
+  if (exprs_.size() * 2 > table_.size()) grow_table();
+  return id;
+}
+
+void Expressions::grow_table() {
+  table_.assign(table_.size() * 2, kNothing);
+  for (ExprId id = 1; id < exprs_.size(); ++id) {
+    std::size_t slot = exprs_[id].hash % table_.size();
+    while (table_[slot] != kNothing) slot = slot + 1 == table_.size() ? 0 : slot + 1;
+    table_[slot] = id;
+  }
+}
+
+bool Expressions::dead(ExprId id) {
+  const Expr& expr = exprs_[id];
+  if (expr.kind == ExprKind::kAllOf || expr.kind == ExprKind::kNot) return !matches_something(id);
+  return expr.dead;
+}
+
+ExprId Expressions::bytes(const ByteSet& set) {
+  if (set.empty()) return kNothing;
+  return intern({.kind = ExprKind::kBytes}, {}, &set);
+}
+
+ExprId Expressions::literal(std::string_view text) {
+  ExprId result = kEmpty;
+  for (std::size_t i = text.size(); i > 0; --i)
+    result = concat(bytes(ByteSet::of(text.substr(i - 1, 1))), result);
+  return result;
+}
+
+ExprId Expressions::concat(ExprId a, ExprId b) {
+  if (dead(a) || dead(b)) return kNothing;
+  if (a == kEmpty) return b;
+  if (b == kEmpty) return a;
+  const Expr head = exprs_[a];
+  // What comes first stands alone, so that equal states are mostly one; the rest is put right when it comes
+  // first.
+  if (head.kind == ExprKind::kConcat)
+    return intern({.kind = ExprKind::kConcat,
+                   .a = head.a,
+                   .b = intern({.kind = ExprKind::kConcat, .a = head.b, .b = b})});
+  return intern({.kind = ExprKind::kConcat, .a = a, .b = b});
+}
+
+ExprId Expressions::concat(std::initializer_list<ExprId> parts) {
+  ExprId result = kEmpty;
+  for (const ExprId* part = parts.end(); part != parts.begin();) result = concat(*--part, result);
+  return result;
+}
+
+ExprId Expressions::any_of(std::vector<ExprId> parts) {
+  std::vector<ExprId> flat;
+  ByteSet set;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ExprId part = parts[i];
+    if (dead(part)) continue;
+    if (part == kAnything) return kAnything;
+    if (exprs_[part].kind == ExprKind::kAnyOf && exprs_[part].b <= kMaxFlattened) {
+      const auto inner = children(part);
+      parts.insert(parts.end(), inner.begin(), inner.end());
+    } else if (exprs_[part].kind == ExprKind::kBytes) {
+      set = set | byte_set(part);
+    } else {
+      flat.push_back(part);
+    }
+  }
+  if (!set.empty()) flat.push_back(bytes(set));
+  std::ranges::sort(flat);
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
+  // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.
+  const auto head = [&](ExprId part) {
+    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a : part;
+  };
+  std::ranges::sort(flat, {}, [&](ExprId part) { return std::pair(head(part), part); });
+  std::size_t kept = 0;
+  for (std::size_t i = 0, end = 0; i < flat.size(); i = end) {
+    const ExprId first = head(flat[i]);
+    while (end < flat.size() && head(flat[end]) == first) ++end;
+    if (end - i > 1 && (exprs_[first].kind == ExprKind::kLexeme || !exprs_[flat[i]].regular)) {
+      std::vector<ExprId> tails;
+      for (std::size_t j = i; j < end; ++j) {
+        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b;
+        const auto inner = children(tail);
+        if (exprs_[tail].kind == ExprKind::kAnyOf)
+          tails.insert(tails.end(), inner.begin(), inner.end());
+        else
+          tails.push_back(tail);
+      }
+      std::ranges::sort(tails);
+      tails.erase(std::unique(tails.begin(), tails.end()), tails.end());
+      flat[i] =
+          intern({.kind = ExprKind::kConcat, .a = first, .b = intern({.kind = ExprKind::kAnyOf}, tails)});
+      flat[kept++] = flat[i];
+      continue;
+    }
+    while (i < end) flat[kept++] = flat[i++];
+  }
+  flat.resize(kept);
+  std::ranges::sort(flat);
+  if (flat.empty()) return kNothing;
+  return flat.size() == 1 ? flat.front() : intern({.kind = ExprKind::kAnyOf}, flat);
+}
+
+ExprId Expressions::raw_all_of(std::vector<ExprId> parts) {
+  std::vector<ExprId> flat;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ExprId part = parts[i];
+    if (part == kNothing) return kNothing;
+    if (exprs_[part].kind == ExprKind::kAllOf) {
+      const auto inner = children(part);
+      parts.insert(parts.end(), inner.begin(), inner.end());
+    } else if (part != kAnything) {
+      flat.push_back(exprs_[part].kind == ExprKind::kLexeme ? exprs_[part].a : part);
+    }
+  }
+  std::ranges::sort(flat);
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
+  if (flat.empty()) return kAnything;
+  return flat.size() == 1 ? flat.front() : intern({.kind = ExprKind::kAllOf}, flat);
+}
+
+ExprId Expressions::all_of(std::vector<ExprId> parts) {
+  const ExprId result = raw_all_of(std::move(parts));
+  return dead(result) ? kNothing : result;
+}
+
+ExprId Expressions::complement(ExprId a) {
+  if (a == kAnything) return kNothing;
+  if (exprs_[a].kind == ExprKind::kLexeme) return complement(exprs_[a].a);
+  return exprs_[a].kind == ExprKind::kNot ? exprs_[a].a : intern({.kind = ExprKind::kNot, .a = a});
+}
+
+ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
+  if (min > max) return kNothing;
+  if (max == 0 || a == kEmpty) return kEmpty;
+  if (dead(a)) return min == 0 ? kEmpty : kNothing;
+  if (min == 1 && max == 1) return a;
+  if (exprs_[a].nullable) min = 0;
+  return intern({.kind = ExprKind::kRepeat, .a = a, .b = min, .c = max});
+}
+
+ExprId Expressions::lexeme(ExprId a) {
+  if (dead(a)) return kNothing;
+  const ExprKind kind = exprs_[a].kind;
+  if (kind == ExprKind::kEpsilon || kind == ExprKind::kBytes || kind == ExprKind::kLexeme) return a;
+  return intern({.kind = ExprKind::kLexeme, .a = a});
+}
+
+ExprId Expressions::token(int id) {
+  has_tokens_ = true;
+  return intern({.kind = ExprKind::kToken, .regular = false, .a = static_cast<std::uint32_t>(id)});
+}
+
+ExprId Expressions::multiple(std::uint32_t factor, std::uint32_t places) {
+  return intern({.kind = ExprKind::kMultiple, .nullable = true, .a = factor, .b = 0, .c = places << 1});
+}
+
+ExprId Expressions::literals(std::vector<std::string_view> texts) {
+  std::ranges::sort(texts);
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  return texts.empty() ? kNothing : literals(texts, 0);
+}
+
+// Of sorted texts that agree before `from`.
+ExprId Expressions::literals(std::span<const std::string_view> texts, std::size_t from) {
+  const std::string_view first = texts.front(), last = texts.back();
+  const auto end = static_cast<std::size_t>(std::ranges::mismatch(first, last).in1 - first.begin());
+  std::vector<ExprId> parts;
+  std::size_t i = 0;
+  if (first.size() == end) {
+    parts.push_back(kEmpty);
+    i = 1;
+  }
+  while (i < texts.size()) {
+    const char byte = texts[i][end];
+    std::size_t next = i + 1;
+    while (next < texts.size() && texts[next][end] == byte) ++next;
+    parts.push_back(literals(texts.subspan(i, next - i), end));
+    i = next;
+  }
+  return concat(literal(first.substr(from, end - from)), any_of(std::move(parts)));
+}
+
+std::uint32_t Expressions::new_rule() {
+  rules_.push_back(kNothing);
+  return static_cast<std::uint32_t>(rules_.size() - 1);
+}
+
+ExprId Expressions::rule(std::uint32_t index) {
+  return intern({.kind = ExprKind::kRule, .regular = false, .a = index});
+}
+
+void Expressions::define(std::uint32_t index, ExprId body) { rules_[index] = body; }
+
+void Expressions::finish() {
+  for (Expr& expr : exprs_)
+    if (!expr.regular && expr.kind != ExprKind::kToken) {
+      expr.dead = true;
+      expr.nullable = false;
+    }
+  for (bool changed = true; changed;) {
+    changed = false;
+    check_time();
+    for (ExprId id = 0; id < exprs_.size(); ++id) {
+      Expr& expr = exprs_[id];
+      const Expr before = expr;
+      if (expr.kind == ExprKind::kRule) {
+        const Expr& rule_body = exprs_[rules_[expr.a]];
+        expr.nullable = rule_body.nullable;
+        expr.dead = rule_body.dead;
+      } else if (expr.kind == ExprKind::kMembers) {
+        set_member_flags(expr);
+      } else if (!expr.regular) {
+        set_flags(expr, children(id));
+      }
+      changed |= before.nullable != expr.nullable || before.dead != expr.dead;
+    }
+  }
+}
+
+}  // namespace quire::grammar

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/byte_set.h"
+
+namespace quire::grammar {
+
+using ExprId = std::uint32_t;
+inline constexpr ExprId kNothing = 0;  // matches no text
+inline constexpr ExprId kEmpty = 1;    // matches the empty text
+inline constexpr ExprId kAnything = 2;
+inline constexpr std::uint32_t kNoLimit = std::numeric_limits<std::uint32_t>::max();
+
+enum class ExprKind : std::uint8_t {
+  kDead,
+  kEpsilon,
+  kBytes,     // one byte of a set
+  kConcat,    // a, then b
+  kAnyOf,     // the children
+  kAllOf,     // the children; regular
+  kNot,       // all but a; regular
+  kRepeat,    // a, b to c times
+  kLexeme,    // a, regular. Says where masks are computed apart (automaton.h)
+  kRule,      // the body of rule a
+  kToken,     // the token a, which has no text
+  kMembers,   // more members of an object (MemberList)
+  kMultiple,  // digits, perhaps with a point, of a number that is a multiple of another (multiple())
+};
+
+struct Expr {
+  ExprKind kind;
+  bool nullable = false;              // matches the empty text
+  bool dead = false;                  // matches nothing
+  bool regular = true;                // holds no rule and no token
+  std::uint32_t a = 0, b = 0, c = 0;  // of kAnyOf and kAllOf: the children are children_[a, a + b)
+  std::uint64_t hash = 0, hash2 = 0;  // of its structure: the same in every grammar, where regular
+};
+
+// What an expression becomes after one byte of a set.
+struct Edge {
+  ByteSet bytes;
+  ExprId next;
+};
+
+// The members that an object may have. Its states are made as they are asked for: which of the members it
+// has, and how many others.
+struct MemberList {
+  struct Member {
+    ExprId text;  // name, colon and value
+    bool required;
+  };
+  std::vector<Member> members;
+  ExprId others = kNothing;  // members with any other name
+  ExprId comma = kEmpty;
+  bool any_order = false;  // else as listed, and then others
+  // Bounds on the number of members. Others may all have one name, so that they count as one towards `min`.
+  std::uint32_t min = 0, max = kNoLimit;
+};
+
+// What a computation may cost; exceeding it throws GrammarError.
+struct Budget {
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  std::size_t memory = std::numeric_limits<std::size_t>::max();
+  std::stop_token stop;
+};
+
+// Languages of bytes as expressions, each of which stands here once. The derivative of an expression by a
+// byte is what must follow that byte; derivatives are expressions, too, so these are also the states of an
+// automaton, made as they are asked for. With rules they are the configurations of a pushdown automaton: a
+// state is what is left of the innermost rule, followed by what is left of those around it.
+class Expressions {
+ public:
+  Expressions();
+
+  ExprId bytes(const ByteSet& set);
+  ExprId literal(std::string_view text);
+  ExprId concat(ExprId a, ExprId b);
+  ExprId concat(std::initializer_list<ExprId> parts);
+  ExprId any_of(std::vector<ExprId> parts);
+  ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
+  ExprId complement(ExprId a);               // for all_of; of a regular expression
+  ExprId repeat(ExprId a, std::uint32_t min, std::uint32_t max);
+  ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
+  ExprId lexeme(ExprId a);
+  ExprId token(int id);
+  // Digits with at most one point, the number of which is a multiple of factor / 10^places.
+  ExprId multiple(std::uint32_t factor, std::uint32_t places);
+  // Any of the texts, which are sorted here.
+  ExprId literals(std::vector<std::string_view> texts);
+
+  // Members of an object: at least one, and whether there may be none, too.
+  ExprId some_members(MemberList list, bool& may_be_empty);
+
+  std::uint32_t new_rule();
+  ExprId rule(std::uint32_t index);
+  void define(std::uint32_t index, ExprId body);
+  // Of a rule, or of the members of an object: what it stands for.
+  ExprId body(ExprId id);
+  // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
+  void finish();
+
+  const Expr& operator[](ExprId id) const { return exprs_[id]; }
+  std::span<const ExprId> children(ExprId id) const {
+    const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
+    return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
+  }
+  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
+  bool nullable(ExprId id) const { return exprs_[id].nullable; }
+  std::size_t size() const { return exprs_.size(); }
+  bool has_tokens() const { return has_tokens_; }
+
+  // The derivatives that are not dead, of disjoint sets. Valid until the next call of anything that makes
+  // expressions.
+  std::span<const Edge> edges(ExprId id);
+  ExprId derivative(ExprId id, unsigned byte);
+  ExprId derivative_by_token(ExprId id, int token);
+  bool matches(ExprId id, std::string_view text);
+
+  Budget& budget() { return budget_; }
+  std::size_t memory() const { return memory_; }
+  void add_memory(std::size_t bytes);  // of what is kept elsewhere for these expressions
+  void check_time() const;
+
+ private:
+  struct EdgeRange {
+    std::uint32_t first = 0, size = 0;
+    bool known = false, open = false;
+  };
+
+  ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
+  bool equal(const Expr& a, const Expr& b, std::span<const ExprId> children, const ByteSet* set) const;
+  void set_flags(Expr& expr, std::span<const ExprId> children) const;
+  void grow_table();
+  bool dead(ExprId id);
+  // Whether a conjunction or a complement matches anything.
+  bool matches_something(ExprId id);
+  ExprId raw_all_of(std::vector<ExprId> parts);
+  std::vector<Edge> compute_edges(ExprId id);
+  std::vector<Edge> edges_of_concat(ExprId a, ExprId b, bool with_b);
+  std::vector<Edge> edges_of_parts(ExprId id);  // of kAnyOf, kAllOf, kNot
+  std::vector<Edge> edges_of_multiple(const Expr& expr);
+  const std::vector<Edge>& raw_edges(ExprId id);
+  // members.cpp: by the list, which of its members there are (a number of seen_), and how many others.
+  ExprId members(std::uint32_t list, std::uint32_t seen, std::uint32_t others);
+  ExprId more_members(const Expr& expr);
+  void set_member_flags(Expr& expr) const;
+  std::uint32_t with_seen(std::uint32_t seen, std::size_t index);
+  // Splits the bytes by what the lists lead to, and joins that.
+  template <typename Join>
+  std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, Join&& join);
+  ExprId literals(std::span<const std::string_view> texts, std::size_t from);
+
+  std::vector<Expr> exprs_;
+  std::vector<ExprId> children_;
+  std::vector<ByteSet> sets_;
+  std::vector<ExprId> table_;  // open addressing by hash; kNothing: free
+  std::vector<ExprId> rules_;
+  std::vector<std::shared_ptr<const MemberList>> lists_;
+  std::vector<std::vector<bool>> seen_;
+  std::unordered_map<std::vector<bool>, std::uint32_t> seen_index_;
+  std::unordered_map<ExprId, ExprId> member_bodies_;
+  std::vector<EdgeRange> ranges_;
+  std::vector<Edge> edges_;
+  std::unordered_map<ExprId, std::vector<Edge>> raw_edges_;  // of conjunctions, dead ones included
+  std::unordered_map<ExprId, bool> something_;               // what matches_something found out
+  Budget budget_;
+  std::size_t memory_ = 0;
+  unsigned depth_ = 0;
+  bool has_tokens_ = false;
+};
+
+}  // namespace quire::grammar

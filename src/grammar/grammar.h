@@ -1,0 +1,111 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "grammar/vocabulary.h"
+
+// Languages that a text must belong to, and which tokens keep it in them (docs/structured_output.md).
+namespace quire::grammar {
+
+// A source that is wrong or not supported, or a grammar that costs more than its limits. The message says
+// where (a JSON pointer, or a line and column), what, and what would be right.
+class GrammarError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct Source {
+  enum class Kind {
+    kJsonSchema,     // a schema: an object, true or false
+    kJsonObject,     // any JSON object; `text` is not looked at
+    kRegex,          // a regular expression, which the whole text matches
+    kChoice,         // a JSON array of strings, one of which the text is
+    kGrammar,        // rules as in GBNF, EBNF or Lark
+    kStructuralTag,  // {"type": "structural_tag", "format": {...}}
+  };
+  Kind kind = Kind::kJsonSchema;
+  std::string text{};
+  // Between the tokens of JSON: nothing at all (compact), or what this regular expression matches. By
+  // default a space, or a line break and at most 64 spaces and tabs.
+  bool compact = false;
+  std::optional<std::string> whitespace_pattern = std::nullopt;
+  // For a schema that says nothing of them.
+  bool additional_properties = true;
+  // The properties of an object come in any order, rather than in the schema's.
+  bool any_order = false;
+};
+
+struct Limits {
+  std::size_t source_bytes = std::size_t{1} << 20;
+  std::size_t memory_bytes = std::size_t{128} << 20;  // of one grammar, its caches included
+  std::chrono::milliseconds compile_time{2000};
+  std::chrono::milliseconds mask_time{1000};
+};
+
+class Automaton;  // the states of one grammar and what is known of them
+
+// A compiled source. Immutable to its callers; what its matchers find out of its states is kept in it, and
+// may be asked for by any thread.
+class Grammar {
+ public:
+  Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<const Automaton> compiled);
+  ~Grammar();
+
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+
+ private:
+  friend class Matcher;
+  // What new matchers share: a fresh copy of `compiled_` where the last one has grown to half its limit.
+  std::shared_ptr<Automaton> automaton() const;
+
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  std::shared_ptr<const Automaton> compiled_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<Automaton> current_;
+};
+
+// Throws GrammarError; Stopped, where the token asks for it.
+std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<const Vocabulary> vocabulary,
+                                       const Limits& limits = {}, const std::stop_token& stop = {});
+
+// How far one sequence has come. A copy is a fork, and costs its history of 4 bytes a token. For one thread
+// at a time; matchers of one grammar may be used by different threads.
+// Every function throws GrammarError where the grammar's limits are exceeded, and leaves the matcher as it
+// was.
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const Grammar> grammar);
+
+  // Appends a token that the mask allows; false, and nothing is changed, for any other.
+  bool accept(int token);
+  // Takes the last tokens back. At most as many as were accepted.
+  void roll_back(std::size_t num_tokens);
+  // Sets bit i % 32 of word i / 32 where token i may come next, and clears all others. An end token may come
+  // only where the text is complete. [vocabulary().mask_words()]. GrammarError if no token may come.
+  void fill_mask(std::span<std::uint32_t> mask) const;
+  // The only token that the mask allows.
+  std::optional<int> forced() const;
+  // Whether the text may end here.
+  bool complete() const;
+  // Whether an end token was accepted. Then the mask allows those alone.
+  bool ended() const { return num_ends_ > 0; }
+  std::size_t num_tokens() const { return states_.size() - 1; }
+
+ private:
+  std::shared_ptr<const Grammar> grammar_;
+  std::shared_ptr<Automaton> automaton_;
+  std::vector<std::uint32_t> states_;  // before the first token, and after each
+  std::size_t num_ends_ = 0;           // the last tokens, which are end tokens
+};
+
+}  // namespace quire::grammar

@@ -1,0 +1,101 @@
+// Numbers within bounds, and multiples of numbers, as expressions over their decimal digits.
+#include <string>
+
+#include "grammar/json_text.h"
+
+namespace quire::grammar {
+namespace {
+
+// The digits above `digit`, or those below it.
+ByteSet digits_beyond(char digit, bool above) {
+  ByteSet set;
+  for (char other = '0'; other <= '9'; ++other)
+    if (above ? other > digit : other < digit) set.add(static_cast<unsigned char>(other));
+  return set;
+}
+
+const ByteSet kAllDigits = ByteSet::range('0', '9');
+
+}  // namespace
+
+// What may follow a whole part that equals the bound's: a point and a fraction, or nothing.
+ExprId JsonText::fraction(std::string_view digits, bool at_least, bool exclusive) const {
+  Expressions& ex = expressions_;
+  const ExprId any_digits = ex.repeat(ex.bytes(kAllDigits), 0, kNoLimit);
+  // From the end of the bound's digits to the first: what follows after i of them.
+  ExprId rest = kNothing;
+  if (at_least)
+    rest = exclusive ? ex.concat({any_digits, ex.bytes(ByteSet::range('1', '9')), any_digits}) : any_digits;
+  else if (!exclusive)
+    rest = ex.repeat(ex.bytes(ByteSet::of("0")), 0, kNoLimit);
+  for (std::size_t i = digits.size(); i-- > 0;) {
+    std::vector<ExprId> parts = {ex.concat(ex.bytes(ByteSet::of(digits.substr(i, 1))), rest),
+                                 ex.concat(ex.bytes(digits_beyond(digits[i], at_least)), any_digits)};
+    if (!at_least) parts.push_back(kEmpty);
+    rest = ex.any_of(std::move(parts));
+  }
+  const ExprId some_digits = ex.concat(ex.bytes(kAllDigits), any_digits);
+  std::vector<ExprId> parts = {ex.concat(ex.bytes(ByteSet::of(".")), ex.all_of({some_digits, rest}))};
+  if (at_least ? digits.empty() && !exclusive : !digits.empty() || !exclusive) parts.push_back(kEmpty);
+  return ex.any_of(std::move(parts));
+}
+
+// Numbers without a sign and an exponent on one side of a bound's magnitude.
+ExprId JsonText::magnitude(const Decimal& bound, bool at_least, bool exclusive) const {
+  Expressions& ex = expressions_;
+  const ExprId digit = ex.bytes(kAllDigits), first = ex.bytes(ByteSet::range('1', '9'));
+  const ExprId any_fraction =
+      ex.optional(ex.concat({ex.bytes(ByteSet::of(".")), digit, ex.repeat(digit, 0, kNoLimit)}));
+  const std::string& whole = bound.whole;
+  const auto length = static_cast<std::uint32_t>(whole.size());
+  ExprId same = fraction(bound.fraction, at_least, exclusive);
+  for (std::size_t i = whole.size(); i-- > 0;) {
+    ByteSet beyond = digits_beyond(whole[i], at_least);
+    if (i == 0 && length > 1) beyond = beyond & ~ByteSet::of("0");
+    const auto left = static_cast<std::uint32_t>(whole.size() - i - 1);
+    same = ex.any_of({ex.concat(ex.bytes(ByteSet::of(std::string_view(whole).substr(i, 1))), same),
+                      ex.concat({ex.bytes(beyond), ex.repeat(digit, left, left), any_fraction})});
+  }
+  ExprId other = kNothing;
+  if (at_least)
+    other = ex.concat({first, ex.repeat(digit, length, kNoLimit), any_fraction});
+  else if (length > 1)
+    other =
+        ex.concat(ex.any_of({ex.bytes(ByteSet::of("0")), ex.concat(first, ex.repeat(digit, 0, length - 2))}),
+                  any_fraction);
+  return ex.any_of({same, other});
+}
+
+ExprId JsonText::range(const NumberRange& range) const {
+  Expressions& ex = expressions_;
+  const ExprId minus = ex.bytes(ByteSet::of("-"));
+  Decimal zero(0.0);
+  std::vector<ExprId> positive = {magnitude(zero, true, false)}, negative = {magnitude(zero, true, true)};
+  if (range.min) {
+    if (!range.min->negative) {
+      positive.push_back(magnitude(*range.min, true, range.exclusive_min));
+      negative.push_back(kNothing);
+    } else {
+      negative.push_back(magnitude(*range.min, false, range.exclusive_min));
+    }
+  }
+  if (range.max) {
+    if (range.max->negative) {
+      negative.push_back(magnitude(*range.max, true, range.exclusive_max));
+      positive.push_back(kNothing);
+    } else {
+      positive.push_back(magnitude(*range.max, false, range.exclusive_max));
+    }
+  }
+  return ex.any_of({ex.all_of(std::move(positive)), ex.concat(minus, ex.all_of(std::move(negative)))});
+}
+
+ExprId JsonText::multiple_of(const Decimal& factor) const {
+  Expressions& ex = expressions_;
+  const auto digits = factor.as_factor();
+  if (!digits) throw GrammarError("multipleOf must be above 0, and of less than 10 digits to be supported");
+  return ex.concat(ex.optional(ex.bytes(ByteSet::of("-"))),
+                   ex.multiple(*digits, static_cast<std::uint32_t>(factor.fraction.size())));
+}
+
+}  // namespace quire::grammar

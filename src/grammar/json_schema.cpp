@@ -1,0 +1,412 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "grammar/regex.h"
+
+namespace quire::grammar {
+namespace {
+
+constexpr unsigned kMaxSchemaDepth = 200;
+constexpr std::size_t kMaxLeaves = 50'000;      // sets of schemas, one for each combination of alternatives
+constexpr std::size_t kMaxAlternatives = 4096;  // of one anyOf
+constexpr std::size_t kMaxExclusive = 128;      // of one oneOf
+
+// Keywords that could make an instance invalid and are not enforced.
+constexpr std::array<std::string_view, 7> kRefusedKeywords = {
+    "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
+    "maxContains",           "extends",          "disallow"};
+constexpr std::array<std::string_view, 5> kSchemaKeywords = {
+    "items", "additionalItems", "additionalProperties", "propertyNames", "contains"};
+constexpr std::array<std::string_view, 6> kCountKeywords = {"minLength", "maxLength",     "minItems",
+                                                            "maxItems",  "minProperties", "maxProperties"};
+
+template <typename List>
+bool is_in(const List& list, std::string_view key) {
+  return std::ranges::find(list, key) != list.end();
+}
+
+std::string unescape_pointer(std::string_view part) {
+  std::string result;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (part[i] == '~' && i + 1 < part.size()) {
+      result += part[++i] == '1' ? '/' : '~';
+    } else if (unsigned value = 0;
+               part[i] == '%' && i + 2 < part.size() &&
+               std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
+      result += static_cast<char>(value);
+      i += 2;
+    } else {
+      result += part[i];
+    }
+  }
+  return result;
+}
+
+std::string escape_pointer(std::string_view part) {
+  std::string result;
+  for (const char byte : part)
+    result += byte == '~' ? std::string("~0") : byte == '/' ? std::string("~1") : std::string(1, byte);
+  return result;
+}
+
+}  // namespace
+
+struct SchemaCompiler::Path {
+  Schema schema;
+  std::shared_ptr<const Path> outer;
+};
+
+unsigned type_bits(const OrderedJson& type) {
+  if (type.is_array()) {
+    unsigned bits = 0;
+    for (const auto& item : type) {
+      const unsigned of_item = item.is_string() ? type_bits(item) : 0;
+      if (of_item == 0) return 0;
+      bits |= of_item;
+    }
+    return bits;
+  }
+  constexpr std::array<std::pair<std::string_view, unsigned>, 8> kTypes = {
+      {{"null", kNullType},
+       {"boolean", kBooleanType},
+       {"object", kObjectType},
+       {"array", kArrayType},
+       {"string", kStringType},
+       {"integer", kIntegerType},
+       {"number", kIntegerType | kFractionType},
+       {"any", kAllTypes}}};
+  if (!type.is_string()) return 0;
+  for (const auto& [name, bits] : kTypes)
+    if (type.get_ref<const std::string&>() == name) return bits;
+  return 0;
+}
+
+SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
+                               const OrderedJson& root)
+    : ex_(expressions), json_(json), source_(source), root_(&root) {
+  index_names(root_, 0);
+}
+
+std::string SchemaCompiler::pointer(Schema schema) const {
+  std::string result;
+  for (auto found = parents_.find(schema); found != parents_.end();
+       found = parents_.find(found->second.first))
+    result = found->second.second + result;
+  return result;
+}
+
+void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::string_view what) const {
+  std::string where = "#" + pointer(schema);
+  if (!keyword.empty()) where += "/" + escape_pointer(keyword);
+  throw GrammarError(format_text("JSON schema at {}: {}", in_quotes(where), what));
+}
+
+SchemaCompiler::Schema SchemaCompiler::child(Schema parent, std::string_view key) {
+  const Schema found = &parent->at(std::string(key));
+  parents_.try_emplace(found, parent, "/" + escape_pointer(key));
+  return found;
+}
+
+SchemaCompiler::Schema SchemaCompiler::child(Schema parent, std::string_view key, std::string_view name) {
+  const OrderedJson& group = parent->at(std::string(key));
+  const Schema found =
+      group.is_array() ? &group.at(std::stoul(std::string(name))) : &group.at(std::string(name));
+  parents_.try_emplace(found, parent, "/" + escape_pointer(key) + "/" + escape_pointer(name));
+  return found;
+}
+
+SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
+  made_.push_back(std::move(schema));
+  parents_.try_emplace(&made_.back(), at, "");
+  return &made_.back();
+}
+
+// Notes the schemas that have names of their own.
+void SchemaCompiler::index_names(Schema schema, unsigned depth) {
+  if (depth > kMaxSchemaDepth || !schema->is_structured()) return;
+  for (const auto& [key, value] : schema->items()) {
+    if (schema->is_object() && value.is_string()) {
+      const std::string& name = value.get_ref<const std::string&>();
+      if (key == "$anchor") names_.try_emplace("#" + name, schema);
+      if (key == "$id" || key == "id") names_.try_emplace(name, schema);
+    }
+    if (key != "enum" && key != "const" && key != "default" && key != "examples")
+      index_names(&value, depth + 1);
+  }
+}
+
+SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string& reference) {
+  const auto named = names_.find(reference);
+  if (named != names_.end()) return named->second;
+  const std::size_t hash = std::min(reference.find('#'), reference.size());
+  Schema at = root_;
+  if (hash > 0) {
+    const auto document = names_.find(reference.substr(0, hash));
+    const auto with_hash = names_.find(reference.substr(0, hash) + "#");
+    if (document == names_.end() && with_hash == names_.end())
+      fail_at(schema, "$ref",
+              format_text("{} lies outside of the schema; only what the schema has is supported",
+                          in_quotes(reference)));
+    at = document != names_.end() ? document->second : with_hash->second;
+  }
+  std::string_view rest = std::string_view(reference).substr(std::min(hash + 1, reference.size()));
+  std::string way;
+  const auto fail_missing = [&] {
+    fail_at(schema, "$ref", format_text("the schema has nothing at {}", in_quotes(reference)));
+  };
+  if (!rest.empty() && rest.front() != '/') fail_missing();
+  const Schema start = at;
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const std::size_t end = std::min(rest.find('/'), rest.size());
+    const std::string part = unescape_pointer(rest.substr(0, end));
+    way += "/" + std::string(rest.substr(0, end));
+    rest.remove_prefix(end);
+    if (at->is_object() && at->contains(part)) {
+      at = &at->at(part);
+    } else if (at->is_array() && !part.empty() && part.size() < 9 &&
+               part.find_first_not_of("0123456789") == std::string::npos && std::stoul(part) < at->size()) {
+      at = &at->at(std::stoul(part));
+    } else {
+      fail_missing();
+    }
+  }
+  if (at != start) parents_.try_emplace(at, start, way);
+  return at;
+}
+
+ExprId SchemaCompiler::compile() { return compile({root_}); }
+
+ExprId SchemaCompiler::compile(Schemas schemas) {
+  Schemas key = schemas;
+  std::ranges::sort(key);
+  key.erase(std::unique(key.begin(), key.end()), key.end());
+  const auto [found, is_new] = compiled_.try_emplace(key);
+  Compiled& entry = found->second;
+  if (!is_new) {
+    if (!entry.open) return entry.expr;
+    if (!entry.rule) entry.rule = ex_.new_rule();
+    return ex_.rule(*entry.rule);
+  }
+  if (++depth_ > kMaxSchemaDepth)
+    fail_at(schemas.front(), "", format_text("nested deeper than {} levels", kMaxSchemaDepth));
+  Place place;
+  for (const Schema schema : schemas) add(place, schema, nullptr);
+  entry.expr = expand(place);
+  entry.open = false;
+  --depth_;
+  if (entry.rule) {
+    ex_.define(*entry.rule, entry.expr);
+    if (entry.expr != kNothing) entry.expr = ex_.rule(*entry.rule);
+  }
+  return entry.expr;
+}
+
+void SchemaCompiler::add(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+  if (schema->is_boolean()) {
+    place.impossible |= !schema->get<bool>();
+    return;
+  }
+  if (!schema->is_object()) fail_at(schema, "", "a schema is an object, true or false");
+  unsigned depth = 0;
+  for (const Path* at = path.get(); at != nullptr; at = at->outer.get())
+    if (at->schema == schema || ++depth > kMaxSchemaDepth)
+      fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
+  if (std::ranges::find(place.schemas, schema) != place.schemas.end()) return;
+  place.schemas.push_back(schema);
+  const auto inner = std::make_shared<const Path>(Path{schema, path});
+  for (const auto& [key, value] : schema->items()) add_keyword(place, schema, key, inner);
+}
+
+void SchemaCompiler::check_count(Schema schema, const std::string& key) const {
+  const OrderedJson& value = schema->at(key);
+  const double count = value.is_number() ? value.get<double>() : -1;
+  if (count < 0 || count != static_cast<double>(static_cast<std::uint64_t>(count)) || count > 1e9)
+    fail_at(schema, key, "must be an integer of at least 0 and at most 10^9");
+}
+
+// Of a keyword that is enforced for one type of value: that it has the form it must have.
+void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const {
+  const OrderedJson& value = schema->at(key);
+  if (is_in(kCountKeywords, key) || key == "minContains") {
+    check_count(schema, key);
+  } else if (key == "uniqueItems" && !value.is_boolean()) {
+    fail_at(schema, key, "must be true or false");
+  } else if (key == "required" &&
+             !value.is_boolean()) {  // a boolean, in draft 3, says something of its parent
+    if (!value.is_array() || !std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }))
+      fail_at(schema, key, "must be an array of strings");
+  } else if (key == "properties" || key == "patternProperties") {
+    if (!value.is_object()) fail_at(schema, key, "must be an object of schemas");
+  } else if (key == "prefixItems") {
+    if (!value.is_array()) fail_at(schema, key, "must be an array of schemas");
+  } else if (is_in(kSchemaKeywords, key)) {
+    if (!value.is_object() && !value.is_boolean() && !(key == "items" && value.is_array()))
+      fail_at(schema, key, "must be a schema");
+  } else if (key == "enum" && !value.is_array()) {
+    fail_at(schema, key, "must be an array");
+  } else if ((key == "minimum" || key == "maximum" || key == "multipleOf") && !value.is_number()) {
+    fail_at(schema, key, "must be a number");
+  } else if ((key == "pattern" || key == "format") && !value.is_string()) {
+    fail_at(schema, key, "must be a string");
+  }
+}
+
+void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key,
+                                 const std::shared_ptr<const Path>& path) {
+  const OrderedJson& value = schema->at(key);
+  const auto schemas = [&]() -> Schemas {
+    if (!value.is_array() || value.empty()) fail_at(schema, key, "must be an array of schemas");
+    if (value.size() > kMaxAlternatives)
+      fail_at(schema, key, format_text("has more than {} schemas", kMaxAlternatives));
+    Schemas result;
+    for (std::size_t i = 0; i < value.size(); ++i) result.push_back(child(schema, key, std::to_string(i)));
+    return result;
+  };
+  if (is_in(kRefusedKeywords, key)) {
+    const bool says_nothing = key.starts_with("unevaluated") && value == true;
+    if (!says_nothing) fail_at(schema, key, "this keyword is not supported");
+  } else if (key == "type" || key == kNotType) {
+    const unsigned bits = type_bits(value);
+    if (bits == 0) fail_at(schema, key, "must be a type's name, or a list of them");
+    place.types &= key == "type" ? bits : ~bits;
+  } else if (key == "$ref") {
+    if (!value.is_string()) fail_at(schema, key, "must be a string");
+    add(place, resolve(schema, value.get_ref<const std::string&>()), path);
+  } else if (key == "allOf") {
+    for (const Schema part : schemas()) add(place, part, path);
+  } else if (key == "anyOf") {
+    Choice choice{.alternatives = {}, .path = path};
+    for (const Schema part : schemas()) choice.alternatives.push_back({part});
+    place.choices.push_back(std::move(choice));
+  } else if (key == "oneOf") {
+    static_cast<void>(schemas());
+    add_one_of(place, schema, path);
+  } else if (key == "not") {
+    add(place, negation(child(schema, key)), path);
+  } else if (key == "if" && (schema->contains("then") || schema->contains("else"))) {
+    const Schema condition = child(schema, key);
+    Schemas then = {condition}, otherwise = {negation(condition)};
+    if (schema->contains("then")) then.push_back(child(schema, "then"));
+    if (schema->contains("else")) otherwise.push_back(child(schema, "else"));
+    place.choices.push_back({{then, otherwise}, path});
+  } else if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") {
+    add_dependencies(place, schema, key, path);
+  } else {
+    check_keyword(schema, key);
+  }
+}
+
+void SchemaCompiler::add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+  const std::size_t size = schema->at("oneOf").size();
+  if (size > kMaxExclusive)
+    fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
+  Choice choice{.alternatives = std::vector<Schemas>(size), .path = path};
+  for (std::size_t i = 0; i < size; ++i)
+    choice.alternatives[i].push_back(child(schema, "oneOf", std::to_string(i)));
+  for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Schema a = choice.alternatives[i].front(), b = choice.alternatives[j].front();
+      if (compile({a, b}) == kNothing) continue;
+      choice.alternatives[i].push_back(negation(b));
+      choice.alternatives[j].push_back(negation(a));
+    }
+  }
+  place.choices.push_back(std::move(choice));
+}
+
+void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_view key,
+                                      const std::shared_ptr<const Path>& path) {
+  const OrderedJson& dependencies = schema->at(std::string(key));
+  if (!dependencies.is_object()) fail_at(schema, key, "must be an object");
+  for (const auto& [name, value] : dependencies.items()) {
+    OrderedJson present = {{"required", {name}}}, absent = {{"properties", {{name, false}}}};
+    Schemas then = {made(std::move(present), schema)};
+    if (value.is_string() || value.is_array()) {
+      OrderedJson names = value.is_string() ? OrderedJson::array({value}) : value;
+      then.push_back(made({{"required", std::move(names)}}, schema));
+    } else {
+      then.push_back(child(schema, key, name));
+    }
+    place.choices.push_back({{then, {made(std::move(absent), schema)}}, path});
+  }
+}
+
+ExprId SchemaCompiler::expand(const Place& place) {
+  if (place.impossible || place.types == 0) return kNothing;
+  if (place.choices.empty()) return leaf(place);
+  if (place.choices.size() > kMaxSchemaDepth)
+    fail_at(place.schemas.front(), "", format_text("more than {} choices at one place", kMaxSchemaDepth));
+  std::vector<ExprId> parts;
+  for (const Schemas& alternative : place.choices.front().alternatives) {
+    Place chosen = place;
+    chosen.choices.erase(chosen.choices.begin());
+    for (const Schema schema : alternative) add(chosen, schema, place.choices.front().path);
+    parts.push_back(expand(chosen));
+  }
+  return ex_.any_of(std::move(parts));
+}
+
+// What the schemas of a place allow, their alternatives chosen.
+ExprId SchemaCompiler::leaf(const Place& place) {
+  ex_.check_time();
+  if (++num_leaves_ > kMaxLeaves)
+    fail_at(place.schemas.front(), "",
+            format_text("its alternatives combine in more than {} ways", kMaxLeaves));
+  for (const Schema schema : place.schemas) {
+    if (schema->contains("const")) return values(place, schema, "const");
+    if (schema->contains("enum")) return values(place, schema, "enum");
+  }
+  std::vector<ExprId> parts;
+  for (unsigned bit = 1; bit < kAllTypes; bit <<= 1)
+    if ((place.types & bit) != 0 && !(bit == kFractionType && (place.types & kIntegerType) != 0))
+      parts.push_back(type(place, bit));
+  return ex_.any_of(std::move(parts));
+}
+
+// Those values of an enumeration that all other keywords allow.
+ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view key) {
+  const OrderedJson& listed = of->at(std::string(key));
+  const OrderedJson all = key == "const" ? OrderedJson::array({listed}) : listed;
+  std::vector<ExprId> parts;
+  std::vector<std::string> texts;
+  std::unordered_map<unsigned, ExprId> types;
+  for (const OrderedJson& value : all) {
+    ex_.check_time();
+    const bool listed_by_all = std::ranges::all_of(place.schemas, [&](Schema schema) {
+      const auto constant = schema->find("const"), list = schema->find("enum");
+      return (constant == schema->end() || *constant == value) &&
+             (list == schema->end() || &*list == &listed || std::ranges::find(*list, value) != list->end());
+    });
+    const unsigned bits = place.types & type_bits(value.type_name());
+    if (!listed_by_all || bits == 0) continue;
+    if (value.is_structured()) {
+      check_beside_values(place);
+      parts.push_back(json_.literal(value));
+      continue;
+    }
+    const unsigned lowest = bits & -bits;
+    if (!types.contains(lowest)) types.emplace(lowest, type(place, lowest));
+    if (ex_.matches(types.at(lowest), value.dump())) texts.push_back(value.dump());
+  }
+  parts.push_back(ex_.literals({texts.begin(), texts.end()}));
+  return ex_.any_of(std::move(parts));
+}
+
+// Objects and arrays that are listed are not checked against other keywords.
+void SchemaCompiler::check_beside_values(const Place& place) const {
+  constexpr std::array<std::string_view, 12> kChecked = {
+      "properties",    "patternProperties", "additionalProperties",
+      "propertyNames", "required",          "items",
+      "prefixItems",   "additionalItems",   "contains",
+      "uniqueItems",   "minProperties",     kNotEnum};
+  for (const Schema schema : place.schemas)
+    for (const auto& [key, unused] : schema->items())
+      if (is_in(kChecked, key) || is_in(kCountKeywords, key))
+        fail_at(schema, key, "is not supported beside an enumeration of objects or arrays");
+}
+
+}  // namespace quire::grammar

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/json_text.h"
+
+namespace quire::grammar {
+
+// Types as bits; a number is an integer, or none.
+inline constexpr unsigned kNullType = 1, kBooleanType = 2, kObjectType = 4, kArrayType = 8, kStringType = 16,
+                          kIntegerType = 32, kFractionType = 64, kAllTypes = 127;
+
+// Makes expressions of JSON Schemas (drafts 4 to 2020-12). What an instance must satisfy at one place is a
+// set of schemas: those named there, what they refer to, and one alternative of each anyOf. Their keywords
+// are looked at together, so that siblings and allOf need no merging, and each set is compiled once. `not`,
+// conditions and oneOf that is not plainly exclusive are rewritten to schemas that say the opposite.
+class SchemaCompiler {
+ public:
+  // `root` and `json` outlive this.
+  SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source, const OrderedJson& root);
+
+  // GrammarError with the JSON pointer of what is wrong, or cannot be enforced.
+  ExprId compile();
+
+ private:
+  using Schema = const OrderedJson*;
+  using Schemas = std::vector<Schema>;
+  struct Path;  // the schemas that a schema stands in without going deeper into the instance
+  struct Choice {
+    std::vector<Schemas> alternatives;
+    std::shared_ptr<const Path> path;
+  };
+  // All that holds at one place.
+  struct Place {
+    Schemas schemas;  // in the order in which they name properties
+    std::vector<Choice> choices;
+    unsigned types = kAllTypes;
+    bool impossible = false;
+  };
+  struct Member {
+    std::string name;
+    ExprId value = kNothing;
+    bool required = false;
+  };
+  struct Compiled {
+    ExprId expr = kNothing;
+    bool open = true;  // in the making
+    std::optional<std::uint32_t> rule;
+  };
+
+  [[noreturn]] void fail_at(Schema schema, std::string_view keyword, std::string_view what) const;
+  std::string pointer(Schema schema) const;
+  Schema child(Schema parent, std::string_view key);
+  Schema child(Schema parent, std::string_view key, std::string_view name);
+  Schema made(OrderedJson schema, Schema at);
+  Schema resolve(Schema schema, const std::string& reference);
+  void index_names(Schema schema, unsigned depth);
+
+  ExprId compile(Schemas schemas);
+  void add(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
+  void add_keyword(Place& place, Schema schema, const std::string& key,
+                   const std::shared_ptr<const Path>& path);
+  void add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
+  void add_dependencies(Place& place, Schema schema, std::string_view key,
+                        const std::shared_ptr<const Path>& path);
+  void check_keyword(Schema schema, const std::string& key) const;
+  void check_count(Schema schema, const std::string& key) const;
+  ExprId expand(const Place& place);
+  ExprId leaf(const Place& place);
+  ExprId values(const Place& place, Schema of, std::string_view key);
+  void check_beside_values(const Place& place) const;
+
+  // json_schema_negation.cpp
+  Schema negation(Schema schema);
+  bool negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives);
+  void negate_keyword(Schema schema, const std::string& key, OrderedJson& alternatives);
+
+  // json_schema_types.cpp
+  ExprId type(const Place& place, unsigned type);
+  ExprId string(const Place& place);
+  ExprId number(const Place& place, ExprId syntax, ExprId free);
+  ExprId array(const Place& place);
+  ExprId list(const std::vector<ExprId>& first, ExprId rest, std::uint32_t min, std::uint32_t max);
+  ExprId object(const Place& place);
+  std::vector<Member> members(const Place& place, ExprId names);
+  ExprId other_members(const Place& place, const std::vector<Member>& known, ExprId names);
+  ExprId member_list(const Place& place, const std::vector<Member>& members, ExprId other);
+  std::uint32_t bound(const Place& place, std::string_view key, bool lowest) const;
+  ExprId member(ExprId key, ExprId value) { return ex_.concat({key, json_.colon(), value}); }
+
+  Expressions& ex_;
+  JsonText& json_;
+  const Source& source_;
+  Schema root_;
+  std::deque<OrderedJson> made_;                                        // schemas that rewriting made
+  std::unordered_map<Schema, std::pair<Schema, std::string>> parents_;  // and the way there
+  std::unordered_map<std::string, Schema> names_;                       // of anchors and ids
+  std::unordered_map<Schema, Schema> negations_;
+  std::map<Schemas, Compiled> compiled_;
+  std::size_t num_leaves_ = 0;
+  unsigned depth_ = 0, negation_depth_ = 0;
+};
+
+// Keywords that rewriting makes, which no schema of a user can have: JSON text holds no such bytes.
+inline constexpr std::string_view kNotEnum = "\xFFnotEnum", kNotPattern = "\xFFnotPattern",
+                                  kNotType = "\xFFnotType", kNotMultiple = "\xFFnotMultiple";
+
+unsigned type_bits(const OrderedJson& type);  // of a name or a list of names; 0: no such type
+
+}  // namespace quire::grammar

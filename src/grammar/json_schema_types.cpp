@@ -1,0 +1,320 @@
+// What a schema's keywords say of each type of value.
+#include <algorithm>
+#include <limits>
+
+#include "grammar/json_schema.h"
+#include "grammar/regex.h"
+
+namespace quire::grammar {
+namespace {
+
+constexpr std::size_t kMaxPatterns = 64;  // of the names of one object's members
+
+bool names_property(const OrderedJson& schema, const std::string& property) {
+  const auto found = schema.find("properties");
+  return found != schema.end() && found->contains(property);
+}
+
+}  // namespace
+
+// The tightest of the bounds that the schemas set: the lowest, or the highest.
+std::uint32_t SchemaCompiler::bound(const Place& place, std::string_view key, bool lowest) const {
+  std::uint32_t result = lowest ? kNoLimit : 0;
+  for (const Schema schema : place.schemas) {
+    const auto found = schema->find(std::string(key));
+    if (found == schema->end()) continue;
+    const auto value = static_cast<std::uint32_t>(found->get<double>());
+    result = lowest ? std::min(result, value) : std::max(result, value);
+  }
+  return result;
+}
+
+ExprId SchemaCompiler::type(const Place& place, unsigned type) {
+  const auto literal = [&](const OrderedJson& value) {
+    const bool excluded = std::ranges::any_of(place.schemas, [&](Schema schema) {
+      const auto found = schema->find(std::string(kNotEnum));
+      return found != schema->end() && std::ranges::find(*found, value) != found->end();
+    });
+    return excluded ? kNothing : ex_.literal(value.dump());
+  };
+  switch (type) {
+    case kNullType:
+      return literal(nullptr);
+    case kBooleanType:
+      return ex_.any_of({literal(true), literal(false)});
+    case kStringType:
+      return string(place);
+    case kIntegerType:
+      if ((place.types & kFractionType) != 0) return number(place, json_.plain_number(), json_.number());
+      return number(place, json_.integer(), json_.integer());
+    case kFractionType:
+      return number(place, json_.not_integer(), json_.not_integer());
+    case kArrayType:
+      return array(place);
+    default:
+      return object(place);
+  }
+}
+
+ExprId SchemaCompiler::string(const Place& place) {
+  std::vector<ExprId> all;
+  const std::uint32_t min = bound(place, "minLength", false), max = bound(place, "maxLength", true);
+  for (const Schema schema : place.schemas) {
+    for (const auto& [key, value] : schema->items()) {
+      try {
+        if (key == "pattern") all.push_back(json_.pattern(value.get_ref<const std::string&>()));
+        if (key == kNotPattern)
+          all.push_back(ex_.complement(json_.pattern(value.get_ref<const std::string&>())));
+        if (key == "format")
+          if (const auto format = json_.format(value.get_ref<const std::string&>())) all.push_back(*format);
+      } catch (const GrammarError& error) {
+        fail_at(schema, key, error.what());
+      }
+      if (key != kNotEnum) continue;
+      for (const OrderedJson& text : value) {
+        if (!text.is_string()) continue;
+        const std::string quoted = text.dump();
+        all.push_back(ex_.complement(ex_.literal(std::string_view(quoted).substr(1, quoted.size() - 2))));
+      }
+    }
+  }
+  if (all.empty()) return json_.quoted(ex_.repeat(json_.character(), min, max));
+  all.push_back(min > 0 || max != kNoLimit
+                    ? ex_.repeat(json_.canonical_character(CharacterSet::all()), min, max)
+                    : json_.canonical_text());
+  return json_.quoted(ex_.all_of(std::move(all)));
+}
+
+// `syntax` has no exponent, as conditions need it; `free` is for numbers without conditions.
+ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
+  std::vector<ExprId> all;
+  for (const Schema schema : place.schemas) {
+    NumberRange range;
+    const auto read = [&](std::string_view key, std::optional<Decimal>& bound) {
+      const auto found = schema->find(std::string(key));
+      if (found != schema->end() && found->is_number()) bound.emplace(*found);
+      return found != schema->end() && found->is_boolean() && found->get<bool>();
+    };
+    read("minimum", range.min);
+    read("maximum", range.max);
+    NumberRange exclusive;
+    exclusive.exclusive_min = exclusive.exclusive_max = true;
+    range.exclusive_min = read("exclusiveMinimum", exclusive.min);  // true: of minimum, in draft 4
+    range.exclusive_max = read("exclusiveMaximum", exclusive.max);
+    if (range.min || range.max) all.push_back(json_.range(range));
+    if (exclusive.min || exclusive.max) all.push_back(json_.range(exclusive));
+    std::optional<Decimal> factor, not_factor;
+    read("multipleOf", factor);
+    read(kNotMultiple, not_factor);
+    try {
+      if (factor) all.push_back(json_.multiple_of(*factor));
+      if (not_factor) all.push_back(ex_.complement(json_.multiple_of(*not_factor)));
+    } catch (const GrammarError& error) {
+      fail_at(schema, "multipleOf", error.what());
+    }
+    const auto excluded = schema->find(std::string(kNotEnum));
+    if (excluded == schema->end()) continue;
+    for (const OrderedJson& value : *excluded) {
+      if (!value.is_number()) continue;
+      const Decimal same(value);
+      all.push_back(ex_.complement(json_.range({same, same})));
+      if (value == 0) all.push_back(ex_.complement(utf8_regex(ex_, "-0(\\.0+)?")));
+    }
+  }
+  if (all.empty()) return free;
+  all.push_back(syntax);
+  return ex_.lexeme(ex_.all_of(std::move(all)));
+}
+
+ExprId SchemaCompiler::array(const Place& place) {
+  std::uint32_t min = bound(place, "minItems", false), max = bound(place, "maxItems", true);
+  std::size_t num_first = 0;
+  const auto first_key = [](Schema schema) {
+    return schema->contains("prefixItems")                               ? "prefixItems"
+           : schema->contains("items") && schema->at("items").is_array() ? "items"
+                                                                         : nullptr;
+  };
+  for (const Schema schema : place.schemas)
+    if (const char* key = first_key(schema)) num_first = std::max(num_first, schema->at(key).size());
+  const auto item = [&](std::size_t index) {
+    Schemas all;
+    for (const Schema schema : place.schemas) {
+      const char* key = first_key(schema);
+      if (key != nullptr && index < schema->at(key).size()) {
+        all.push_back(child(schema, key, std::to_string(index)));
+        continue;
+      }
+      const char* rest =
+          key == nullptr || std::string_view(key) == "prefixItems" ? "items" : "additionalItems";
+      if (schema->contains(rest)) all.push_back(child(schema, rest));
+    }
+    return all;
+  };
+  const auto compile_item = [&](const Schemas& schemas) {
+    return schemas.empty() ? json_.any_value() : compile(schemas);
+  };
+  std::vector<ExprId> first;
+  for (std::size_t i = 0; i < std::min<std::size_t>(num_first, max); ++i)
+    first.push_back(compile_item(item(i)));
+  const Schemas rest = item(num_first);
+  const ExprId others = compile_item(rest);
+  if (others == kNothing) max = std::min(max, static_cast<std::uint32_t>(num_first));
+  for (const Schema schema : place.schemas) {
+    if (schema->contains("uniqueItems") && schema->at("uniqueItems").get<bool>() && max > 1)
+      fail_at(schema, "uniqueItems", "is supported only where there is at most one item");
+    if (!schema->contains("contains")) continue;
+    const std::uint32_t wanted = schema->contains("minContains") ? bound(place, "minContains", false) : 1;
+    if (wanted == 0) continue;
+    if (wanted > 1 || num_first > 0 || min > 1 || max != kNoLimit ||
+        std::ranges::count_if(place.schemas, [](Schema other) { return other->contains("contains"); }) > 1)
+      fail_at(schema, "contains", "is supported alone, and for one item");
+    Schemas one = rest;
+    one.push_back(child(schema, "contains"));
+    const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()), 0, kNoLimit);
+    const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others), 0, kNoLimit);
+    return json_list(ex_, json_, '[', ex_.concat({before, compile(one), after}), false, ']');
+  }
+  return list(first, others, min, max);
+}
+
+// An array of `first`, as far as it goes, and then of `rest`.
+ExprId SchemaCompiler::list(const std::vector<ExprId>& first, ExprId rest, std::uint32_t min,
+                            std::uint32_t max) {
+  if (min > max) return kNothing;
+  const auto num_first = static_cast<std::uint32_t>(first.size());
+  const std::uint32_t given = std::max(num_first, 1u);
+  ExprId tail = ex_.repeat(ex_.concat(json_.comma(), rest), min - std::min(min, given),
+                           max == kNoLimit ? kNoLimit : max - std::min(max, given));
+  if (num_first == 0) tail = max == 0 ? kNothing : ex_.concat(rest, tail);
+  for (std::uint32_t i = num_first; i-- > 0;) {
+    if (i + 1 < num_first && i + 1 >= min) tail = ex_.optional(tail);
+    tail = ex_.concat({i == 0 ? kEmpty : json_.comma(), first[i], tail});
+  }
+  return json_list(ex_, json_, '[', tail, min == 0, ']');
+}
+
+ExprId SchemaCompiler::object(const Place& place) {
+  Schemas of_names;
+  for (const Schema schema : place.schemas)
+    if (schema->contains("propertyNames")) of_names.push_back(child(schema, "propertyNames"));
+  ExprId names = json_.quoted(json_.canonical_text());
+  if (!of_names.empty()) {
+    of_names.push_back(made({{"type", "string"}}, of_names.front()));
+    names = ex_.all_of({names, compile(of_names)});
+  }
+  const std::vector<Member> known = members(place, names);
+  for (const Member& of : known)
+    if (of.required && of.value == kNothing) return kNothing;
+  return member_list(place, known, other_members(place, known, names));
+}
+
+// Those that the schemas name, in their order. One without a value must be absent.
+std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Place& place, ExprId names) {
+  std::vector<Member> result;
+  std::unordered_map<std::string, std::size_t> index;
+  const auto note = [&](const std::string& name, bool required) {
+    const auto [found, is_new] = index.try_emplace(name, result.size());
+    if (is_new) result.push_back({.name = name});
+    result[found->second].required |= required;
+  };
+  for (const Schema schema : place.schemas)
+    if (schema->contains("properties"))
+      for (const auto& [name, value] : schema->at("properties").items()) note(name, false);
+  for (const Schema schema : place.schemas)
+    if (schema->contains("required") && schema->at("required").is_array())
+      for (const auto& name : schema->at("required")) note(name.get_ref<const std::string&>(), true);
+  for (Member& of : result) {
+    ex_.check_time();
+    Schemas all;
+    for (const Schema schema : place.schemas) {
+      bool listed = names_property(*schema, of.name);
+      if (listed) all.push_back(child(schema, "properties", of.name));
+      if (schema->contains("patternProperties")) {
+        const std::string quoted = OrderedJson(of.name).dump();
+        for (const auto& [pattern, value] : schema->at("patternProperties").items()) {
+          if (!ex_.matches(json_.pattern(pattern), std::string_view(quoted).substr(1, quoted.size() - 2)))
+            continue;
+          all.push_back(child(schema, "patternProperties", pattern));
+          listed = true;
+        }
+      }
+      if (!listed && schema->contains("additionalProperties"))
+        all.push_back(child(schema, "additionalProperties"));
+    }
+    if (ex_.matches(names, OrderedJson(of.name).dump()))
+      of.value = all.empty() ? json_.any_value() : compile(all);
+  }
+  return result;
+}
+
+// A member with any other name.
+ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Member>& known, ExprId names) {
+  // Names in regions, by the patterns that they match.
+  struct Region {
+    ExprId names;
+    Schemas matched;  // values of patternProperties, as child() gave them
+  };
+  std::vector<std::string> quoted;
+  for (const Member& of : known) quoted.push_back(OrderedJson(of.name).dump());
+  if (!quoted.empty())
+    names = ex_.all_of({names, ex_.complement(ex_.literals({quoted.begin(), quoted.end()}))});
+  std::vector<Region> regions = {{names, {}}};
+  bool mentioned = source_.additional_properties;
+  for (const Schema schema : place.schemas) {
+    mentioned |= schema->contains("additionalProperties");
+    if (!schema->contains("patternProperties")) continue;
+    for (const auto& [pattern, value] : schema->at("patternProperties").items()) {
+      ExprId matching = kNothing;
+      try {
+        matching = json_.quoted(json_.pattern(pattern));
+      } catch (const GrammarError& error) {
+        fail_at(child(schema, "patternProperties", pattern), "", error.what());
+      }
+      std::vector<Region> split;
+      for (const Region& region : regions) {
+        Region inside = {ex_.all_of({region.names, matching}), region.matched};
+        inside.matched.push_back(child(schema, "patternProperties", pattern));
+        const Region outside = {ex_.all_of({region.names, ex_.complement(matching)}), region.matched};
+        if (inside.names != kNothing) split.push_back(std::move(inside));
+        if (outside.names != kNothing) split.push_back(outside);
+      }
+      regions = std::move(split);
+      if (regions.size() > kMaxPatterns)
+        fail_at(schema, "patternProperties", "the patterns overlap in too many ways");
+    }
+  }
+  std::vector<ExprId> parts;
+  for (const Region& region : regions) {
+    if (region.matched.empty() && !mentioned) continue;
+    Schemas all = region.matched;
+    for (const Schema schema : place.schemas) {
+      const bool matched = std::ranges::any_of(
+          region.matched, [&](Schema value) { return parents_.at(value).first == schema; });
+      if (!matched && schema->contains("additionalProperties"))
+        all.push_back(child(schema, "additionalProperties"));
+    }
+    parts.push_back(member(ex_.lexeme(region.names), all.empty() ? json_.any_value() : compile(all)));
+  }
+  return ex_.any_of(std::move(parts));
+}
+
+// An object of the members, and of others.
+ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>& known, ExprId other) {
+  MemberList list;
+  for (const Member& of : known)
+    if (of.value != kNothing)
+      list.members.push_back({member(ex_.literal(OrderedJson(of.name).dump()), of.value), of.required});
+  list.others = other;
+  list.comma = json_.comma();
+  list.any_order = source_.any_order;
+  list.min = bound(place, "minProperties", false);
+  list.max = bound(place, "maxProperties", true);
+  if (list.min > list.members.size() + 1 && other != kNothing)
+    fail_at(place.schemas.front(), "minProperties",
+            "is supported up to one more than there are named properties");
+  bool may_be_empty = false;
+  const ExprId some = ex_.some_members(std::move(list), may_be_empty);
+  return json_list(ex_, json_, '{', some, may_be_empty, '}');
+}
+
+}  // namespace quire::grammar

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/json_fwd.h"
+#include "grammar/expressions.h"
+#include "grammar/grammar.h"
+#include "grammar/utf8.h"
+
+namespace quire::grammar {
+
+// A bound of a number, as decimal digits: 12.5 is "12" and "5". Digits end in no zero behind the point.
+struct Decimal {
+  bool negative = false;
+  std::string whole, fraction;
+
+  explicit Decimal(double value);
+  explicit Decimal(const OrderedJson& number);
+  std::optional<std::uint32_t> as_factor() const;  // the digits as an integer, where it is below 10^9
+};
+
+struct NumberRange {
+  std::optional<Decimal> min, max;
+  bool exclusive_min = false, exclusive_max = false;
+};
+
+// The parts of JSON as expressions. Strings have more than one spelling: what must be told from other strings
+// (keys, and strings with a pattern) is "canonical", every character in the shortest way.
+class JsonText {
+ public:
+  JsonText(Expressions& expressions, const Source& source);
+
+  ExprId space() const { return space_; }
+  ExprId comma() const { return comma_; }
+  ExprId colon() const { return colon_; }
+  ExprId any_value();  // a rule; objects and arrays in one another as deep as one likes
+  ExprId any_object();
+  ExprId any_array();
+
+  // With quotation marks.
+  ExprId quoted(ExprId body) const;
+  ExprId any_string() const { return quoted(expressions_.repeat(character_, 0, kNoLimit)); }
+  ExprId character() const { return character_; }
+  ExprId canonical_character(const CharacterSet& set) const;
+  ExprId canonical_text() const { return canonical_; }  // between the quotation marks
+  ExprId pattern(std::string_view regex);               // the canonical texts that it matches somewhere
+  // Nothing for a format that is not known; GrammarError for one that is, but not supported.
+  std::optional<ExprId> format(std::string_view name) const;
+
+  ExprId integer() const { return integer_; }
+  ExprId number() const { return number_; }
+  ExprId plain_number() const { return plain_number_; }  // without an exponent
+  ExprId not_integer() const { return not_integer_; }
+  ExprId range(const NumberRange& range) const;  // of numbers without an exponent
+  ExprId multiple_of(const Decimal& factor) const;
+
+  // A value, with space between its parts.
+  ExprId literal(const OrderedJson& value) const;
+
+ private:
+  ExprId magnitude(const Decimal& bound, bool at_least, bool exclusive) const;
+  ExprId fraction(std::string_view digits, bool at_least, bool exclusive) const;
+
+  Expressions& expressions_;
+  ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
+  std::optional<std::uint32_t> any_value_;
+  std::unordered_map<std::string, ExprId> patterns_;
+};
+
+// A separated list between brackets, with space: of at least one item, or of none too.
+ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,
+                 char close);
+
+}  // namespace quire::grammar

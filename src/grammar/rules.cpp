@@ -1,0 +1,464 @@
+#include "grammar/rules.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/grammar.h"
+#include "grammar/regex.h"
+
+namespace quire::grammar {
+namespace {
+
+constexpr unsigned kMaxRuleDepth = 300;
+constexpr std::size_t kNoRule = static_cast<std::size_t>(-1);
+
+// One part of an alternative: a rule, or an expression that names none.
+struct Element {
+  std::size_t rule = kNoRule;
+  ExprId expr = kEmpty;
+  bool terminal = false;  // what %ignore allows text behind
+  std::uint32_t min = 1, max = 1;
+
+  bool once() const { return min == 1 && max == 1; }
+};
+using Sequence = std::vector<Element>;
+
+struct Rule {
+  std::string name{};
+  std::vector<Sequence> alternatives{};
+  bool defined = false;
+  bool terminal = false;  // between whose parts nothing is ignored
+  enum { kNew, kOpen, kDone } state = kNew;
+  ExprId expr = kEmpty;
+  std::optional<std::uint32_t> number = std::nullopt;  // where it is recursive
+};
+
+// Terminals that %import common knows.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCommonTerminals = {
+    {{"DIGIT", "[0-9]"},
+     {"LETTER", "[A-Za-z]"},
+     {"WORD", "[A-Za-z]+"},
+     {"CNAME", "[A-Za-z_][A-Za-z0-9_]*"},
+     {"INT", "[0-9]+"},
+     {"NUMBER", "[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
+     {"SIGNED_NUMBER", "[+-]?[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
+     {"WS", "[ \\t\\f\\r\\n]+"},
+     {"NEWLINE", "(\\r?\\n)+"},
+     {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""}}};
+
+bool is_name(char byte) {
+  return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
+         byte == '_' || byte == '-';
+}
+
+class RuleParser {
+ public:
+  RuleParser(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary)
+      : ex_(expressions), text_(text), vocabulary_(vocabulary) {}
+
+  void parse() {
+    for (skip(); at_ < text_.size(); skip()) {
+      if (take("%")) {
+        directive();
+        continue;
+      }
+      while (take("?") || take("!")) {  // how Lark shapes its trees
+      }
+      const std::string name(word());
+      if (name.empty()) fail_here("a rule's name is expected");
+      const std::size_t rule = rule_named(name);
+      if (rules_[rule].defined) fail_here(format_text("the rule {} is defined twice", in_quotes(name)));
+      rules_[rule].defined = true;
+      if (take(".")) word();  // a priority, which changes nothing of the language
+      skip();
+      const bool gbnf = take("::=");
+      if (!gbnf && !take(":")) fail_here("::= or : is expected behind a rule's name");
+      lark_ = !gbnf;
+      rules_[rule].terminal = lark_ && is_terminal(name);
+      auto alternatives = parse_alternatives();
+      rules_[rule].alternatives = std::move(alternatives);
+    }
+    for (const Rule& rule : rules_)
+      if (!rule.defined)
+        throw GrammarError(format_text("grammar: the rule {} is not defined", in_quotes(rule.name)));
+  }
+
+  std::vector<Rule>& rules() { return rules_; }
+  std::size_t root() const {
+    for (const char* name : {"root", "start"})
+      if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
+    throw GrammarError("grammar: it has no rule named root or start");
+  }
+  const std::vector<Element>& ignored() const { return ignored_; }
+
+ private:
+  [[noreturn]] void fail_here(std::string_view what) const {
+    const std::string_view before = text_.substr(0, std::min(at_, text_.size()));
+    const auto line = std::ranges::count(before, '\n') + 1;
+    throw GrammarError(format_text("grammar, line {}, column {}: {}", line,
+                                   before.size() - std::min(before.rfind('\n') + 1, before.size()) + 1,
+                                   what));
+  }
+  static bool is_terminal(std::string_view name) {
+    return std::ranges::none_of(name, [](char byte) { return byte >= 'a' && byte <= 'z'; });
+  }
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(std::string_view mark) {
+    if (!text_.substr(at_).starts_with(mark)) return false;
+    at_ += mark.size();
+    return true;
+  }
+  void skip() {
+    for (; at_ < text_.size(); ++at_) {
+      if (peek() == '#' || text_.substr(at_).starts_with("//"))
+        at_ = std::min(text_.find('\n', at_), text_.size() - 1);
+      else if (std::string_view(" \t\r\n").find(peek()) == std::string_view::npos)
+        return;
+    }
+  }
+  std::string_view word() {
+    const std::size_t first = at_;
+    while (is_name(peek()) && !(peek() == '-' && at_ == first)) ++at_;
+    return text_.substr(first, at_ - first);
+  }
+  std::uint32_t number() {
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (error != std::errc() || value > 1u << 20) fail_here("a number of at most 2^20 is expected");
+    at_ = static_cast<std::size_t>(end - text_.data());
+    return value;
+  }
+  std::size_t rule_named(const std::string& name) {
+    const auto [found, is_new] = by_name_.try_emplace(name, rules_.size());
+    if (is_new) rules_.push_back({.name = name});
+    return found->second;
+  }
+  ExprId regex(std::string_view pattern) {
+    try {
+      return utf8_regex(ex_, pattern);
+    } catch (const GrammarError& error) {
+      fail_here(error.what());
+    }
+  }
+
+  void directive() {
+    const std::string_view what = word();
+    skip();
+    if (what == "ignore") {
+      ignored_.push_back(*element());
+    } else if (what == "import" && take("common.")) {
+      const std::string name(word());
+      const auto* const found =
+          std::ranges::find(kCommonTerminals, name, &std::pair<std::string_view, std::string_view>::first);
+      if (found == kCommonTerminals.end())
+        fail_here(format_text("common has no terminal {} here", in_quotes(name)));
+      const std::size_t rule = rule_named(name);
+      rules_[rule].alternatives.push_back({{.expr = regex(found->second)}});
+      rules_[rule].defined = true;
+    } else {
+      fail_here("only %ignore and %import common.NAME are supported");
+    }
+  }
+
+  std::vector<Sequence> parse_alternatives() {
+    if (++depth_ > kMaxRuleDepth) fail_here("groups are nested too deep");
+    std::vector<Sequence> result;
+    do {
+      Sequence sequence;
+      while (auto part = element()) {
+        quantifier(*part);
+        sequence.push_back(*part);
+      }
+      if (take("->")) {  // Lark's name for an alternative
+        skip();
+        word();
+        skip();
+      }
+      result.push_back(std::move(sequence));
+    } while (take("|"));
+    --depth_;
+    return result;
+  }
+
+  void quantifier(Element& part) {
+    const std::size_t end = at_;
+    skip();
+    if (take("*")) {
+      part.min = 0, part.max = kNoLimit;
+    } else if (take("+")) {
+      part.max = kNoLimit;
+    } else if ((at_ == end || !lark_) && take("?")) {  // else it belongs to the next rule
+      part.min = 0;
+    } else if (take("{") || take("~")) {
+      const bool tilde = text_[at_ - 1] == '~';
+      skip();
+      part.min = part.max = number();
+      skip();
+      if (take(tilde ? ".." : ",")) {
+        skip();
+        part.max = peek() == '}' ? kNoLimit : number();
+        skip();
+      }
+      if (!tilde && !take("}")) fail_here("a repetition such as {1,3} is expected");
+      if (part.min > part.max) fail_here("a repetition's bounds stand in the wrong order");
+    }
+  }
+
+  Element group(std::string_view close) {
+    auto alternatives = parse_alternatives();
+    if (!take(close)) fail_here(format_text("a group is not closed by '{}'", close));
+    rules_.push_back({.name = "group", .alternatives = std::move(alternatives), .defined = true});
+    return {.rule = rules_.size() - 1};
+  }
+
+  // The next part of an alternative; nothing at its end.
+  std::optional<Element> element() {
+    skip();
+    const std::size_t start = at_;
+    if (take("(")) return group(")");
+    if (peek() == '"' || peek() == '\'') return quoted();
+    if (peek() == '<') return named_token();
+    if (peek() == '[' && lark_) {
+      ++at_;
+      Element part = group("]");
+      part.min = 0;
+      return part;
+    }
+    if (peek() == '[') {
+      std::size_t end = at_ + 1;
+      while (end < text_.size() && text_[end] != ']') end += text_[end] == '\\' ? 2 : 1;
+      at_ = std::min(end + 1, text_.size());
+      return Element{.expr = regex(text_.substr(start, at_ - start)), .terminal = true};
+    }
+    if (lark_ && take("/")) {
+      std::size_t end = at_;
+      while (end < text_.size() && text_[end] != '/') end += text_[end] == '\\' ? 2 : 1;
+      if (end >= text_.size()) fail_here("a regular expression is not closed by '/'");
+      const ExprId expr = regex(text_.substr(at_, end - at_));
+      at_ = end + 1;
+      if (is_name(peek())) fail_here("flags of regular expressions are not supported");
+      return Element{.expr = expr, .terminal = true};
+    }
+    if (take(".")) return Element{.expr = utf8_character(ex_, CharacterSet::all()), .terminal = true};
+    const std::string name(word());
+    if (name.empty()) return std::nullopt;
+    const std::size_t end = at_;
+    if (take(".")) word();
+    skip();
+    if (peek() == ':') {  // the next rule
+      at_ = start;
+      return std::nullopt;
+    }
+    at_ = end;
+    return Element{.rule = rule_named(name), .terminal = lark_ && is_terminal(name)};
+  }
+
+  Element quoted() {
+    const std::size_t start = at_;
+    const char quote = text_[at_++];
+    while (at_ < text_.size() && text_[at_] != quote) at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) fail_here("a string is not closed");
+    std::string pattern = escaped(text_.substr(start + 1, at_ - start - 1));
+    ++at_;
+    if (lark_ && take("..")) {
+      const Element last = (skip(), quoted());
+      const auto first = decode_utf8(text_.substr(start + 1, 1)), end = decode_utf8(text_.substr(at_ - 2, 1));
+      if (!first || !end || *first > *end) fail_here("a range such as \"a\"..\"z\" is expected");
+      return {.expr = utf8_character(ex_, {{first->front(), end->front()}}), .terminal = last.terminal};
+    }
+    if (lark_ && take("i")) pattern = any_case(pattern);
+    return {.expr = regex(pattern), .terminal = true};
+  }
+
+  // A string's inside as a regular expression.
+  static std::string escaped(std::string_view text) {
+    std::string result;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\\' && i + 9 < text.size() && text[i + 1] == 'U') {
+        result += "\\u{" + std::string(text.substr(i + 4, 6)) + "}";
+        i += 9;
+      } else if (text[i] == '\\' && i + 1 < text.size()) {
+        result += text.substr(i++, 2);
+      } else {
+        if (std::string_view("()[]{}.*+?^$|/").find(text[i]) != std::string_view::npos) result += '\\';
+        result += text[i];
+      }
+    }
+    return result;
+  }
+  static std::string any_case(std::string_view pattern) {
+    std::string result;
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const char lower = static_cast<char>(pattern[i] | 32);
+      if (pattern[i] == '\\')
+        result += pattern.substr(i++, 2);
+      else if (lower >= 'a' && lower <= 'z')
+        result += {'[', lower, static_cast<char>(lower - 32), ']'};
+      else
+        result += pattern[i];
+    }
+    return result;
+  }
+
+  Element named_token() {
+    ex_.check_time();
+    const std::size_t end = text_.find('>', at_);
+    if (end == std::string_view::npos) fail_here("a token such as <[12]> or <name> is expected");
+    const std::string_view name = text_.substr(at_, end + 1 - at_);
+    int id = -1;
+    if (name.starts_with("<[")) {
+      std::from_chars(name.data() + 2, name.data() + name.size(), id);
+      if (id < 0 || id >= vocabulary_.size()) fail_here(format_text("there is no token {}", in_quotes(name)));
+    } else {
+      id = special_token(vocabulary_, name);
+    }
+    at_ = end + 1;
+    return {.expr = ex_.token(id)};
+  }
+
+  Expressions& ex_;
+  std::string_view text_;
+  const Vocabulary& vocabulary_;
+  std::size_t at_ = 0;
+  unsigned depth_ = 0;
+  bool lark_ = false;
+  std::vector<Rule> rules_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+  std::vector<Element> ignored_;
+};
+
+// Expressions of rules. What is not recursive needs no rule of its own, and is a lexeme where it is regular.
+class RuleBuilder {
+ public:
+  RuleBuilder(Expressions& expressions, RuleParser& parser) : ex_(expressions), rules_(parser.rules()) {
+    std::vector<ExprId> ignored;
+    for (const Element& element : parser.ignored()) ignored.push_back(build(element));
+    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored)), 0, kNoLimit));
+  }
+
+  ExprId root(std::size_t rule) { return ex_.concat(ignored_, build(rule)); }
+
+ private:
+  ExprId build(const Element& element) {
+    ExprId expr = element.rule == kNoRule ? element.expr : build(element.rule);
+    if (element.terminal && !in_terminal_) expr = ex_.concat(ex_.lexeme(expr), ignored_);
+    return ex_.repeat(expr, element.min, element.max);
+  }
+
+  ExprId build(const Sequence& sequence, std::size_t first) {
+    ExprId result = kEmpty;
+    for (std::size_t i = sequence.size(); i-- > first;) result = ex_.concat(build(sequence[i]), result);
+    return result;
+  }
+
+  ExprId build(std::size_t index) {
+    Rule& rule = rules_[index];
+    if (rule.state == Rule::kDone) return rule.expr;
+    if (rule.state == Rule::kOpen) {
+      if (!rule.number) rule.number = ex_.new_rule();
+      return ex_.rule(*rule.number);
+    }
+    if (++depth_ > kMaxRuleDepth)
+      throw GrammarError("grammar: rules refer to one another in a chain that is too long");
+    rule.state = Rule::kOpen;
+    const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
+    const std::vector<std::size_t> circle = left_circle(index);
+    if (circle.empty()) {
+      std::vector<ExprId> parts;
+      for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
+      rule.expr = ex_.any_of(std::move(parts));
+    } else {
+      rule.expr = left_recursive(index, circle);
+    }
+    --depth_;
+    in_terminal_ = outer;
+    rule.state = Rule::kDone;
+    if (rule.number) {
+      ex_.define(*rule.number, rule.expr);
+      rule.expr = ex_.rule(*rule.number);
+    } else if (ex_[rule.expr].regular) {
+      rule.expr = ex_.lexeme(rule.expr);
+    }
+    return rule.expr;
+  }
+
+  static std::size_t left_rule(const Sequence& sequence) {
+    return !sequence.empty() && sequence.front().once() ? sequence.front().rule : kNoRule;
+  }
+
+  // The rules that a rule may begin with and that may begin with it; none, if it may not begin with itself.
+  std::vector<std::size_t> left_circle(std::size_t index) {
+    const auto reach = [&](std::size_t from) {
+      std::set<std::size_t> found;
+      std::vector<std::size_t> open = {from};
+      while (!open.empty()) {
+        const std::size_t at = open.back();
+        open.pop_back();
+        ex_.check_time();
+        for (const Sequence& sequence : rules_[at].alternatives) {
+          const std::size_t next = left_rule(sequence);
+          if (next != kNoRule && found.insert(next).second) open.push_back(next);
+        }
+      }
+      return found;
+    };
+    const std::set<std::size_t> all = reach(index);
+    std::vector<std::size_t> circle;
+    if (!all.contains(index)) return circle;
+    for (const std::size_t other : all)
+      if (reach(other).contains(index)) circle.push_back(other);
+    return circle;
+  }
+
+  // A rule A of a circle begins with an alternative of one of its rules B that begins otherwise; what may
+  // follow until A is complete is a rule of its own for each B.
+  ExprId left_recursive(std::size_t index, const std::vector<std::size_t>& circle) {
+    std::map<std::size_t, std::uint32_t> after;
+    for (const std::size_t b : circle) after[b] = ex_.new_rule();
+    std::vector<ExprId> starts;
+    std::map<std::size_t, std::vector<ExprId>> continuations;
+    continuations[index].push_back(kEmpty);
+    for (const std::size_t c : circle) {
+      for (const Sequence& sequence : rules_[c].alternatives) {
+        const std::size_t b = left_rule(sequence);
+        const bool inside = b != kNoRule && after.contains(b);
+        (inside ? continuations[b] : starts)
+            .push_back(ex_.concat(build(sequence, inside ? 1 : 0), ex_.rule(after[c])));
+      }
+    }
+    for (auto& [b, parts] : continuations) ex_.define(after[b], ex_.any_of(std::move(parts)));
+    return ex_.any_of(std::move(starts));
+  }
+
+  Expressions& ex_;
+  std::vector<Rule>& rules_;
+  ExprId ignored_ = kEmpty;
+  bool in_terminal_ = false;
+  unsigned depth_ = 0;
+};
+
+}  // namespace
+
+int special_token(const Vocabulary& vocabulary, std::string_view name) {
+  for (int id = 0; id < vocabulary.size(); ++id)
+    if (vocabulary.token(id).special && vocabulary.token(id).bytes == name) return id;
+  throw GrammarError(format_text("the vocabulary has no special token {}", in_quotes(name)));
+}
+
+ExprId compile_rules(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary) {
+  RuleParser parser(expressions, text, vocabulary);
+  parser.parse();
+  const std::size_t root = parser.root();
+  return RuleBuilder(expressions, parser).root(root);
+}
+
+}  // namespace quire::grammar

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "grammar/vocabulary.h"
+
+namespace quire::grammar {
+
+// Tokens in a trie of their bytes. Nodes stand level by level, the children of one side by side. There are
+// two roots: below kPlain are tokens of at most kPlainBytes bytes that any JSON string may hold anywhere,
+// whole characters without quotation marks, backslashes and control characters; below kRest all others.
+class TokenTrie {
+ public:
+  static constexpr std::uint32_t kPlain = 0, kRest = 1;
+  static constexpr unsigned kPlainBytes = 16;
+
+  explicit TokenTrie(std::span<const TokenText> tokens);
+
+  std::uint32_t first_child(std::uint32_t node) const { return first_child_[node]; }
+  std::uint32_t end_child(std::uint32_t node) const { return first_child_[node + 1]; }
+  std::uint8_t byte(std::uint32_t node) const { return bytes_[node]; }
+  int token(std::uint32_t node) const { return tokens_[node]; }  // the first that ends here; -1: none
+  int next_equal(int token) const { return next_equal_[static_cast<std::size_t>(token)]; }  // -1: no more
+  std::span<const std::uint32_t> plain_tokens() const { return plain_tokens_; }             // as bits
+
+ private:
+  std::vector<std::uint32_t> first_child_;
+  std::vector<std::uint8_t> bytes_;
+  std::vector<int> tokens_, next_equal_;
+  std::vector<std::uint32_t> plain_tokens_;
+};
+
+// A set of tokens, as a list where that is shorter.
+struct TokenSet {
+  std::vector<std::uint32_t> ids;    // where `words` is empty
+  std::vector<std::uint32_t> words;  // bits
+
+  void add_to(std::span<std::uint32_t> mask) const;
+  std::size_t bytes() const { return (ids.size() + words.size()) * sizeof(std::uint32_t) + sizeof(TokenSet); }
+};
+
+// What a regular expression does to a vocabulary.
+struct LexemeTokens {
+  TokenSet inside;                  // all of whose bytes it takes, to its end or not
+  std::vector<std::uint32_t> ends;  // nodes with children at which it may be over
+  bool too_many_ends = false;       // then they are left out
+};
+
+// Those of expressions of any grammar, by the hashes of their structure. Bounded; for any thread.
+class LexemeCache {
+ public:
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  std::shared_ptr<const LexemeTokens> find(const Key& key) const;
+  void add(const Key& key, std::shared_ptr<const LexemeTokens> tokens);
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Key& key) const { return key.first ^ key.second << 1; }
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<const LexemeTokens>, Hash> entries_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace quire::grammar

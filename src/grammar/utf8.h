@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "grammar/expressions.h"
+
+namespace quire::grammar {
+
+inline constexpr char32_t kLastCharacter = 0x10FFFF;
+
+// The characters of valid UTF-8; nothing for other bytes.
+std::optional<std::u32string> decode_utf8(std::string_view text);
+
+// A set of characters, as ranges that include both ends.
+class CharacterSet {
+ public:
+  CharacterSet() = default;
+  CharacterSet(std::initializer_list<std::pair<char32_t, char32_t>> ranges);
+
+  static CharacterSet all() { return {{0, kLastCharacter}}; }
+  void add(char32_t first, char32_t last);
+  void add(const CharacterSet& other);
+  CharacterSet complement() const;
+  CharacterSet without(const CharacterSet& other) const;
+  bool has(char32_t character) const;
+  bool empty() const { return ranges_.empty(); }
+  const std::vector<std::pair<char32_t, char32_t>>& ranges() const { return ranges_; }
+
+ private:
+  std::vector<std::pair<char32_t, char32_t>> ranges_;  // ascending, with gaps
+};
+
+// One of the characters in UTF-8; surrogates are left out.
+ExprId utf8_character(Expressions& expressions, const CharacterSet& set);
+
+}  // namespace quire::grammar

@@ -1,0 +1,132 @@
+// From which token on an output is held to its grammar.
+#include "engine/grammar/token_constraint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr TokenId kEos = 0, kThink = 1, kEndThink = 2, kA = 3, kB = 4, kEnd = 5, kEndOfTag = 6,
+                  kEndAndMore = 7;
+
+constexpr std::size_t kVocabulary = 320;
+
+class TokenConstraintTest : public ::testing::Test {
+ protected:
+  // Of an output that is `regex` in the end.
+  TokenConstraint constraint(const std::string& regex, const std::string& free_until = "",
+                             const std::string& free_after = "") const {
+    std::vector<grammar::TokenText> tokens = {{"<eos>", true},     {"<think>", true}, {"</think>", true},
+                                              {"a", false},        {"b", false},      {"</", false},
+                                              {"think>\n", false}, {"think>a", false}};
+    tokens.resize(kVocabulary);
+    const auto vocabulary =
+        std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int>{kEos});
+    grammar::Source source;
+    source.kind = grammar::Source::Kind::kRegex;
+    source.text = regex;
+    StructuredOutputs outputs;
+    outputs.free_until = free_until;
+    outputs.free_after = free_after;
+    return TokenConstraint(output_grammar(grammar::compile(source, vocabulary), outputs));
+  }
+
+  // The tokens that may follow; none: any.
+  static std::vector<TokenId> allowed(TokenConstraint& constraint, const std::vector<TokenId>& output) {
+    std::vector<std::uint32_t> mask(kVocabulary / 32);
+    std::vector<TokenId> ids;
+    if (!constraint.fill_mask(output, mask)) return ids;
+    for (TokenId id = 0; id < 32; ++id)
+      if ((mask[0] >> id & 1) != 0) ids.push_back(id);
+    return ids;
+  }
+};
+
+TEST_F(TokenConstraintTest, HoldsFromTheBeginningToTheEnd) {
+  TokenConstraint held = constraint("ab?");
+  EXPECT_THAT(allowed(held, {}), ElementsAre(kA));
+  EXPECT_THAT(allowed(held, {kA}), ElementsAre(kEos, kB));
+  EXPECT_THAT(allowed(held, {kA, kB}), ElementsAre(kEos));
+}
+
+TEST_F(TokenConstraintTest, TakesTokensItHasNotSeenAtOnce) {
+  TokenConstraint held = constraint("ab?");
+  EXPECT_THAT(allowed(held, {kA, kB}), ElementsAre(kEos));
+}
+
+TEST_F(TokenConstraintTest, WhatComesBeforeTheTagIsFree) {
+  TokenConstraint held = constraint("a", "</think>");
+  EXPECT_THAT(allowed(held, {}), ElementsAre());
+  EXPECT_THAT(allowed(held, {kB, kB, kThink}), ElementsAre());
+  EXPECT_THAT(allowed(held, {kB, kB, kThink, kEndThink}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, ATagMayTakeSeveralTokensAndEndInSpace) {
+  TokenConstraint held = constraint("a", "</think>");
+  EXPECT_THAT(allowed(held, {kEnd, kEnd}), ElementsAre());
+  EXPECT_THAT(allowed(held, {kEnd, kEnd, kEndOfTag}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, TextThatATokenHasBehindTheTagIsAnError) {
+  TokenConstraint held = constraint("a", "</think>");
+  try {
+    allowed(held, {kEnd, kEndAndMore});
+    FAIL() << "it is taken";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("\"a\" follows \"</think>\" in one token"));
+  }
+}
+
+TEST_F(TokenConstraintTest, IsFreeOnlyBehindWhatOpens) {
+  TokenConstraint free = constraint("ab", "</think>", "<think>");
+  EXPECT_THAT(allowed(free, {}), ElementsAre(kThink, kA));
+  EXPECT_THAT(allowed(free, {kThink}), ElementsAre());
+  EXPECT_THAT(allowed(free, {kThink, kB, kEndThink}), ElementsAre(kA));
+  TokenConstraint held = constraint("ab", "</think>", "<think>");
+  EXPECT_THAT(allowed(held, {kA}), ElementsAre(kB));
+  TokenConstraint without = constraint("ab", "</think>", "[thought]");  // which no token begins
+  EXPECT_THAT(allowed(without, {}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, WhatOpensMayTakeSeveralTokens) {
+  TokenConstraint free = constraint("ab", "b", "</think>");
+  EXPECT_THAT(allowed(free, {}), ElementsAre(kEndThink, kA, kEnd));
+  EXPECT_THAT(allowed(free, {kEnd}), ElementsAre(kEndOfTag, kEndAndMore));
+  EXPECT_THAT(allowed(free, {kEnd, kEndAndMore}), ElementsAre());
+  EXPECT_THAT(allowed(free, {kEnd, kEndAndMore, kB}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, WhatOpensMayBeginLikeTheGrammar) {
+  TokenConstraint either = constraint("</a", "b", "</think>");
+  EXPECT_THAT(allowed(either, {}), ElementsAre(kEndThink, kEnd));
+  EXPECT_THAT(allowed(either, {kEnd}), ElementsAre(kA, kEndOfTag, kEndAndMore));
+  EXPECT_THAT(allowed(either, {kEnd, kA}), ElementsAre(kEos));
+}
+
+TEST_F(TokenConstraintTest, ForcedTokensGoOnToTheEndAndAreTakenBack) {
+  TokenConstraint held = constraint("(a|b)bab");
+  EXPECT_THAT(allowed(held, {}), ElementsAre(kA, kB));
+  EXPECT_THAT(held.forced(10), ElementsAre());
+  EXPECT_THAT(allowed(held, {kA}), ElementsAre(kB));
+  EXPECT_THAT(held.forced(10), ElementsAre(kB, kA, kB, kEos));
+  EXPECT_THAT(held.forced(2), ElementsAre(kB, kA));
+  EXPECT_THAT(allowed(held, {kA, kB}), ElementsAre(kA));
+}
+
+TEST_F(TokenConstraintTest, NothingIsForcedWhileItIsFree) {
+  TokenConstraint free = constraint("a", "</think>");
+  EXPECT_THAT(allowed(free, {}), ElementsAre());
+  EXPECT_THAT(free.forced(10), ElementsAre());
+  TokenConstraint open = constraint("a", "</think>", "<think>");
+  EXPECT_THAT(allowed(open, {}), ElementsAre(kThink, kA));
+  EXPECT_THAT(open.forced(10), ElementsAre());
+}
+
+}  // namespace
+}  // namespace quire

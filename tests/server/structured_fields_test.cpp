@@ -1,0 +1,117 @@
+#include "server/structured_fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/api_error.h"
+#include "server/reasoning_parser.h"
+
+namespace quire::server {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = StructuredOutputs::Kind;
+
+std::shared_ptr<const StructuredOutputs> read(const std::string& fields) {
+  const OrderedJson body = parse_body("{" + fields + "}");
+  return read_structured_outputs(JsonFields(body));
+}
+
+ApiError error_of(const std::string& fields) {
+  try {
+    read(fields);
+  } catch (const ApiError& e) {
+    return e;
+  }
+  ADD_FAILURE() << fields << " is taken";
+  return ApiError(200, "");
+}
+
+void expect_read(const std::string& fields, Kind kind, const std::string& source) {
+  const auto outputs = read(fields);
+  ASSERT_NE(outputs, nullptr) << fields;
+  EXPECT_EQ(outputs->kind, kind) << fields;
+  EXPECT_EQ(outputs->source, source) << fields;
+}
+
+TEST(StructuredFieldsTest, EverySpellingIsUnderstood) {
+  const std::string schema = R"({"type":"object","properties":{"b":{},"a":{}}})";
+  expect_read(R"("response_format": {"type": "json_object"})", Kind::kJsonObject, "");
+  expect_read(R"("response_format": {"type": "json_object", "schema": )" + schema + "}", Kind::kJsonSchema,
+              schema);
+  expect_read(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": )" +
+                  schema + R"(, "strict": true}})",
+              Kind::kJsonSchema, schema);
+  const std::string tag = R"({"type":"structural_tag","format":{"type":"const_string","value":"a"}})";
+  expect_read(R"("response_format": )" + tag, Kind::kStructuralTag, tag);
+  for (const char* name : {"guided_json", "json_schema"}) {
+    expect_read(format_text("\"{}\": {}", name, schema), Kind::kJsonSchema, schema);
+    expect_read(format_text("\"{}\": {{}}", name), Kind::kJsonSchema, "{}");
+    expect_read(format_text("\"{}\": \"{{}}\"", name), Kind::kJsonSchema, "{}");
+  }
+  for (const char* name : {"guided_regex", "regex"})
+    expect_read(format_text("\"{}\": \"a+\"", name), Kind::kRegex, "a+");
+  for (const char* name : {"guided_grammar", "grammar", "ebnf"})
+    expect_read(format_text("\"{}\": \"root ::= [a]\"", name), Kind::kGrammar, "root ::= [a]");
+  expect_read(R"("guided_choice": ["a", "b\n"])", Kind::kChoice, R"(["a","b\n"])");
+  expect_read(R"("guided_json_object": true)", Kind::kJsonObject, "");
+  expect_read(R"("structured_outputs": {"json": )" + schema + "}", Kind::kJsonSchema, schema);
+  expect_read(R"("structured_outputs": {"json": false})", Kind::kJsonSchema, "false");
+  expect_read(R"("structured_outputs": {"json_object": true})", Kind::kJsonObject, "");
+  expect_read(R"("structured_outputs": {"regex": "a", "choice": [], "json": null})", Kind::kRegex, "a");
+  expect_read(R"("structured_outputs": {"choice": ["a"]})", Kind::kChoice, R"(["a"])");
+  expect_read(R"("structured_outputs": {"grammar": "x"})", Kind::kGrammar, "x");
+  expect_read(R"("structured_outputs": {"structural_tag": "{}"})", Kind::kStructuralTag, "{}");
+}
+
+TEST(StructuredFieldsTest, WhitespaceAndPropertiesAreChosen) {
+  const auto outputs = read(R"("structured_outputs": {"json": {}, "whitespace_pattern": " ?",
+                               "disable_any_whitespace": true, "disable_additional_properties": true})");
+  EXPECT_EQ(outputs->whitespace_pattern, " ?");
+  EXPECT_TRUE(outputs->disable_any_whitespace && outputs->disable_additional_properties);
+  EXPECT_EQ(read(R"("guided_json": {}, "guided_whitespace_pattern": "")")->whitespace_pattern, "");
+}
+
+TEST(StructuredFieldsTest, WhatAsksForNothingIsNothing) {
+  EXPECT_EQ(read(""), nullptr);
+  EXPECT_EQ(read(R"("response_format": {"type": "text"}, "structured_outputs": {}, "guided_choice": [],
+                    "guided_json": null, "json_schema": "", "grammar": "", "guided_json_object": false)"),
+            nullptr);
+}
+
+TEST(StructuredFieldsTest, TwoOfThemAreOneTooMany) {
+  const ApiError error = error_of(R"("response_format": {"type": "json_object"},
+                                     "structured_outputs": {"regex": "a"})");
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.param, "structured_outputs.regex");
+  EXPECT_THAT(error.what(), HasSubstr("structured_outputs.regex and response_format exclude each other"));
+}
+
+TEST(StructuredFieldsTest, WhatIsOfAnotherTypeIsNamed) {
+  EXPECT_EQ(error_of(R"("guided_regex": 7)").param, "guided_regex");
+  EXPECT_EQ(error_of(R"("guided_choice": "a")").param, "guided_choice");
+  EXPECT_EQ(error_of(R"("guided_choice": ["a", 3])").param, "guided_choice[1]");
+  EXPECT_EQ(error_of(R"("guided_json": [1])").param, "guided_json");
+  EXPECT_EQ(error_of(R"("structured_outputs": {"json_object": 1})").param, "structured_outputs.json_object");
+  EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema"})").param, "response_format.json_schema");
+  EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
+            "response_format.json_schema.schema");
+  EXPECT_THAT(error_of(R"("response_format": {"type": "xml"})").what(), HasSubstr("not supported"));
+}
+
+TEST(StructuredFieldsTest, ReasoningIsFree) {
+  const auto held = [](ReasoningFormat format, const char* prompt) {
+    StructuredOutputs outputs;
+    hold_behind_reasoning(format, prompt, outputs);
+    return std::pair(outputs.free_after, outputs.free_until);
+  };
+  using Span = std::pair<std::string, std::string>;
+  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<|assistant|>"), Span("<think>", "</think>"));
+  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<|assistant|><think>\n"), Span("", "</think>"));
+  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<think>\n\n</think>\n\n"), Span("", ""));
+  EXPECT_EQ(held(ReasoningFormat::kDeepSeekR1, "<|assistant|>"), Span("", "</think>"));
+  EXPECT_EQ(held(ReasoningFormat::kDeepSeekR1, "</think>"), Span("", ""));
+}
+
+}  // namespace
+}  // namespace quire::server
