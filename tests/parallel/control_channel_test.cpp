@@ -338,7 +338,7 @@ TEST(LossTest, SendingToAStoppedPeerGivesUp) {
   const auto channel = listener.accept(2, 1.0, 60s);
   ASSERT_EQ(receive_text(*channel, 1), "here");
   peer.stop();
-  const std::vector<std::byte> body(ControlChannel::kMaxBody);
+  const std::vector<std::byte> body(FrameHeader::kMaxBody);
   expect_error([&] { channel->send(1, 1, body); }, {"rank 1 of 2 is lost in step 17", "not been heard of"});
 }
 
