@@ -338,7 +338,7 @@ TEST(StructuredOutputsEngineTest, ASourceThatIsWrongIsTheFaultOfItsRequestAlone)
       request_of({.kind = Kind::kJsonSchema, .source = R"({"properties": {"a": {"$ref": "http://x/y"}}})"}));
   EXPECT_EQ(wrong.finish_reason, FinishReason::kError);
   EXPECT_TRUE(wrong.is_request_at_fault);
-  EXPECT_THAT(wrong.error, StartsWith("structured_outputs are refused: "));
+  EXPECT_THAT(wrong.error, StartsWith("structured_outputs is refused: "));
   EXPECT_THAT(wrong.error, HasSubstr("/properties/a"));
   EXPECT_EQ(beside.get().outputs[0].finish_reason, FinishReason::kStop);
 }
