@@ -129,6 +129,7 @@ void Bench::add_to(Flags flags) {
   flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
   flags.value("--logprobs", options.logprobs,
               "have the log-probabilities of every token and of that many most likely ones reported");
+  add_structure_options(flags, options.structured_outputs);
   flags.on("--json", json, "print one JSON object; null: not measured");
 }
 

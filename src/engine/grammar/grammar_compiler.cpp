@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/thread_name.h"
 #include "base/thread_pool.h"
 #include "engine/grammar/token_constraint.h"
@@ -25,8 +24,6 @@ namespace {
 // together take so much longer than a mask may.
 constexpr grammar::Limits kGrammarLimits{.mask_time = std::chrono::milliseconds(250)};
 constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
-constexpr std::size_t kMostKeptBytes = std::size_t{256} << 20;  // of grammars that no request has any more
-constexpr std::size_t kMostBytes = std::size_t{2} << 30;        // of all
 constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
 
@@ -68,8 +65,9 @@ grammar::Source to_grammar_source(const StructuredOutputs& source) {
 
 class CompilePool final : public GrammarCompiler {
  public:
-  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault)
-      : fault_(std::move(fault)),
+  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault, CompilerLimits limits)
+      : limits_(limits),
+        fault_(std::move(fault)),
         tokenizer_(context.tokenizer),
         vocab_size_(context.vocab_size),
         end_ids_(context.eos_token_ids.begin(), context.eos_token_ids.end()),
@@ -134,7 +132,8 @@ class CompilePool final : public GrammarCompiler {
       const std::shared_ptr<Job> job = entry.job.lock();
       if (!job || !job->is_done || !job->grammar) return !job;
       const std::size_t size = job->grammar->grammar->memory_bytes();
-      if (entry.kept && (++num_kept > kMostKept || (kept_bytes += size) > kMostKeptBytes)) entry.kept.reset();
+      if (entry.kept && (++num_kept > kMostKept || (kept_bytes += size) > limits_.kept_bytes))
+        entry.kept.reset();
       const bool is_wanted = entry.kept || job.use_count() > 1;
       if (is_wanted) bytes += size;
       return !is_wanted;
@@ -194,10 +193,10 @@ class CompilePool final : public GrammarCompiler {
   OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop) {
     if (fault_) fault_(EngineStage::kCompile, 0);
     std::unique_lock lock(mutex_);
-    if (const std::size_t bytes = trim(); bytes > kMostBytes)
+    if (const std::size_t bytes = trim(); bytes > limits_.bytes)
       throw std::runtime_error(
           format_text("those of unfinished requests take {} MiB, of at most {}; try again later", bytes >> 20,
-                      kMostBytes >> 20));
+                      limits_.bytes >> 20));
     lock.unlock();
     const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
     const auto start = std::chrono::steady_clock::now();
@@ -221,6 +220,7 @@ class CompilePool final : public GrammarCompiler {
     return vocabulary_;
   }
 
+  const CompilerLimits limits_;
   const decltype(EngineHooks::fault) fault_;
   const Tokenizer* const tokenizer_;
   const int vocab_size_;
@@ -241,8 +241,9 @@ class CompilePool final : public GrammarCompiler {
 }  // namespace
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       decltype(EngineHooks::fault) fault) {
-  return std::make_unique<CompilePool>(context, std::move(fault));
+                                                       decltype(EngineHooks::fault) fault,
+                                                       CompilerLimits limits) {
+  return std::make_unique<CompilePool>(context, std::move(fault), limits);
 }
 
 void validate_structured_outputs(const SamplingParams& params, const SamplingContext& context) {
