@@ -1,4 +1,5 @@
-import json
+import concurrent.futures
+import time
 
 import openai
 import pytest
@@ -68,10 +69,29 @@ def test_a_schema_that_is_not_enforced_is_refused(client, stream):
         ask(client, stream=stream, extra_body={"guided_json": schema})
 
 
-def test_other_requests_go_on_beside_a_hostile_schema(client):
-    schema = {"type": "object", "properties": {f"p{i}": {"pattern": "(a|b)*c{900}"} for i in range(2000)}}
-    try:
-        ask(client, extra_body={"guided_json": schema}, max_tokens=5)
-    except openai.BadRequestError as refused:
-        assert "structured_outputs" in refused.message
-    assert json.loads(ask(client, response_format=FORMAT).choices[0].message.content)
+def test_other_requests_go_on_beside_hostile_sources(client):
+    hostile = [
+        {"guided_json": {"type": "object", "properties": {f"p{i}": {"pattern": f"(a|b)*c{{9{i}}}"} for i in range(2000)}}},
+        {"guided_json": {"enum": [f"choice {i}" for i in range(60000)]}},
+        {"guided_regex": "(a|b)*a(a|b){300}"},
+        {"guided_regex": "(((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}"},
+        {"guided_grammar": "root ::= " + "(" * 20000 + '"a"' + ")" * 20000},
+    ]
+
+    def ask_hostile(fields):
+        try:
+            return ask(client, extra_body=fields, max_tokens=20).choices[0].finish_reason
+        except openai.APIStatusError as refused:
+            return refused.message
+
+    with concurrent.futures.ThreadPoolExecutor(2 * len(hostile)) as pool:
+        answers = [pool.submit(ask_hostile, fields) for fields in hostile * 2]
+        plain = [ask(client, max_tokens=16).usage.completion_tokens for _ in range(10)]
+        while not all(answer.done() for answer in answers):
+            begin = time.monotonic()
+            Place.model_validate_json(ask(client, response_format=FORMAT).choices[0].message.content)
+            assert time.monotonic() - begin < 20
+    assert len(plain) == 10
+    for answer in answers:
+        assert answer.result() in ("length", "stop") or "guided_" in answer.result()
+    Place.model_validate_json(ask(client, response_format=FORMAT).choices[0].message.content)

@@ -424,6 +424,7 @@ TEST(StructuredOutputsEngineTest, LogprobsOfThePromptAreThereWhateverIsForced) {
   Engine engine(toy_config());
   EngineRequest request = request_of({.kind = Kind::kRegex, .source = "[q]{20,20}"});
   request.params.prompt_logprobs = 0;
+  request.params.max_tokens = 1;  // which is forced, so that it ends before the prompt is computed
   const std::size_t num_prompt = request.prompt.size();
   // The first token has none.
   EXPECT_EQ(testing::submit(engine, std::move(request)).get().prompt_logprobs.size(), num_prompt - 1);
