@@ -1,4 +1,8 @@
 import concurrent.futures
+import json
+import os
+import subprocess
+import sys
 import time
 
 import openai
@@ -60,6 +64,41 @@ def test_reasoning_is_free_and_the_answer_held(scripted_client):
     message = answer.choices[0].message
     assert message.reasoning == "\nTwo and two: 2 + 2 = 4.\n"
     Place.model_validate_json(message.content)
+
+
+def test_langchain_and_pydantic_ai_read_objects(server):
+    from langchain_openai import ChatOpenAI
+    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    url = f"{server.url}/v1"
+    chat = ChatOpenAI(model="toy", base_url=url, api_key="none", max_tokens=600, seed=1)
+    assert isinstance(chat.with_structured_output(Place, method="json_schema").invoke("Name a place."), Place)
+    model = OpenAIChatModel("toy", provider=OpenAIProvider(base_url=url, api_key="none"))
+    agent = Agent(model, output_type=NativeOutput(Place), model_settings={"max_tokens": 600, "seed": 1})
+    assert isinstance(agent.run_sync("Name a place.").output, Place)
+
+
+def test_litellm_and_llm_ask_for_a_schema(server, tmp_path):
+    import litellm
+
+    url = f"{server.url}/v1"
+    answer = litellm.completion(
+        model="openai/toy", api_base=url, api_key="none", messages=HI, max_tokens=600, seed=1, response_format=Place
+    )
+    Place.model_validate_json(answer.choices[0].message.content)
+    models = [{"model_id": "toy", "model_name": "toy", "api_base": url, "supports_schema": True}]
+    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))
+    said = subprocess.run(
+        [sys.executable, "-m", "llm", "-m", "toy", "--schema", json.dumps(FORMAT["json_schema"]["schema"]), "--key", "x"]
+        + ["-o", "max_tokens", "600", "-o", "seed", "1", "Name a place."],
+        env=os.environ | {"LLM_USER_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    Place.model_validate_json(said.stdout)
 
 
 @pytest.mark.parametrize("stream", [False, True])
