@@ -47,6 +47,10 @@ TEST_F(StructuredOutputsCliTest, ABenchMayHoldEveryRequest) {
   const ProgramResult result = run_quire(bench + endless);
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_GT(nlohmann::json::parse(result.out)["output_tokens_per_s"], 0);
+  const ProgramResult given =
+      run_quire(bench + endless + " --tokenizer " QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_EQ(run_quire(bench + endless + " --tokenizer /no/such/file").code, 2);
   const ProgramResult complete = run_quire(bench + file(R"({"type": "boolean"})"));
   EXPECT_EQ(complete.code, 2);
   EXPECT_THAT(complete.err, HasSubstr("a schema that never is would do"));
