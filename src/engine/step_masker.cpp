@@ -37,8 +37,11 @@ std::vector<StepMasker::Row> StepMasker::compute(Scheduler& scheduler) {
     if (rows[place].output) compute(rows[place], mask_of(place));
   });
   std::size_t num_masks = 0;
-  for (std::size_t place = 0; place < rows.size(); ++place)
-    if (rows[place].has_mask) std::ranges::copy(mask_of(place), mask_of(num_masks++).begin());
+  for (std::size_t place = 0; place < rows.size(); ++place) {
+    if (!rows[place].has_mask) continue;
+    if (num_masks < place) std::ranges::copy(mask_of(place), mask_of(num_masks).begin());
+    ++num_masks;
+  }
   bits.resize(num_masks * words_);
   const auto free = static_cast<std::int32_t>(num_masks);  // the mask of all that are free
   if (num_masks < rows.size()) bits.insert(bits.end(), free_mask_.begin(), free_mask_.end());

@@ -14,29 +14,24 @@ namespace {
 using Kind = StructuredOutputs::Kind;
 using SourceField = std::pair<const char*, Kind>;
 
-// Of these, what a client sends where it wants nothing is nothing: "", false.
-constexpr std::array<SourceField, 10> kOfBody = {{{"guided_json", Kind::kJsonSchema},
-                                                  {"guided_json_object", Kind::kJsonObject},
-                                                  {"guided_regex", Kind::kRegex},
-                                                  {"guided_choice", Kind::kChoice},
-                                                  {"guided_grammar", Kind::kGrammar},
-                                                  {"json_schema", Kind::kJsonSchema},
+constexpr std::array<SourceField, 6> kSources = {{{"json", Kind::kJsonSchema},
+                                                  {"json_object", Kind::kJsonObject},
                                                   {"regex", Kind::kRegex},
+                                                  {"choice", Kind::kChoice},
                                                   {"grammar", Kind::kGrammar},
-                                                  {"ebnf", Kind::kGrammar},
                                                   {"structural_tag", Kind::kStructuralTag}}};
-constexpr std::array<SourceField, 6> kOfStructuredOutputs = {{{"json", Kind::kJsonSchema},
-                                                              {"json_object", Kind::kJsonObject},
-                                                              {"regex", Kind::kRegex},
-                                                              {"choice", Kind::kChoice},
-                                                              {"grammar", Kind::kGrammar},
-                                                              {"structural_tag", Kind::kStructuralTag}}};
+constexpr std::array<SourceField, 5> kOfOtherServers = {{{"json_schema", Kind::kJsonSchema},
+                                                         {"regex", Kind::kRegex},
+                                                         {"grammar", Kind::kGrammar},
+                                                         {"ebnf", Kind::kGrammar},
+                                                         {"structural_tag", Kind::kStructuralTag}}};
 
-// Refuses what nobody would enforce.
+// Refuses what asks for something that nobody would enforce.
 void check_names(const OrderedJson& object, const std::string& place,
                  std::initializer_list<std::string_view> known) {
+  const JsonFields fields(object, place);
   for (const auto& [name, value] : object.items())
-    if (std::ranges::find(known, name) == known.end())
+    if (std::ranges::find(known, name) == known.end() && fields.asks(name))
       refuse(place, "{} has {}, which is not supported; it may have {}", place, in_quotes(name),
              join_text(std::vector(known), ", "));
 }
@@ -69,8 +64,11 @@ std::string to_source(Kind kind, const OrderedJson& value, const std::string& pl
   return to_text(value, place);
 }
 
-void take_fields(const JsonFields& fields, std::span<const SourceField> names, StructuredOutputs& outputs) {
-  for (const auto& [name, kind] : names) {
+// What a client sends where it wants nothing is nothing: "", false.
+void take_fields(const JsonFields& fields, std::string_view prefix, std::span<const SourceField> names,
+                 StructuredOutputs& outputs) {
+  for (const auto& [suffix, kind] : names) {
+    const std::string name = format_text("{}{}", prefix, suffix);
     const OrderedJson* value = fields.find(name);
     if (value == nullptr) continue;
     const std::string place = fields.place_of(name);
@@ -120,7 +118,7 @@ void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs)
   check_names(*value, "structured_outputs",
               {"json", "json_object", "regex", "choice", "grammar", "structural_tag", "whitespace_pattern",
                "disable_any_whitespace", "disable_additional_properties"});
-  take_fields(asked, kOfStructuredOutputs, outputs);
+  take_fields(asked, "", kSources, outputs);
   if (outputs.name.empty())
     refuse("structured_outputs",
            "structured_outputs has no source; give json, json_object, regex, choice, grammar or "
@@ -138,7 +136,8 @@ std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonField
   StructuredOutputs outputs;
   outputs.name.clear();
   take_response_format(fields, outputs);
-  take_fields(fields, kOfBody, outputs);
+  take_fields(fields, "guided_", kSources, outputs);
+  take_fields(fields, "", kOfOtherServers, outputs);
   if (const std::string* pattern = fields.text("guided_whitespace_pattern"))
     outputs.whitespace_pattern = *pattern;
   take_structured_outputs(fields, outputs);

@@ -60,7 +60,8 @@ TEST(StructuredFieldsTest, EverySpellingIsUnderstood) {
   expect_read(R"("structured_outputs": {"json_object": true})", Kind::kJsonObject, "");
   expect_read(R"("structured_outputs": {"regex": "a", "choice": null, "json": null})", Kind::kRegex, "a");
   expect_read(R"("structured_outputs": {"choice": ["a"]})", Kind::kChoice, R"(["a"])");
-  expect_read(R"("structured_outputs": {"grammar": "x"})", Kind::kGrammar, "x");
+  expect_read(R"("structured_outputs": {"grammar": "x", "disable_fallback": false, "backend": null})",
+              Kind::kGrammar, "x");
   expect_read(R"("structured_outputs": {"structural_tag": "{}"})", Kind::kStructuralTag, "{}");
 }
 
