@@ -28,6 +28,7 @@ struct StructuredOutputs {
   };
   Kind kind = Kind::kJsonSchema;
   std::string source = {};
+  std::string name = "structured_outputs";             // what messages call them
   bool disable_any_whitespace = false;                 // none between the tokens of JSON
   std::optional<std::string> whitespace_pattern = {};  // what may stand between them, as a regular expression
   bool disable_additional_properties = false;          // of objects whose schema says nothing of them

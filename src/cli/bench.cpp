@@ -12,6 +12,7 @@ namespace {
 // What both commands share.
 struct Bench : EngineOptions {
   BenchOptions options;
+  std::string tokenizer;
   bool json = false;
 
   void add_to(Flags flags);
@@ -113,6 +114,7 @@ int Bench::measure(std::vector<RequestSize> requests) {
   options.requests = std::move(requests);
   options.on_progress = progress_bar("tokens");
   ModelFiles model = open();
+  if (!tokenizer.empty()) model.tokenizer.emplace(Tokenizer::from_file(tokenizer));
   options.engine = config;
   const BenchResult result = run_bench(options, std::move(model));
   (json ? print_json : print_table)(result);
@@ -129,6 +131,8 @@ void Bench::add_to(Flags flags) {
   flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
   flags.value("--logprobs", options.logprobs,
               "have the log-probabilities of every token and of that many most likely ones reported");
+  flags.value("--tokenizer", tokenizer, "a tokenizer.json, which structured outputs of a --shape need");
+  add_structure_options(flags, options.structured_outputs);
   flags.on("--json", json, "print one JSON object; null: not measured");
 }
 

@@ -52,45 +52,6 @@ void add_end_options(Flags flags, SamplingOptions& options) {
   flags.on("--no-skip-special-tokens", options.keep_special_tokens, "special tokens have their text, too");
 }
 
-constexpr std::size_t kMostSourceBytes = std::size_t{16} << 20;
-
-// What the text must be.
-void add_structure_options(Flags flags, SamplingOptions& options) {
-  using Kind = StructuredOutputs::Kind;
-  const auto take = [&given = options.given](Kind kind, std::string source) {
-    if (given.structured_outputs)
-      fail(
-          "of --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag one can be "
-          "given");
-    StructuredOutputs outputs;
-    outputs.kind = kind;
-    outputs.source = std::move(source);
-    given.structured_outputs = std::make_shared<const StructuredOutputs>(std::move(outputs));
-  };
-  const auto add_file = [&](const char* name, Kind kind, const char* what) {
-    const auto read = [take, kind](const std::string& path) {
-      take(kind, read_text_file(path, kMostSourceBytes));
-    };
-    flags.command.add_option_function<std::string>(name, read, what)->type_name("FILE");
-  };
-  add_file("--json-schema", Kind::kJsonSchema, "the text is JSON of this schema");
-  add_file("--grammar", Kind::kGrammar, "the text is as these rules say (GBNF, EBNF or Lark)");
-  add_file("--structural-tag", Kind::kStructuralTag, "the text is as this JSON says");
-  flags.command.add_flag_callback(
-      "--json-object", [take] { take(Kind::kJsonObject, ""); }, "the text is a JSON object");
-  flags.command.add_option_function<std::string>(
-      "--regex", [take](const std::string& regex) { take(Kind::kRegex, regex); },
-      "this regular expression matches the text");
-  flags.command
-      .add_option_function<std::vector<std::string>>(
-          "--choice",
-          [take](const std::vector<std::string>& choices) {
-            take(Kind::kChoice, OrderedJson(choices).dump());
-          },
-          "the text is this, or another one of these (repeatable)")
-      ->allow_extra_args(false);
-}
-
 // What computes, and in which numbers.
 void add_device_options(Flags flags, EngineConfig& config) {
   flags.shown("--device", config.device, "auto (a GPU where there is one), cpu, cuda or cuda:N");
@@ -211,6 +172,40 @@ void refuse_several_processes(const char* command) {
     fail("{} runs in one process; under mpirun there are serve, generate and chat", command);
 }
 
+void add_structure_options(Flags flags, std::shared_ptr<const StructuredOutputs>& outputs) {
+  using Kind = StructuredOutputs::Kind;
+  const auto take = [&outputs](Kind kind, std::string source) {
+    if (outputs)
+      fail(
+          "of --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag one can be "
+          "given");
+    outputs = std::make_shared<const StructuredOutputs>(
+        StructuredOutputs{.kind = kind, .source = std::move(source)});
+  };
+  const auto add_file = [&](const char* name, Kind kind, const char* what) {
+    const auto read = [take, kind](const std::string& path) {
+      take(kind, read_text_file(path, std::size_t{16} << 20));
+    };
+    flags.command.add_option_function<std::string>(name, read, what)->type_name("FILE");
+  };
+  add_file("--json-schema", Kind::kJsonSchema, "the text is JSON of this schema");
+  add_file("--grammar", Kind::kGrammar, "the text is as these rules say (GBNF, EBNF or Lark)");
+  add_file("--structural-tag", Kind::kStructuralTag, "the text is as this JSON says");
+  flags.command.add_flag_callback(
+      "--json-object", [take] { take(Kind::kJsonObject, ""); }, "the text is a JSON object");
+  flags.command.add_option_function<std::string>(
+      "--regex", [take](const std::string& regex) { take(Kind::kRegex, regex); },
+      "this regular expression matches the text");
+  flags.command
+      .add_option_function<std::vector<std::string>>(
+          "--choice",
+          [take](const std::vector<std::string>& choices) {
+            take(Kind::kChoice, OrderedJson(choices).dump());
+          },
+          "the text is this, or another one of these (repeatable)")
+      ->allow_extra_args(false);
+}
+
 void add_sampling_options(Flags flags, SamplingOptions& options) {
   flags.value(
       "--max-tokens", options.max_tokens,
@@ -226,7 +221,7 @@ void add_sampling_options(Flags flags, SamplingOptions& options) {
       ->check(check_unsigned);
   add_token_options(flags, options);
   add_end_options(flags, options);
-  add_structure_options(flags, options);
+  add_structure_options(flags, options.given.structured_outputs);
 }
 
 SamplingParams SamplingOptions::over(const SamplingParams& defaults) const {

@@ -60,6 +60,8 @@ struct SamplingOptions {
   SamplingParams over(const SamplingParams& defaults) const;
 };
 void add_sampling_options(Flags flags, SamplingOptions& options);
+// What the text must be: one of several flags, which sampling options have, too.
+void add_structure_options(Flags flags, std::shared_ptr<const StructuredOutputs>& outputs);
 
 // While it lives, each of the signals sets the flag instead of ending the program, and interrupts a blocking
 // read. If the flag is still set when a second one comes, a third one ends the program. One at a time.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -56,7 +57,7 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
   beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
   compiler_ = make_grammar_compiler(sampling_context(), fault);
-  masker_.emplace(config_.spec.vocab_size);
+  masker_.emplace(config_.spec.vocab_size, eos_token_ids_);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   thread_ = std::thread([this] { run(); });
 }
@@ -146,7 +147,7 @@ void Engine::validate(const EngineRequest& request) const { quire::validate(requ
 
 void Engine::abort(RequestId id) {
   mailbox_.post([this, id] {
-    if (abort_held(id) || beams_->end(id, FinishReason::kAbort, {})) return;
+    if (end_held(id, FinishReason::kAbort) || beams_->end(id, FinishReason::kAbort, {})) return;
     for (const SequenceId sequence : scheduler_->abort_with_siblings(id))
       outputs_->finish(sequence, FinishReason::kAbort);
   });
@@ -189,55 +190,51 @@ void Engine::submit_step(StepPlan plan) {
   }
   setup_.hooks.visit(EngineStage::kSubmit);
   masker_->take(plan);
-  // What a step before this one samples is known when that is collected.
-  const bool masks_now = masker_->pending() && scheduler_->num_in_flight() == 1;
-  if (masks_now) masker_->start(*scheduler_);
   record.ops = ranks_->submit(std::move(plan), statistics_.profile_next());
   statistics_.begin(record, now);
-  if (masks_now) outputs_->push(sample_step(), TimePoint::clock::now());
+  // What a step before this one samples is known when that is collected.
+  if (scheduler_->num_in_flight() == 1) sample_step();
 }
 
-// Has the newest step sampled under its masks, which are on their way. Returns what is known of it already.
-std::vector<SequenceUpdate> Engine::sample_step() {
-  std::vector<StepMasker::Row> rows = masker_->finish();
+// Has the newest step sampled under its masks, if it is to be.
+void Engine::sample_step() {
+  if (!masker_->pending()) return;
+  std::vector<StepMasker::Row> rows = masker_->compute(*scheduler_);
   ranks_->sample(masker_->masks());
   statistics_.note_masks(masker_->seconds());
-  std::vector<SequenceUpdate> updates;
   for (StepMasker::Row& row : rows) {
     if (!row.error.empty()) {
       scheduler_->abort(row.id);
-      updates.push_back({.id = row.id,
-                         .finish = FinishReason::kError,
-                         .refused = format_text("structured_outputs cannot be met: {}", row.error)});
+      foreseen_.push_back({.id = row.id,
+                           .finish = FinishReason::kError,
+                           .error = std::move(row.error),
+                           .is_request_at_fault = row.is_request_at_fault});
     } else if (!row.forced.empty()) {
-      std::ranges::move(scheduler_->foresee(row.id, row.forced), std::back_inserter(updates));
+      std::ranges::move(scheduler_->foresee(row.id, row.forced), std::back_inserter(foreseen_));
     }
   }
-  return updates;
 }
 
 void Engine::collect_step() {
   setup_.hooks.visit(EngineStage::kCollect);
   StepResult result = ranks_->collect();
   const auto now = TimePoint::clock::now();
-  std::vector<SequenceUpdate> updates = scheduler_->apply(std::move(result));
+  std::vector<SequenceUpdate> updates = std::exchange(foreseen_, {});
+  std::ranges::move(scheduler_->apply(std::move(result)), std::back_inserter(updates));
   std::vector<SearchResult> results;
   if (beams_->any()) results = beams_->take(updates, now);
-  if (masker_->pending()) {
-    masker_->start(*scheduler_);
-    std::ranges::move(sample_step(), std::back_inserter(updates));
-  }
   // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps
   // booked.
   statistics_.end(scheduler_stats(), now);
   for (SearchResult& search : results) outputs_->finish(std::move(search));
   outputs_->push(std::move(updates), now);
+  sample_step();
 }
 
 // Waits for tasks while there is nothing to compute, and does them. False: the engine closes.
 bool Engine::take_tasks() {
   const bool idle = !scheduler_->has_unfinished() && scheduler_->num_in_flight() == 0;
-  const std::optional<std::vector<Mailbox::Task>> tasks = mailbox_.take(idle);
+  const std::optional<std::vector<Mailbox::Task>> tasks = mailbox_.take(idle, next_deadline());
   if (!tasks) return false;
   const auto guarded = [](const auto& work) {
     try {
@@ -248,8 +245,9 @@ bool Engine::take_tasks() {
   };
   for (const Mailbox::Task& task : *tasks) guarded(task);
   guarded([this] {
-    for (const SequenceId id : scheduler_->expire(Scheduler::Clock::now()))
-      finish(id, FinishReason::kTimeout, "its timeout has passed");
+    const auto now = TimePoint::clock::now();
+    for (const SequenceId id : scheduler_->expire(now)) finish(id, FinishReason::kTimeout, kTimedOut);
+    expire_held(now);
   });
   publish_stats();
   return true;
@@ -271,6 +269,7 @@ bool Engine::finish_unplanned() {
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
   masker_->drop();
+  outputs_->push(std::exchange(foreseen_, {}), TimePoint::clock::now());
   finish_unplanned();
   drop_steps();
   const bool goes_on = scheduler_->num_in_flight() > 0 && !lost_;

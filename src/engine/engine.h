@@ -90,9 +90,12 @@ class Engine {
  private:
   struct Arrival {
     std::shared_ptr<SequenceRequest> request;
-    std::optional<SearchRules> search;         // then it is the first beam
-    std::shared_ptr<Compilation> compilation;  // that it waits for
+    std::optional<SearchRules> search;                // then it is the first beam
+    std::shared_ptr<const StructuredOutputs> source;  // null: it is not constrained
+    std::shared_ptr<const void> compilation;          // of the source, that it waits for
   };
+
+  static constexpr const char* kTimedOut = "its timeout has passed";
 
   template <typename Work>
   void timed(const char* phase, const Work& work);
@@ -105,14 +108,17 @@ class Engine {
   bool take_tasks();
   void begin(const Arrival& arrival);
   void hold(const Arrival& arrival);
-  void release(RequestId id, const Compilation::Result& result);
-  bool abort_held(RequestId id);
+  void release(RequestId id, const GrammarCompiler::Result& result);
+  bool end_held(RequestId id, FinishReason reason, const std::string& why = {},
+                bool is_request_at_fault = false);
+  void expire_held(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
   void finish(SequenceId id, FinishReason reason, const std::string& why);
   bool finish_unplanned();
   bool queue_step();
   void submit_step(StepPlan plan);
   void collect_step();
-  std::vector<SequenceUpdate> sample_step();
+  void sample_step();
   void fail_step(const std::string& why);
   void drop_steps();
   SchedulerStats scheduler_stats() const;
@@ -132,6 +138,7 @@ class Engine {
   std::unique_ptr<GrammarCompiler> compiler_;
   std::map<RequestId, Arrival> held_;  // those that wait for their compilation
   std::optional<StepMasker> masker_;
+  std::vector<SequenceUpdate> foreseen_;  // what the newest step brings, to be told when a step has ended
   StepStatistics statistics_;
   std::atomic<RequestId> next_id_{1};
   std::mutex lost_mutex_;

@@ -75,7 +75,8 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
 Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival* alike) {
   const int n = num_sequences(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
-  Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt, nullptr};
+  Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt, request.params.structured_outputs,
+                  nullptr};
   SequenceRequest& made = *arrival.request;
   made.id = id;
   made.num_outputs = n;
@@ -96,14 +97,13 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
     made.beam_width = n;
     made.min_tokens = 0;  // the search sees to it
   }
-  if (request.params.structured_outputs) {
+  if (arrival.source) {
     const SamplingState& sampling = made.sampling;
-    made.source_bytes = request.params.structured_outputs->source.size();
+    made.source_bytes = arrival.source->source.size();
     made.may_jump = !setup_.config.disable_jump_forward && !sampling.needs_history() &&
                     sampling.allowed_ids.empty() && made.min_tokens == 0 &&
-                    sampling.num_logprobs == SamplingState::kNoLogprobs;
-    arrival.compilation =
-        alike != nullptr ? alike->compilation : compiler_->compile(request.params.structured_outputs);
+                    sampling.num_logprobs == SamplingState::kNoLogprobs &&
+                    made.prompt_output == OutputKind::kLast;
   }
   if (request.timeout)
     made.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
@@ -112,7 +112,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
 }
 
 void Engine::begin(const Arrival& arrival) {
-  if (arrival.compilation) return hold(arrival);
+  if (arrival.source && !arrival.request->make_constraint) return hold(arrival);
   if (arrival.search) return beams_->add(arrival.request, *arrival.search);
   const SequenceRequest& request = *arrival.request;
   try {
@@ -124,38 +124,51 @@ void Engine::begin(const Arrival& arrival) {
   }
 }
 
-// It waits for its compilation. Others go on.
+// It waits for its source to be compiled. Others go on.
 void Engine::hold(const Arrival& arrival) {
   const RequestId id = arrival.request->id;
-  held_.emplace(id, arrival);
-  arrival.compilation->then([this, id](const Compilation::Result& result) {
+  const auto compiled = [this, id](const GrammarCompiler::Result& result) {
     mailbox_.post([this, id, result] { release(id, result); });
-  });
+  };
+  held_.emplace(id, arrival).first->second.compilation = compiler_->compile(arrival.source, compiled);
 }
 
-void Engine::release(RequestId id, const Compilation::Result& result) {
-  auto held = held_.extract(id);
-  if (held.empty()) return;  // it was aborted
-  Arrival& arrival = held.mapped();
-  if (result.make) {
-    arrival.compilation.reset();
-    arrival.request->make_constraint = result.make;
-    return begin(arrival);
-  }
-  std::vector<SequenceUpdate> refused;
-  for (int i = 0; i < arrival.request->num_outputs; ++i)
-    refused.push_back({.id = id + static_cast<SequenceId>(i),
-                       .finish = FinishReason::kError,
-                       .refused = format_text("structured_outputs are refused: {}", result.error)});
-  outputs_->push(std::move(refused), TimePoint::clock::now());
+void Engine::release(RequestId id, const GrammarCompiler::Result& result) {
+  if (!result.make) return void(end_held(id, FinishReason::kError, result.error, result.is_request_at_fault));
+  const auto held = held_.extract(id);
+  if (held.empty()) return;  // it has ended
+  held.mapped().request->make_constraint = result.make;
+  begin(held.mapped());
 }
 
-bool Engine::abort_held(RequestId id) {
+bool Engine::end_held(RequestId id, FinishReason reason, const std::string& why, bool is_request_at_fault) {
   const auto held = held_.extract(id);
   if (held.empty()) return false;
+  std::vector<SequenceUpdate> ends;
   for (int i = 0; i < held.mapped().request->num_outputs; ++i)
-    outputs_->finish(id + static_cast<SequenceId>(i), FinishReason::kAbort);
+    ends.push_back({.id = id + static_cast<SequenceId>(i),
+                    .finish = reason,
+                    .error = why,
+                    .is_request_at_fault = is_request_at_fault});
+  outputs_->push(std::move(ends), TimePoint::clock::now());
   return true;
+}
+
+// Ends those whose deadlines have passed.
+void Engine::expire_held(TimePoint now) {
+  std::vector<RequestId> late;
+  for (const auto& [id, arrival] : held_)
+    if (arrival.request->deadline && *arrival.request->deadline <= now) late.push_back(id);
+  for (const RequestId id : late) end_held(id, FinishReason::kTimeout, kTimedOut);
+}
+
+// The first of their deadlines.
+std::optional<TimePoint> Engine::next_deadline() const {
+  std::optional<TimePoint> next;
+  for (const auto& [id, arrival] : held_)
+    if (const auto& deadline = arrival.request->deadline)
+      next = std::min(next.value_or(*deadline), *deadline);
+  return next;
 }
 
 }  // namespace quire

@@ -55,10 +55,14 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     waiting_ = posted_ + Load{stats.num_queued_requests, stats.num_queued_tokens};
   }
-  // Of the engine's thread: all tasks; waits for one, if it is to. None: it is closed.
-  std::optional<std::vector<Task>> take(bool wait) {
+  // Of the engine's thread: all tasks; waits for one, if it is to, until then at most. None: it is closed.
+  std::optional<std::vector<Task>> take(bool wait, std::optional<TimePoint> until) {
     std::unique_lock lock(mutex_);
-    if (wait) wake_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
+    const auto is_over = [this] { return closed_ || !tasks_.empty(); };
+    if (wait && until)
+      wake_.wait_until(lock, *until, is_over);
+    else if (wait)
+      wake_.wait(lock, is_over);
     if (closed_) return std::nullopt;
     posted_ = {};
     return std::exchange(tasks_, {});

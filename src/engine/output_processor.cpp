@@ -203,9 +203,9 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
   const bool pooled = state.request.pooling != Pooling::kNone;
-  output.is_request_at_fault = update.none_left || !update.refused.empty();
-  if (!update.refused.empty())
-    output.error = std::move(update.refused);
+  output.is_request_at_fault = update.none_left || update.is_request_at_fault;
+  if (!update.error.empty())
+    output.error = std::move(update.error);
   else if (update.none_left)
     output.error = describe_no_token(state.request.params, output.token_ids.size());
   else if (update.finish == FinishReason::kError)

@@ -99,11 +99,7 @@ class RankProcesses : public RankGroup {
     const std::vector<std::byte> rest = order.plan    ? encode(*order.plan)
                                         : order.masks ? encode(*order.masks)
                                                       : std::vector<std::byte>();
-    const std::vector<std::byte> body = encode_body(order.argument, rest);
-    if (body.size() > ControlChannel::kMaxBody)
-      fail("a step plan, or its masks, of {} bytes; other processes take {}", body.size(),
-           ControlChannel::kMaxBody);
-    channel_->broadcast(static_cast<std::uint16_t>(kind), body);
+    channel_->broadcast(static_cast<std::uint16_t>(kind), encode_body(order.argument, rest));
   }
 
   RankAnswer answer(int rank, double patience) override {

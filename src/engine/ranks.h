@@ -142,8 +142,7 @@ class RankGroup {
   virtual void on_lost(Listener) {}
 
  protected:
-  // To all other ranks, without waiting for them. Error where the order is too large, and then nobody has it,
-  // or a rank is lost.
+  // To all other ranks, without waiting for them. Error where a rank is lost.
   virtual void send(const RankOrder&) {}
   // Another rank's, to its oldest order not yet answered; waits for it. Its error names the rank. Error where
   // it takes longer than `patience` seconds, not counting those in which this process did not run, or a rank

@@ -11,33 +11,33 @@
 namespace quire {
 
 // Structured outputs, as the engine knows them: what src/engine/grammar implements with src/grammar, and
-// src/engine/absent/grammar.cpp where that part is left out.
-
-// A source that is compiled, or will be; given up when nobody holds it any more. Thread contract: any thread.
-class Compilation {
- public:
-  struct Result {
-    MakeConstraint make = {};  // of a sequence
-    std::string error = {};    // not empty: there is none, since the request is wrong
-  };
-
-  virtual ~Compilation() = default;
-  // Calls `done` with the result, at once or on a thread of the compiler's; not at all if it is given up.
-  virtual void then(std::function<void(const Result&)> done) = 0;
-};
-
-// Thread contract: any thread.
+// src/engine/absent/grammar.cpp where that part is left out. Thread contract: any thread.
 class GrammarCompiler {
  public:
+  struct Result {
+    MakeConstraint make = {};          // of the sequences of one request
+    std::string error = {};            // where there is none: why
+    bool is_request_at_fault = false;  // with it
+  };
+  using Done = std::function<void(const Result&)>;
+
   virtual ~GrammarCompiler() = default;  // gives up what is left
-  virtual std::shared_ptr<Compilation> compile(const std::shared_ptr<const StructuredOutputs>& source) = 0;
+  // Calls `done` with what comes of the source, at once or on a thread of the compiler's. The source is given
+  // up, and `done` may not be called, once nobody holds what this returns.
+  virtual std::shared_ptr<const void> compile(const std::shared_ptr<const StructuredOutputs>& source,
+                                              Done done) = 0;
   // Called from now on with the seconds that each compilation took, on a thread of the compiler's.
   virtual void observe(std::function<void(double seconds)> observer) = 0;
 };
 
+struct CompilerLimits {
+  std::size_t kept_bytes = std::size_t{256} << 20;  // of grammars that no request has any more
+  std::size_t bytes = std::size_t{2} << 30;         // of all, beyond which sources are refused
+};
 // What the context points to outlives it. fault: EngineHooks::fault, or none.
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       decltype(EngineHooks::fault) fault);
+                                                       decltype(EngineHooks::fault) fault,
+                                                       CompilerLimits limits = {});
 
 // Of parameters with structured_outputs: what is wrong with them without a look at the source. Error that
 // begins with the name of the one that is wrong.

@@ -32,9 +32,9 @@ void Automaton::start_budget() {
   expressions_.budget() = {std::chrono::steady_clock::now() + limits_.mask_time, limits_.memory_bytes, {}};
 }
 
-bool Automaton::half_full() const {
+std::size_t Automaton::memory_bytes() const {
   const std::scoped_lock lock(mutex_);
-  return expressions_.memory() > limits_.memory_bytes / 2;
+  return expressions_.memory() + mask_bytes_;
 }
 
 bool Automaton::complete(ExprId state) const {

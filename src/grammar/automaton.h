@@ -34,7 +34,8 @@ class Automaton {
   };
 
   ExprId root() const { return root_; }
-  bool half_full() const;
+  bool half_full() const { return memory_bytes() > limits_.memory_bytes / 2; }
+  std::size_t memory_bytes() const;
   ExprId advance(ExprId state, int token);  // kNothing: not allowed
   bool complete(ExprId state) const;
   std::shared_ptr<const Mask> mask(ExprId state);

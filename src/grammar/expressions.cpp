@@ -28,7 +28,7 @@ Expressions::Expressions() : table_(1024, kNothing) {
 void Expressions::add_memory(std::size_t bytes) {
   memory_ += bytes;
   if (memory_ > budget_.memory)
-    throw GrammarError(
+    throw LimitError(
         format_text("the grammar takes more than its {} MiB of memory; a smaller one, or one with less "
                     "repetition, would do",
                     budget_.memory >> 20));
@@ -37,7 +37,7 @@ void Expressions::add_memory(std::size_t bytes) {
 void Expressions::check_time() const {
   if (budget_.stop.stop_requested()) throw Stopped();
   if (std::chrono::steady_clock::now() > budget_.deadline)
-    throw GrammarError("the grammar takes longer than its limit; a simpler one would do");
+    throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
 bool Expressions::equal(const Expr& a, const Expr& b, std::span<const ExprId> children,

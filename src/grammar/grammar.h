@@ -24,6 +24,12 @@ class GrammarError : public Error {
   using Error::Error;
 };
 
+// What a grammar costs is more than its limits.
+class LimitError : public GrammarError {
+ public:
+  using GrammarError::GrammarError;
+};
+
 struct Source {
   enum class Kind {
     kJsonSchema,     // a schema: an object, true or false
@@ -62,6 +68,7 @@ class Grammar {
   ~Grammar();
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
+  std::size_t memory_bytes() const;  // that it takes now, with what new matchers share
 
  private:
   friend class Matcher;

@@ -16,6 +16,11 @@ std::shared_ptr<Automaton> Grammar::automaton() const {
   return current_;
 }
 
+std::size_t Grammar::memory_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return compiled_->memory_bytes() + (current_ == nullptr ? 0 : current_->memory_bytes());
+}
+
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)), automaton_(grammar_->automaton()), states_{automaton_->root()} {}
 

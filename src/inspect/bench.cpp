@@ -49,6 +49,7 @@ EngineRequest make_request(const RequestSize& size, const BenchOptions& options,
   request.params.temperature = options.temperature;
   request.params.presence_penalty = options.presence_penalty;
   request.params.logprobs = options.logprobs;
+  request.params.structured_outputs = options.structured_outputs;
   request.params.ignore_eos = true;
   request.params.n = options.num_outputs;
   return request;
@@ -82,6 +83,9 @@ Round run_round(Engine& engine, const BenchOptions& options, std::span<const Req
       if (!update.output.finished()) return;
       const std::lock_guard lock(mutex);
       if (!update.output.error.empty()) error = update.output.error;
+      if (update.output.finish_reason == FinishReason::kStop)
+        error = format_text("an output was complete after {} tokens; a schema that never is would do",
+                            update.output.token_ids.size());
       if (!update.finished) return;
       round.seconds = seconds_between(start, now);
       if (--unfinished == 0) done.notify_all();  // under the lock: all this may be gone right after

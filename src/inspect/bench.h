@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct BenchOptions {
   float temperature = 0.6F;
   float presence_penalty = 0;
   std::optional<int> logprobs;
+  std::shared_ptr<const StructuredOutputs> structured_outputs;           // of every request; null: any text
   std::function<void(std::size_t done, std::size_t total)> on_progress;  // output tokens; from another thread
 };
 
@@ -68,7 +70,8 @@ struct StepWork {
 };
 
 // Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the
-// better one counts. Error when a request does not fit.
+// better one counts. Error when a request does not fit, or its structured outputs are complete before its
+// end.
 BenchResult run_bench(const BenchOptions& options, ModelFiles model);
 
 // With linear interpolation between the nearest two values; NaN when there is none.

@@ -33,7 +33,8 @@ struct ControlChannel::Loop {
 
 struct ControlChannel::Peer {
   int rank;
-  tcp::socket socket;  // the watchdog's; its descriptor is everybody's
+  tcp::socket socket;                 // the watchdog's; its descriptor is everybody's
+  std::vector<std::byte> begun = {};  // the watchdog's: pieces of a message
   // Under mutex_.
   std::vector<std::byte> unsent = {};
   bool writing = false;  // the watchdog waits to send what did not go at once
@@ -90,11 +91,12 @@ bool ControlChannel::takes_messages(const Peer& to) const {
 }
 
 void ControlChannel::send(int to, std::uint16_t kind, std::span<const std::byte> body) {
-  QUIRE_CHECK(body.size() <= kMaxBody, "{} bytes", body.size());
   Peer& receiver = peer(to);
   std::unique_lock lock(mutex_);
   if (!takes_messages(receiver)) return;
   QUIRE_CHECK(!receiver.said_end);
+  for (; body.size() > FrameHeader::kMaxBody; body = body.subspan(FrameHeader::kMaxBody))
+    write(receiver, {.type = FrameType::kPiece, .step = step_}, body.first(FrameHeader::kMaxBody));
   write(receiver, {.type = FrameType::kMessage, .kind = kind, .step = step_}, body);
   wait_until_sent(receiver, lock);
   if (receiver.writing) takes_messages(receiver);
@@ -257,6 +259,10 @@ void ControlChannel::take(Peer& from, const FrameHeader& header, std::vector<std
     const int lost = rank_ == 0 ? from.rank : header.kind;
     return lose(std::unique_lock(mutex_),
                 {lost, size(), header.step, {reinterpret_cast<const char*>(body.data()), body.size()}});
+  }
+  if (header.type == FrameType::kPiece || !from.begun.empty()) {
+    append(from.begun, body);
+    if (header.type == FrameType::kMessage) body = std::exchange(from.begun, {});
   }
   const std::lock_guard lock(mutex_);
   from.last_step = header.step;

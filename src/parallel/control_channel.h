@@ -50,8 +50,6 @@ struct Loss {
 // and receive takes each message once. end() and the destructor come after all other calls.
 class ControlChannel {
  public:
-  static constexpr std::size_t kMaxBody = FrameHeader::kMaxBody;  // bytes of a message
-
   // connections[rank]: to that peer; none where this process has no connection to it.
   ControlChannel(int rank, std::vector<Descriptor> connections, std::chrono::milliseconds watchdog);
   // Without end() before it, the others count this process as lost.

@@ -15,14 +15,15 @@ enum class FrameType : std::uint16_t {
   kHello,    // a follower's first: Hello
   kWelcome,  // rank 0's answer to it: a Hello of its own
   kStart,    // to all, once all ranks are there: Start
-  kMessage,  // an order or an answer
+  kPiece,    // the beginning of a message that is longer than a frame, or what follows in it, but for its end
+  kMessage,  // an order or an answer, or the end of one
   kBeat,     // a sign of life, without a body
   kEnd,      // the sender ends in order and sends nothing more; without a body
   kLost,     // rank 0 tells who is lost, or a follower that it gives up; the body is the reason's text
 };
 
 struct FrameHeader {
-  static constexpr std::uint32_t kMagic = 0x32435251;  // "QRC2"
+  static constexpr std::uint32_t kMagic = 0x33435251;  // "QRC3"
   static constexpr std::uint64_t kMaxBody = std::uint64_t{64} << 20;
 
   std::uint32_t magic = kMagic;

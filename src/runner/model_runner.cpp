@@ -25,9 +25,8 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   backend.reserve(batch_builder_.attention_shapes());
   const Buffer inputs =
       backend.allocate(batch_builder_.staging_bytes() + sampler_.staging_bytes(), MemoryKind::kDevice);
-  const Buffer masks = backend.allocate(sampler_.mask_staging_bytes(), MemoryKind::kDevice);
   for (int i = 0; i < kMaxInFlight; ++i)
-    steps_.push_back({{backend, inputs}, {backend, masks}, sampler_.make_samples(), pooler_.make_rows()});
+    steps_.push_back({{backend, inputs}, {}, sampler_.make_samples(), pooler_.make_rows()});
 }
 
 void ModelRunner::capture_graphs() {
@@ -98,9 +97,12 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& inputs, const
 void ModelRunner::sample(const StepMasks& masks) {
   QUIRE_CHECK(num_in_flight_ > 0 && newest().unsampled);
   InFlight& step = newest();
-  step.masks.clear();
-  sampler_.mask(masks, step.masks, step.samples);
-  step.masks.upload();
+  if (mask_memory_.bytes() == 0)
+    mask_memory_ = backend_.allocate(sampler_.mask_staging_bytes(), MemoryKind::kDevice);
+  if (!step.masks) step.masks.emplace(backend_, mask_memory_);
+  step.masks->clear();
+  sampler_.mask(masks, *step.masks, step.samples);
+  step.masks->upload();
   sampler_.sample(step.samples, *std::exchange(step.unsampled, std::nullopt));
   step.done = backend_.record();
 }

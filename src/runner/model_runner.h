@@ -47,7 +47,8 @@ class ModelRunner {
  private:
   // A plan that was submitted and is not collected, with what it needs to itself.
   struct InFlight {
-    StagingArea inputs, masks;
+    StagingArea inputs;
+    std::optional<StagingArea> masks;  // from its first masks on
     Sampler::Samples samples;
     Pooler::HostRows last_rows;
     StepResult result = {};
@@ -71,6 +72,7 @@ class ModelRunner {
   Pooler pooler_;
   CacheMemory cache_;
   DecodeGraphs graphs_;
+  Buffer mask_memory_;           // from the first masks on
   std::vector<InFlight> steps_;  // kMaxInFlight of them, in turn
   std::size_t oldest_ = 0;       // of those in flight
   std::size_t num_in_flight_ = 0;

@@ -127,11 +127,19 @@ void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
   changes_.clear();
   biases_.clear();
   masks_.clear();
-  samples.constrained_changes.clear();
+  const std::int64_t rows = std::ssize(samples.rows);
+  // Rows that change with the help of token states, which are to be the same on every rank, change on all of
+  // them; and rank 0 reports.
+  samples.shared = may_share(rows) && reported_rows_.empty() &&
+                   std::ranges::none_of(samples.rows, [this](const auto& row) { return uses_states(row); });
+  const auto [begin, count] = samples.shared ? comm_.share_of(rows) : RowRange{0, rows};
+  samples.changes.assign(samples.rows.size(), -1);
   samples.allowed.assign(samples.rows.size(), {});
-  for (std::size_t row = 0; row < samples.rows.size(); ++row)
-    if (add_change(samples.rows[row], static_cast<std::int32_t>(row)) && samples.rows[row].constrained)
-      samples.constrained_changes.push_back(static_cast<std::int32_t>(changes_.size() - 1));
+  for (std::int64_t row = begin; row < begin + count; ++row) {
+    const auto i = static_cast<std::size_t>(row);
+    if (add_change(samples.rows[i], static_cast<std::int32_t>(row - begin)))
+      samples.changes[i] = static_cast<std::int32_t>(changes_.size()) - 1;
+  }
   samples.adjustment = {};
   if (changes_.empty()) return;
   const auto of_state = [&](auto member) {
@@ -167,23 +175,28 @@ std::size_t Sampler::mask_staging_bytes() const {
 
 void Sampler::mask(const StepMasks& masks, StagingArea& staging, Samples& samples) const {
   const auto words = static_cast<std::size_t>(StepMasks::words(config_.spec.vocab_size));
-  QUIRE_CHECK(masks.rows.size() == samples.constrained_changes.size() && masks.bits.size() % words == 0);
   const auto rows = staging.take(samples.adjustment.num_rows, samples.adjustment.bitmask_rows);
-  std::ranges::fill(rows, StepMasks::kAny);
+  std::ranges::fill(rows, -1);
   Tensor flat;
   const auto bits = staging.take<std::uint32_t>(std::ssize(masks.bits), flat);
   std::ranges::copy(masks.bits, bits.begin());
   const auto num_masks = static_cast<std::int64_t>(masks.bits.size() / words);
   samples.adjustment.bitmasks =
       Tensor(flat.data(), DType::kI32, {num_masks, static_cast<std::int64_t>(words)}, flat.device());
-  for (std::size_t i = 0, row = 0; row < samples.rows.size(); ++row) {
+  auto mask = masks.rows.begin();
+  for (std::size_t row = 0; row < samples.rows.size(); ++row) {
     if (!samples.rows[row].constrained) continue;
-    const std::int32_t mask = masks.rows[i];
-    rows[static_cast<std::size_t>(samples.constrained_changes[i++])] = mask;
-    QUIRE_CHECK(mask < num_masks);
-    if (mask != StepMasks::kAny)
-      samples.allowed[row] = bits.subspan(static_cast<std::size_t>(mask) * words, words);
+    QUIRE_CHECK(mask != masks.rows.end() && *mask >= 0 && *mask < num_masks);
+    if (samples.changes[row] >= 0) rows[static_cast<std::size_t>(samples.changes[row])] = *mask;
+    samples.allowed[row] = bits.subspan(static_cast<std::size_t>(*mask++) * words, words);
   }
+  QUIRE_CHECK(mask == masks.rows.end());
+}
+
+// Whether the row is changed with the help of its seat's token states.
+bool Sampler::uses_states(const Samples::Row& row) const {
+  const SamplingState& state = seats_[static_cast<std::size_t>(row.seat)].state;
+  return state.has_penalties() || !state.allowed_ids.empty();
 }
 
 // Adds the row to those that are changed. False: it is none of them.
@@ -205,14 +218,13 @@ bool Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
       masks_.push_back({word.back(), last_is_unknown ? word[before - 1] : -1});
   }
   biases_.insert(biases_.end(), state.biases.begin(), state.biases.end());
-  const bool uses_states = state.has_penalties() || !state.allowed_ids.empty();
-  if (!uses_states && !sampled.constrained && state.biases.empty() && masks_.size() == first_mask)
+  if (!uses_states(sampled) && !sampled.constrained && state.biases.empty() && masks_.size() == first_mask)
     return false;
 
   const bool counts_last = state.has_penalties() && seat.has_sampled;
-  const StateUse use = !uses_states  ? StateUse::kNone
-                       : counts_last ? StateUse::kCountLastAndRead
-                                     : StateUse::kRead;
+  const StateUse use = !uses_states(sampled) ? StateUse::kNone
+                       : counts_last         ? StateUse::kCountLastAndRead
+                                             : StateUse::kRead;
   changes_.push_back({row, sampled.seat, use, first_bias, static_cast<std::int32_t>(first_mask)});
   return true;
 }
@@ -242,8 +254,7 @@ void Sampler::sample(Samples& samples, StepOutputs step) {
   }
   const Tensor tokens = tokens_.rows(0, rows);
   const bool adjusts = samples.adjustment.num_rows > 0, reports = samples.logprob_batch.num_rows > 0;
-  // Rows change with the help of token states, which are to be the same on every rank, and rank 0 reports.
-  if (may_share(rows) && !adjusts && !reports) {
+  if (samples.shared) {
     sample_share(samples, step.logits_part.rows(0, rows));
   } else {
     const Tensor all = logits_of(step, 0, rows);
@@ -265,6 +276,7 @@ void Sampler::sample_share(const Samples& samples, const Tensor& part) {
   const std::int64_t share = comm_.rows_a_share(rows);
   const auto [begin, count] = comm_.share_of(rows);
   const Tensor logits = head_.gather_share(part);
+  if (samples.adjustment.num_rows > 0) ops::adjust_logits(backend_, logits, last_tokens_, samples.adjustment);
   if (count > 0)
     ops::sample(backend_, own_tokens_.rows(0, count), last_tokens_, logits, samples.batch.rows(begin, count));
   const auto as_row = [](const Tensor& tokens, std::int64_t n) {

@@ -38,7 +38,8 @@ class Sampler {
     Tensor rows_of_seats = {};  // i32 [max_num_seqs]: the row of a seat, or -1
     SamplingBatch batch = {};
     LogitsAdjustment adjustment = {};
-    std::vector<std::int32_t> constrained_changes = {};  // of the adjustment's rows, in the plan's order
+    bool shared = false;                     // each rank draws for its share of the rows
+    std::vector<std::int32_t> changes = {};  // each row's entry of the adjustment; -1: none on this rank
     // The bits that each row of samples may have, on the host; empty: any.
     std::vector<std::span<const std::uint32_t>> allowed = {};
     LogprobBatch logprob_batch = {};  // its tokens are those sampled
@@ -94,6 +95,7 @@ class Sampler {
   void stage_rows(StagingArea& staging, Samples& samples);
   void stage_adjustment(StagingArea& staging, Samples& samples);
   bool add_change(const Samples::Row& sampled, std::int32_t row);
+  bool uses_states(const Samples::Row& row) const;
   bool may_share(std::int64_t rows) const;
   void sample_share(const Samples& samples, const Tensor& part);
   Tensor logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const;

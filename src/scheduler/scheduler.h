@@ -52,8 +52,9 @@ struct SequenceUpdate {
   // kStop: token is one of the stop ids (and is its last token), or there is `hidden`. kError: the logits or
   // hidden states were not finite, or none_left.
   FinishReason finish = FinishReason::kNone;
-  bool none_left = false;    // what the sequence asks of sampling rules out all tokens
-  std::string refused = {};  // with kError: why what the request asks cannot be done
+  bool none_left = false;            // what the sequence asks of sampling rules out all tokens
+  std::string error = {};            // with kError: why, if it is none of these
+  bool is_request_at_fault = false;  // with `error`
   int num_cached_tokens = 0;
   std::vector<float> logits = {};  // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs = {};  // of token, or of what could follow a beam, where asked for

@@ -104,9 +104,7 @@ struct SequencePlan {
 
 // Which tokens may be sampled in the constrained sequences of a plan, which is sampled when these have come.
 struct StepMasks {
-  static constexpr std::int32_t kAny = -1;
-
-  std::vector<std::int32_t> rows;   // of each constrained sequence, in the plan's order: of `bits`, or kAny
+  std::vector<std::int32_t> rows;   // of `bits`, for each constrained sequence in the plan's order
   std::vector<std::uint32_t> bits;  // [n, words(vocab)]: bit i % 32 of word i / 32 is of token i
 
   static constexpr std::int64_t words(std::int64_t vocab) { return (vocab + 31) / 32; }

@@ -1,8 +1,10 @@
 #include "server/structured_fields.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/api_error.h"
 
@@ -12,35 +14,35 @@ namespace {
 using Kind = StructuredOutputs::Kind;
 using SourceField = std::pair<const char*, Kind>;
 
-constexpr std::array<SourceField, 10> kOfBody = {{{"guided_json", Kind::kJsonSchema},
-                                                  {"guided_json_object", Kind::kJsonObject},
-                                                  {"guided_regex", Kind::kRegex},
-                                                  {"guided_choice", Kind::kChoice},
-                                                  {"guided_grammar", Kind::kGrammar},
-                                                  {"json_schema", Kind::kJsonSchema},
+constexpr std::array<SourceField, 6> kSources = {{{"json", Kind::kJsonSchema},
+                                                  {"json_object", Kind::kJsonObject},
                                                   {"regex", Kind::kRegex},
+                                                  {"choice", Kind::kChoice},
                                                   {"grammar", Kind::kGrammar},
-                                                  {"ebnf", Kind::kGrammar},
                                                   {"structural_tag", Kind::kStructuralTag}}};
-constexpr std::array<SourceField, 6> kOfStructuredOutputs = {{{"json", Kind::kJsonSchema},
-                                                              {"json_object", Kind::kJsonObject},
-                                                              {"regex", Kind::kRegex},
-                                                              {"choice", Kind::kChoice},
-                                                              {"grammar", Kind::kGrammar},
-                                                              {"structural_tag", Kind::kStructuralTag}}};
+constexpr std::array<SourceField, 5> kOfOtherServers = {{{"json_schema", Kind::kJsonSchema},
+                                                         {"regex", Kind::kRegex},
+                                                         {"grammar", Kind::kGrammar},
+                                                         {"ebnf", Kind::kGrammar},
+                                                         {"structural_tag", Kind::kStructuralTag}}};
 
-// What is given so far, and by which field.
-struct Found {
-  StructuredOutputs outputs;
-  std::string place;
+// Refuses what asks for something that nobody would enforce.
+void check_names(const OrderedJson& object, const std::string& place,
+                 std::initializer_list<std::string_view> known) {
+  const JsonFields fields(object, place);
+  for (const auto& [name, value] : object.items())
+    if (std::ranges::find(known, name) == known.end() && fields.asks(name))
+      refuse(place, "{} has {}, which is not supported; it may have {}", place, in_quotes(name),
+             join_text(std::vector(known), ", "));
+}
 
-  void take(Kind kind, std::string source, std::string new_place) {
-    if (!place.empty()) refuse(new_place, "{} and {} exclude each other", new_place, place);
-    outputs.kind = kind;
-    outputs.source = std::move(source);
-    place = std::move(new_place);
-  }
-};
+// `outputs` has what is given so far, by the field that is its name; an empty name: nothing.
+void take(Kind kind, std::string source, const std::string& place, StructuredOutputs& outputs) {
+  if (!outputs.name.empty()) refuse(place, "{} and {} exclude each other", place, outputs.name);
+  outputs.kind = kind;
+  outputs.source = std::move(source);
+  outputs.name = place;
+}
 
 std::string to_source(Kind kind, const OrderedJson& value, const std::string& place) {
   switch (kind) {
@@ -53,7 +55,7 @@ std::string to_source(Kind kind, const OrderedJson& value, const std::string& pl
       to_bool(value, place);
       return {};
     case Kind::kChoice:
-      to_texts(value, place);
+      if (to_texts(value, place).empty()) refuse(place, "{} is empty; it must have a text to choose", place);
       return value.dump();
     case Kind::kRegex:
     case Kind::kGrammar:
@@ -62,63 +64,85 @@ std::string to_source(Kind kind, const OrderedJson& value, const std::string& pl
   return to_text(value, place);
 }
 
-void take_fields(const JsonFields& fields, std::span<const SourceField> names, Found& found) {
-  for (const auto& [name, kind] : names) {
+// What a client sends where it wants nothing is nothing: "", false.
+void take_fields(const JsonFields& fields, std::string_view prefix, std::span<const SourceField> names,
+                 StructuredOutputs& outputs) {
+  for (const auto& [suffix, kind] : names) {
+    const std::string name = format_text("{}{}", prefix, suffix);
     const OrderedJson* value = fields.find(name);
-    // {} and false are schemas.
-    const bool is_schema = kind == Kind::kJsonSchema && value != nullptr && !value->is_string();
-    if (!is_schema && !fields.asks(name)) continue;
-    std::string place = fields.place_of(name);
+    if (value == nullptr) continue;
+    const std::string place = fields.place_of(name);
     std::string source = to_source(kind, *value, place);
-    found.take(kind, std::move(source), std::move(place));
+    const bool is_wanted = kind == Kind::kJsonObject ? value->get<bool>() : !source.empty();
+    if (is_wanted) take(kind, std::move(source), place, outputs);
   }
 }
 
-void take_response_format(const JsonFields& body, Found& found) {
-  const auto format = body.object("response_format");
-  if (!format) return;
-  const std::string* type = format->text("type");
-  if (type == nullptr || *type == "text") return;
-  if (*type == "json_object") {
-    const OrderedJson* schema = format->find("schema");  // of llama.cpp
-    const Kind kind = schema == nullptr ? Kind::kJsonObject : Kind::kJsonSchema;
-    found.take(kind, schema == nullptr ? "" : to_source(kind, *schema, "response_format.schema"),
-               "response_format");
-  } else if (*type == "json_schema") {
-    const JsonFields named(to_object(format->required("json_schema"), "response_format.json_schema"),
-                           "response_format.json_schema");
-    found.take(Kind::kJsonSchema,
-               to_source(Kind::kJsonSchema, named.required("schema"), named.place_of("schema")),
-               "response_format");
-  } else if (*type == "structural_tag") {
-    found.take(Kind::kStructuralTag, body.required("response_format").dump(), "response_format");
+void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
+  const OrderedJson* const format = body.find("response_format");
+  if (format == nullptr) return;
+  const std::string place = "response_format";
+  const std::string& type = to_text(JsonFields(*format, place).required("type"), place + ".type");
+  const auto take_schema = [&](const JsonFields& of) {
+    take(Kind::kJsonSchema, to_source(Kind::kJsonSchema, of.required("schema"), of.place_of("schema")), place,
+         outputs);
+  };
+  if (type == "text") {
+    check_names(*format, place, {"type"});
+  } else if (type == "json_object") {
+    check_names(*format, place, {"type", "schema"});  // the latter is llama.cpp's
+    const JsonFields fields(*format, place);
+    if (fields.find("schema") == nullptr) return take(Kind::kJsonObject, "", place, outputs);
+    take_schema(fields);
+  } else if (type == "json_schema") {
+    check_names(*format, place, {"type", "json_schema"});
+    const JsonFields fields(*format, place);
+    const std::string inner = fields.place_of("json_schema");
+    const OrderedJson& named = to_object(fields.required("json_schema"), inner);
+    check_names(named, inner, {"name", "description", "schema", "strict"});
+    take_schema(JsonFields(named, inner));
+  } else if (type == "structural_tag") {
+    take(Kind::kStructuralTag, format->dump(), place, outputs);
   } else {
-    refuse("response_format",
+    refuse(place,
            "response_format of type {} is not supported; it may be text, json_object, json_schema or "
            "structural_tag",
-           in_quotes(*type));
+           in_quotes(type));
   }
 }
 
-void read_whitespace(const JsonFields& fields, const char* pattern, StructuredOutputs& outputs) {
-  if (const std::string* whitespace = fields.text(pattern)) outputs.whitespace_pattern = *whitespace;
+void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs) {
+  const OrderedJson* const value = body.find("structured_outputs");
+  if (value == nullptr) return;
+  const JsonFields asked(*value, "structured_outputs");
+  check_names(*value, "structured_outputs",
+              {"json", "json_object", "regex", "choice", "grammar", "structural_tag", "whitespace_pattern",
+               "disable_any_whitespace", "disable_additional_properties"});
+  take_fields(asked, "", kSources, outputs);
+  if (outputs.name.empty())
+    refuse("structured_outputs",
+           "structured_outputs has no source; give json, json_object, regex, choice, grammar or "
+           "structural_tag");
+  if (const std::string* pattern = asked.text("whitespace_pattern")) outputs.whitespace_pattern = *pattern;
+  asked.read("disable_any_whitespace", outputs.disable_any_whitespace);
+  asked.read("disable_additional_properties", outputs.disable_additional_properties);
 }
 
 }  // namespace
 
 std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonFields& fields) {
-  Found found;
-  take_response_format(fields, found);
-  take_fields(fields, kOfBody, found);
-  read_whitespace(fields, "guided_whitespace_pattern", found.outputs);
-  if (const auto asked = fields.object("structured_outputs")) {
-    take_fields(*asked, kOfStructuredOutputs, found);
-    read_whitespace(*asked, "whitespace_pattern", found.outputs);
-    asked->read("disable_any_whitespace", found.outputs.disable_any_whitespace);
-    asked->read("disable_additional_properties", found.outputs.disable_additional_properties);
-  }
-  if (found.place.empty()) return nullptr;
-  return std::make_shared<const StructuredOutputs>(std::move(found.outputs));
+  if (fields.asks("grammar_lazy"))
+    refuse("grammar_lazy", "grammar_lazy is not supported; a structural_tag has triggers, too");
+  StructuredOutputs outputs;
+  outputs.name.clear();
+  take_response_format(fields, outputs);
+  take_fields(fields, "guided_", kSources, outputs);
+  take_fields(fields, "", kOfOtherServers, outputs);
+  if (const std::string* pattern = fields.text("guided_whitespace_pattern"))
+    outputs.whitespace_pattern = *pattern;
+  take_structured_outputs(fields, outputs);
+  if (outputs.name.empty()) return nullptr;
+  return std::make_shared<const StructuredOutputs>(std::move(outputs));
 }
 
 }  // namespace quire::server

@@ -29,6 +29,22 @@ FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
 PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
+# What outputs are held to: by which fields.
+STRUCTURES = [
+    {"response_format": {"type": "json_object"}},
+    {
+        "structured_outputs": {
+            "json": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 30}, "tags": {"type": "array", "items": {}}},
+                "required": ["name", "tags"],
+            }
+        }
+    },
+    {"structured_outputs": {"regex": "([a-z]+ ){3,40}[a-z]+[.!?]"}},
+    {"guided_choice": ["north", "south", "by the sea"]},
+    {"structured_outputs": {"grammar": 'root ::= term ("+" term)*\nterm ::= [0-9]+ | "(" root ")"'}},
+]
 CANARY = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 48}
 
 
@@ -47,6 +63,8 @@ INVALID = [
     (http("/v1/completions", {"prompt": "a", "max_tokens": 1 << 40}), 400),
     (http("/v1/completions", {"prompt": "a", "temperature": -1, "stream": True}), 400),
     (http("/v1/completions", {"prompt": "a " * 5000, "stream": True}), 400),
+    (http("/v1/completions", {"prompt": "a", "guided_regex": "(a", "stream": True}), 400),
+    (http("/v1/completions", {"prompt": "a", "structured_outputs": {}}), 400),
     (http("/v1/completions", {"prompt": "a", "model": "another"}), 404),
     (http("/v1/completions", {"prompt": "a"}, headers="Content-Type: text/plain\r\n"), 415),
     (http("/v1/completions", {"prompt": "a"}, headers="Content-Type: application/json\r\nOrigin: http://x.y\r\n"), 403),
@@ -93,6 +111,8 @@ class Soak:
         }
         if self.random.random() < 0.1:
             fields["stop"] = [" the", "."]
+        if self.random.random() < 0.25:
+            fields |= self.random.choice(STRUCTURES)
         if self.random.random() < 0.5:
             return http("/v1/completions", fields | {"prompt": self.random.choice(PROMPTS)})
         return http(
@@ -227,8 +247,9 @@ def rss(pid):
 
 
 def handles(pid):
-    """Open files and threads."""
-    return tuple(len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("fd", "task"))
+    """Open files, and threads but those that compile grammars, which are made when they are first wanted."""
+    names = [path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")]
+    return len(os.listdir(f"/proc/{pid}/fd")), len(names) - names.count("quire-compile")
 
 
 def what_is_left(server, baseline):
@@ -271,7 +292,8 @@ def report(soak, preemptions, stop_seconds):
 
 def main(binary, seconds=600, seed=1):
     server = QuireServer(binary, *FLAGS)
-    server.post("/v1/chat/completions", **CANARY)
+    for fields in [{}, *STRUCTURES]:  # threads for masks are made with the first of these
+        server.post("/v1/chat/completions", **CANARY, **fields)
     soak = Soak(server, float(seconds), int(seed))
     baseline = handles(server.pid)
     asyncio.run(soak.run())

@@ -42,7 +42,7 @@ WRONG = [
     (TEXT, {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
     (TEXT, {"prompt": "a", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     (TEXT, {"prompt": "a", "response_format": {"type": "xml"}}, "response_format"),
-    (TEXT, {"prompt": "a", "guided_json": {"type": "nothing"}}, "structured_outputs"),
+    (TEXT, {"prompt": "a", "guided_json": {"type": "nothing"}}, "guided_json"),
     (TEXT, {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     (CHAT, {}, "messages"),
     (CHAT, {"messages": []}, "messages"),

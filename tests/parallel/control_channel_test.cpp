@@ -324,6 +324,20 @@ TEST(LossTest, APeerThatIsSilentButLivesIsKept) {
   EXPECT_EQ(receive_text(*channels[0], 1), "still here");
 }
 
+TEST(ControlChannelTest, AMessageMayBeLongerThanAFrame) {
+  const auto channels = connect_all(2);
+  std::vector<std::byte> body(2 * FrameHeader::kMaxBody + 5);
+  for (std::size_t i = 0; i < body.size(); i += 4093) body[i] = static_cast<std::byte>(i * 31 >> 7);
+  auto received = std::async(std::launch::async, [&] { return channels[1]->receive(0); });
+  channels[0]->send(1, 7, body);
+  const std::optional<ControlMessage> message = received.get();
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->kind, 7);
+  EXPECT_TRUE(message->body == body);
+  channels[0]->send(1, 8, bytes_of("next"));
+  EXPECT_EQ(receive_text(*channels[1], 0), "next");
+}
+
 TEST(LossTest, BeatsTellThePeersStep) {
   auto channels = connect_all(2, 0.5);
   channels[1]->set_progress(9);
@@ -338,7 +352,7 @@ TEST(LossTest, SendingToAStoppedPeerGivesUp) {
   const auto channel = listener.accept(2, 1.0, 60s);
   ASSERT_EQ(receive_text(*channel, 1), "here");
   peer.stop();
-  const std::vector<std::byte> body(ControlChannel::kMaxBody);
+  const std::vector<std::byte> body(FrameHeader::kMaxBody);
   expect_error([&] { channel->send(1, 1, body); }, {"rank 1 of 2 is lost in step 17", "not been heard of"});
 }
 

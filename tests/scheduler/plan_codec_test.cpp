@@ -282,7 +282,7 @@ TEST(PlanCodecTest, RandomPlansComeBack) {
 }
 
 TEST(PlanCodecTest, MasksComeBack) {
-  const StepMasks masks{.rows = {1, StepMasks::kAny, 0}, .bits = {0xFFFF'FFFF, 0, 7, 0x8000'0000}};
+  const StepMasks masks{.rows = {1, 1, 0}, .bits = {0xFFFF'FFFF, 0, 7, 0x8000'0000}};
   const StepMasks back = decode_masks(encode(masks));
   EXPECT_EQ(back.rows, masks.rows);
   EXPECT_EQ(back.bits, masks.bits);

@@ -427,7 +427,7 @@ TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
     EXPECT_THAT(error.what(), HasSubstr("not supported"));
   }
   EXPECT_NO_THROW(with(R"("suffix": "", "response_format": {"type": "text"}, "truncation_side": "left",
-                          "guided_choice": [], "structured_outputs": {}, "return_token_offsets": false)"));
+                          "guided_choice": null, "structured_outputs": null, "return_token_offsets": false)"));
 }
 
 TEST(CompletionRequestTest, FlagsMustBeFlags) {

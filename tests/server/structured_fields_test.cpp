@@ -58,9 +58,10 @@ TEST(StructuredFieldsTest, EverySpellingIsUnderstood) {
   expect_read(R"("structured_outputs": {"json": )" + schema + "}", Kind::kJsonSchema, schema);
   expect_read(R"("structured_outputs": {"json": false})", Kind::kJsonSchema, "false");
   expect_read(R"("structured_outputs": {"json_object": true})", Kind::kJsonObject, "");
-  expect_read(R"("structured_outputs": {"regex": "a", "choice": [], "json": null})", Kind::kRegex, "a");
+  expect_read(R"("structured_outputs": {"regex": "a", "choice": null, "json": null})", Kind::kRegex, "a");
   expect_read(R"("structured_outputs": {"choice": ["a"]})", Kind::kChoice, R"(["a"])");
-  expect_read(R"("structured_outputs": {"grammar": "x"})", Kind::kGrammar, "x");
+  expect_read(R"("structured_outputs": {"grammar": "x", "disable_fallback": false, "backend": null})",
+              Kind::kGrammar, "x");
   expect_read(R"("structured_outputs": {"structural_tag": "{}"})", Kind::kStructuralTag, "{}");
 }
 
@@ -74,7 +75,7 @@ TEST(StructuredFieldsTest, WhitespaceAndPropertiesAreChosen) {
 
 TEST(StructuredFieldsTest, WhatAsksForNothingIsNothing) {
   EXPECT_EQ(read(""), nullptr);
-  EXPECT_EQ(read(R"("response_format": {"type": "text"}, "structured_outputs": {}, "guided_choice": [],
+  EXPECT_EQ(read(R"("response_format": {"type": "text"}, "structured_outputs": null, "grammar_lazy": false,
                     "guided_json": null, "json_schema": "", "grammar": "", "guided_json_object": false)"),
             nullptr);
 }
@@ -97,6 +98,35 @@ TEST(StructuredFieldsTest, WhatIsOfAnotherTypeIsNamed) {
   EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
             "response_format.json_schema.schema");
   EXPECT_THAT(error_of(R"("response_format": {"type": "xml"})").what(), HasSubstr("not supported"));
+}
+
+TEST(StructuredFieldsTest, WhatWouldNotBeEnforcedIsRefused) {
+  const auto expect_refused = [](const std::string& fields, const std::string& param,
+                                 const std::string& why) {
+    const ApiError error = error_of(fields);
+    EXPECT_EQ(error.status, 400);
+    EXPECT_EQ(error.param, param) << fields;
+    EXPECT_THAT(error.what(), HasSubstr(why));
+  };
+  expect_refused(R"("response_format": {"schema": {}})", "response_format.type", "is missing");
+  expect_refused(R"("response_format": {"type": "json_object", "json_schema": {"schema": {}}})",
+                 "response_format", "\"json_schema\", which is not supported");
+  expect_refused(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, "any": 1}})",
+                 "response_format.json_schema", "\"any\"");
+  expect_refused(R"("structured_outputs": {})", "structured_outputs", "has no source");
+  expect_refused(R"("structured_outputs": {"json_object": false})", "structured_outputs", "has no source");
+  expect_refused(R"("structured_outputs": {"whitespace_pattern": ""})", "structured_outputs", "no source");
+  expect_refused(R"("structured_outputs": {"json": {}, "backend": "x"})", "structured_outputs",
+                 "\"backend\"");
+  expect_refused(R"("guided_choice": [])", "guided_choice", "is empty");
+  expect_refused(R"("structured_outputs": {"choice": []})", "structured_outputs.choice", "is empty");
+  expect_refused(R"("grammar": "root ::= [a]", "grammar_lazy": true)", "grammar_lazy", "not supported");
+}
+
+TEST(StructuredFieldsTest, MessagesCallThemByTheirField) {
+  EXPECT_EQ(read(R"("response_format": {"type": "json_object"})")->name, "response_format");
+  EXPECT_EQ(read(R"("structured_outputs": {"regex": "a"})")->name, "structured_outputs.regex");
+  EXPECT_EQ(read(R"("guided_regex": "a")")->name, "guided_regex");
 }
 
 TEST(StructuredFieldsTest, ReasoningIsFree) {

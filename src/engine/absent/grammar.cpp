@@ -5,7 +5,8 @@
 namespace quire {
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& /*context*/,
-                                                       decltype(EngineHooks::fault) /*fault*/) {
+                                                       decltype(EngineHooks::fault) /*fault*/,
+                                                       CompilerLimits /*limits*/) {
   return nullptr;
 }
 

@@ -6,12 +6,12 @@
 #include <list>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <stop_token>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/thread_name.h"
 #include "base/thread_pool.h"
 #include "engine/grammar/token_constraint.h"
@@ -20,44 +20,37 @@
 namespace quire {
 namespace {
 
-// A mask that takes longer ends its request, since its step's other sequences wait for it.
+// A mask that takes longer ends its request, since its step's other sequences wait for it; as do masks that
+// together take so much longer than a mask may.
 constexpr grammar::Limits kGrammarLimits{.mask_time = std::chrono::milliseconds(250)};
-constexpr std::size_t kMostKept = 32;
+constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
+constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
 
-class Job final : public Compilation {
- public:
-  explicit Job(Source source) : source_(std::move(source)) {}
-  ~Job() override { stop_.request_stop(); }
+// A source that is compiled, or will be. Guarded by the pool's mutex until it is done, constant from then on.
+struct Job {
+  explicit Job(Source wanted) : source(std::move(wanted)) {}
+  ~Job() { stop.request_stop(); }
 
-  void then(std::function<void(const Result&)> done) override {
-    std::unique_lock lock(mutex_);
-    if (!result_) {
-      waiting_.push_back(std::move(done));
-      return;
-    }
-    lock.unlock();
-    done(*result_);
-  }
-  void finish(Result result) {
-    std::unique_lock lock(mutex_);
-    result_ = std::move(result);
-    const auto waiting = std::exchange(waiting_, {});
-    lock.unlock();
-    for (const auto& done : waiting) done(*result_);
-  }
-  const Source& source() const { return source_; }
-  std::stop_token stop_token() const { return stop_.get_token(); }
-
- private:
-  const Source source_;
-  std::stop_source stop_;
-  std::mutex mutex_;
-  std::optional<Result> result_;                             // guarded by mutex_ until it is set, once
-  std::vector<std::function<void(const Result&)>> waiting_;  // guarded by mutex_
+  const Source source;
+  std::stop_source stop;
+  std::vector<GrammarCompiler::Done> waiting;
+  bool is_done = false;
+  std::optional<OutputGrammar> grammar;  // or why there is none:
+  std::string error;
+  bool is_request_at_fault = false;
 };
+
+// What one who asked is told. The job is alive as long as a constraint has its grammar.
+GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
+  if (!job->grammar) return {.error = job->error, .is_request_at_fault = job->is_request_at_fault};
+  return {.make = [grammar = std::shared_ptr<const OutputGrammar>(job, &*job->grammar),
+                   time_left = std::make_shared<MaskTime>(kMaskTimeOfRequest.count())] {
+    return std::make_shared<TokenConstraint>(grammar, time_left);
+  }};
+}
 
 grammar::Source to_grammar_source(const StructuredOutputs& source) {
   using Kind = grammar::Source::Kind;
@@ -72,8 +65,9 @@ grammar::Source to_grammar_source(const StructuredOutputs& source) {
 
 class CompilePool final : public GrammarCompiler {
  public:
-  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault)
-      : fault_(std::move(fault)),
+  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault, CompilerLimits limits)
+      : limits_(limits),
+        fault_(std::move(fault)),
         tokenizer_(context.tokenizer),
         vocab_size_(context.vocab_size),
         end_ids_(context.eos_token_ids.begin(), context.eos_token_ids.end()),
@@ -83,32 +77,22 @@ class CompilePool final : public GrammarCompiler {
     {
       const std::lock_guard lock(mutex_);
       closing_ = true;
-      entries_.clear();
+      for (const Entry& entry : entries_)
+        if (const std::shared_ptr<Job> job = entry.job.lock()) job->stop.request_stop();
     }
     wake_.notify_all();
-    closed_.request_stop();
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::shared_ptr<Compilation> compile(const Source& source) override {
-    const std::lock_guard lock(mutex_);
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      if (entry->source != source && *entry->source != *source) continue;
-      const std::shared_ptr<Job> known = entry->job.lock();
-      if (!known) {
-        entries_.erase(entry);
-        break;
-      }
-      entries_.splice(entries_.begin(), entries_, entry);
-      return known;
+  std::shared_ptr<const void> compile(const Source& source, Done done) override {
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Job> job = find_or_queue(source);
+    if (!job->is_done) {
+      job->waiting.push_back(std::move(done));
+      return job;
     }
-    auto job = std::make_shared<Job>(source);
-    entries_.push_front({source, job, nullptr});
-    if (entries_.size() > kMostKept) entries_.pop_back();
-    queue_.push_back(job);
-    if (num_idle_ < queue_.size() && std::ssize(threads_) < most_threads_)
-      threads_.emplace_back([this] { work(); });
-    wake_.notify_one();
+    lock.unlock();
+    done(result_of(job));
     return job;
   }
 
@@ -119,10 +103,43 @@ class CompilePool final : public GrammarCompiler {
 
  private:
   struct Entry {
-    Source source;
-    std::weak_ptr<Job> job;
-    std::shared_ptr<Job> kept;  // the same, once it was compiled
+    std::weak_ptr<Job> job;     // of whoever wants it, and
+    std::shared_ptr<Job> kept;  // for who will: the same, once it was compiled
   };
+
+  std::shared_ptr<Job> find_or_queue(const Source& source) {
+    trim();
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      const std::shared_ptr<Job> known = entry->job.lock();
+      if (!known || (known->source != source && *known->source != *source)) continue;
+      entries_.splice(entries_.begin(), entries_, entry);
+      return known;
+    }
+    auto job = std::make_shared<Job>(source);
+    entries_.push_front({job, nullptr});
+    queue_.push_back(job);
+    if (num_idle_ < queue_.size() && std::ssize(threads_) < most_threads_)
+      threads_.emplace_back([this] { work(); });
+    wake_.notify_one();
+    return job;
+  }
+
+  // Forgets what nobody wants, and of what is kept the oldest, where it is too much. Returns the bytes of all
+  // grammars that are left.
+  std::size_t trim() {
+    std::size_t num_kept = 0, kept_bytes = 0, bytes = 0;
+    std::erase_if(entries_, [&](Entry& entry) {
+      const std::shared_ptr<Job> job = entry.job.lock();
+      if (!job || !job->is_done || !job->grammar) return !job;
+      const std::size_t size = job->grammar->grammar->memory_bytes();
+      if (entry.kept && (++num_kept > kMostKept || (kept_bytes += size) > limits_.kept_bytes))
+        entry.kept.reset();
+      const bool is_wanted = entry.kept || job.use_count() > 1;
+      if (is_wanted) bytes += size;
+      return !is_wanted;
+    });
+    return bytes;
+  }
 
   void work() {
     name_thread("quire-compile");
@@ -146,45 +163,50 @@ class CompilePool final : public GrammarCompiler {
   void run(const std::weak_ptr<Job>& weak) {
     std::shared_ptr<Job> job = weak.lock();
     if (!job) return;
-    const Source source = job->source();
-    std::stop_source stop;
-    const std::stop_callback given_up(job->stop_token(), [&stop] { stop.request_stop(); });
-    const std::stop_callback closed(closed_.get_token(), [&stop] { stop.request_stop(); });
+    const Source source = job->source;
+    const std::stop_source stop = job->stop;
     job.reset();
-    Compilation::Result result = compiled(*source, stop.get_token());
-    job = weak.lock();
-    if (!job || closed_.stop_requested()) return;
-    if (result.make) keep(job);
-    job->finish(std::move(result));
-  }
-
-  Compilation::Result compiled(const StructuredOutputs& source, const std::stop_token& stop) {
+    std::optional<OutputGrammar> grammar;
+    std::string error;
+    bool is_request_at_fault = false;
     try {
-      if (fault_) fault_(EngineStage::kCompile, 0);
-      const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
-      const auto start = std::chrono::steady_clock::now();
-      const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      tell(taken.count());
-      return {.make = [output = output_grammar(made, source)] {
-        return std::make_shared<TokenConstraint>(output);
-      }};
+      grammar = compiled(*source, stop.get_token());
     } catch (const std::exception& e) {
-      return {.error = e.what()};
+      is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
+      error = format_text("{} {}: {}", source->name,
+                          is_request_at_fault ? "is refused" : "could not be compiled", e.what());
     }
+    job = weak.lock();
+    std::unique_lock lock(mutex_);
+    if (!job || closing_) return;
+    job->grammar = std::move(grammar);
+    job->error = std::move(error);
+    job->is_request_at_fault = is_request_at_fault;
+    job->is_done = true;
+    const auto entry = std::ranges::find_if(entries_, [&](const Entry& e) { return e.job.lock() == job; });
+    if (job->grammar && entry != entries_.end()) entry->kept = job;
+    const auto waiting = std::exchange(job->waiting, {});
+    lock.unlock();
+    for (const Done& done : waiting) done(result_of(job));
   }
 
-  void tell(double seconds) {
+  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop) {
+    if (fault_) fault_(EngineStage::kCompile, 0);
     std::unique_lock lock(mutex_);
+    if (const std::size_t bytes = trim(); bytes > limits_.bytes)
+      throw std::runtime_error(
+          format_text("those of unfinished requests take {} MiB, of at most {}; try again later", bytes >> 20,
+                      limits_.bytes >> 20));
+    lock.unlock();
+    const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
+    const auto start = std::chrono::steady_clock::now();
+    const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    lock.lock();
     const auto observer = observer_;
     lock.unlock();
-    if (observer) observer(seconds);
-  }
-
-  void keep(const std::shared_ptr<Job>& job) {
-    const std::lock_guard lock(mutex_);
-    for (Entry& entry : entries_)
-      if (entry.source == job->source()) entry.kept = job;
+    if (observer) observer(taken.count());
+    return output_grammar(made, source);
   }
 
   // Made by whoever is the first to want it.
@@ -198,6 +220,7 @@ class CompilePool final : public GrammarCompiler {
     return vocabulary_;
   }
 
+  const CompilerLimits limits_;
   const decltype(EngineHooks::fault) fault_;
   const Tokenizer* const tokenizer_;
   const int vocab_size_;
@@ -205,11 +228,10 @@ class CompilePool final : public GrammarCompiler {
   const int most_threads_;
   std::mutex vocabulary_mutex_;
   std::shared_ptr<const grammar::Vocabulary> vocabulary_;  // guarded by vocabulary_mutex_
-  std::stop_source closed_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;                                       // of what follows, and of jobs that are not done
   std::condition_variable wake_;
   std::deque<std::weak_ptr<Job>> queue_;
-  std::list<Entry> entries_;  // what was asked for last comes first
+  std::list<Entry> entries_;  // of all jobs, what was asked for last first
   std::function<void(double)> observer_;
   std::size_t num_idle_ = 0;
   bool closing_ = false;
@@ -219,8 +241,9 @@ class CompilePool final : public GrammarCompiler {
 }  // namespace
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       decltype(EngineHooks::fault) fault) {
-  return std::make_unique<CompilePool>(context, std::move(fault));
+                                                       decltype(EngineHooks::fault) fault,
+                                                       CompilerLimits limits) {
+  return std::make_unique<CompilePool>(context, std::move(fault), limits);
 }
 
 void validate_structured_outputs(const SamplingParams& params, const SamplingContext& context) {

@@ -1,6 +1,9 @@
 #include "engine/grammar/token_constraint.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -8,8 +11,15 @@
 #include "base/json.h"
 
 namespace quire {
-
 namespace {
+
+constexpr std::int64_t kFreeNanoseconds = 1'000'000;  // that each mask may take at nobody's expense
+
+std::int64_t thread_nanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 // Tokens that `text` may begin with, or that begin with it.
 std::vector<TokenId> beginnings_of(std::string_view text, const grammar::Vocabulary& vocabulary) {
@@ -25,36 +35,76 @@ std::vector<TokenId> beginnings_of(std::string_view text, const grammar::Vocabul
 
 OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
                              const StructuredOutputs& source) {
-  OutputGrammar made{std::move(grammar), source.free_until, source.free_after, {}};
+  OutputGrammar made{std::move(grammar), source.name, source.free_until, source.free_after, {}};
   if (!source.free_after.empty())
     made.openings = beginnings_of(source.free_after, made.grammar->vocabulary());
   return made;
 }
 
+// Does something at the expense of the request.
+template <typename Work>
+auto TokenConstraint::charged(const Work& work) try {
+  const std::int64_t begin = thread_nanoseconds();
+  auto result = work();
+  const std::int64_t cost = thread_nanoseconds() - begin - kFreeNanoseconds;
+  if (cost > 0 && time_left_->fetch_sub(cost) < cost)
+    throw grammar::LimitError("it takes too long to find out what may follow");
+  return result;
+} catch (const grammar::LimitError& e) {  // it was taken, so it is not the request's fault
+  throw std::runtime_error(cannot_be_met(e.what()));
+} catch (const Error& e) {
+  throw Error(cannot_be_met(e.what()));
+}
+
+std::string TokenConstraint::cannot_be_met(const char* why) const {
+  return format_text("{} cannot be met: {}", grammar_->name, why);
+}
+
 bool TokenConstraint::fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
-  if (!matcher_) matcher_.emplace(grammar_.grammar);
+  return charged([&] { return fill(output, mask); });
+}
+
+bool TokenConstraint::fill(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
+  const grammar::Vocabulary& vocabulary = grammar_->grammar->vocabulary();
+  const auto word_of = [&](TokenId id) -> std::uint32_t& { return mask[static_cast<std::size_t>(id) / 32]; };
+  if (!matcher_) matcher_.emplace(grammar_->grammar);
   for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
   if (is_free_) return false;
   if (is_held_)
     matcher_->fill_mask(mask);
   else
     std::ranges::fill(mask, 0);
+  for (const TokenId id : vocabulary.end_ids()) {
+    if ((word_of(id) >> id % 32 & 1) == 0 || !ends_early(id)) continue;
+    word_of(id) &= ~(1U << id % 32);
+    if (!may_open_ && std::ranges::count(mask, 0U) == std::ssize(mask))
+      fail("the grammar wants an end token before its end");
+  }
   if (!may_open_) return true;
-  const std::string_view rest = std::string_view(grammar_.free_after).substr(tail_.size());
-  for (const TokenId id :
-       tail_.empty() ? grammar_.openings : beginnings_of(rest, grammar_.grammar->vocabulary()))
-    mask[static_cast<std::size_t>(id) / 32] |= std::uint32_t{1} << id % 32;
+  const std::string_view rest = std::string_view(grammar_->free_after).substr(tail_.size());
+  for (const TokenId id : tail_.empty() ? grammar_->openings : beginnings_of(rest, vocabulary))
+    word_of(id) |= 1U << id % 32;
   return true;
 }
 
+// Of a token that may come next: whether it ends the output, and not the text of the grammar. Rules may name
+// it.
+bool TokenConstraint::ends_early(TokenId token) {
+  if (!grammar_->grammar->vocabulary().is_end(token) || matcher_->complete() || !matcher_->accept(token))
+    return false;
+  const bool is_early = !matcher_->complete();
+  matcher_->roll_back(1);
+  return is_early;
+}
+
 void TokenConstraint::take(TokenId token) {
-  const std::string& bytes = grammar_.grammar->vocabulary().token(token).bytes;
+  const std::string& bytes = grammar_->grammar->vocabulary().token(token).bytes;
   if (is_free_) return take_free(bytes);
   if (may_open_) {
     tail_ += bytes;
-    is_free_ = tail_.starts_with(grammar_.free_after);
-    if (is_free_) return take_free(std::exchange(tail_, {}).substr(grammar_.free_after.size()));
-    may_open_ = std::string_view(grammar_.free_after).starts_with(tail_);
+    is_free_ = tail_.starts_with(grammar_->free_after);
+    if (is_free_) return take_free(std::exchange(tail_, {}).substr(grammar_->free_after.size()));
+    may_open_ = std::string_view(grammar_->free_after).starts_with(tail_);
   }
   is_held_ = is_held_ && matcher_->accept(token);
   if (!is_held_ && !may_open_)
@@ -62,7 +112,7 @@ void TokenConstraint::take(TokenId token) {
 }
 
 void TokenConstraint::take_free(const std::string& bytes) {
-  const std::string& until = grammar_.free_until;
+  const std::string& until = grammar_->free_until;
   may_open_ = false;
   tail_ += bytes;
   const std::size_t found = tail_.find(until);
@@ -72,7 +122,7 @@ void TokenConstraint::take_free(const std::string& bytes) {
   }
   is_free_ = false;
   is_held_ = true;
-  matcher_.emplace(grammar_.grammar);  // which may have taken the beginning of free_after
+  matcher_.emplace(grammar_->grammar);  // which may have taken the beginning of free_after
   const std::string rest = tail_.substr(found + until.size());
   if (rest.find_first_not_of(" \t\r\n") != std::string::npos)
     fail("{} follows {} in one token, before anything could be held to the grammar", in_quotes(rest),
@@ -80,15 +130,18 @@ void TokenConstraint::take_free(const std::string& bytes) {
 }
 
 std::vector<TokenId> TokenConstraint::forced(int most) {
-  std::vector<TokenId> tokens;
-  if (is_free_ || may_open_) return tokens;
-  while (static_cast<int>(tokens.size()) < most && !matcher_->ended()) {
-    const std::optional<int> next = matcher_->forced();
-    if (!next || !matcher_->accept(*next)) break;
-    tokens.push_back(*next);
-  }
-  matcher_->roll_back(tokens.size());
-  return tokens;
+  if (is_free_ || may_open_) return {};
+  return charged([&] {
+    std::vector<TokenId> tokens;
+    for (bool ends = matcher_->ended(); !ends && static_cast<int>(tokens.size()) < most;) {
+      const std::optional<int> next = matcher_->forced();
+      if (!next || ends_early(*next) || !matcher_->accept(*next)) break;
+      tokens.push_back(*next);
+      ends = grammar_->grammar->vocabulary().is_end(*next);
+    }
+    matcher_->roll_back(tokens.size());
+    return tokens;
+  });
 }
 
 }  // namespace quire

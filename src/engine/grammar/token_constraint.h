@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,28 +15,38 @@ namespace quire {
 // A compiled grammar and where in an output it begins to hold.
 struct OutputGrammar {
   std::shared_ptr<const grammar::Grammar> grammar;
-  std::string free_until, free_after;  // as StructuredOutputs'
-  std::vector<TokenId> openings;       // that free_after may begin with
+  std::string name, free_until, free_after;  // as StructuredOutputs'
+  std::vector<TokenId> openings;             // that free_after may begin with
 };
 OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
                              const StructuredOutputs& source);
 
+// What the masks of a request may yet take: nanoseconds of a thread, beyond what each mask may take anyhow.
+using MaskTime = std::atomic<std::int64_t>;
+
 // Holds one output to a grammar.
 class TokenConstraint final : public Constraint {
  public:
-  explicit TokenConstraint(OutputGrammar grammar)
+  TokenConstraint(std::shared_ptr<const OutputGrammar> grammar, std::shared_ptr<MaskTime> time_left)
       : grammar_(std::move(grammar)),
-        is_free_(!grammar_.free_until.empty() && grammar_.free_after.empty()),
-        may_open_(!grammar_.free_after.empty()) {}
+        time_left_(std::move(time_left)),
+        is_free_(!grammar_->free_until.empty() && grammar_->free_after.empty()),
+        may_open_(!grammar_->free_after.empty()) {}
 
   bool fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) override;
   std::vector<TokenId> forced(int most) override;
 
  private:
+  template <typename Work>
+  auto charged(const Work& work);
+  std::string cannot_be_met(const char* why) const;
+  bool fill(std::span<const TokenId> output, std::span<std::uint32_t> mask);
   void take(TokenId token);
   void take_free(const std::string& bytes);
+  bool ends_early(TokenId token);
 
-  const OutputGrammar grammar_;
+  const std::shared_ptr<const OutputGrammar> grammar_;
+  const std::shared_ptr<MaskTime> time_left_;
   std::optional<grammar::Matcher> matcher_;  // from the first mask on: to make it may take time
   std::size_t num_taken_ = 0;                // tokens of the output
   bool is_free_;

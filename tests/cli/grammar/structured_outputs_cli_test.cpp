@@ -40,6 +40,22 @@ TEST_F(StructuredOutputsCliTest, TextIsAsTheFlagsSay) {
   EXPECT_THAT(run_quire("chat --ask hi --seed 1 --choice red").out, HasSubstr("red"));
 }
 
+TEST_F(StructuredOutputsCliTest, ABenchMayHoldEveryRequest) {
+  const std::string bench =
+      "bench throughput --workload random --requests 3 --input-len 9 --output-len 40 --json --json-schema ";
+  const std::string endless = file(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1000000})");
+  const ProgramResult result = run_quire(bench + endless);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_GT(nlohmann::json::parse(result.out)["output_tokens_per_s"], 0);
+  const ProgramResult given =
+      run_quire(bench + endless + " --tokenizer " QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_EQ(run_quire(bench + endless + " --tokenizer /no/such/file").code, 2);
+  const ProgramResult complete = run_quire(bench + file(R"({"type": "boolean"})"));
+  EXPECT_EQ(complete.code, 2);
+  EXPECT_THAT(complete.err, HasSubstr("a schema that never is would do"));
+}
+
 TEST_F(StructuredOutputsCliTest, WhatIsWrongIsOneLineAndCodeTwo) {
   const auto expect_mistake = [](const ProgramResult& result, const std::string& what) {
     EXPECT_EQ(result.code, 2) << result.err;

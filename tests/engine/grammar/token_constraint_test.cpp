@@ -19,9 +19,10 @@ constexpr std::size_t kVocabulary = 320;
 
 class TokenConstraintTest : public ::testing::Test {
  protected:
-  // Of an output that is `regex` in the end.
-  TokenConstraint constraint(const std::string& regex, const std::string& free_until = "",
-                             const std::string& free_after = "") const {
+  // Of an output that is `text` in the end.
+  TokenConstraint constraint(const std::string& text, const std::string& free_until = "",
+                             const std::string& free_after = "",
+                             grammar::Source::Kind kind = grammar::Source::Kind::kRegex) const {
     std::vector<grammar::TokenText> tokens = {{"<eos>", true},     {"<think>", true}, {"</think>", true},
                                               {"a", false},        {"b", false},      {"</", false},
                                               {"think>\n", false}, {"think>a", false}};
@@ -29,12 +30,18 @@ class TokenConstraintTest : public ::testing::Test {
     const auto vocabulary =
         std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int>{kEos});
     grammar::Source source;
-    source.kind = grammar::Source::Kind::kRegex;
-    source.text = regex;
+    source.kind = kind;
+    source.text = text;
     StructuredOutputs outputs;
+    outputs.name = "regex";
     outputs.free_until = free_until;
     outputs.free_after = free_after;
-    return TokenConstraint(output_grammar(grammar::compile(source, vocabulary), outputs));
+    return {
+        std::make_shared<const OutputGrammar>(output_grammar(grammar::compile(source, vocabulary), outputs)),
+        time_left_};
+  }
+  TokenConstraint rules(const std::string& text) const {
+    return constraint(text, "", "", grammar::Source::Kind::kGrammar);
   }
 
   // The tokens that may follow; none: any.
@@ -46,6 +53,8 @@ class TokenConstraintTest : public ::testing::Test {
       if ((mask[0] >> id & 1) != 0) ids.push_back(id);
     return ids;
   }
+
+  std::shared_ptr<MaskTime> time_left_ = std::make_shared<MaskTime>(std::int64_t{1} << 40);
 };
 
 TEST_F(TokenConstraintTest, HoldsFromTheBeginningToTheEnd) {
@@ -126,6 +135,36 @@ TEST_F(TokenConstraintTest, NothingIsForcedWhileItIsFree) {
   TokenConstraint open = constraint("a", "</think>", "<think>");
   EXPECT_THAT(allowed(open, {}), ElementsAre(kThink, kA));
   EXPECT_THAT(open.forced(10), ElementsAre());
+}
+
+TEST_F(TokenConstraintTest, AnEndTokenThatRulesNameEndsTheTextOrMayNotCome) {
+  TokenConstraint last = rules(R"(root ::= "a" <[0]>)");
+  EXPECT_THAT(allowed(last, {kA}), ElementsAre(kEos));
+  EXPECT_THAT(last.forced(10), ElementsAre(kEos));
+  TokenConstraint either = rules(R"(root ::= "a" (<[0]> "b" | "b"))");
+  EXPECT_THAT(allowed(either, {kA}), ElementsAre(kB));
+  TokenConstraint middle = rules(R"(root ::= "a" <[0]> "b")");
+  EXPECT_THAT(allowed(middle, {}), ElementsAre(kA));
+  EXPECT_THAT(middle.forced(10), ElementsAre(kA));
+  EXPECT_THROW(allowed(middle, {kA}), Error);
+}
+
+TEST_F(TokenConstraintTest, WhatMasksTakeIsLimitedForARequestAsAWhole) {
+  const std::vector<TokenId> output(200'000, kA);  // which takes milliseconds
+  TokenConstraint first = constraint("a*"), second = constraint("a*"), third = constraint("a*");
+  EXPECT_THAT(allowed(first, output), ElementsAre(kEos, kA));
+  const std::int64_t cost = (std::int64_t{1} << 40) - *time_left_;
+  EXPECT_GT(cost, 0);
+  *time_left_ = 1;
+  try {
+    allowed(second, output);
+    FAIL() << "it takes what it wants";
+  } catch (const Error& e) {
+    FAIL() << "a limit is not the request's fault: " << e.what();
+  } catch (const std::exception& e) {
+    EXPECT_THAT(e.what(), HasSubstr("regex cannot be met: it takes too long"));
+  }
+  EXPECT_THROW(allowed(third, output), std::exception) << "its sibling has taken all";
 }
 
 }  // namespace

@@ -1,0 +1,75 @@
+// How many grammars there may be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/structured_outputs.h"
+
+namespace quire {
+namespace {
+
+using ::testing::HasSubstr;
+using Result = GrammarCompiler::Result;
+
+class GrammarCompilerTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<GrammarCompiler> compiler(CompilerLimits limits) {
+    const auto count = [this](EngineStage, SequenceId) { ++num_compiled_; };
+    return make_grammar_compiler({.vocab_size = tokenizer_.vocab_size(),
+                                  .max_logprobs = 0,
+                                  .eos_token_ids = eos_,
+                                  .tokenizer = &tokenizer_},
+                                 count, limits);
+  }
+  static Result result_of(GrammarCompiler& compiler, const std::string& regex) {
+    std::promise<Result> done;
+    const auto held = compiler.compile(std::make_shared<const StructuredOutputs>(StructuredOutputs{
+                                           .kind = StructuredOutputs::Kind::kRegex, .source = regex}),
+                                       [&](const Result& result) { done.set_value(result); });
+    return done.get_future().get();
+  }
+
+  template <typename Condition>
+  static void wait_until(const Condition& condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!condition()) ASSERT_LT(std::chrono::steady_clock::now(), end);
+  }
+
+  const ModelFiles model_ = open_model(QUIRE_SOURCE_DIR "/models/toy");
+  const Tokenizer& tokenizer_ = *model_.tokenizer;
+  const std::vector<TokenId> eos_ = {0};
+  std::atomic<int> num_compiled_ = 0;
+};
+
+TEST_F(GrammarCompilerTest, KeepsWhatNobodyHasAsFarAsThereIsRoom) {
+  const auto roomy = compiler({}), narrow = compiler({.kept_bytes = 1});
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(result_of(*roomy, "a").make);
+  EXPECT_EQ(num_compiled_, 1);
+  // Whoever has compiled it lets go of it a moment after the result.
+  wait_until([&] { return result_of(*narrow, "a").make && num_compiled_ >= 3; });
+  const Result held = result_of(*narrow, "a");
+  const int before = num_compiled_;
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(result_of(*narrow, "a").make);
+  EXPECT_EQ(num_compiled_, before) << "a request has it";
+}
+
+TEST_F(GrammarCompilerTest, RefusesMoreWhereThoseOfRequestsAreTooLarge) {
+  const auto full = compiler({.kept_bytes = 1, .bytes = 1});
+  {
+    const Result held = result_of(*full, "a");
+    ASSERT_TRUE(held.make);
+    const Result refused = result_of(*full, "b");
+    EXPECT_FALSE(refused.make);
+    EXPECT_FALSE(refused.is_request_at_fault);
+    EXPECT_THAT(refused.error, HasSubstr("try again later"));
+  }
+  wait_until([&] { return bool{result_of(*full, "b").make}; });
+}
+
+}  // namespace
+}  // namespace quire
