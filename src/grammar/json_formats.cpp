@@ -63,6 +63,7 @@ constexpr std::array kFormats = {
     Format{"relative-json-pointer", "(0|[1-9]\\d*)(#|" QUIRE_POINTER ")"},
 };
 
+constexpr std::uint32_t kMaxHostname = 253;  // characters: RFC 1123
 constexpr std::array<std::string_view, 5> kRefused = {"idn-email", "idn-hostname", "iri-reference",
                                                       "uri-template", "regex"};
 
@@ -73,8 +74,10 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
     throw GrammarError(format_text("the format {} is not supported; a pattern would do", name));
   const auto found = std::ranges::find(kFormats, name, &Format::name);
   if (found == kFormats.end()) return std::nullopt;
-  return regex_expression(
+  const ExprId texts = regex_expression(
       expressions_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
+  if (name != "hostname") return texts;
+  return expressions_.all_of({texts, expressions_.repeat(character_, 0, kMaxHostname)});
 }
 
 }  // namespace quire::grammar

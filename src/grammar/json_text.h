@@ -12,6 +12,9 @@
 
 namespace quire::grammar {
 
+// The first number that parsing may have rounded.
+inline constexpr double kFirstInexact = 18446744073709551616.0;
+
 // A bound of a number, as decimal digits: 12.5 is "12" and "5". Digits end in no zero behind the point.
 struct Decimal {
   bool negative = false;
