@@ -182,7 +182,7 @@ class Expressions {
   // Of what loosen() gave and its derivatives: bytes that lead its conjunctions to an end, at most.
   std::uint32_t distance(ExprId id);
 
-  // What follows may take so much of this thread's processor time, counted from its first thousands of steps
+  // What follows may take so much of this thread's processor time, counted from its first thousand steps
   // on; exceeding it throws GrammarError, and a stop that is asked for Stopped.
   void start_clock(std::chrono::nanoseconds limit, std::stop_token stop = {});
   std::chrono::nanoseconds time_taken() const;
@@ -206,7 +206,7 @@ class Expressions {
   };
 
  private:
-  static constexpr std::size_t kStepsBetweenChecks = 4096;
+  static constexpr std::size_t kStepsBetweenChecks = 1024;
 
   struct EdgeRange {
     std::uint32_t first = 0, size = 0;

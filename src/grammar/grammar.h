@@ -106,7 +106,6 @@ class Matcher {
   std::size_t num_tokens() const { return tokens_.size(); }
 
  private:
-  std::uint32_t state_after(std::uint32_t state, int token);
   void leave_full_automaton();
 
   std::shared_ptr<const Grammar> grammar_;

@@ -179,7 +179,9 @@ SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string&
     if (at == nullptr) fail_ref("lies outside of the schema; only what the schema has is supported");
   }
   std::string_view rest = std::string_view(reference).substr(std::min(hash + 1, reference.size()));
-  const auto fail_missing = [&] { fail_ref("is nothing that the schema has"); };
+  const auto fail_missing = [&] {
+    fail_at(schema, "$ref", format_text("the schema has nothing at {}", in_quotes(reference)));
+  };
   if (!rest.empty() && rest.front() != '/') fail_missing();
   const Schema start = at;
   const std::string way(rest);

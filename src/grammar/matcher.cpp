@@ -34,17 +34,12 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar)
       states_{automaton_->root()},
       allowance_(automaton_->limits().output_time) {}
 
-std::uint32_t Matcher::state_after(std::uint32_t state, int token) {
-  const bool ends = grammar_->vocabulary().is_end(token) && automaton_->complete(state);
-  return ends ? state : automaton_->advance(state, token, allowance_);
-}
-
 bool Matcher::accept(int token) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
   if (token < 0 || token >= vocabulary.size()) return false;
   const bool ends = vocabulary.is_end(token) && complete();
   if (ended() && !ends) return false;
-  const ExprId next = state_after(states_.back(), token);
+  const ExprId next = ends ? states_.back() : automaton_->advance(states_.back(), token, allowance_);
   if (next == kNothing) return false;
   tokens_.push_back(token);
   states_.push_back(next);
@@ -71,13 +66,14 @@ void Matcher::leave_full_automaton() {
 void Matcher::roll_back(std::size_t num_tokens) {
   QUIRE_CHECK(num_tokens <= this->num_tokens(), "{} of {} tokens", num_tokens, this->num_tokens());
   const std::size_t left = tokens_.size() - num_tokens;
-  if (num_tokens < states_.size()) {
-    states_.resize(states_.size() - num_tokens);
-  } else {  // a full automaton was left since
-    std::vector<std::uint32_t> states = {automaton_->root()};
-    for (std::size_t i = 0; i < left; ++i) states.push_back(state_after(states.back(), tokens_[i]));
-    states_ = std::move(states);
+  if (num_tokens >= states_.size()) {  // a full automaton was left since, with its states
+    Matcher again(grammar_);
+    again.allowance_ = allowance_;
+    for (std::size_t i = 0; i < left; ++i) again.accept(tokens_[i]);
+    *this = std::move(again);
+    return;
   }
+  states_.resize(states_.size() - num_tokens);
   tokens_.resize(left);
   num_ends_ -= std::min(num_ends_, num_tokens);
 }
