@@ -14,7 +14,7 @@ constexpr std::uint32_t kCounterSlack = 8;    // beyond the longest token, to co
 constexpr std::uint32_t kFewChildren = 4;     // for which no table is made
 constexpr std::size_t kMasksPart = 8;         // of the memory, for masks
 constexpr std::size_t kFullPart = 3;          // of the memory, beyond which a fresh copy takes over
-constexpr std::size_t kBytesBeside = 64;      // of an entry of masks_ or plain_bytes_
+constexpr std::size_t kBytesOfEntry = 64;     // of an entry of masks_ or plain_bytes_
 
 ExprId plain_text(Expressions& expressions) {
   const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
@@ -45,7 +45,7 @@ Automaton::Automaton(const Automaton& other)
 template <typename F>
 auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {
   if (allowance.count() <= 0)
-    throw GrammarError(
+    throw LimitError(
         "the masks of one output took longer in all than their limit; a simpler grammar would do");
   expressions_.start_clock(std::min<std::chrono::nanoseconds>(limits_.mask_time, allowance));
   try {
@@ -160,10 +160,10 @@ bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,
                                  std::vector<std::uint64_t>& assumed) {
   if (bytes == 0) return true;
   if (assumed.size() > kMaxPlainStates) return false;
-  expressions_.memory().take(kBytesBeside);
+  expressions_.memory().take(kBytesOfEntry);
   unsigned& known = plain_bytes_[std::uint64_t{plain} << 32 | state];
   if (known >= bytes) {
-    expressions_.memory().give(kBytesBeside);
+    expressions_.memory().give(kBytesOfEntry);
     return true;
   }
   known = bytes;  // so that a circle comes to an end
@@ -190,7 +190,7 @@ bool Automaton::takes_plain_text(ExprId state) {
   std::vector<std::uint64_t> assumed;
   const auto forget = [&] {
     for (const std::uint64_t key : assumed) plain_bytes_.erase(key);
-    expressions_.memory().give(assumed.size() * kBytesBeside);
+    expressions_.memory().give(assumed.size() * kBytesOfEntry);
   };
   try {
     if (takes_plain_text(plain_, state, TokenTrie::kPlainBytes, assumed)) return true;
@@ -300,7 +300,7 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
   }
   if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
     made->forced = static_cast<int>(made->tokens.ids.front());
-  const std::size_t bytes = made->tokens.bytes() + kBytesBeside;
+  const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;
   if (mask_bytes_ + bytes > limits_.memory_bytes / kMasksPart) {
     masks_.clear();
     expressions_.memory().give(std::exchange(mask_bytes_, 0));

@@ -1,6 +1,7 @@
 // Derivatives of expressions by bytes.
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <unordered_set>
 #include <utility>
 
@@ -13,7 +14,8 @@ namespace {
 constexpr std::size_t kMaxExplored = 200'000;  // states of one conjunction
 constexpr std::size_t kBytesKnown = 48;        // of an entry of distances_
 constexpr unsigned kMaxLoosened = 8;           // levels of an expression, and parts of one
-constexpr std::uint32_t kInFraction = 1;       // of Expr::c of kMultiple; above it the places left
+constexpr std::size_t kNearest = 2000;
+constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it the places left
 
 }  // namespace
 
@@ -199,26 +201,34 @@ const std::vector<Edge>& Expressions::raw_edges(ExprId id) {
   return raw_edges_.emplace(id, std::move(computed)).first->second;
 }
 
-// The nearest state that may end is looked for first: whole lengths of what is counted lie beyond it.
+// The nearest states are looked at first: whole lengths of what is counted lie beyond them. Then the latest,
+// which soon lead far.
 bool Expressions::matches_something(ExprId id) {
   struct Visit {
     ExprId id;
     std::size_t from;
   };
   std::vector<Visit> visits;
+  std::deque<std::size_t> open;  // of visits
   std::unordered_set<ExprId> seen;
   const auto matches = [&](ExprId at, std::size_t from) {
     const ExprKind kind = exprs_[at].kind;
     if (at == kAnything || exprs_[at].nullable) return true;
     if (kind != ExprKind::kAllOf && kind != ExprKind::kNot) return !exprs_[at].dead;
     if (const auto known = distances_.find(at); known != distances_.end()) return known->second != kNoLimit;
-    if (seen.insert(at).second) visits.push_back({at, from});
+    if (seen.insert(at).second) {
+      open.push_back(visits.size());
+      visits.push_back({at, from});
+    }
     return false;
   };
   if (matches(id, 0)) return true;
-  for (std::size_t i = 0; i < visits.size(); ++i) {
+  while (!open.empty()) {
+    const bool is_near = visits.size() < kNearest;
+    const std::size_t i = is_near ? open.front() : open.back();
+    is_near ? open.pop_front() : open.pop_back();
     if (visits.size() > kMaxExplored)
-      throw GrammarError("two of the grammar's conditions take too long to combine");
+      throw LimitError("two of the grammar's conditions take too long to combine");
     for (const Edge& edge : raw_edges(visits[i].id)) {
       if (!matches(edge.next, i)) continue;
       memory_.take(kBytesKnown);

@@ -32,7 +32,7 @@ std::chrono::nanoseconds thread_time() {
 void MemoryShare::take(std::size_t bytes) {
   if (budget_->bytes.fetch_add(bytes) + bytes > budget_->limit) {
     budget_->bytes -= bytes;
-    throw GrammarError(
+    throw LimitError(
         format_text("the grammar takes more than its {} MiB of memory; a smaller one, or one with less "
                     "repetition, would do",
                     budget_->limit >> 20));
@@ -47,7 +47,7 @@ void MemoryShare::give(std::size_t bytes) {
 
 Expressions::Depth::Depth(Expressions& expressions, unsigned weight)
     : depth_(expressions.depth_), weight_(weight) {
-  if (depth_ + weight > kMaxDepth) throw GrammarError("the grammar is nested too deep");
+  if (depth_ + weight > kMaxDepth) throw LimitError("the grammar is nested too deep");
   depth_ += weight;
 }
 
@@ -75,7 +75,7 @@ void Expressions::check_time() {
   if (clock_start_.count() < 0)
     clock_start_ = thread_time();
   else if (thread_time() - clock_start_ > time_limit_)
-    throw GrammarError("the grammar takes longer than its limit; a simpler one would do");
+    throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
 bool Expressions::equal(const Expr& a, const Expr& b, std::span<const ExprId> children,

@@ -17,11 +17,17 @@
 // Languages that a text must belong to, and which tokens keep it in them (docs/structured_output.md).
 namespace quire::grammar {
 
-// A source that is wrong or not supported, or a grammar that costs more than its limits. The message says
+// A source that is wrong or not supported. The message says
 // where (a JSON pointer, or a line and column), what, and what would be right.
 class GrammarError : public Error {
  public:
   using Error::Error;
+};
+
+// What a grammar costs is more than its limits.
+class LimitError : public GrammarError {
+ public:
+  using GrammarError::GrammarError;
 };
 
 struct Source {
@@ -65,7 +71,7 @@ class Grammar {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   // What its states take, with what its matchers found out. At most Limits::memory_bytes.
-  std::size_t bytes() const;
+  std::size_t memory_bytes() const;
 
  private:
   friend class Matcher;

@@ -77,7 +77,10 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
   const ExprId texts = regex_expression(
       expressions_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
   if (name != "hostname") return texts;
-  return expressions_.all_of({texts, expressions_.repeat(character_, 0, kMaxHostname)});
+  // "--" behind two characters marks names in Punycode (RFC 5891), which are not checked, and left out.
+  const ExprId marked = utf8_regex(expressions_, "(.*\\.)?..--.*");
+  return expressions_.all_of(
+      {texts, expressions_.repeat(character_, 0, kMaxHostname), expressions_.complement(marked)});
 }
 
 }  // namespace quire::grammar

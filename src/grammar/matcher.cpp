@@ -15,7 +15,7 @@ Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<c
 
 Grammar::~Grammar() = default;
 
-std::size_t Grammar::bytes() const { return compiled_->bytes(); }
+std::size_t Grammar::memory_bytes() const { return compiled_->bytes(); }
 
 std::shared_ptr<Automaton> Grammar::automaton() const {
   const std::scoped_lock lock(mutex_);

@@ -19,7 +19,7 @@ struct FormatKeys {
   std::string_view type;
   std::array<std::string_view, 5> keys;
 };
-constexpr std::array<FormatKeys, 14> kFormats = {
+constexpr std::array<FormatKeys, 14> kTagFormats = {
     {{"const_string", {"value"}},
      {"json_schema", {"json_schema", "any_order", "style"}},
      {"grammar", {"grammar"}},
@@ -35,7 +35,7 @@ constexpr std::array<FormatKeys, 14> kFormats = {
      {"triggered_tags", {"triggers", "tags", "at_least_one", "stop_after_first", "excludes"}},
      {"tags_with_separator", {"tags", "separator", "at_least_one", "stop_after_first"}}}};
 constexpr FormatKeys kTagKeys = {"tag", {"begin", "content", "end"}};
-constexpr std::uint32_t kMaxCount = 1u << 20;
+constexpr std::uint32_t kMostRepeats = 1u << 20;
 
 class TagCompiler {
  public:
@@ -49,8 +49,8 @@ class TagCompiler {
     const Expressions::Depth deeper(ex_, kSchemaWeight);
     const std::string type = string(format, "type", where);
     if (type == "tag") return tag(format, where);
-    const auto* const known = std::ranges::find(kFormats, type, &FormatKeys::type);
-    if (known == kFormats.end())
+    const auto* const known = std::ranges::find(kTagFormats, type, &FormatKeys::type);
+    if (known == kTagFormats.end())
       fail_at(where + "/type", format_text("the format {} is not supported", in_quotes(type)));
     check_keys(format, *known, where);
     if (type == "const_string") return marked(string(format, "value", where));
@@ -130,7 +130,7 @@ class TagCompiler {
                              const std::string& where) {
     if (!object.contains(key) || object.at(key) == -1) return otherwise;
     const OrderedJson& value = object.at(key);
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMaxCount)
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostRepeats)
       fail_at(where + "/" + key, "must be at most 2^20");
     return value.get<std::uint32_t>();
   }
@@ -243,7 +243,7 @@ class TagCompiler {
     if (content.is_object() && content.contains("type") && content.at("type") == "any_text" &&
         std::ranges::find(ends, "") == ends.end()) {
       const std::string at = where + "/content";
-      check_keys(content, *std::ranges::find(kFormats, "any_text", &FormatKeys::type), at);
+      check_keys(content, *std::ranges::find(kTagFormats, "any_text", &FormatKeys::type), at);
       std::vector<std::string> marks = excludes(content, at);
       marks.insert(marks.end(), ends.begin(), ends.end());
       return ex_.concat(opening, ex_.any_of(up_to(text_of(content, at), ends, marks)));

@@ -108,6 +108,10 @@ TEST(JsonSchema, EnforcesTheKeywordsOfNumbers) {
          {"0.05", "1", "-2.150"},
          {"0.07", "1.051"}});
   check({Kind::kJsonSchema,
+         R"({"type": "integer", "multipleOf": 1000003, "minimum": 1})",
+         {"1000003", "5000015"},
+         {"0", "1000004"}});
+  check({Kind::kJsonSchema,
          R"({"type": "integer", "multipleOf": 12, "minimum": 1})",
          {"12", "144"},
          {"0", "13"}});
@@ -275,6 +279,7 @@ TEST(JsonSchema, TellsNumbersAndValuesExactlyOrRefusesThem) {
   const auto hosts = compiled(Kind::kJsonSchema, R"({"type": "string", "format": "hostname"})");
   EXPECT_TRUE(accepts(hosts, '"' + host + "c\""));
   EXPECT_FALSE(accepts(hosts, '"' + host + "co\""));
+  EXPECT_FALSE(accepts(hosts, R"("a.xn--x.b")"));
 }
 
 TEST(JsonSchema, FollowsRecursionAsDeepAsItGoes) {

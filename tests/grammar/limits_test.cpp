@@ -185,7 +185,7 @@ void check_costs(const Hostile& hostile) {
     std::vector<std::uint32_t> mask;
     within(limits.mask_time, [&] { mask = mask_of(matcher); });
     if (message.empty()) within(limits.mask_time, [&] { matcher.accept(random_token(mask, random)); });
-    EXPECT_LE(grammar->bytes(), limits.memory_bytes);
+    EXPECT_LE(grammar->memory_bytes(), limits.memory_bytes);
   }
 }
 
@@ -206,7 +206,7 @@ TEST(Limits, AnOutputGoesOnInFreshStatesWhereTheOldOnesAreFull) {
   std::mt19937 random(6);
   for (int step = 0; step < 300'000; ++step) {
     ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b')) << step;
-    ASSERT_LE(grammar->bytes(), 4u << 20);
+    ASSERT_LE(grammar->memory_bytes(), 4u << 20);
   }
 }
 
@@ -236,14 +236,14 @@ TEST(Limits, AllCopiesShareOneBudgetOfMemory) {
   for (Matcher& matcher : matchers) {  // each stays, with its states
     try {
       for (int step = 0; step < 3'000; ++step) ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b'));
-    } catch (const GrammarError& error) {
+    } catch (const LimitError& error) {
       EXPECT_NE(std::string_view(error.what()).find("memory"), std::string_view::npos) << error.what();
       ++refused;
     }
-    EXPECT_LE(grammar->bytes(), budget);
+    EXPECT_LE(grammar->memory_bytes(), budget);
   }
   matchers.clear();
-  const std::size_t alone = grammar->bytes();
+  const std::size_t alone = grammar->memory_bytes();
   EXPECT_LE(alone, budget);
   Matcher matcher(grammar);
   for (int step = 0; step < 3'000; ++step) ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b'));
@@ -282,7 +282,7 @@ TEST(Limits, AnOutputsMasksHaveOneAllowanceOfTime) {
       matcher.accept(static_cast<int>('a' + random() % 17));
     }
   };
-  EXPECT_LT(time_of([&] { EXPECT_THROW(walk(), GrammarError); }), milliseconds(5000));
+  EXPECT_LT(time_of([&] { EXPECT_THROW(walk(), LimitError); }), milliseconds(5000));
   Matcher other(grammar);
   EXPECT_NO_THROW(mask_of(other));
 }
