@@ -19,8 +19,10 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
 
 }  // namespace
 
+// Not inlined, since edges() goes deeper into itself before it comes here.
 template <typename Join>
-std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists, Join&& join) {
+[[gnu::noinline]] std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists,
+                                                       Join&& join) {
   // A class of bytes leads to the same in all lists seen; it knows the class that it was a part of.
   struct Class {
     std::uint32_t parent, depth;

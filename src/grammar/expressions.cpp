@@ -12,7 +12,7 @@ namespace {
 
 // Alternatives with more children than this are kept as they are inside others.
 constexpr std::uint32_t kMaxFlattened = 16;
-constexpr unsigned kMaxDepth = 2000;
+constexpr unsigned kMaxDepth = 1000;
 // Of what is kept beside an expression: its place in tables, and what is known of it.
 constexpr std::size_t kBytesBeside = 40;
 
@@ -258,11 +258,9 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
         else
           tails.push_back(tail);
       }
-      std::ranges::sort(tails);
-      tails.erase(std::unique(tails.begin(), tails.end()), tails.end());
-      flat[i] =
-          intern({.kind = ExprKind::kConcat, .a = first, .b = intern({.kind = ExprKind::kAnyOf}, tails)});
-      flat[kept++] = flat[i];
+      const Depth deeper(*this);
+      flat[kept++] = intern({.kind = ExprKind::kConcat, .a = first, .b = any_of(std::move(tails))});
+      i = end;
       continue;
     }
     while (i < end) flat[kept++] = flat[i++];

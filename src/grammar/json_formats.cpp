@@ -78,9 +78,10 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
       expressions_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
   if (name != "hostname") return texts;
   // "--" behind two characters marks names in Punycode (RFC 5891), which are not checked, and left out.
-  const ExprId marked = utf8_regex(expressions_, "(.*\\.)?..--.*");
-  return expressions_.all_of(
-      {texts, expressions_.repeat(character_, 0, kMaxHostname), expressions_.complement(marked)});
+  Expressions& ex = expressions_;
+  const ExprId byte = ex.bytes(ByteSet::all()), label = ex.optional(ex.concat(kAnything, ex.literal(".")));
+  const ExprId marked = ex.concat({label, byte, byte, ex.literal("--"), kAnything});
+  return ex.all_of({texts, ex.repeat(character_, 0, kMaxHostname), ex.complement(marked)});
 }
 
 }  // namespace quire::grammar

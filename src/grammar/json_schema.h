@@ -119,7 +119,7 @@ inline constexpr std::string_view kNotEnum = "\xFFnotEnum", kNotPattern = "\xFFn
                                   kReference = "\xFFreference";
 
 // What one level of a schema weighs on the stack, beside one of an expression.
-inline constexpr unsigned kSchemaWeight = 8;
+inline constexpr unsigned kSchemaWeight = 4;
 
 bool same_value(const OrderedJson& a, const OrderedJson& b);  // whatever order members have
 

@@ -49,7 +49,7 @@ std::vector<Hostile> hostile_schemas() {
   };
   return {
       make("too long", std::string(10u << 20, ' '), "bytes"),
-      make("many values", R"({"enum": [)" + repeated(90'000, [](int i) { return number(i * 7919); }) + "]}",
+      make("many values", R"({"enum": [)" + repeated(20'000, [](int i) { return number(i * 7919); }) + "]}",
            ""),
       make("doubled again and again",
            R"({"$defs": {"d0": {"type": "null"}, )" +
