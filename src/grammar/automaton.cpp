@@ -223,7 +223,7 @@ TokenSet Automaton::take_found(bool sorted_unique) {
 std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme, std::uint32_t root) {
   const std::uint32_t longest = vocabulary_->trie().longest(root);
   const Expressions::Loosened loose = expressions_.loosen(lexeme, longest + kCounterSlack);
-  if (loose.id != lexeme) {
+  if (loose.bound != kNoLimit) {
     auto tokens = tokens_within(loose.id, root, loose.has_conjunction);
     if (!loose.has_conjunction || tokens->reach <= loose.bound) return tokens;
   }

@@ -21,6 +21,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ hash >> 29;
 }
 
+// Of the table: an expression, with a part of its hash, so that few others are looked at.
+std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
+
 std::chrono::nanoseconds thread_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -51,7 +54,7 @@ Expressions::Depth::Depth(Expressions& expressions, unsigned weight)
   depth_ += weight;
 }
 
-Expressions::Expressions() : table_(1024, kNothing) {
+Expressions::Expressions() : table_(1024, 0) {
   exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
   ranges_.emplace_back();
   intern({.kind = ExprKind::kEpsilon, .nullable = true});
@@ -150,9 +153,11 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     add((std::uint64_t{expr.a} << 32) + expr.b, (std::uint64_t{expr.c} << 32) + expr.a);
     add(expr.b, expr.c);
   }
-  std::size_t slot = expr.hash % table_.size();
-  for (; table_[slot] != kNothing; slot = slot + 1 == table_.size() ? 0 : slot + 1)
-    if (equal(exprs_[table_[slot]], expr, children, set)) return table_[slot];
+  std::size_t slot = expr.hash & (table_.size() - 1);
+  for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
+    if (const auto known = static_cast<ExprId>(table_[slot]);
+        slot_of(known, expr.hash) == table_[slot] && equal(exprs_[known], expr, children, set))
+      return known;
   memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + children.size_bytes() +
                (set != nullptr ? sizeof(ByteSet) : 0));
   set_flags(expr, children);
@@ -165,7 +170,7 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     children_.insert(children_.end(), children.begin(), children.end());
   }
   const auto id = static_cast<ExprId>(exprs_.size());
-  table_[slot] = id;
+  table_[slot] = slot_of(id, expr.hash);
   exprs_.push_back(expr);
   ranges_.emplace_back();
   if (exprs_.size() * 2 > table_.size()) grow_table();
@@ -173,11 +178,11 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
 }
 
 void Expressions::grow_table() {
-  table_.assign(table_.size() * 2, kNothing);
+  table_.assign(table_.size() * 2, 0);
   for (ExprId id = 1; id < exprs_.size(); ++id) {
-    std::size_t slot = exprs_[id].hash % table_.size();
-    while (table_[slot] != kNothing) slot = slot + 1 == table_.size() ? 0 : slot + 1;
-    table_[slot] = id;
+    std::size_t slot = exprs_[id].hash & (table_.size() - 1);
+    while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
+    table_[slot] = slot_of(id, exprs_[id].hash);
   }
 }
 

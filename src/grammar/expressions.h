@@ -241,7 +241,7 @@ class Expressions {
   std::vector<Expr> exprs_;
   std::vector<ExprId> children_;
   std::vector<ByteSet> sets_;
-  std::vector<ExprId> table_;  // open addressing by hash; kNothing: free
+  std::vector<std::uint64_t> table_;  // open addressing by hash; 0: free
   std::vector<ExprId> rules_;
   std::vector<std::shared_ptr<const MemberList>> lists_;
   std::vector<std::vector<bool>> seen_;

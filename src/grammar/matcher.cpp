@@ -6,7 +6,7 @@
 namespace quire::grammar {
 namespace {
 
-constexpr std::ptrdiff_t kKeptStates = 64;  // which can be gone back to at once
+constexpr std::ptrdiff_t kKeptStates = 8;  // which can be gone back to at once
 
 }  // namespace
 
