@@ -92,6 +92,8 @@ unsigned type_bits(const OrderedJson& type) {
 SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
                                const OrderedJson& root)
     : ex_(expressions), json_(json), source_(source), root_(&root) {
+  has_old_ids_ = root.is_object() && root.contains("$schema") &&
+                 root.at("$schema").dump().find("draft-04") != std::string::npos;
   index_names(root_, root_);
 }
 
@@ -147,7 +149,7 @@ void SchemaCompiler::index_names(Schema schema, Schema document) {
       if (!schema->contains(key) || !schema->at(key).is_string()) continue;
       const std::string& name = schema->at(key).get_ref<const std::string&>();
       note(name, schema);
-      if (!name.starts_with('#')) document = schema;
+      if (!name.starts_with('#') && (key[0] == '$' || has_old_ids_)) document = schema;
     }
     if (schema->contains("$anchor") && schema->at("$anchor").is_string())
       note("#" + schema->at("$anchor").get_ref<const std::string&>(), schema);

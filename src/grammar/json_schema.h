@@ -111,6 +111,7 @@ class SchemaCompiler {
   Schemas references_;  // what kReference means, by number
   std::map<Schemas, Compiled> compiled_;
   std::size_t num_leaves_ = 0;
+  bool has_old_ids_ = false;  // "id" names a schema, as in draft 4
 };
 
 // Keywords that rewriting makes, which no schema of a user can have: JSON text holds no such bytes.

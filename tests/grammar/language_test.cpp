@@ -228,6 +228,15 @@ TEST(JsonSchema, ResolvesReferencesWithinTheNearestId) {
          "$defs": {"b": {"type": "integer"}}}}})",
        {"1"},
        {R"("s")"}});
+  check({Kind::kJsonSchema,
+         R"({"$ref": "#/$defs/a", "$defs": {"b": {"type": "string"}, "a": {"id": "no keyword since draft 6",
+         "$ref": "#/$defs/b"}}})",
+         {R"("s")"},
+         {"1"}});
+  check(Refusal{Kind::kJsonSchema,
+                R"({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": "#/$defs/a",
+                "$defs": {"b": {"type": "string"}, "a": {"id": "x", "$ref": "#/$defs/b"}}})",
+                {"nothing at"}});
   check(Refusal{
       Kind::kJsonSchema,
       R"({"$ref": "x", "$defs": {"a": {"$id": "x", "type": "null"}, "b": {"$id": "x", "type": "string"}}})",
