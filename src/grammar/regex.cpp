@@ -292,12 +292,14 @@ class RegexBuilder {
       default:
         if (node.kind == RegexNode::Kind::kSequence && node.anchored)
           return build_anchored(node.children, left, right);
-        return expressions_.concat({around(left), plain(node), around(right)});
+        return expressions_.concat({left == Side::kOpen ? anything_ : kEmpty, plain(node), behind(right)});
     }
   }
 
  private:
-  ExprId around(Side side) const { return side == Side::kOpen ? anything_ : kEmpty; }
+  // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
+  // else matters there shows at once, with bytes.
+  static ExprId behind(Side side) { return side == Side::kOpen ? kAnything : kEmpty; }
 
   [[noreturn]] static void fail_anchor() {
     throw GrammarError("regular expression: ^ is supported where the text begins, $ where it ends");
@@ -314,7 +316,7 @@ class RegexBuilder {
       if (right == Side::kInside) fail_anchor();
       right = Side::kEdge;
     }
-    if (nodes.empty()) return left == Side::kOpen ? anything_ : around(right);
+    if (nodes.empty()) return left == Side::kOpen ? anything_ : behind(right);
     if (nodes.size() == 1) {
       if (nodes.front().kind == RegexNode::Kind::kBegin || nodes.front().kind == RegexNode::Kind::kEnd)
         fail_anchor();
