@@ -10,7 +10,7 @@
 namespace quire::grammar {
 namespace {
 
-constexpr unsigned kMaxPath = 200;          // references and combinations at one place, by way of one another
+constexpr std::size_t kMaxPath = 200;       // references and combinations at one place, by way of one another
 constexpr std::size_t kMaxLeaves = 50'000;  // sets of schemas, one for each combination of alternatives
 constexpr std::size_t kMaxSchemas = 4096;   // of one anyOf, or at one place
 constexpr std::size_t kMaxExclusive = 128;  // of one oneOf
@@ -54,11 +54,6 @@ std::string escape_pointer(std::string_view part) {
 }
 
 }  // namespace
-
-struct SchemaCompiler::Path {
-  Schema schema;
-  std::shared_ptr<const Path> outer;
-};
 
 bool same_value(const OrderedJson& a, const OrderedJson& b) {
   return a.is_structured() && b.is_structured() ? Json(a) == Json(b) : a == b;
@@ -220,7 +215,7 @@ ExprId SchemaCompiler::compile(Schemas schemas) {
   }
   const Expressions::Depth deeper(ex_, kSchemaWeight);
   Place place;
-  for (const Schema schema : schemas) add(place, schema, nullptr);
+  for (const Schema schema : schemas) add(place, schema, {});
   entry.expr = expand(place, 0);
   entry.open = false;
   if (entry.rule) {
@@ -230,23 +225,22 @@ ExprId SchemaCompiler::compile(Schemas schemas) {
   return entry.expr;
 }
 
-void SchemaCompiler::add(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add(Place& place, Schema schema, const Schemas& path) {
   if (schema->is_boolean()) {
     place.impossible |= !schema->get<bool>();
     return;
   }
   if (!schema->is_object()) fail_at(schema, "", "a schema is an object, true or false");
   const Expressions::Depth deeper(ex_, kSchemaWeight);
-  unsigned length = 0;
-  for (const Path* at = path.get(); at != nullptr; at = at->outer.get())
-    if (at->schema == schema || ++length > kMaxPath)
-      fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
+  if (path.size() > kMaxPath || std::ranges::find(path, schema) != path.end())
+    fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
   ex_.check_time();
   if (std::ranges::find(place.schemas, schema) != place.schemas.end()) return;
   if (place.schemas.size() == kMaxSchemas)
     fail_at(schema, "", format_text("more than {} schemas hold for one value", kMaxSchemas));
   place.schemas.push_back(schema);
-  const auto inner = std::make_shared<const Path>(Path{schema, path});
+  Schemas inner = path;
+  inner.push_back(schema);
   for (const auto& [key, value] : schema->items()) add_keyword(place, schema, key, inner);
 }
 
@@ -286,8 +280,7 @@ void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const 
   }
 }
 
-void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key,
-                                 const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path) {
   const OrderedJson& value = schema->at(key);
   const auto schemas = [&]() -> Schemas {
     if (!value.is_array() || value.empty()) fail_at(schema, key, "must be an array of schemas");
@@ -333,7 +326,7 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
   }
 }
 
-void SchemaCompiler::add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add_one_of(Place& place, Schema schema, const Schemas& path) {
   const std::size_t size = schema->at("oneOf").size();
   if (size > kMaxExclusive)
     fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
@@ -356,7 +349,7 @@ void SchemaCompiler::add_one_of(Place& place, Schema schema, const std::shared_p
 }
 
 void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_view key,
-                                      const std::shared_ptr<const Path>& path) {
+                                      const Schemas& path) {
   const OrderedJson& dependencies = schema->at(std::string(key));
   if (!dependencies.is_object()) fail_at(schema, key, "must be an object");
   for (const auto& [name, value] : dependencies.items()) {

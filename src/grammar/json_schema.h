@@ -34,12 +34,12 @@ class SchemaCompiler {
  private:
   using Schema = const OrderedJson*;
   using Schemas = std::vector<Schema>;
-  struct Path;  // the schemas that a schema stands in without going deeper into the instance
   struct Choice {
     std::vector<Schemas> alternatives;
-    std::shared_ptr<const Path> path;
+    Schemas path;
   };
-  // All that holds at one place.
+  // All that holds at one place. A path is the schemas that one stands in without going deeper into the
+  // instance.
   struct Place {
     Schemas schemas;  // in the order in which they name properties
     std::deque<Choice> choices;
@@ -67,12 +67,10 @@ class SchemaCompiler {
   void index_names(Schema schema, Schema document);
 
   ExprId compile(Schemas schemas);
-  void add(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
-  void add_keyword(Place& place, Schema schema, const std::string& key,
-                   const std::shared_ptr<const Path>& path);
-  void add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
-  void add_dependencies(Place& place, Schema schema, std::string_view key,
-                        const std::shared_ptr<const Path>& path);
+  void add(Place& place, Schema schema, const Schemas& path);
+  void add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path);
+  void add_one_of(Place& place, Schema schema, const Schemas& path);
+  void add_dependencies(Place& place, Schema schema, std::string_view key, const Schemas& path);
   void check_keyword(Schema schema, const std::string& key) const;
   void check_listed(Schema schema, std::string_view key, const OrderedJson& value) const;
   ExprId expand(Place& place, std::size_t choice);
