@@ -10,15 +10,28 @@ namespace {
 
 constexpr std::size_t kMaxEnds = 16384;
 constexpr std::size_t kMaxPlainStates = 500;  // beyond which walking all tokens takes less time
+constexpr std::uint32_t kCounterSlack = 8;    // beyond the longest token, to complete what it begins
 constexpr std::uint32_t kFewChildren = 4;     // for which no table is made
+constexpr std::size_t kMasksPart = 8;         // of the memory, for masks
+constexpr std::size_t kFullPart = 3;          // of the memory, beyond which a fresh copy takes over
+constexpr std::size_t kBytesOfEntry = 64;     // of an entry of masks_ or plain_bytes_
+
+ExprId plain_text(Expressions& expressions) {
+  const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
+  return expressions.repeat(utf8_character(expressions, special.complement()), 0, kNoLimit);
+}
 
 }  // namespace
 
 Automaton::Automaton(Expressions expressions, ExprId root, std::shared_ptr<const Vocabulary> vocabulary,
                      const Limits& limits)
-    : expressions_(std::move(expressions)), root_(root), vocabulary_(std::move(vocabulary)), limits_(limits) {
-  const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
-  plain_ = expressions_.repeat(utf8_character(expressions_, special.complement()), 0, kNoLimit);
+    : expressions_(std::move(expressions)),
+      root_(root),
+      plain_(plain_text(expressions_)),
+      vocabulary_(std::move(vocabulary)),
+      limits_(limits),
+      num_common_(expressions_.size()) {
+  expressions_.memory().budget().limit = limits.memory_bytes;
 }
 
 Automaton::Automaton(const Automaton& other)
@@ -26,15 +39,30 @@ Automaton::Automaton(const Automaton& other)
       root_(other.root_),
       plain_(other.plain_),
       vocabulary_(other.vocabulary_),
-      limits_(other.limits_) {}
+      limits_(other.limits_),
+      num_common_(other.num_common_) {}
 
-void Automaton::start_budget() {
-  expressions_.budget() = {std::chrono::steady_clock::now() + limits_.mask_time, limits_.memory_bytes, {}};
+template <typename F>
+auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {
+  if (allowance.count() <= 0)
+    throw LimitError(
+        "the masks of one output took longer in all than their limit; a simpler grammar would do");
+  expressions_.start_clock(std::min<std::chrono::nanoseconds>(limits_.mask_time, allowance));
+  try {
+    const auto result = compute();
+    allowance -= expressions_.time_taken();
+    is_full_ = expressions_.memory().bytes() > limits_.memory_bytes / kFullPart;
+    return result;
+  } catch (...) {
+    allowance -= expressions_.time_taken();
+    throw;
+  }
 }
 
-std::size_t Automaton::memory_bytes() const {
-  const std::scoped_lock lock(mutex_);
-  return expressions_.memory() + mask_bytes_;
+ExprId Automaton::adopt(Automaton& other, ExprId state) {
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  expressions_.start_clock(limits_.mask_time);
+  return expressions_.adopt(other.expressions_, state, num_common_);
 }
 
 bool Automaton::complete(ExprId state) const {
@@ -42,17 +70,22 @@ bool Automaton::complete(ExprId state) const {
   return expressions_.nullable(state);
 }
 
-ExprId Automaton::advance(ExprId state, int token) {
+std::size_t Automaton::bytes() const { return expressions_.memory().budget().bytes; }
+
+ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);
-  start_budget();
-  const TokenText& text = vocabulary_->token(token);
-  const ExprId named = expressions_.has_tokens() ? expressions_.derivative_by_token(state, token) : kNothing;
-  if (text.special || text.bytes.empty()) return named;
-  for (const char byte : text.bytes) {
-    state = expressions_.derivative(state, static_cast<unsigned char>(byte));
-    if (state == kNothing) break;
-  }
-  return named == kNothing ? state : expressions_.any_of({state, named});
+  return within_limits(allowance, [&] {
+    const TokenText& text = vocabulary_->token(token);
+    const ExprId named =
+        expressions_.has_tokens() ? expressions_.derivative_by_token(state, token) : kNothing;
+    if (text.special || text.bytes.empty()) return named;
+    ExprId next = state;
+    for (const char byte : text.bytes) {
+      next = expressions_.derivative(next, static_cast<unsigned char>(byte));
+      if (next == kNothing) break;
+    }
+    return named == kNothing ? next : expressions_.any_of({next, named});
+  });
 }
 
 const Automaton::Table* Automaton::table(ExprId state, bool make) {
@@ -60,7 +93,7 @@ const Automaton::Table* Automaton::table(ExprId state, bool make) {
     table_of_.resize(std::max<std::size_t>(expressions_.size(), state + 1), nullptr);
   if (table_of_[state] != nullptr || !make) return table_of_[state];
   const auto edges = expressions_.edges(state);
-  expressions_.add_memory(sizeof(Table));
+  expressions_.memory().take(sizeof(Table));
   Table& made = tables_.emplace_back();
   made.fill(kNothing);
   for (const Edge& edge : edges) edge.bytes.for_each([&](unsigned byte) { made[byte] = edge.next; });
@@ -72,53 +105,67 @@ void Automaton::add(int token) {
   for (; token >= 0; token = trie.next_equal(token)) found_.push_back(static_cast<std::uint32_t>(token));
 }
 
-void Automaton::walk(ExprId state, std::uint32_t node, std::vector<std::uint32_t>* ends) {
+void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, unsigned depth) {
   const TokenTrie& trie = vocabulary_->trie();
   const std::uint32_t first = trie.first_child(node), end = trie.end_child(node);
   const Table* const derivatives = table(state, end - first > kFewChildren);
   for (std::uint32_t child = first; child < end; ++child) {
     const ExprId after = next(state, derivatives, trie.byte(child));
+    expressions_.step();
     if (after == kNothing) continue;
     if (trie.token(child) >= 0) add(trie.token(child));
+    if (lexeme != nullptr && lexeme->with_reach)
+      lexeme->reach =
+          std::max<std::uint64_t>(lexeme->reach, depth + std::uint64_t{1} + expressions_.distance(after));
     if (trie.first_child(child) == trie.end_child(child)) continue;
-    if (ends != nullptr && expressions_.nullable(after)) ends->push_back(child);
-    walk(after, child, ends);
+    if (lexeme != nullptr && expressions_.nullable(after)) lexeme->ends.push_back(child);
+    walk(after, child, lexeme, depth + 1);
   }
 }
 
-void Automaton::split(ExprId state) {
-  if (state == kNothing || !split_seen_.insert(state).second) return;
-  const Expr expr = expressions_[state];
-  const bool is_concat = expr.kind == ExprKind::kConcat;
-  const ExprId first = is_concat ? expr.a : state, tail = is_concat ? expr.b : kEmpty;
-  const Expr head = expressions_[first];
-  const auto with = [&](ExprId other) { split(expressions_.concat(other, tail)); };
-  if (head.kind == ExprKind::kConcat) return with(first);
-  if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) return with(expressions_.body(first));
-  if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
-    const auto parts = expressions_.children(first);
-    for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
-    return;
+void Automaton::split(ExprId whole) {
+  std::vector<ExprId> open = {whole};
+  std::unordered_set<ExprId> seen;
+  while (!open.empty()) {
+    const ExprId state = open.back();
+    open.pop_back();
+    if (state == kNothing || !seen.insert(state).second) continue;
+    const Expr expr = expressions_[state];
+    const bool is_concat = expr.kind == ExprKind::kConcat;
+    const ExprId first = is_concat ? expr.a : state, tail = is_concat ? expr.b : kEmpty;
+    const Expr head = expressions_[first];
+    const auto with = [&](ExprId other) { open.push_back(expressions_.concat(other, tail)); };
+    if (head.kind == ExprKind::kConcat) {
+      with(first);
+    } else if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) {
+      with(expressions_.body(first));
+    } else if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
+      const auto parts = expressions_.children(first);
+      for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
+    } else {
+      if (head.kind == ExprKind::kLexeme && head.b == 0)
+        split_lexemes_.emplace_back(head.a, tail);
+      else if (head.kind == ExprKind::kToken)
+        found_.push_back(head.a);
+      else if (head.kind == ExprKind::kRepeat && !head.regular)
+        with(expressions_.concat(head.a, expressions_.one_less(head)));
+      else
+        split_states_.push_back(state);
+      if (head.nullable) open.push_back(tail);
+    }
   }
-  if (head.kind == ExprKind::kLexeme) {
-    split_lexemes_.emplace_back(head.a, tail);
-  } else if (head.kind == ExprKind::kToken) {
-    found_.push_back(head.a);
-  } else if (head.kind == ExprKind::kRepeat && !head.regular) {
-    with(expressions_.concat(head.a, expressions_.repeat(head.a, head.b - (head.b > 0),
-                                                         head.c == kNoLimit ? kNoLimit : head.c - 1)));
-  } else {
-    split_states_.push_back(state);
-  }
-  if (head.nullable) split(tail);
 }
 
 bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,
                                  std::vector<std::uint64_t>& assumed) {
   if (bytes == 0) return true;
   if (assumed.size() > kMaxPlainStates) return false;
+  expressions_.memory().take(kBytesOfEntry);
   unsigned& known = plain_bytes_[std::uint64_t{plain} << 32 | state];
-  if (known >= bytes) return true;
+  if (known >= bytes) {
+    expressions_.memory().give(kBytesOfEntry);
+    return true;
+  }
   known = bytes;  // so that a circle comes to an end
   assumed.push_back(std::uint64_t{plain} << 32 | state);
   const auto of_plain = expressions_.edges(plain);
@@ -143,6 +190,7 @@ bool Automaton::takes_plain_text(ExprId state) {
   std::vector<std::uint64_t> assumed;
   const auto forget = [&] {
     for (const std::uint64_t key : assumed) plain_bytes_.erase(key);
+    expressions_.memory().give(assumed.size() * kBytesOfEntry);
   };
   try {
     if (takes_plain_text(plain_, state, TokenTrie::kPlainBytes, assumed)) return true;
@@ -171,22 +219,32 @@ TokenSet Automaton::take_found(bool sorted_unique) {
   return set;
 }
 
-std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme) {
+// While many repetitions are left, it does not matter how many: the states of a counter have one mask.
+std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme, std::uint32_t root) {
+  const std::uint32_t longest = vocabulary_->trie().longest(root);
+  const Expressions::Loosened loose = expressions_.loosen(lexeme, longest + kCounterSlack);
+  if (loose.bound != kNoLimit) {
+    auto tokens = tokens_within(loose.id, root, loose.has_conjunction);
+    if (!loose.has_conjunction || tokens->reach <= loose.bound) return tokens;
+  }
+  return tokens_within(lexeme, root, false);
+}
+
+std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std::uint32_t root,
+                                                             bool with_reach) {
   const Expr& expr = expressions_[lexeme];
-  const LexemeCache::Key key = {expr.hash, expr.hash2};
+  const LexemeCache::Key key = {expr.hash, expr.hash2 + 2 * root + with_reach};
   if (auto known = vocabulary_->lexemes().find(key)) return known;
   auto made = std::make_shared<LexemeTokens>();
+  made->with_reach = with_reach;
   std::vector<std::uint32_t> outer;
   std::swap(outer, found_);
-  walk(lexeme, TokenTrie::kRest, &made->ends);
   // Plain text ends no JSON string, so that where all of it is taken, none need be walked.
-  const bool all_plain = takes_plain_text(lexeme);
-  if (!all_plain) walk(lexeme, TokenTrie::kPlain, &made->ends);
-  if (all_plain) {
+  if (root == TokenTrie::kPlain && !with_reach && takes_plain_text(lexeme)) {
     made->inside.words.assign(vocabulary_->trie().plain_tokens().begin(),
                               vocabulary_->trie().plain_tokens().end());
-    for (const std::uint32_t id : found_) made->inside.words[id / 32] |= 1u << id % 32;
   } else {
+    walk(lexeme, root, made.get());
     made->inside = take_found(false);
   }
   std::swap(outer, found_);
@@ -198,31 +256,32 @@ std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme) {
   return made;
 }
 
-std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state) {
+std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
-  start_budget();
+  return within_limits(allowance, [&] { return make_mask(state); });
+}
+
+std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
   found_.clear();
   split_lexemes_.clear();
   split_states_.clear();
-  split_seen_.clear();
   split(state);
   std::vector<std::shared_ptr<const LexemeTokens>> whole;
-  for (const auto& [lexeme, tail] : split_lexemes_) {
-    auto tokens = lexeme_tokens(lexeme);
-    if (tokens->too_many_ends) {
-      split_states_.push_back(expressions_.concat(lexeme, tail));
-      continue;
+  for (const std::uint32_t root : {TokenTrie::kPlain, TokenTrie::kRest}) {
+    std::vector<ExprId> others = split_states_;
+    for (const auto& [lexeme, tail] : split_lexemes_) {
+      auto tokens = lexeme_tokens(lexeme, root);
+      if (tokens->too_many_ends) {
+        others.push_back(expressions_.concat(lexeme, tail));
+        continue;
+      }
+      if (tail != kEmpty)
+        for (const std::uint32_t node : tokens->ends) walk(tail, node);
+      whole.push_back(std::move(tokens));
     }
-    if (tail != kEmpty)
-      for (const std::uint32_t node : tokens->ends) walk(tail, node, nullptr);
-    whole.push_back(std::move(tokens));
-  }
-  if (!split_states_.empty()) {
-    const ExprId others = expressions_.any_of(split_states_);
-    walk(others, TokenTrie::kPlain, nullptr);
-    walk(others, TokenTrie::kRest, nullptr);
+    if (!others.empty()) walk(expressions_.any_of(std::move(others)), root);
   }
   if (expressions_.nullable(state))
     for (const int id : vocabulary_->end_ids()) found_.push_back(static_cast<std::uint32_t>(id));
@@ -241,11 +300,13 @@ std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state) {
   }
   if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
     made->forced = static_cast<int>(made->tokens.ids.front());
-  mask_bytes_ += made->tokens.bytes();
-  if (mask_bytes_ > limits_.memory_bytes / 4) {
+  const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;
+  if (mask_bytes_ + bytes > limits_.memory_bytes / kMasksPart) {
     masks_.clear();
-    mask_bytes_ = made->tokens.bytes();
+    expressions_.memory().give(std::exchange(mask_bytes_, 0));
   }
+  expressions_.memory().take(bytes);
+  mask_bytes_ += bytes;
   masks_.emplace(state, made);
   return made;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -34,25 +36,35 @@ class Automaton {
   };
 
   ExprId root() const { return root_; }
-  bool half_full() const { return memory_bytes() > limits_.memory_bytes / 2; }
-  std::size_t memory_bytes() const;
-  ExprId advance(ExprId state, int token);  // kNothing: not allowed
+  // Whether its states and masks have grown so much that a fresh copy should take over.
+  bool is_full() const { return is_full_; }
+  // A state of another copy of what this is a copy of.
+  ExprId adopt(Automaton& other, ExprId state);
+  // `allowance` is what the computation may take of this thread's time, and is lessened by what it took.
+  ExprId advance(ExprId state, int token, std::chrono::nanoseconds& allowance);  // kNothing: not allowed
+  std::shared_ptr<const Mask> mask(ExprId state, std::chrono::nanoseconds& allowance);
   bool complete(ExprId state) const;
-  std::shared_ptr<const Mask> mask(ExprId state);
+  std::size_t bytes() const;  // of this and all its copies
+  const Limits& limits() const { return limits_; }
 
  private:
   using Table = std::array<ExprId, 256>;  // derivatives by byte
 
-  void start_budget();
+  // Does what `compute` does, within the limits.
+  template <typename F>
+  auto within_limits(std::chrono::nanoseconds& allowance, F&& compute);
+  std::shared_ptr<const Mask> make_mask(ExprId state);
   const Table* table(ExprId state, bool make);
   ExprId next(ExprId state, const Table* table, std::uint8_t byte) {
     return table != nullptr ? (*table)[byte] : expressions_.derivative(state, byte);
   }
   // Splits a state into lexemes with what follows them, tokens, and other states.
   void split(ExprId state);
-  // Adds the tokens below a node that a state takes; with `ends` also nodes at which it may be over.
-  void walk(ExprId state, std::uint32_t node, std::vector<std::uint32_t>* ends);
-  std::shared_ptr<const LexemeTokens> lexeme_tokens(ExprId lexeme);
+  // Adds the tokens below a node that a state takes; of a lexeme notes also where it may be over, and how far
+  // it reaches, `depth` bytes below its root.
+  void walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme = nullptr, unsigned depth = 0);
+  std::shared_ptr<const LexemeTokens> lexeme_tokens(ExprId lexeme, std::uint32_t root);
+  std::shared_ptr<const LexemeTokens> tokens_within(ExprId lexeme, std::uint32_t root, bool with_reach);
   bool takes_plain_text(ExprId state);
   bool takes_plain_text(ExprId plain, ExprId state, unsigned bytes, std::vector<std::uint64_t>& assumed);
   void add(int token);
@@ -62,6 +74,8 @@ class Automaton {
   ExprId root_, plain_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   Limits limits_;
+  const std::size_t num_common_;  // expressions that all copies have
+  std::atomic<bool> is_full_ = false;
   mutable std::mutex mutex_;
   std::vector<const Table*> table_of_;
   std::deque<Table> tables_;
@@ -73,7 +87,6 @@ class Automaton {
   std::vector<std::uint32_t> found_;
   std::vector<std::pair<ExprId, ExprId>> split_lexemes_;  // each and what follows it
   std::vector<ExprId> split_states_;
-  std::unordered_set<ExprId> split_seen_;
 };
 
 }  // namespace quire::grammar

@@ -27,11 +27,6 @@ class ByteSet {
   constexpr void add(unsigned byte) { words_[byte / 64] |= std::uint64_t{1} << byte % 64; }
   constexpr bool has(unsigned byte) const { return (words_[byte / 64] >> byte % 64 & 1) != 0; }
   constexpr bool empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
-  constexpr int size() const {
-    int count = 0;
-    for (const std::uint64_t word : words_) count += std::popcount(word);
-    return count;
-  }
   constexpr ByteSet operator|(const ByteSet& other) const {
     ByteSet set;
     for (std::size_t i = 0; i < 4; ++i) set.words_[i] = words_[i] | other.words_[i];

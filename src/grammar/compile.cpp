@@ -10,6 +10,8 @@
 namespace quire::grammar {
 namespace {
 
+constexpr std::size_t kCompilePart = 8;  // of a grammar's memory, so that several copies find room
+
 ExprId compile_choice(Expressions& expressions, const OrderedJson& choices) {
   if (!choices.is_array() || choices.empty() ||
       !std::ranges::all_of(choices, [](const auto& choice) { return choice.is_string(); }))
@@ -53,8 +55,8 @@ std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<con
     throw GrammarError(format_text("the grammar has {} bytes; at most {} are supported", source.text.size(),
                                    limits.source_bytes));
   Expressions expressions;
-  expressions.budget() = {std::chrono::steady_clock::now() + limits.compile_time, limits.memory_bytes / 2,
-                          stop};
+  expressions.memory().budget().limit = limits.memory_bytes / kCompilePart;
+  expressions.start_clock(limits.compile_time, stop);
   ExprId root = kNothing;
   try {
     root = compile_source(expressions, source, *vocabulary);
@@ -68,7 +70,6 @@ std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<con
   expressions.finish();
   if (root == kNothing || expressions[root].dead)
     throw GrammarError("no text satisfies the grammar; check for conditions that contradict each other");
-  expressions.edges(root);  // left recursion shows at once
   auto automaton = std::make_shared<Automaton>(std::move(expressions), root, vocabulary, limits);
   return std::make_shared<const Grammar>(std::move(vocabulary), std::move(automaton));
 }

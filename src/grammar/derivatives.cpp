@@ -1,6 +1,8 @@
 // Derivatives of expressions by bytes.
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <unordered_set>
 #include <utility>
 
 #include "grammar/expressions.h"
@@ -9,30 +11,18 @@
 namespace quire::grammar {
 namespace {
 
-constexpr unsigned kMaxDepth = 2000;           // of expressions in one another
 constexpr std::size_t kMaxExplored = 200'000;  // states of one conjunction
-constexpr std::uint32_t kInFraction = 1;       // of Expr::c of kMultiple; above it the places left
-
-class DepthGuard {
- public:
-  explicit DepthGuard(unsigned& depth) : depth_(depth) {
-    if (++depth_ > kMaxDepth) {
-      --depth_;
-      throw GrammarError(format_text("the grammar is nested deeper than {} levels", kMaxDepth));
-    }
-  }
-  DepthGuard(const DepthGuard&) = delete;
-  DepthGuard& operator=(const DepthGuard&) = delete;
-  ~DepthGuard() { --depth_; }
-
- private:
-  unsigned& depth_;
-};
+constexpr std::size_t kBytesKnown = 48;        // of an entry of distances_
+constexpr unsigned kMaxLoosened = 8;           // levels of an expression, and parts of one
+constexpr std::size_t kNearest = 2000;
+constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it the places left
 
 }  // namespace
 
+// Not inlined, since edges() goes deeper into itself before it comes here.
 template <typename Join>
-std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists, Join&& join) {
+[[gnu::noinline]] std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists,
+                                                       Join&& join) {
   // A class of bytes leads to the same in all lists seen; it knows the class that it was a part of.
   struct Class {
     std::uint32_t parent, depth;
@@ -46,6 +36,7 @@ std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists, J
   for (const auto& list : lists) {
     for (const Edge& edge : list) {
       ++edge_number;
+      step();
       edge.bytes.for_each([&](unsigned byte) {
         const std::uint32_t old = class_of[byte];
         if (renamed.size() < classes.size()) renamed.resize(classes.size() + 64);
@@ -165,8 +156,7 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
     case ExprKind::kConcat:
       return edges_of_concat(expr.a, expr.b, nullable(expr.a));
     case ExprKind::kRepeat:
-      return edges_of_concat(
-          expr.a, repeat(expr.a, expr.b - (expr.b > 0), expr.c == kNoLimit ? kNoLimit : expr.c - 1), false);
+      return edges_of_concat(expr.a, one_less(expr), false);
     case ExprKind::kAnyOf:
       return edges_of_parts(id);
     case ExprKind::kAllOf:
@@ -178,7 +168,7 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
     case ExprKind::kLexeme: {
       const auto inner = edges(expr.a);
       std::vector<Edge> result(inner.begin(), inner.end());
-      for (Edge& edge : result) edge.next = lexeme(edge.next);
+      for (Edge& edge : result) edge.next = lexeme(edge.next, expr.b != 0);
       return result;
     }
     case ExprKind::kRule:
@@ -195,21 +185,11 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
 
 std::span<const Edge> Expressions::edges(ExprId id) {
   if (!ranges_[id].known) {
-    if (ranges_[id].open)
-      throw GrammarError(
-          "a rule begins with itself (left recursion), perhaps by way of others; repetition would do");
-    const DepthGuard guard(depth_);
-    ranges_[id].open = true;
-    std::vector<Edge> computed;
-    try {
-      computed = compute_edges(id);
-      add_memory(computed.size() * sizeof(Edge));
-    } catch (...) {
-      ranges_[id].open = false;
-      throw;
-    }
+    const Depth deeper(*this);
+    const std::vector<Edge> computed = compute_edges(id);
+    memory_.take(computed.size() * sizeof(Edge));
     ranges_[id] = {static_cast<std::uint32_t>(edges_.size()), static_cast<std::uint32_t>(computed.size()),
-                   true, false};
+                   true};
     edges_.insert(edges_.end(), computed.begin(), computed.end());
   }
   return std::span(edges_).subspan(ranges_[id].first, ranges_[id].size);
@@ -219,51 +199,92 @@ const std::vector<Edge>& Expressions::raw_edges(ExprId id) {
   const auto found = raw_edges_.find(id);
   if (found != raw_edges_.end()) return found->second;
   std::vector<Edge> computed = edges_of_parts(id);
-  add_memory(computed.size() * sizeof(Edge) + 64);
+  memory_.take(computed.size() * sizeof(Edge) + 64);
   return raw_edges_.emplace(id, std::move(computed)).first->second;
 }
 
+// The nearest states are looked at first: whole lengths of what is counted lie beyond them. Then the latest,
+// which soon lead far.
 bool Expressions::matches_something(ExprId id) {
-  if (id == kAnything) return true;
   struct Visit {
     ExprId id;
-    std::size_t next = 0;
+    std::size_t from;
   };
-  std::vector<Visit> path;
-  std::vector<ExprId> visited;
-  // Whether a state is known to match something; opens it, if nothing is known of it.
-  const auto visit = [&](ExprId at) {
+  std::vector<Visit> visits;
+  std::deque<std::size_t> open;  // of visits
+  std::unordered_set<ExprId> seen;
+  const auto matches = [&](ExprId at, std::size_t from) {
     const ExprKind kind = exprs_[at].kind;
+    if (at == kAnything || exprs_[at].nullable) return true;
     if (kind != ExprKind::kAllOf && kind != ExprKind::kNot) return !exprs_[at].dead;
-    const auto [found, is_new] = something_.try_emplace(at, exprs_[at].nullable || at == kAnything);
-    if (!is_new || found->second) return found->second;
-    path.push_back({at});
-    visited.push_back(at);
-    if (visited.size() > kMaxExplored)
-      throw GrammarError("two of the grammar's conditions take too long to combine");
+    if (const auto known = distances_.find(at); known != distances_.end()) return known->second != kNoLimit;
+    if (seen.insert(at).second) {
+      open.push_back(visits.size());
+      visits.push_back({at, from});
+    }
     return false;
   };
-  bool found = false;
-  try {
-    found = visit(id);
-    while (!found && !path.empty()) {
-      const std::vector<Edge>& next = raw_edges(path.back().id);
-      if (path.back().next == next.size())
-        path.pop_back();
-      else
-        found = visit(next[path.back().next++].next);
+  if (matches(id, 0)) return true;
+  while (!open.empty()) {
+    const bool is_near = visits.size() < kNearest;
+    const std::size_t i = is_near ? open.front() : open.back();
+    is_near ? open.pop_front() : open.pop_back();
+    if (visits.size() > kMaxExplored)
+      throw LimitError("two of the grammar's conditions take too long to combine");
+    for (const Edge& edge : raw_edges(visits[i].id)) {
+      if (!matches(edge.next, i)) continue;
+      memory_.take(kBytesKnown);
+      std::uint32_t bytes = distance(edge.next);
+      for (std::size_t at = i;; at = visits[at].from) {
+        distances_.try_emplace(visits[at].id, ++bytes);
+        if (at == 0) return true;
+      }
     }
-  } catch (...) {
-    for (const ExprId at : visited) something_.erase(at);
-    throw;
   }
-  if (found) {
-    // What was left on the way may yet lead somewhere.
-    for (const ExprId at : visited) something_.erase(at);
-    for (const Visit& at : path) something_[at.id] = true;
-    something_[id] = true;
+  if (visits.empty()) return false;
+  memory_.take(visits.size() * kBytesKnown);
+  for (const Visit& visit : visits) distances_[visit.id] = kNoLimit;
+  return false;
+}
+
+std::uint32_t Expressions::distance(ExprId id) {
+  const Expr& expr = exprs_[id];
+  if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kLexeme) return distance(expr.a);
+  if (expr.kind == ExprKind::kAllOf && !expr.nullable) {
+    const auto known = distances_.find(id);
+    return known == distances_.end() ? kNoLimit : known->second;
   }
-  return found;
+  std::uint32_t most = 0;
+  if (expr.kind == ExprKind::kAnyOf)
+    for (const ExprId part : children(id)) most = std::max(most, distance(part));
+  return most;
+}
+
+Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsigned depth) {
+  const Expr expr = exprs_[id];
+  Loosened made{id};
+  if (expr.kind == ExprKind::kRepeat && expr.c != kNoLimit && expr.c >= least)
+    return {repeat(expr.a, expr.b, kNoLimit), expr.c};
+  if (depth == kMaxLoosened) return made;
+  const auto inner = [&](ExprId part) {
+    const Loosened loose = loosen(part, least, depth + 1);
+    made.bound = std::min(made.bound, loose.bound);
+    made.has_conjunction |= loose.has_conjunction;
+    return loose.id;
+  };
+  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(inner(expr.a), expr.b != 0);
+  if (expr.kind == ExprKind::kConcat) {
+    const ExprId first = inner(expr.a);
+    made.id = concat(first, inner(expr.b));
+  }
+  if ((expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) && expr.b <= kMaxLoosened) {
+    const auto of = children(id);
+    std::vector<ExprId> parts(of.begin(), of.end());
+    for (ExprId& part : parts) part = inner(part);
+    made.id = expr.kind == ExprKind::kAnyOf ? any_of(std::move(parts)) : all_of(std::move(parts));
+  }
+  made.has_conjunction |= expr.kind == ExprKind::kAllOf;
+  return made;
 }
 
 ExprId Expressions::derivative(ExprId id, unsigned byte) {
@@ -273,7 +294,7 @@ ExprId Expressions::derivative(ExprId id, unsigned byte) {
 }
 
 ExprId Expressions::derivative_by_token(ExprId id, int token) {
-  const DepthGuard guard(depth_);
+  const Depth deeper(*this);
   const Expr expr = exprs_[id];
   if (expr.regular) return kNothing;
   switch (expr.kind) {
@@ -284,8 +305,7 @@ ExprId Expressions::derivative_by_token(ExprId id, int token) {
       return nullable(expr.a) ? any_of({first, derivative_by_token(expr.b, token)}) : first;
     }
     case ExprKind::kRepeat:
-      return concat(derivative_by_token(expr.a, token),
-                    repeat(expr.a, expr.b - (expr.b > 0), expr.c == kNoLimit ? kNoLimit : expr.c - 1));
+      return concat(derivative_by_token(expr.a, token), one_less(expr));
     case ExprKind::kAnyOf: {
       const auto parts = children(id);
       std::vector<ExprId> next(parts.begin(), parts.end());

@@ -1,5 +1,7 @@
 #include "grammar/expressions.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,33 +12,72 @@ namespace {
 
 // Alternatives with more children than this are kept as they are inside others.
 constexpr std::uint32_t kMaxFlattened = 16;
+constexpr unsigned kMaxDepth = 1000;
+// Of what is kept beside an expression: its place in tables, and what is known of it.
+constexpr std::size_t kBytesBeside = 40;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
   return hash ^ hash >> 29;
 }
 
+// Of the table: an expression, with a part of its hash, so that few others are looked at.
+std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
+
+std::chrono::nanoseconds thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 }  // namespace
 
-Expressions::Expressions() : table_(1024, kNothing) {
+void MemoryShare::take(std::size_t bytes) {
+  if (budget_->bytes.fetch_add(bytes) + bytes > budget_->limit) {
+    budget_->bytes -= bytes;
+    throw LimitError(
+        format_text("the grammar takes more than its {} MiB of memory; a smaller one, or one with less "
+                    "repetition, would do",
+                    budget_->limit >> 20));
+  }
+  bytes_ += bytes;
+}
+
+void MemoryShare::give(std::size_t bytes) {
+  bytes_ -= bytes;
+  budget_->bytes -= bytes;
+}
+
+Expressions::Depth::Depth(Expressions& expressions, unsigned weight)
+    : depth_(expressions.depth_), weight_(weight) {
+  if (depth_ + weight > kMaxDepth) throw LimitError("the grammar is nested too deep");
+  depth_ += weight;
+}
+
+Expressions::Expressions() : table_(1024, 0) {
   exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
   ranges_.emplace_back();
   intern({.kind = ExprKind::kEpsilon, .nullable = true});
   intern({.kind = ExprKind::kNot, .nullable = true, .a = kNothing});
 }
 
-void Expressions::add_memory(std::size_t bytes) {
-  memory_ += bytes;
-  if (memory_ > budget_.memory)
-    throw LimitError(
-        format_text("the grammar takes more than its {} MiB of memory; a smaller one, or one with less "
-                    "repetition, would do",
-                    budget_.memory >> 20));
+void Expressions::start_clock(std::chrono::nanoseconds limit, std::stop_token stop) {
+  time_limit_ = limit;
+  clock_start_ = std::chrono::nanoseconds(-1);
+  stop_ = std::move(stop);
+  steps_ = 0;
 }
 
-void Expressions::check_time() const {
-  if (budget_.stop.stop_requested()) throw Stopped();
-  if (std::chrono::steady_clock::now() > budget_.deadline)
+std::chrono::nanoseconds Expressions::time_taken() const {
+  return clock_start_.count() < 0 ? std::chrono::nanoseconds(0) : thread_time() - clock_start_;
+}
+
+void Expressions::check_time() {
+  steps_ = 0;
+  if (stop_.stop_requested()) throw Stopped();
+  if (clock_start_.count() < 0)
+    clock_start_ = thread_time();
+  else if (thread_time() - clock_start_ > time_limit_)
     throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
@@ -91,6 +132,7 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
 }
 
 ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const ByteSet* set) {
+  step(1 + children.size());
   expr.hash = mix(static_cast<std::uint64_t>(expr.kind) + 17, 0);
   expr.hash2 = mix(static_cast<std::uint64_t>(expr.kind) + 1117, 5);
   const auto add = [&](std::uint64_t value, std::uint64_t value2) {
@@ -111,12 +153,13 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     add((std::uint64_t{expr.a} << 32) + expr.b, (std::uint64_t{expr.c} << 32) + expr.a);
     add(expr.b, expr.c);
   }
-  std::size_t slot = expr.hash % table_.size();
-  for (; table_[slot] != kNothing; slot = slot + 1 == table_.size() ? 0 : slot + 1)
-    if (equal(exprs_[table_[slot]], expr, children, set)) return table_[slot];
-  add_memory(sizeof(Expr) + sizeof(EdgeRange) + 2 * sizeof(ExprId) + children.size_bytes() +
-             (set != nullptr ? sizeof(ByteSet) : 0));
-  if (exprs_.size() % 1024 == 0) check_time();
+  std::size_t slot = expr.hash & (table_.size() - 1);
+  for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
+    if (const auto known = static_cast<ExprId>(table_[slot]);
+        slot_of(known, expr.hash) == table_[slot] && equal(exprs_[known], expr, children, set))
+      return known;
+  memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + children.size_bytes() +
+               (set != nullptr ? sizeof(ByteSet) : 0));
   set_flags(expr, children);
   if (set != nullptr) {
     expr.a = static_cast<std::uint32_t>(sets_.size());
@@ -127,7 +170,7 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     children_.insert(children_.end(), children.begin(), children.end());
   }
   const auto id = static_cast<ExprId>(exprs_.size());
-  table_[slot] = id;
+  table_[slot] = slot_of(id, expr.hash);
   exprs_.push_back(expr);
   ranges_.emplace_back();
   if (exprs_.size() * 2 > table_.size()) grow_table();
@@ -135,11 +178,11 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
 }
 
 void Expressions::grow_table() {
-  table_.assign(table_.size() * 2, kNothing);
+  table_.assign(table_.size() * 2, 0);
   for (ExprId id = 1; id < exprs_.size(); ++id) {
-    std::size_t slot = exprs_[id].hash % table_.size();
-    while (table_[slot] != kNothing) slot = slot + 1 == table_.size() ? 0 : slot + 1;
-    table_[slot] = id;
+    std::size_t slot = exprs_[id].hash & (table_.size() - 1);
+    while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
+    table_[slot] = slot_of(id, exprs_[id].hash);
   }
 }
 
@@ -184,6 +227,7 @@ ExprId Expressions::concat(std::initializer_list<ExprId> parts) {
 ExprId Expressions::any_of(std::vector<ExprId> parts) {
   std::vector<ExprId> flat;
   ByteSet set;
+  step(parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const ExprId part = parts[i];
     if (dead(part)) continue;
@@ -219,11 +263,9 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
         else
           tails.push_back(tail);
       }
-      std::ranges::sort(tails);
-      tails.erase(std::unique(tails.begin(), tails.end()), tails.end());
-      flat[i] =
-          intern({.kind = ExprKind::kConcat, .a = first, .b = intern({.kind = ExprKind::kAnyOf}, tails)});
-      flat[kept++] = flat[i];
+      const Depth deeper(*this);
+      flat[kept++] = intern({.kind = ExprKind::kConcat, .a = first, .b = any_of(std::move(tails))});
+      i = end;
       continue;
     }
     while (i < end) flat[kept++] = flat[i++];
@@ -272,11 +314,11 @@ ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
   return intern({.kind = ExprKind::kRepeat, .a = a, .b = min, .c = max});
 }
 
-ExprId Expressions::lexeme(ExprId a) {
+ExprId Expressions::lexeme(ExprId a, bool is_word) {
   if (dead(a)) return kNothing;
   const ExprKind kind = exprs_[a].kind;
   if (kind == ExprKind::kEpsilon || kind == ExprKind::kBytes || kind == ExprKind::kLexeme) return a;
-  return intern({.kind = ExprKind::kLexeme, .a = a});
+  return intern({.kind = ExprKind::kLexeme, .a = a, .b = is_word});
 }
 
 ExprId Expressions::token(int id) {
@@ -349,6 +391,70 @@ void Expressions::finish() {
       changed |= before.nullable != expr.nullable || before.dead != expr.dead;
     }
   }
+  check_left_recursion();
+}
+
+// Follows what an expression may begin with, before any byte.
+void Expressions::check_left_recursion() {
+  enum : char { kNew, kOpen, kDone };
+  std::vector<char> states(exprs_.size(), kNew);
+  std::vector<ExprId> open;
+  for (ExprId start = 0; start < states.size(); ++start) {
+    if (exprs_[start].kind == ExprKind::kRule) open.push_back(start);
+    while (!open.empty()) {
+      const ExprId id = open.back();
+      const Expr& expr = exprs_[id];
+      if (states[id] != kNew || expr.regular || expr.dead) {
+        states[id] = kDone;
+        open.pop_back();
+        continue;
+      }
+      states[id] = kOpen;
+      step();
+      const auto begins_with = [&](ExprId first) {
+        if (states[first] == kOpen)
+          throw GrammarError(
+              "a rule begins with itself (left recursion), perhaps by way of others; repetition would do");
+        open.push_back(first);
+      };
+      if (expr.kind == ExprKind::kRule) begins_with(rules_[expr.a]);
+      if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kRepeat) begins_with(expr.a);
+      if (expr.kind == ExprKind::kConcat && nullable(expr.a)) begins_with(expr.b);
+      for (const ExprId child : children(id)) begins_with(child);
+    }
+  }
+}
+
+ExprId Expressions::adopt(const Expressions& other, ExprId id, std::size_t num_common) {
+  std::unordered_map<ExprId, ExprId> adopted;
+  std::vector<std::pair<ExprId, bool>> open = {{id, false}};  // and whether what it is made of was adopted
+  const auto here = [&](ExprId of) { return of < num_common ? of : adopted.at(of); };
+  while (!open.empty()) {
+    const auto [at, is_ready] = open.back();
+    open.pop_back();
+    if (at < num_common || adopted.contains(at)) continue;
+    Expr expr = other.exprs_[at];
+    const auto of = other.children(at);
+    std::vector<ExprId> parts(of.begin(), of.end());
+    const bool has_b = expr.kind == ExprKind::kConcat, has_a = has_b || expr.kind == ExprKind::kNot ||
+                                                               expr.kind == ExprKind::kRepeat ||
+                                                               expr.kind == ExprKind::kLexeme;
+    if (!is_ready) {
+      open.emplace_back(at, true);
+      if (has_a) open.emplace_back(expr.a, false);
+      if (has_b) open.emplace_back(expr.b, false);
+      for (const ExprId part : parts) open.emplace_back(part, false);
+      continue;
+    }
+    if (has_a) expr.a = here(expr.a);
+    if (has_b) expr.b = here(expr.b);
+    for (ExprId& part : parts) part = here(part);
+    std::ranges::sort(parts);
+    if (expr.kind == ExprKind::kMembers) expr.b = seen_number(other.seen_[expr.b]);
+    const bool is_set = expr.kind == ExprKind::kBytes;
+    adopted[at] = intern(expr, parts, is_set ? &other.sets_[expr.a] : nullptr);
+  }
+  return here(id);
 }
 
 }  // namespace quire::grammar

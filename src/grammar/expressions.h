@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <stop_token>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "grammar/byte_set.h"
@@ -31,7 +34,7 @@ enum class ExprKind : std::uint8_t {
   kAllOf,     // the children; regular
   kNot,       // all but a; regular
   kRepeat,    // a, b to c times
-  kLexeme,    // a, regular. Says where masks are computed apart (automaton.h)
+  kLexeme,    // a, regular. Says where masks are computed apart (automaton.h), unless b is 1
   kRule,      // the body of rule a
   kToken,     // the token a, which has no text
   kMembers,   // more members of an object (MemberList)
@@ -68,11 +71,37 @@ struct MemberList {
   std::uint32_t min = 0, max = kNoLimit;
 };
 
-// What a computation may cost; exceeding it throws GrammarError.
-struct Budget {
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  std::size_t memory = std::numeric_limits<std::size_t>::max();
-  std::stop_token stop;
+// What expressions and their copies may take together. Exceeding it throws GrammarError.
+struct MemoryBudget {
+  std::atomic<std::size_t> bytes = 0;
+  std::atomic<std::size_t> limit = std::numeric_limits<std::size_t>::max();
+};
+
+// A part of a budget, which is given back in the end. A copy takes as much again.
+class MemoryShare {
+ public:
+  MemoryShare() = default;
+  MemoryShare(const MemoryShare& other) : budget_(other.budget_) { take(other.bytes_); }
+  MemoryShare(MemoryShare&& other) noexcept : MemoryShare() { swap(other); }
+  MemoryShare& operator=(MemoryShare other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~MemoryShare() { give(bytes_); }
+
+  void take(std::size_t bytes);  // nothing, where it throws
+  void give(std::size_t bytes);
+  std::size_t bytes() const { return bytes_; }
+  MemoryBudget& budget() const { return *budget_; }
+
+ private:
+  void swap(MemoryShare& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>();
+  std::size_t bytes_ = 0;
 };
 
 // Languages of bytes as expressions, each of which stands here once. The derivative of an expression by a
@@ -91,8 +120,14 @@ class Expressions {
   ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
   ExprId complement(ExprId a);               // for all_of; of a regular expression
   ExprId repeat(ExprId a, std::uint32_t min, std::uint32_t max);
+  // Of a repetition: what is left after one.
+  ExprId one_less(const Expr& of) {
+    return repeat(of.a, of.b - (of.b > 0), of.c == kNoLimit ? kNoLimit : of.c - 1);
+  }
   ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
-  ExprId lexeme(ExprId a);
+  ExprId lexeme(ExprId a, bool is_word = false);
+  // A text with which many alternatives may begin, that are then looked at as one.
+  ExprId word(std::string_view text) { return lexeme(literal(text), true); }
   ExprId token(int id);
   // Digits with at most one point, the number of which is a multiple of factor / 10^places.
   ExprId multiple(std::uint32_t factor, std::uint32_t places);
@@ -108,6 +143,7 @@ class Expressions {
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
+  // GrammarError where a rule begins with itself.
   void finish();
 
   const Expr& operator[](ExprId id) const { return exprs_[id]; }
@@ -127,15 +163,54 @@ class Expressions {
   ExprId derivative_by_token(ExprId id, int token);
   bool matches(ExprId id, std::string_view text);
 
-  Budget& budget() { return budget_; }
-  std::size_t memory() const { return memory_; }
-  void add_memory(std::size_t bytes);  // of what is kept elsewhere for these expressions
-  void check_time() const;
+  // An expression of another copy of what this was when its first `num_common` expressions were made.
+  ExprId adopt(const Expressions& other, ExprId id, std::size_t num_common);
+
+  MemoryShare& memory() { return memory_; }
+  const MemoryShare& memory() const {
+    return memory_;
+  }  // also of what is kept elsewhere for these expressions
+
+  // The same without upper bounds of at least `least` on repetitions. It holds every text of the expression,
+  // and a text of at most `bound` bytes only if the expression does.
+  struct Loosened {
+    ExprId id;
+    std::uint32_t bound = kNoLimit;
+    bool has_conjunction = false;
+  };
+  Loosened loosen(ExprId id, std::uint32_t least, unsigned depth = 0);
+  // Of what loosen() gave and its derivatives: bytes that lead its conjunctions to an end, at most.
+  std::uint32_t distance(ExprId id);
+
+  // What follows may take so much of this thread's processor time, counted from its first thousand steps
+  // on; exceeding it throws GrammarError, and a stop that is asked for Stopped.
+  void start_clock(std::chrono::nanoseconds limit, std::stop_token stop = {});
+  std::chrono::nanoseconds time_taken() const;
+  void step(std::size_t count = 1) {
+    steps_ += count;
+    if (steps_ >= kStepsBetweenChecks) check_time();
+  }
+  void check_time();
+
+  // Held while something goes deeper into itself: GrammarError beyond a depth that a thread's stack bears.
+  class Depth {
+   public:
+    explicit Depth(Expressions& expressions, unsigned weight = 1);
+    Depth(const Depth&) = delete;
+    Depth& operator=(const Depth&) = delete;
+    ~Depth() { depth_ -= weight_; }
+
+   private:
+    unsigned& depth_;
+    const unsigned weight_;
+  };
 
  private:
+  static constexpr std::size_t kStepsBetweenChecks = 1024;
+
   struct EdgeRange {
     std::uint32_t first = 0, size = 0;
-    bool known = false, open = false;
+    bool known = false;
   };
 
   ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
@@ -145,6 +220,7 @@ class Expressions {
   bool dead(ExprId id);
   // Whether a conjunction or a complement matches anything.
   bool matches_something(ExprId id);
+  void check_left_recursion();
   ExprId raw_all_of(std::vector<ExprId> parts);
   std::vector<Edge> compute_edges(ExprId id);
   std::vector<Edge> edges_of_concat(ExprId a, ExprId b, bool with_b);
@@ -155,16 +231,17 @@ class Expressions {
   ExprId members(std::uint32_t list, std::uint32_t seen, std::uint32_t others);
   ExprId more_members(const Expr& expr);
   void set_member_flags(Expr& expr) const;
-  std::uint32_t with_seen(std::uint32_t seen, std::size_t index);
+  std::uint32_t seen_number(std::vector<bool> seen);
   // Splits the bytes by what the lists lead to, and joins that.
   template <typename Join>
   std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, Join&& join);
   ExprId literals(std::span<const std::string_view> texts, std::size_t from);
 
+  MemoryShare memory_;  // the first, so that a copy that finds no room costs nothing
   std::vector<Expr> exprs_;
   std::vector<ExprId> children_;
   std::vector<ByteSet> sets_;
-  std::vector<ExprId> table_;  // open addressing by hash; kNothing: free
+  std::vector<std::uint64_t> table_;  // open addressing by hash; 0: free
   std::vector<ExprId> rules_;
   std::vector<std::shared_ptr<const MemberList>> lists_;
   std::vector<std::vector<bool>> seen_;
@@ -173,9 +250,10 @@ class Expressions {
   std::vector<EdgeRange> ranges_;
   std::vector<Edge> edges_;
   std::unordered_map<ExprId, std::vector<Edge>> raw_edges_;  // of conjunctions, dead ones included
-  std::unordered_map<ExprId, bool> something_;               // what matches_something found out
-  Budget budget_;
-  std::size_t memory_ = 0;
+  std::unordered_map<ExprId, std::uint32_t> distances_;  // what matches_something found out; kNoLimit: dead
+  std::chrono::nanoseconds time_limit_ = std::chrono::nanoseconds::max(), clock_start_{-1};
+  std::stop_token stop_;
+  std::size_t steps_ = 0;
   unsigned depth_ = 0;
   bool has_tokens_ = false;
 };

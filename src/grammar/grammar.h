@@ -17,7 +17,7 @@
 // Languages that a text must belong to, and which tokens keep it in them (docs/structured_output.md).
 namespace quire::grammar {
 
-// A source that is wrong or not supported, or a grammar that costs more than its limits. The message says
+// A source that is wrong or not supported. The message says
 // where (a JSON pointer, or a line and column), what, and what would be right.
 class GrammarError : public Error {
  public:
@@ -48,14 +48,16 @@ struct Source {
   // For a schema that says nothing of them.
   bool additional_properties = true;
   // The properties of an object come in any order, rather than in the schema's.
-  bool any_order = false;
+  bool any_order = true;
 };
 
 struct Limits {
   std::size_t source_bytes = std::size_t{1} << 20;
-  std::size_t memory_bytes = std::size_t{128} << 20;  // of one grammar, its caches included
+  std::size_t memory_bytes = std::size_t{128} << 20;  // of one grammar, what its matchers found out included
+  // Of the processor's time that a thread spends.
   std::chrono::milliseconds compile_time{2000};
-  std::chrono::milliseconds mask_time{1000};
+  std::chrono::milliseconds mask_time{250};      // of one mask, or one token accepted
+  std::chrono::milliseconds output_time{10000};  // of all of one matcher
 };
 
 class Automaton;  // the states of one grammar and what is known of them
@@ -68,11 +70,12 @@ class Grammar {
   ~Grammar();
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  std::size_t memory_bytes() const;  // that it takes now, with what new matchers share
+  // What its states take, with what its matchers found out. At most Limits::memory_bytes.
+  std::size_t memory_bytes() const;
 
  private:
   friend class Matcher;
-  // What new matchers share: a fresh copy of `compiled_` where the last one has grown to half its limit.
+  // What matchers share: a fresh copy of `compiled_` where the last one is full, and a copy finds room.
   std::shared_ptr<Automaton> automaton() const;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
@@ -85,7 +88,7 @@ class Grammar {
 std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<const Vocabulary> vocabulary,
                                        const Limits& limits = {}, const std::stop_token& stop = {});
 
-// How far one sequence has come. A copy is a fork, and costs its history of 4 bytes a token. For one thread
+// How far one sequence has come. A copy is a fork, and costs its history of 8 bytes a token. For one thread
 // at a time; matchers of one grammar may be used by different threads.
 // Every function throws GrammarError where the grammar's limits are exceeded, and leaves the matcher as it
 // was.
@@ -106,13 +109,17 @@ class Matcher {
   bool complete() const;
   // Whether an end token was accepted. Then the mask allows those alone.
   bool ended() const { return num_ends_ > 0; }
-  std::size_t num_tokens() const { return states_.size() - 1; }
+  std::size_t num_tokens() const { return tokens_.size(); }
 
  private:
+  void leave_full_automaton();
+
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<Automaton> automaton_;
-  std::vector<std::uint32_t> states_;  // before the first token, and after each
+  std::vector<int> tokens_;
+  std::vector<std::uint32_t> states_;  // after the last tokens, and before the first of those
   std::size_t num_ends_ = 0;           // the last tokens, which are end tokens
+  mutable std::chrono::nanoseconds allowance_;
 };
 
 }  // namespace quire::grammar

@@ -63,6 +63,7 @@ constexpr std::array kFormats = {
     Format{"relative-json-pointer", "(0|[1-9]\\d*)(#|" QUIRE_POINTER ")"},
 };
 
+constexpr std::uint32_t kMaxHostname = 253;  // characters: RFC 1123
 constexpr std::array<std::string_view, 5> kRefused = {"idn-email", "idn-hostname", "iri-reference",
                                                       "uri-template", "regex"};
 
@@ -73,8 +74,14 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
     throw GrammarError(format_text("the format {} is not supported; a pattern would do", name));
   const auto found = std::ranges::find(kFormats, name, &Format::name);
   if (found == kFormats.end()) return std::nullopt;
-  return regex_expression(
+  const ExprId texts = regex_expression(
       expressions_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
+  if (name != "hostname") return texts;
+  // "--" behind two characters marks names in Punycode (RFC 5891), which are not checked, and left out.
+  Expressions& ex = expressions_;
+  const ExprId byte = ex.bytes(ByteSet::all()), label = ex.optional(ex.concat(kAnything, ex.literal(".")));
+  const ExprId marked = ex.concat({label, byte, byte, ex.literal("--"), kAnything});
+  return ex.all_of({texts, ex.repeat(character_, 0, kMaxHostname), ex.complement(marked)});
 }
 
 }  // namespace quire::grammar

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include "grammar/regex.h"
 
 namespace quire::grammar {
 namespace {
 
-constexpr unsigned kMaxSchemaDepth = 200;
-constexpr std::size_t kMaxLeaves = 50'000;      // sets of schemas, one for each combination of alternatives
-constexpr std::size_t kMaxAlternatives = 4096;  // of one anyOf
-constexpr std::size_t kMaxExclusive = 128;      // of one oneOf
+constexpr std::size_t kMaxPath = 200;       // references and combinations at one place, by way of one another
+constexpr std::size_t kMaxLeaves = 50'000;  // sets of schemas, one for each combination of alternatives
+constexpr std::size_t kMaxSchemas = 4096;   // of one anyOf, or at one place
+constexpr std::size_t kMaxExclusive = 128;  // of one oneOf
 
 // Keywords that could make an instance invalid and are not enforced.
 constexpr std::array<std::string_view, 7> kRefusedKeywords = {
@@ -54,10 +55,9 @@ std::string escape_pointer(std::string_view part) {
 
 }  // namespace
 
-struct SchemaCompiler::Path {
-  Schema schema;
-  std::shared_ptr<const Path> outer;
-};
+bool same_value(const OrderedJson& a, const OrderedJson& b) {
+  return a.is_structured() && b.is_structured() ? Json(a) == Json(b) : a == b;
+}
 
 unsigned type_bits(const OrderedJson& type) {
   if (type.is_array()) {
@@ -87,7 +87,9 @@ unsigned type_bits(const OrderedJson& type) {
 SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
                                const OrderedJson& root)
     : ex_(expressions), json_(json), source_(source), root_(&root) {
-  index_names(root_, 0);
+  has_old_ids_ = root.is_object() && root.contains("$schema") &&
+                 root.at("$schema").dump().find("draft-04") != std::string::npos;
+  index_names(root_, root_);
 }
 
 std::string SchemaCompiler::pointer(Schema schema) const {
@@ -124,46 +126,66 @@ SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
   return &made_.back();
 }
 
-// Notes the schemas that have names of their own.
-void SchemaCompiler::index_names(Schema schema, unsigned depth) {
-  if (depth > kMaxSchemaDepth || !schema->is_structured()) return;
-  for (const auto& [key, value] : schema->items()) {
-    if (schema->is_object() && value.is_string()) {
-      const std::string& name = value.get_ref<const std::string&>();
-      if (key == "$anchor") names_.try_emplace("#" + name, schema);
-      if (key == "$id" || key == "id") names_.try_emplace(name, schema);
+OrderedJson SchemaCompiler::reference_to(Schema schema) {
+  if (schema->is_boolean()) return *schema;
+  references_.push_back(schema);
+  return {{std::string(kReference), references_.size() - 1}};
+}
+
+// Notes the schemas that have names of their own, and those that refer to what a part of the schema names.
+void SchemaCompiler::index_names(Schema schema, Schema document) {
+  if (!schema->is_structured()) return;
+  const auto note = [&](const std::string& name, Schema named) {
+    const auto [known, is_new] = names_.try_emplace(name, named);
+    if (!is_new && known->second != named) known->second = nullptr;
+  };
+  if (schema->is_object()) {
+    for (const char* key : {"$id", "id"}) {
+      if (!schema->contains(key) || !schema->at(key).is_string()) continue;
+      const std::string& name = schema->at(key).get_ref<const std::string&>();
+      note(name, schema);
+      if (!name.starts_with('#') && (key[0] == '$' || has_old_ids_)) document = schema;
     }
-    if (key != "enum" && key != "const" && key != "default" && key != "examples")
-      index_names(&value, depth + 1);
+    if (schema->contains("$anchor") && schema->at("$anchor").is_string())
+      note("#" + schema->at("$anchor").get_ref<const std::string&>(), schema);
+    if (document != root_ && schema->contains("$ref")) documents_.emplace(schema, document);
   }
+  for (const auto& [key, value] : schema->items())
+    if (key != "enum" && key != "const" && key != "default" && key != "examples")
+      index_names(&value, document);
 }
 
 SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string& reference) {
-  const auto named = names_.find(reference);
-  if (named != names_.end()) return named->second;
+  const auto fail_ref = [&](std::string_view what) {
+    fail_at(schema, "$ref", format_text("{} {}", in_quotes(reference), what));
+  };
+  const auto named = [&](const std::string& name) -> Schema {
+    const auto found = names_.find(name);
+    if (found == names_.end()) return nullptr;
+    if (found->second == nullptr) fail_ref("names more than one schema");
+    return found->second;
+  };
+  if (const Schema whole = named(reference)) return whole;
   const std::size_t hash = std::min(reference.find('#'), reference.size());
-  Schema at = root_;
+  const auto inner = documents_.find(schema);
+  Schema at = inner == documents_.end() ? root_ : inner->second;
   if (hash > 0) {
-    const auto document = names_.find(reference.substr(0, hash));
-    const auto with_hash = names_.find(reference.substr(0, hash) + "#");
-    if (document == names_.end() && with_hash == names_.end())
-      fail_at(schema, "$ref",
-              format_text("{} lies outside of the schema; only what the schema has is supported",
-                          in_quotes(reference)));
-    at = document != names_.end() ? document->second : with_hash->second;
+    const std::string document = reference.substr(0, hash);
+    at = named(document);
+    if (at == nullptr) at = named(document + "#");
+    if (at == nullptr) fail_ref("lies outside of the schema; only what the schema has is supported");
   }
   std::string_view rest = std::string_view(reference).substr(std::min(hash + 1, reference.size()));
-  std::string way;
   const auto fail_missing = [&] {
     fail_at(schema, "$ref", format_text("the schema has nothing at {}", in_quotes(reference)));
   };
   if (!rest.empty() && rest.front() != '/') fail_missing();
   const Schema start = at;
+  const std::string way(rest);
   while (!rest.empty()) {
     rest.remove_prefix(1);
     const std::size_t end = std::min(rest.find('/'), rest.size());
     const std::string part = unescape_pointer(rest.substr(0, end));
-    way += "/" + std::string(rest.substr(0, end));
     rest.remove_prefix(end);
     if (at->is_object() && at->contains(part)) {
       at = &at->at(part);
@@ -191,13 +213,11 @@ ExprId SchemaCompiler::compile(Schemas schemas) {
     if (!entry.rule) entry.rule = ex_.new_rule();
     return ex_.rule(*entry.rule);
   }
-  if (++depth_ > kMaxSchemaDepth)
-    fail_at(schemas.front(), "", format_text("nested deeper than {} levels", kMaxSchemaDepth));
+  const Expressions::Depth deeper(ex_, kSchemaWeight);
   Place place;
-  for (const Schema schema : schemas) add(place, schema, nullptr);
-  entry.expr = expand(place);
+  for (const Schema schema : schemas) add(place, schema, {});
+  entry.expr = expand(place, 0);
   entry.open = false;
-  --depth_;
   if (entry.rule) {
     ex_.define(*entry.rule, entry.expr);
     if (entry.expr != kNothing) entry.expr = ex_.rule(*entry.rule);
@@ -205,38 +225,41 @@ ExprId SchemaCompiler::compile(Schemas schemas) {
   return entry.expr;
 }
 
-void SchemaCompiler::add(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add(Place& place, Schema schema, const Schemas& path) {
   if (schema->is_boolean()) {
     place.impossible |= !schema->get<bool>();
     return;
   }
   if (!schema->is_object()) fail_at(schema, "", "a schema is an object, true or false");
-  unsigned depth = 0;
-  for (const Path* at = path.get(); at != nullptr; at = at->outer.get())
-    if (at->schema == schema || ++depth > kMaxSchemaDepth)
-      fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
+  const Expressions::Depth deeper(ex_, kSchemaWeight);
+  if (path.size() > kMaxPath || std::ranges::find(path, schema) != path.end())
+    fail_at(schema, "", "the schema refers to itself without end, or by too long a way");
+  ex_.check_time();
   if (std::ranges::find(place.schemas, schema) != place.schemas.end()) return;
+  if (place.schemas.size() == kMaxSchemas)
+    fail_at(schema, "", format_text("more than {} schemas hold for one value", kMaxSchemas));
   place.schemas.push_back(schema);
-  const auto inner = std::make_shared<const Path>(Path{schema, path});
+  Schemas inner = path;
+  inner.push_back(schema);
   for (const auto& [key, value] : schema->items()) add_keyword(place, schema, key, inner);
 }
 
-void SchemaCompiler::check_count(Schema schema, const std::string& key) const {
-  const OrderedJson& value = schema->at(key);
-  const double count = value.is_number() ? value.get<double>() : -1;
-  if (count < 0 || count != static_cast<double>(static_cast<std::uint64_t>(count)) || count > 1e9)
-    fail_at(schema, key, "must be an integer of at least 0 and at most 10^9");
+// Beyond 2^64 numbers are kept as the nearest that a double has, which is another one.
+void SchemaCompiler::check_listed(Schema schema, std::string_view key, const OrderedJson& value) const {
+  if (value.is_number_float() && std::fabs(value.get<double>()) >= kFirstInexact)
+    fail_at(schema, key, "numbers of 2^64 and more are not supported here");
 }
 
 // Of a keyword that is enforced for one type of value: that it has the form it must have.
 void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const {
   const OrderedJson& value = schema->at(key);
   if (is_in(kCountKeywords, key) || key == "minContains") {
-    check_count(schema, key);
+    const double count = value.is_number() ? value.get<double>() : -1;
+    if (count < 0 || count > 1e9 || count != std::floor(count))
+      fail_at(schema, key, "must be an integer of at least 0 and at most 10^9");
   } else if (key == "uniqueItems" && !value.is_boolean()) {
     fail_at(schema, key, "must be true or false");
-  } else if (key == "required" &&
-             !value.is_boolean()) {  // a boolean, in draft 3, says something of its parent
+  } else if (key == "required" && value != false) {
     if (!value.is_array() || !std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }))
       fail_at(schema, key, "must be an array of strings");
   } else if (key == "properties" || key == "patternProperties") {
@@ -250,18 +273,19 @@ void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const 
     fail_at(schema, key, "must be an array");
   } else if ((key == "minimum" || key == "maximum" || key == "multipleOf") && !value.is_number()) {
     fail_at(schema, key, "must be a number");
+  } else if (key.starts_with("exclusive") && !value.is_number() && !value.is_boolean()) {
+    fail_at(schema, key, "must be a number");
   } else if ((key == "pattern" || key == "format") && !value.is_string()) {
     fail_at(schema, key, "must be a string");
   }
 }
 
-void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key,
-                                 const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path) {
   const OrderedJson& value = schema->at(key);
   const auto schemas = [&]() -> Schemas {
     if (!value.is_array() || value.empty()) fail_at(schema, key, "must be an array of schemas");
-    if (value.size() > kMaxAlternatives)
-      fail_at(schema, key, format_text("has more than {} schemas", kMaxAlternatives));
+    if (value.size() > kMaxSchemas)
+      fail_at(schema, key, format_text("has more than {} schemas", kMaxSchemas));
     Schemas result;
     for (std::size_t i = 0; i < value.size(); ++i) result.push_back(child(schema, key, std::to_string(i)));
     return result;
@@ -276,6 +300,8 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
   } else if (key == "$ref") {
     if (!value.is_string()) fail_at(schema, key, "must be a string");
     add(place, resolve(schema, value.get_ref<const std::string&>()), path);
+  } else if (key == kReference) {
+    add(place, references_[value.get<std::size_t>()], path);
   } else if (key == "allOf") {
     for (const Schema part : schemas()) add(place, part, path);
   } else if (key == "anyOf") {
@@ -300,17 +326,21 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
   }
 }
 
-void SchemaCompiler::add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path) {
+void SchemaCompiler::add_one_of(Place& place, Schema schema, const Schemas& path) {
   const std::size_t size = schema->at("oneOf").size();
   if (size > kMaxExclusive)
     fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
   Choice choice{.alternatives = std::vector<Schemas>(size), .path = path};
   for (std::size_t i = 0; i < size; ++i)
     choice.alternatives[i].push_back(child(schema, "oneOf", std::to_string(i)));
+  Schemas together;  // with two of them; they often have nothing in common but values of other types
+  if (schema->contains("type")) together.push_back(made({{"type", schema->at("type")}}, schema));
+  together.resize(together.size() + 2);
   for (std::size_t i = 0; i < size; ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const Schema a = choice.alternatives[i].front(), b = choice.alternatives[j].front();
-      if (compile({a, b}) == kNothing) continue;
+      std::ranges::copy(Schemas{a, b}, together.end() - 2);
+      if (compile(together) == kNothing) continue;
       choice.alternatives[i].push_back(negation(b));
       choice.alternatives[j].push_back(negation(a));
     }
@@ -319,7 +349,7 @@ void SchemaCompiler::add_one_of(Place& place, Schema schema, const std::shared_p
 }
 
 void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_view key,
-                                      const std::shared_ptr<const Path>& path) {
+                                      const Schemas& path) {
   const OrderedJson& dependencies = schema->at(std::string(key));
   if (!dependencies.is_object()) fail_at(schema, key, "must be an object");
   for (const auto& [name, value] : dependencies.items()) {
@@ -335,17 +365,22 @@ void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_v
   }
 }
 
-ExprId SchemaCompiler::expand(const Place& place) {
+// What a place allows, its alternatives chosen as far as `choice`. Leaves the place as it was.
+ExprId SchemaCompiler::expand(Place& place, std::size_t choice) {
   if (place.impossible || place.types == 0) return kNothing;
-  if (place.choices.empty()) return leaf(place);
-  if (place.choices.size() > kMaxSchemaDepth)
-    fail_at(place.schemas.front(), "", format_text("more than {} choices at one place", kMaxSchemaDepth));
+  if (choice == place.choices.size()) return leaf(place);
+  const Expressions::Depth deeper(ex_, kSchemaWeight);
+  const std::size_t num_schemas = place.schemas.size(), num_choices = place.choices.size();
+  const unsigned types = place.types;
+  const Choice& of = place.choices[choice];
   std::vector<ExprId> parts;
-  for (const Schemas& alternative : place.choices.front().alternatives) {
-    Place chosen = place;
-    chosen.choices.erase(chosen.choices.begin());
-    for (const Schema schema : alternative) add(chosen, schema, place.choices.front().path);
-    parts.push_back(expand(chosen));
+  for (const Schemas& alternative : of.alternatives) {
+    for (const Schema schema : alternative) add(place, schema, of.path);
+    parts.push_back(expand(place, choice + 1));
+    place.schemas.resize(num_schemas);
+    place.choices.resize(num_choices);
+    place.types = types;
+    place.impossible = false;
   }
   return ex_.any_of(std::move(parts));
 }
@@ -354,7 +389,7 @@ ExprId SchemaCompiler::expand(const Place& place) {
 ExprId SchemaCompiler::leaf(const Place& place) {
   ex_.check_time();
   if (++num_leaves_ > kMaxLeaves)
-    fail_at(place.schemas.front(), "",
+    fail_at(place.schemas.empty() ? root_ : place.schemas.front(), "",
             format_text("its alternatives combine in more than {} ways", kMaxLeaves));
   for (const Schema schema : place.schemas) {
     if (schema->contains("const")) return values(place, schema, "const");
@@ -376,10 +411,12 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
   std::unordered_map<unsigned, ExprId> types;
   for (const OrderedJson& value : all) {
     ex_.check_time();
+    check_listed(of, key, value);
     const bool listed_by_all = std::ranges::all_of(place.schemas, [&](Schema schema) {
       const auto constant = schema->find("const"), list = schema->find("enum");
-      return (constant == schema->end() || *constant == value) &&
-             (list == schema->end() || &*list == &listed || std::ranges::find(*list, value) != list->end());
+      const auto is_value = [&](const OrderedJson& other) { return same_value(other, value); };
+      return (constant == schema->end() || is_value(*constant)) &&
+             (list == schema->end() || &*list == &listed || std::ranges::any_of(*list, is_value));
     });
     const unsigned bits = place.types & type_bits(value.type_name());
     if (!listed_by_all || bits == 0) continue;

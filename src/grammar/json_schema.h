@@ -34,15 +34,15 @@ class SchemaCompiler {
  private:
   using Schema = const OrderedJson*;
   using Schemas = std::vector<Schema>;
-  struct Path;  // the schemas that a schema stands in without going deeper into the instance
   struct Choice {
     std::vector<Schemas> alternatives;
-    std::shared_ptr<const Path> path;
+    Schemas path;
   };
-  // All that holds at one place.
+  // All that holds at one place. A path is the schemas that one stands in without going deeper into the
+  // instance.
   struct Place {
     Schemas schemas;  // in the order in which they name properties
-    std::vector<Choice> choices;
+    std::deque<Choice> choices;
     unsigned types = kAllTypes;
     bool impossible = false;
   };
@@ -62,31 +62,31 @@ class SchemaCompiler {
   Schema child(Schema parent, std::string_view key);
   Schema child(Schema parent, std::string_view key, std::string_view name);
   Schema made(OrderedJson schema, Schema at);
+  OrderedJson reference_to(Schema schema);
   Schema resolve(Schema schema, const std::string& reference);
-  void index_names(Schema schema, unsigned depth);
+  void index_names(Schema schema, Schema document);
 
   ExprId compile(Schemas schemas);
-  void add(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
-  void add_keyword(Place& place, Schema schema, const std::string& key,
-                   const std::shared_ptr<const Path>& path);
-  void add_one_of(Place& place, Schema schema, const std::shared_ptr<const Path>& path);
-  void add_dependencies(Place& place, Schema schema, std::string_view key,
-                        const std::shared_ptr<const Path>& path);
+  void add(Place& place, Schema schema, const Schemas& path);
+  void add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path);
+  void add_one_of(Place& place, Schema schema, const Schemas& path);
+  void add_dependencies(Place& place, Schema schema, std::string_view key, const Schemas& path);
   void check_keyword(Schema schema, const std::string& key) const;
-  void check_count(Schema schema, const std::string& key) const;
-  ExprId expand(const Place& place);
+  void check_listed(Schema schema, std::string_view key, const OrderedJson& value) const;
+  ExprId expand(Place& place, std::size_t choice);
   ExprId leaf(const Place& place);
   ExprId values(const Place& place, Schema of, std::string_view key);
   void check_beside_values(const Place& place) const;
 
   // json_schema_negation.cpp
   Schema negation(Schema schema);
-  bool negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives);
+  bool negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives) const;
   void negate_keyword(Schema schema, const std::string& key, OrderedJson& alternatives);
 
   // json_schema_types.cpp
   ExprId type(const Place& place, unsigned type);
   ExprId string(const Place& place);
+  std::optional<ExprId> pattern(Schema schema, std::string_view key, const std::string& text);
   ExprId number(const Place& place, ExprId syntax, ExprId free);
   ExprId array(const Place& place);
   ExprId list(const std::vector<ExprId>& first, ExprId rest, std::uint32_t min, std::uint32_t max);
@@ -103,16 +103,24 @@ class SchemaCompiler {
   Schema root_;
   std::deque<OrderedJson> made_;                                        // schemas that rewriting made
   std::unordered_map<Schema, std::pair<Schema, std::string>> parents_;  // and the way there
-  std::unordered_map<std::string, Schema> names_;                       // of anchors and ids
+  std::unordered_map<std::string, Schema> names_;  // of anchors and ids; null: of more than one
+  std::unordered_map<Schema, Schema> documents_;   // that "#" means, where it is not the root
   std::unordered_map<Schema, Schema> negations_;
+  Schemas references_;  // what kReference means, by number
   std::map<Schemas, Compiled> compiled_;
   std::size_t num_leaves_ = 0;
-  unsigned depth_ = 0, negation_depth_ = 0;
+  bool has_old_ids_ = false;  // "id" names a schema, as in draft 4
 };
 
 // Keywords that rewriting makes, which no schema of a user can have: JSON text holds no such bytes.
 inline constexpr std::string_view kNotEnum = "\xFFnotEnum", kNotPattern = "\xFFnotPattern",
-                                  kNotType = "\xFFnotType", kNotMultiple = "\xFFnotMultiple";
+                                  kNotType = "\xFFnotType", kNotMultiple = "\xFFnotMultiple",
+                                  kReference = "\xFFreference";
+
+// What one level of a schema weighs on the stack, beside one of an expression.
+inline constexpr unsigned kSchemaWeight = 4;
+
+bool same_value(const OrderedJson& a, const OrderedJson& b);  // whatever order members have
 
 unsigned type_bits(const OrderedJson& type);  // of a name or a list of names; 0: no such type
 

@@ -1,6 +1,6 @@
 // What a schema's keywords say of each type of value.
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
@@ -9,6 +9,18 @@ namespace quire::grammar {
 namespace {
 
 constexpr std::size_t kMaxPatterns = 64;  // of the names of one object's members
+
+std::string inside_quotes(const OrderedJson& text) {
+  const std::string quoted = text.dump();
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+// A bound that parsing may have rounded is drawn in by one step, so that it allows nothing more.
+Decimal exact_bound(std::string_view key, const OrderedJson& number) {
+  if (!number.is_number_float() || std::fabs(number.get<double>()) < kFirstInexact) return Decimal(number);
+  const double inside = key.ends_with("aximum") ? -HUGE_VAL : HUGE_VAL;
+  return Decimal(std::nextafter(number.get<double>(), inside));
+}
 
 bool names_property(const OrderedJson& schema, const std::string& property) {
   const auto found = schema.find("properties");
@@ -61,20 +73,16 @@ ExprId SchemaCompiler::string(const Place& place) {
   const std::uint32_t min = bound(place, "minLength", false), max = bound(place, "maxLength", true);
   for (const Schema schema : place.schemas) {
     for (const auto& [key, value] : schema->items()) {
-      try {
-        if (key == "pattern") all.push_back(json_.pattern(value.get_ref<const std::string&>()));
-        if (key == kNotPattern)
-          all.push_back(ex_.complement(json_.pattern(value.get_ref<const std::string&>())));
-        if (key == "format")
-          if (const auto format = json_.format(value.get_ref<const std::string&>())) all.push_back(*format);
-      } catch (const GrammarError& error) {
-        fail_at(schema, key, error.what());
-      }
-      if (key != kNotEnum) continue;
-      for (const OrderedJson& text : value) {
-        if (!text.is_string()) continue;
-        const std::string quoted = text.dump();
-        all.push_back(ex_.complement(ex_.literal(std::string_view(quoted).substr(1, quoted.size() - 2))));
+      if (key == "pattern" || key == "format") {
+        if (const auto texts = pattern(schema, key, value.get_ref<const std::string&>()))
+          all.push_back(*texts);
+      } else if (key == kNotPattern) {
+        all.push_back(ex_.complement(*pattern(schema, key, value.get_ref<const std::string&>())));
+      } else if (key == kNotEnum) {
+        std::vector<std::string> texts;
+        for (const OrderedJson& text : value)
+          if (text.is_string()) texts.push_back(inside_quotes(text));
+        all.push_back(ex_.complement(ex_.literals({texts.begin(), texts.end()})));
       }
     }
   }
@@ -85,6 +93,15 @@ ExprId SchemaCompiler::string(const Place& place) {
   return json_.quoted(ex_.all_of(std::move(all)));
 }
 
+// The texts of a pattern or a format; nothing for a format that is not known.
+std::optional<ExprId> SchemaCompiler::pattern(Schema schema, std::string_view key, const std::string& text) {
+  try {
+    return key == "format" ? json_.format(text) : json_.pattern(text);
+  } catch (const GrammarError& error) {
+    fail_at(schema, key, error.what());
+  }
+}
+
 // `syntax` has no exponent, as conditions need it; `free` is for numbers without conditions.
 ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
   std::vector<ExprId> all;
@@ -92,7 +109,7 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
     NumberRange range;
     const auto read = [&](std::string_view key, std::optional<Decimal>& bound) {
       const auto found = schema->find(std::string(key));
-      if (found != schema->end() && found->is_number()) bound.emplace(*found);
+      if (found != schema->end() && found->is_number()) bound.emplace(exact_bound(key, *found));
       return found != schema->end() && found->is_boolean() && found->get<bool>();
     };
     read("minimum", range.min);
@@ -114,12 +131,14 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
     }
     const auto excluded = schema->find(std::string(kNotEnum));
     if (excluded == schema->end()) continue;
+    std::vector<ExprId> numbers;
     for (const OrderedJson& value : *excluded) {
       if (!value.is_number()) continue;
       const Decimal same(value);
-      all.push_back(ex_.complement(json_.range({same, same})));
-      if (value == 0) all.push_back(ex_.complement(utf8_regex(ex_, "-0(\\.0+)?")));
+      numbers.push_back(json_.range({same, same}));
+      if (value == 0) numbers.push_back(utf8_regex(ex_, "-0(\\.0+)?"));
     }
+    all.push_back(ex_.complement(ex_.any_of(std::move(numbers))));
   }
   if (all.empty()) return free;
   all.push_back(syntax);
@@ -230,11 +249,10 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Place& place, 
       bool listed = names_property(*schema, of.name);
       if (listed) all.push_back(child(schema, "properties", of.name));
       if (schema->contains("patternProperties")) {
-        const std::string quoted = OrderedJson(of.name).dump();
-        for (const auto& [pattern, value] : schema->at("patternProperties").items()) {
-          if (!ex_.matches(json_.pattern(pattern), std::string_view(quoted).substr(1, quoted.size() - 2)))
-            continue;
-          all.push_back(child(schema, "patternProperties", pattern));
+        for (const auto& [regex, value] : schema->at("patternProperties").items()) {
+          const Schema of_pattern = child(schema, "patternProperties", regex);
+          if (!ex_.matches(*pattern(of_pattern, "", regex), inside_quotes(of.name))) continue;
+          all.push_back(of_pattern);
           listed = true;
         }
       }
@@ -263,17 +281,13 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   for (const Schema schema : place.schemas) {
     mentioned |= schema->contains("additionalProperties");
     if (!schema->contains("patternProperties")) continue;
-    for (const auto& [pattern, value] : schema->at("patternProperties").items()) {
-      ExprId matching = kNothing;
-      try {
-        matching = json_.quoted(json_.pattern(pattern));
-      } catch (const GrammarError& error) {
-        fail_at(child(schema, "patternProperties", pattern), "", error.what());
-      }
+    for (const auto& [regex, value] : schema->at("patternProperties").items()) {
+      const Schema of_pattern = child(schema, "patternProperties", regex);
+      const ExprId matching = json_.quoted(*pattern(of_pattern, "", regex));
       std::vector<Region> split;
       for (const Region& region : regions) {
         Region inside = {ex_.all_of({region.names, matching}), region.matched};
-        inside.matched.push_back(child(schema, "patternProperties", pattern));
+        inside.matched.push_back(of_pattern);
         const Region outside = {ex_.all_of({region.names, ex_.complement(matching)}), region.matched};
         if (inside.names != kNothing) split.push_back(std::move(inside));
         if (outside.names != kNothing) split.push_back(outside);
@@ -303,7 +317,7 @@ ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>
   MemberList list;
   for (const Member& of : known)
     if (of.value != kNothing)
-      list.members.push_back({member(ex_.literal(OrderedJson(of.name).dump()), of.value), of.required});
+      list.members.push_back({member(ex_.word(OrderedJson(of.name).dump()), of.value), of.required});
   list.others = other;
   list.comma = json_.comma();
   list.any_order = source_.any_order;

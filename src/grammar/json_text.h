@@ -12,6 +12,9 @@
 
 namespace quire::grammar {
 
+// The first number that parsing may have rounded.
+inline constexpr double kFirstInexact = 18446744073709551616.0;
+
 // A bound of a number, as decimal digits: 12.5 is "12" and "5". Digits end in no zero behind the point.
 struct Decimal {
   bool negative = false;
@@ -46,7 +49,7 @@ class JsonText {
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks
-  ExprId pattern(std::string_view regex);               // the canonical texts that it matches somewhere
+  ExprId pattern(std::string_view regex);  // holds of canonical texts those that it matches somewhere
   // Nothing for a format that is not known; GrammarError for one that is, but not supported.
   std::optional<ExprId> format(std::string_view name) const;
 

@@ -4,16 +4,19 @@
 #include "grammar/expressions.h"
 
 namespace quire::grammar {
+namespace {
 
-std::uint32_t Expressions::with_seen(std::uint32_t seen, std::size_t index) {
-  std::vector<bool> bits = seen_[seen];
-  bits[index] = true;
-  const auto [found, is_new] = seen_index_.try_emplace(bits, static_cast<std::uint32_t>(seen_.size()));
-  if (is_new) {
-    add_memory(bits.size() / 4 + 128);
-    seen_.push_back(std::move(bits));
-  }
-  return found->second;
+constexpr std::size_t kBytesBody = 48;  // of an entry of member_bodies_
+
+}  // namespace
+
+std::uint32_t Expressions::seen_number(std::vector<bool> seen) {
+  if (const auto known = seen_index_.find(seen); known != seen_index_.end()) return known->second;
+  memory_.take(seen.size() / 4 + 128);
+  const auto number = static_cast<std::uint32_t>(seen_.size());
+  seen_index_.emplace(seen, number);
+  seen_.push_back(std::move(seen));
+  return number;
 }
 
 // Whether the object may end, and whether it can be completed at all.
@@ -40,6 +43,7 @@ void Expressions::set_member_flags(Expr& expr) const {
 
 ExprId Expressions::members(std::uint32_t list, std::uint32_t seen, std::uint32_t others) {
   Expr expr = {.kind = ExprKind::kMembers, .regular = false, .a = list, .b = seen, .c = others};
+  step(lists_[list]->members.size() / 4);
   set_member_flags(expr);
   return intern(expr);
 }
@@ -47,27 +51,28 @@ ExprId Expressions::members(std::uint32_t list, std::uint32_t seen, std::uint32_
 // One more member, and what follows it.
 ExprId Expressions::more_members(const Expr& expr) {
   const std::shared_ptr<const MemberList> list = lists_[expr.a];
-  const std::vector<bool> seen = seen_[expr.b];
+  std::vector<bool> seen = seen_[expr.b];
   std::size_t first = 0;
   if (!list->any_order)
     for (std::size_t i = 0; i < seen.size(); ++i)
       if (seen[i]) first = i + 1;
   if (!list->any_order && expr.c > 0) first = seen.size();
   std::vector<ExprId> parts;
-  for (std::size_t i = first; i < seen.size(); ++i)
-    if (!seen[i])
-      parts.push_back(concat(list->members[i].text, members(expr.a, with_seen(expr.b, i), expr.c)));
+  for (std::size_t i = first; i < seen.size(); ++i) {
+    if (seen[i]) continue;
+    seen[i] = true;
+    parts.push_back(concat(list->members[i].text, members(expr.a, seen_number(seen), expr.c)));
+    seen[i] = false;
+  }
   const std::uint32_t others = list->max == kNoLimit ? 1 : expr.c + 1;
   parts.push_back(concat(list->others, members(expr.a, expr.b, others)));
   return any_of(std::move(parts));
 }
 
 ExprId Expressions::some_members(MemberList list, bool& may_be_empty) {
-  std::vector<bool> none(list.members.size());
+  const std::uint32_t none = seen_number(std::vector<bool>(list.members.size()));
   lists_.push_back(std::make_shared<const MemberList>(std::move(list)));
-  const auto [found, is_new] = seen_index_.try_emplace(none, static_cast<std::uint32_t>(seen_.size()));
-  if (is_new) seen_.push_back(std::move(none));
-  const Expr start = exprs_[members(static_cast<std::uint32_t>(lists_.size() - 1), found->second, 0)];
+  const Expr start = exprs_[members(static_cast<std::uint32_t>(lists_.size() - 1), none, 0)];
   may_be_empty = start.nullable;
   return start.dead ? kNothing : more_members(start);
 }
@@ -78,6 +83,7 @@ ExprId Expressions::body(ExprId id) {
   const auto known = member_bodies_.find(id);
   if (known != member_bodies_.end()) return known->second;
   const ExprId more = concat(lists_[expr.a]->comma, more_members(expr));
+  memory_.take(kBytesBody);
   return member_bodies_[id] = expr.nullable ? optional(more) : more;
 }
 

@@ -12,7 +12,7 @@
 namespace quire::grammar {
 namespace {
 
-constexpr std::size_t kMaxRanges = 20'000;     // of one class
+constexpr std::size_t kMaxCharacters = 1u << 17;
 constexpr unsigned kMaxGroups = 200;           // in one another
 constexpr std::uint32_t kMaxCount = 1u << 20;  // of a repetition
 
@@ -50,6 +50,8 @@ class RegexParser {
   explicit RegexParser(std::string_view pattern) {
     auto text = decode_utf8(pattern);
     if (!text) throw GrammarError("the regular expression is not valid UTF-8");
+    if (text->size() > kMaxCharacters)
+      throw GrammarError(format_text("the regular expression has more than {} characters", kMaxCharacters));
     text_ = std::move(*text);
   }
 
@@ -182,31 +184,23 @@ class RegexParser {
 
   CharacterSet bracket() {
     const bool negated = take('^');
-    CharacterSet set;
+    CharacterSet::Ranges ranges;
+    const auto add = [&](const CharacterSet& set) {
+      ranges.insert(ranges.end(), set.ranges().begin(), set.ranges().end());
+    };
     while (!take(']')) {
       if (at_end()) fail_here("a class is not closed by ']'");
-      if (set.ranges().size() > kMaxRanges)
-        fail_here(format_text("a class of more than {} ranges", kMaxRanges));
       const CharacterSet first = bracket_item();
-      if (peek() != '-' || peek(1) == ']' || at_ + 1 >= text_.size()) {
-        set.add(first);
-        continue;
-      }
+      add(first);
+      if (peek() != '-' || peek(1) == ']' || at_ + 1 >= text_.size()) continue;
       ++at_;
       const CharacterSet last = bracket_item();
-      const auto single = [](const CharacterSet& item) {
-        return item.ranges().size() == 1 && item.ranges()[0].first == item.ranges()[0].second;
-      };
-      if (single(first) && single(last)) {
-        if (first.ranges()[0].first > last.ranges()[0].first)
-          fail_here("a range's ends stand in the wrong order");
-        set.add(first.ranges()[0].first, last.ranges()[0].first);
-      } else {  // as in [\w-.]
-        set.add(first);
-        set.add('-', '-');
-        set.add(last);
-      }
+      add(last);
+      const auto from = first.only(), to = last.only();
+      if (from && to && *from > *to) fail_here("a range's ends stand in the wrong order");
+      ranges.push_back(from && to ? std::pair(*from, *to) : std::pair(U'-', U'-'));  // else as in [\w-.]
     }
+    const CharacterSet set(std::move(ranges));
     return negated ? set.complement() : set;
   }
 
@@ -237,7 +231,7 @@ class RegexParser {
       unsigned digits = 0;
       while (peek(digits) != '}' && digits < 7) ++digits;
       const char32_t value = hex(digits);
-      if (!take('}') || value > kLastCharacter) fail_here("\\u{...} is no character");
+      if (digits == 0 || !take('}') || value > kLastCharacter) fail_here("\\u{...} is no character");
       return value;
     }
     const char32_t value = hex(4);
@@ -261,8 +255,8 @@ class RegexParser {
       character = hex(2);
     else if (letter == 'u')
       character = unicode_escape();
-    else if (letter == 'c')
-      character = text_[std::min(at_++, text_.size() - 1)] % 32;
+    else if (letter == 'c' && (peek() | 32) >= 'a' && (peek() | 32) <= 'z')
+      character = text_[at_++] % 32;
     else if (letter >= '1' && letter <= '9')
       fail_here("references to groups are not supported");
     else if ((letter | 32) >= 'a' && (letter | 32) <= 'z' && letter < 128)
@@ -298,12 +292,14 @@ class RegexBuilder {
       default:
         if (node.kind == RegexNode::Kind::kSequence && node.anchored)
           return build_anchored(node.children, left, right);
-        return expressions_.concat({around(left), plain(node), around(right)});
+        return expressions_.concat({left == Side::kOpen ? anything_ : kEmpty, plain(node), behind(right)});
     }
   }
 
  private:
-  ExprId around(Side side) const { return side == Side::kOpen ? anything_ : kEmpty; }
+  // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
+  // else matters there shows at once, with bytes.
+  static ExprId behind(Side side) { return side == Side::kOpen ? kAnything : kEmpty; }
 
   [[noreturn]] static void fail_anchor() {
     throw GrammarError("regular expression: ^ is supported where the text begins, $ where it ends");
@@ -320,7 +316,7 @@ class RegexBuilder {
       if (right == Side::kInside) fail_anchor();
       right = Side::kEdge;
     }
-    if (nodes.empty()) return left == Side::kOpen ? anything_ : around(right);
+    if (nodes.empty()) return left == Side::kOpen ? anything_ : behind(right);
     if (nodes.size() == 1) {
       if (nodes.front().kind == RegexNode::Kind::kBegin || nodes.front().kind == RegexNode::Kind::kEnd)
         fail_anchor();

@@ -13,7 +13,8 @@ using CharacterExpr = std::function<ExprId(const CharacterSet&)>;
 
 // Regular expressions as ECMA-262 has them, without what looks around or back. Quantifiers may be lazy, which
 // changes nothing of the language. With `search` the expression may match anywhere in the text, except where
-// anchors hold it; else it matches the whole text. GrammarError says at which character what is wrong.
+// anchors hold it, with any bytes behind; else it matches the whole text. GrammarError says at which
+// character what is wrong.
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search);
 

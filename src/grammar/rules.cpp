@@ -19,6 +19,7 @@ namespace quire::grammar {
 namespace {
 
 constexpr unsigned kMaxRuleDepth = 300;
+constexpr std::string_view kHexDigits = "0123456789abcdef";
 constexpr std::size_t kNoRule = static_cast<std::size_t>(-1);
 
 // One part of an alternative: a rule, or an expression that names none.
@@ -78,9 +79,10 @@ class RuleParser {
       const std::size_t rule = rule_named(name);
       if (rules_[rule].defined) fail_here(format_text("the rule {} is defined twice", in_quotes(name)));
       rules_[rule].defined = true;
-      if (take(".")) word();  // a priority, which changes nothing of the language
+      const bool has_priority = take(".");  // in Lark, where it changes nothing of the language
+      if (has_priority) word();
       skip();
-      const bool gbnf = take("::=");
+      const bool gbnf = !has_priority && take("::=");
       if (!gbnf && !take(":")) fail_here("::= or : is expected behind a rule's name");
       lark_ = !gbnf;
       rules_[rule].terminal = lark_ && is_terminal(name);
@@ -154,7 +156,9 @@ class RuleParser {
     const std::string_view what = word();
     skip();
     if (what == "ignore") {
-      ignored_.push_back(*element());
+      const auto ignored = element();
+      if (!ignored) fail_here("what to ignore is expected");
+      ignored_.push_back(*ignored);
     } else if (what == "import" && take("common.")) {
       const std::string name(word());
       const auto* const found =
@@ -237,7 +241,7 @@ class RuleParser {
       std::size_t end = at_ + 1;
       while (end < text_.size() && text_[end] != ']') end += text_[end] == '\\' ? 2 : 1;
       at_ = std::min(end + 1, text_.size());
-      return Element{.expr = regex(text_.substr(start, at_ - start)), .terminal = true};
+      return Element{.expr = regex(with_braces(text_.substr(start, at_ - start))), .terminal = true};
     }
     if (lark_ && take("/")) {
       std::size_t end = at_;
@@ -263,48 +267,71 @@ class RuleParser {
   }
 
   Element quoted() {
+    const std::u32string text = string();
+    if (lark_ && take("..")) {
+      skip();
+      const std::u32string last = peek() == '"' || peek() == '\'' ? string() : U"";
+      if (text.size() != 1 || last.size() != 1 || text > last)
+        fail_here("a range such as \"a\"..\"z\" is expected");
+      return {.expr = utf8_character(ex_, {{text.front(), last.front()}}), .terminal = true};
+    }
+    const bool any_case = lark_ && take("i");
+    ExprId expr = kEmpty;
+    for (std::size_t i = text.size(); i-- > 0;) {
+      CharacterSet set = {{text[i], text[i]}};
+      const char32_t lower = text[i] | 32;
+      if (any_case && lower >= 'a' && lower <= 'z') set = {{lower - 32, lower - 32}, {lower, lower}};
+      expr = ex_.concat(utf8_character(ex_, set), expr);
+    }
+    return {.expr = expr, .terminal = true};
+  }
+
+  // A quoted string's characters.
+  std::u32string string() {
     const std::size_t start = at_;
     const char quote = text_[at_++];
     while (at_ < text_.size() && text_[at_] != quote) at_ += text_[at_] == '\\' ? 2 : 1;
     if (at_ >= text_.size()) fail_here("a string is not closed");
-    std::string pattern = escaped(text_.substr(start + 1, at_ - start - 1));
-    ++at_;
-    if (lark_ && take("..")) {
-      const Element last = (skip(), quoted());
-      const auto first = decode_utf8(text_.substr(start + 1, 1)), end = decode_utf8(text_.substr(at_ - 2, 1));
-      if (!first || !end || *first > *end) fail_here("a range such as \"a\"..\"z\" is expected");
-      return {.expr = utf8_character(ex_, {{first->front(), end->front()}}), .terminal = last.terminal};
-    }
-    if (lark_ && take("i")) pattern = any_case(pattern);
-    return {.expr = regex(pattern), .terminal = true};
-  }
-
-  // A string's inside as a regular expression.
-  static std::string escaped(std::string_view text) {
-    std::string result;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      if (text[i] == '\\' && i + 9 < text.size() && text[i + 1] == 'U') {
-        result += "\\u{" + std::string(text.substr(i + 4, 6)) + "}";
-        i += 9;
-      } else if (text[i] == '\\' && i + 1 < text.size()) {
-        result += text.substr(i++, 2);
-      } else {
-        if (std::string_view("()[]{}.*+?^$|/").find(text[i]) != std::string_view::npos) result += '\\';
-        result += text[i];
-      }
-    }
+    const auto inside = decode_utf8(text_.substr(start + 1, at_++ - start - 1));
+    if (!inside) fail_here("a string is not valid UTF-8");
+    std::u32string result;
+    for (std::size_t i = 0; i < inside->size(); ++i)
+      result += (*inside)[i] == '\\' ? escaped(*inside, ++i) : (*inside)[i];
     return result;
   }
-  static std::string any_case(std::string_view pattern) {
+
+  // The character that the escape at `at`, behind its backslash, stands for; `at` moves to its end.
+  char32_t escaped(std::u32string_view text, std::size_t& at) const {
+    constexpr std::string_view kLetters = "nrtfv0\\\"'/[]^-", kMeanings("\n\r\t\f\v\0\\\"'/[]^-", 14);
+    const char32_t letter = text[at];
+    const std::size_t known =
+        letter < 128 ? kLetters.find(static_cast<char>(letter)) : std::string_view::npos;
+    if (known != std::string_view::npos) return static_cast<unsigned char>(kMeanings[known]);
+    const std::size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+    char32_t value = 0;
+    for (std::size_t i = 0; i < digits; ++i) {
+      const char32_t digit = ++at < text.size() ? text[at] : U' ';
+      const std::size_t of = digit < 128 ? kHexDigits.find(static_cast<char>(digit | 32)) : kHexDigits.npos;
+      if (of == kHexDigits.npos) fail_here(format_text("{} hexadecimal digits are expected", digits));
+      value = value * 16 + static_cast<char32_t>(of);
+    }
+    if (digits == 0 || value > kLastCharacter)
+      fail_here(
+          "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and marks");
+    return value;
+  }
+
+  // A class with \U as regular expressions spell it.
+  static std::string with_braces(std::string_view text) {
     std::string result;
-    for (std::size_t i = 0; i < pattern.size(); ++i) {
-      const char lower = static_cast<char>(pattern[i] | 32);
-      if (pattern[i] == '\\')
-        result += pattern.substr(i++, 2);
-      else if (lower >= 'a' && lower <= 'z')
-        result += {'[', lower, static_cast<char>(lower - 32), ']'};
-      else
-        result += pattern[i];
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text.substr(i).starts_with("\\U00") && i + 9 < text.size()) {
+        result += "\\u{" + std::string(text.substr(i + 4, 6)) + "}";
+        i += 9;
+      } else {
+        result += text[i];
+        if (text[i] == '\\' && i + 1 < text.size()) result += text[++i];
+      }
     }
     return result;
   }

@@ -1,6 +1,7 @@
 #include "grammar/structural_tag.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,29 @@
 namespace quire::grammar {
 namespace {
 
+// The keys of each format beside its type.
+struct FormatKeys {
+  std::string_view type;
+  std::array<std::string_view, 5> keys;
+};
+constexpr std::array<FormatKeys, 14> kTagFormats = {
+    {{"const_string", {"value"}},
+     {"json_schema", {"json_schema", "any_order", "style"}},
+     {"grammar", {"grammar"}},
+     {"regex", {"pattern"}},
+     {"any_text", {"excludes", "max_chars"}},
+     {"token", {"token"}},
+     {"sequence", {"elements"}},
+     {"or", {"elements"}},
+     {"optional", {"content"}},
+     {"plus", {"content"}},
+     {"star", {"content"}},
+     {"repeat", {"content", "min", "max"}},
+     {"triggered_tags", {"triggers", "tags", "at_least_one", "stop_after_first", "excludes"}},
+     {"tags_with_separator", {"tags", "separator", "at_least_one", "stop_after_first"}}}};
+constexpr FormatKeys kTagKeys = {"tag", {"begin", "content", "end"}};
+constexpr std::uint32_t kMostRepeats = 1u << 20;
+
 class TagCompiler {
  public:
   TagCompiler(Expressions& expressions, JsonText& json, const Source& source, const Vocabulary& vocabulary)
@@ -22,13 +46,19 @@ class TagCompiler {
 
   ExprId compile(const OrderedJson& format, const std::string& where) {
     if (!format.is_object()) fail_at(where, "a format is an object");
+    const Expressions::Depth deeper(ex_, kSchemaWeight);
     const std::string type = string(format, "type", where);
+    if (type == "tag") return tag(format, where);
+    const auto* const known = std::ranges::find(kTagFormats, type, &FormatKeys::type);
+    if (known == kTagFormats.end())
+      fail_at(where + "/type", format_text("the format {} is not supported", in_quotes(type)));
+    check_keys(format, *known, where);
     if (type == "const_string") return marked(string(format, "value", where));
-    if (type == "json_schema") return schema(get(format, "json_schema", where), where + "/json_schema");
+    if (type == "json_schema") return schema(format, where);
     if (type == "grammar") return compile_rules(ex_, string(format, "grammar", where), vocabulary_);
     if (type == "regex") return regex(string(format, "pattern", where));
-    if (type == "any_text") return any_text(format, where);
-    if (type == "tag") return tag(format, where);
+    if (type == "any_text")
+      return ex_.lexeme(ex_.all_of({text_of(format, where), without(excludes(format, where))}));
     if (type == "triggered_tags") return triggered(format, where);
     if (type == "tags_with_separator") return separated(format, where);
     if (type == "token") return token(get(format, "token", where), where);
@@ -40,34 +70,38 @@ class TagCompiler {
       for (std::size_t i = parts.size(); i-- > 0;) result = ex_.concat(parts[i], result);
       return result;
     }
-    const bool is_repeat = type == "repeat";
-    if (!is_repeat && type != "optional" && type != "plus" && type != "star")
-      fail_at(where + "/type", format_text("the format {} is not supported", in_quotes(type)));
-    const auto bound = [&](const char* key, std::uint32_t otherwise) {
-      if (!is_repeat || !format.contains(key) || format.at(key) == -1) return otherwise;
-      const OrderedJson& value = format.at(key);
-      if (!value.is_number_unsigned() || value.get<std::uint64_t>() > 1u << 20)
-        fail_at(where + "/" + key, "must be at most 2^20");
-      return value.get<std::uint32_t>();
-    };
     return ex_.repeat(compile(get(format, "content", where), where + "/content"),
-                      bound("min", type == "plus" ? 1 : 0), bound("max", type == "optional" ? 1 : kNoLimit));
+                      count(format, "min", type == "plus" ? 1 : 0, where),
+                      count(format, "max", type == "optional" ? 1 : kNoLimit, where));
   }
 
-  // {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
-  ExprId compile_structures(const OrderedJson& whole) {
+  // {"format": {...}}, or {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
+  ExprId compile_whole(const OrderedJson& whole) {
+    if (!whole.contains("structures")) {
+      check_keys(whole, {"", {"format"}}, "");
+      return compile(get(whole, "format", ""), "/format");
+    }
+    check_keys(whole, {"", {"structures", "triggers"}}, "");
     OrderedJson tags = OrderedJson::array();
-    for (const auto& structure : array(whole, "structures", ""))
+    for (const auto& structure : array(whole, "structures", "")) {
+      check_keys(structure, {"", {"begin", "schema", "end"}}, "/structures");
       tags.push_back(
           {{"begin", get(structure, "begin", "/structures")},
            {"content", {{"type", "json_schema"}, {"json_schema", get(structure, "schema", "/structures")}}},
            {"end", get(structure, "end", "/structures")}});
+    }
     return triggered({{"triggers", array(whole, "triggers", "")}, {"tags", std::move(tags)}}, "");
   }
 
  private:
   [[noreturn]] static void fail_at(const std::string& where, std::string_view what) {
     throw GrammarError(format_text("structural tag at {}: {}", in_quotes("#" + where), what));
+  }
+  static void check_keys(const OrderedJson& object, const FormatKeys& known, const std::string& where) {
+    if (!object.is_object()) fail_at(where, "must be an object");
+    for (const auto& [key, value] : object.items())
+      if (key != "type" && std::ranges::find(known.keys, key) == known.keys.end())
+        fail_at(where + "/" + key, "this key is not supported here");
   }
   static const OrderedJson& get(const OrderedJson& object, const char* key, const std::string& where) {
     if (!object.is_object() || !object.contains(key))
@@ -85,8 +119,31 @@ class TagCompiler {
       fail_at(where + "/" + key, "must be an array of at least one item");
     return value;
   }
-  static bool flag(const OrderedJson& object, const char* key) {
-    return object.contains(key) && object.at(key) == true;
+  static bool flag(const OrderedJson& object, const char* key, const std::string& where,
+                   bool otherwise = false) {
+    if (!object.contains(key)) return otherwise;
+    if (!object.at(key).is_boolean()) fail_at(where + "/" + key, "must be true or false");
+    return object.at(key).get<bool>();
+  }
+  // -1 is no bound, as is a key that is missing.
+  static std::uint32_t count(const OrderedJson& object, const char* key, std::uint32_t otherwise,
+                             const std::string& where) {
+    if (!object.contains(key) || object.at(key) == -1) return otherwise;
+    const OrderedJson& value = object.at(key);
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostRepeats)
+      fail_at(where + "/" + key, "must be at most 2^20");
+    return value.get<std::uint32_t>();
+  }
+  // One string, or an array of them.
+  static std::vector<std::string> strings(const OrderedJson& object, const char* key,
+                                          const std::string& where) {
+    const OrderedJson& value = get(object, key, where);
+    std::vector<std::string> result;
+    for (const auto& item : value.is_array() ? array(object, key, where) : OrderedJson::array({value})) {
+      if (!item.is_string()) fail_at(where + "/" + key, "must be strings");
+      result.push_back(item.get<std::string>());
+    }
+    return result;
   }
   template <typename F>
   static std::vector<ExprId> all(const OrderedJson& object, const char* key, const std::string& where,
@@ -97,11 +154,15 @@ class TagCompiler {
     return result;
   }
 
-  ExprId schema(const OrderedJson& value, const std::string& where) {
+  ExprId schema(const OrderedJson& format, const std::string& where) {
+    if (format.contains("style") && format.at("style") != "json")
+      fail_at(where + "/style", "only the style json is supported");
+    Source source = source_;
+    source.any_order = flag(format, "any_order", where, source.any_order);
     try {
-      return SchemaCompiler(ex_, json_, source_, value).compile();
+      return SchemaCompiler(ex_, json_, source, get(format, "json_schema", where)).compile();
     } catch (const GrammarError& error) {
-      fail_at(where, error.what());
+      fail_at(where + "/json_schema", error.what());
     }
   }
 
@@ -117,16 +178,18 @@ class TagCompiler {
 
   // A text, in which what spells a special token may also be that token.
   ExprId marked(std::string_view text) {
-    ex_.check_time();
     std::vector<std::pair<std::string_view, int>> specials;
+    ex_.check_time();
     for (int id = 0; id < vocabulary_.size(); ++id) {
       const TokenText& token = vocabulary_.token(id);
-      if (token.special && !token.bytes.empty() && text.find(token.bytes) != std::string_view::npos)
-        specials.emplace_back(token.bytes, id);
+      if (!token.special || token.bytes.empty()) continue;
+      ex_.step(1 + text.size() / 8);
+      if (text.find(token.bytes) != std::string_view::npos) specials.emplace_back(token.bytes, id);
     }
     std::vector<ExprId> after(text.size() + 1, kEmpty);
     for (std::size_t at = text.size(); at-- > 0;) {
       std::vector<ExprId> parts = {ex_.concat(ex_.literal(text.substr(at, 1)), after[at + 1])};
+      ex_.step(specials.size());
       for (const auto& [bytes, id] : specials)
         if (text.substr(at).starts_with(bytes))
           parts.push_back(ex_.concat(ex_.token(id), after[at + bytes.size()]));
@@ -135,77 +198,87 @@ class TagCompiler {
     return after[0];
   }
 
-  // Text that holds none of the marks.
-  ExprId text_without(const std::vector<std::string>& marks) {
-    if (marks.empty()) return ex_.lexeme(text_);
+  static std::vector<std::string> excludes(const OrderedJson& format, const std::string& where) {
+    return format.contains("excludes") ? strings(format, "excludes", where) : std::vector<std::string>();
+  }
+
+  ExprId text_of(const OrderedJson& format, const std::string& where) {
+    return ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0,
+                      count(format, "max_chars", kNoLimit, where));
+  }
+
+  ExprId without(const std::vector<std::string>& marks) {
+    if (marks.empty()) return text_;
     const ExprId any = ex_.literals({marks.begin(), marks.end()});
-    return ex_.lexeme(ex_.all_of({text_, ex_.complement(ex_.concat({kAnything, any, kAnything}))}));
+    return ex_.all_of({text_, ex_.complement(ex_.concat({kAnything, any, kAnything}))});
   }
 
-  // Text up to the end of the first mark, which is `mark`, or the token of that name.
-  ExprId text_up_to(const std::string& mark, const std::vector<std::string>& marks) {
-    const ExprId any = ex_.literals({marks.begin(), marks.end()}), byte = ex_.bytes(ByteSet::all());
-    const ExprId spelt =
-        ex_.lexeme(ex_.all_of({ex_.concat(text_, ex_.literal(mark)),
-                               ex_.complement(ex_.concat({kAnything, any, byte, kAnything}))}));
-    for (int id = 0; id < vocabulary_.size(); ++id)
-      if (vocabulary_.token(id).special && vocabulary_.token(id).bytes == mark)
-        return ex_.any_of({spelt, ex_.concat(text_without(marks), ex_.token(id))});
-    return spelt;
-  }
-
-  ExprId any_text(const OrderedJson& format, const std::string& where) {
-    for (const auto& [key, value] : format.items())
-      if (key != "type" && key != "excludes") fail_at(where + "/" + key, "is not supported");
-    std::vector<std::string> marks;
-    if (format.contains("excludes"))
-      for (const auto& mark : array(format, "excludes", where)) marks.push_back(mark.get<std::string>());
-    return text_without(marks);
+  // Text, which holds none of the marks, up to the end of the first one, which is each of `wanted` in turn,
+  // or the token of that name.
+  std::vector<ExprId> up_to(ExprId text, const std::vector<std::string>& wanted,
+                            const std::vector<std::string>& marks) {
+    const ExprId before = without(marks), byte = ex_.bytes(ByteSet::all());
+    const ExprId no_more =
+        ex_.complement(ex_.concat({kAnything, ex_.literals({marks.begin(), marks.end()}), byte, kAnything}));
+    std::vector<ExprId> result;
+    for (const std::string& mark : wanted) {
+      ex_.check_time();
+      ExprId spelt = ex_.lexeme(ex_.all_of({ex_.concat(text, ex_.literal(mark)), no_more}));
+      for (int id = 0; id < vocabulary_.size(); ++id)
+        if (vocabulary_.token(id).special && vocabulary_.token(id).bytes == mark)
+          spelt = ex_.any_of({spelt, ex_.concat(ex_.lexeme(ex_.all_of({text, before})), ex_.token(id))});
+      result.push_back(spelt);
+    }
+    return result;
   }
 
   // What follows a tag's first bytes, which the caller has matched.
   ExprId tag(const OrderedJson& tag, const std::string& where, std::size_t matched = 0) {
+    check_keys(tag, kTagKeys, where);
     const std::string begin = string(tag, "begin", where);
     const OrderedJson& content = get(tag, "content", where);
-    std::vector<std::string> ends;
-    if (tag.contains("end") && tag.at("end").is_array())
-      for (const auto& end : array(tag, "end", where)) ends.push_back(end.get<std::string>());
-    else
-      ends.push_back(string(tag, "end", where));
+    const std::vector<std::string> ends = strings(tag, "end", where);
     const ExprId opening = marked(std::string_view(begin).substr(matched));
+    // Any text ends with the first end that it comes to.
+    if (content.is_object() && content.contains("type") && content.at("type") == "any_text" &&
+        std::ranges::find(ends, "") == ends.end()) {
+      const std::string at = where + "/content";
+      check_keys(content, *std::ranges::find(kTagFormats, "any_text", &FormatKeys::type), at);
+      std::vector<std::string> marks = excludes(content, at);
+      marks.insert(marks.end(), ends.begin(), ends.end());
+      return ex_.concat(opening, ex_.any_of(up_to(text_of(content, at), ends, marks)));
+    }
+    const ExprId inside = compile(content, where + "/content");
     std::vector<ExprId> parts;
-    const bool until_end = content.is_object() && content.contains("type") &&
-                           content.at("type") == "any_text" && std::ranges::find(ends, "") == ends.end();
-    const ExprId inside = until_end ? kEmpty : compile(content, where + "/content");
-    for (const std::string& end : ends)
-      parts.push_back(until_end ? text_up_to(end, ends) : ex_.concat(inside, marked(end)));
+    for (const std::string& end : ends) parts.push_back(ex_.concat(inside, marked(end)));
     return ex_.concat(opening, ex_.any_of(std::move(parts)));
   }
 
   ExprId triggered(const OrderedJson& format, const std::string& where) {
-    std::vector<std::string> triggers;
-    for (const auto& trigger : array(format, "triggers", where)) {
-      if (!trigger.is_string() || trigger == "")
-        fail_at(where + "/triggers", "a trigger is a string that is not empty");
-      triggers.push_back(trigger.get<std::string>());
-    }
-    std::vector<ExprId> parts;
+    const std::vector<std::string> triggers = strings(format, "triggers", where);
+    if (std::ranges::find(triggers, "") != triggers.end())
+      fail_at(where + "/triggers", "a trigger is a string that is not empty");
+    std::vector<std::string> marks = excludes(format, where);
+    marks.insert(marks.end(), triggers.begin(), triggers.end());
+    std::vector<std::vector<ExprId>> begun(triggers.size());
     const OrderedJson& tags = array(format, "tags", where);
-    for (const std::string& trigger : triggers) {
-      std::vector<ExprId> begun;
-      for (std::size_t i = 0; i < tags.size(); ++i) {
-        const std::string at = where + "/tags/" + std::to_string(i);
-        const std::string begin = string(tags[i], "begin", at);
-        if (std::ranges::none_of(triggers, [&](const auto& other) { return begin.starts_with(other); }))
-          fail_at(at + "/begin", "must begin with a trigger");
-        if (begin.starts_with(trigger)) begun.push_back(tag(tags[i], at, trigger.size()));
+    for (std::size_t i = 0; i < tags.size(); ++i) {
+      const std::string at = where + "/tags/" + std::to_string(i), begin = string(tags[i], "begin", at);
+      bool has_trigger = false;
+      ex_.check_time();
+      for (std::size_t j = 0; j < triggers.size(); ++j) {
+        if (!begin.starts_with(triggers[j])) continue;
+        has_trigger = true;
+        begun[j].push_back(tag(tags[i], at, triggers[j].size()));
       }
-      if (!begun.empty())
-        parts.push_back(ex_.concat(text_up_to(trigger, triggers), ex_.any_of(std::move(begun))));
+      if (!has_trigger) fail_at(at + "/begin", "must begin with a trigger");
     }
-    const ExprId one = ex_.any_of(std::move(parts)), rest = text_without(triggers);
-    const bool at_least_one = flag(format, "at_least_one");
-    if (flag(format, "stop_after_first")) return at_least_one ? one : ex_.any_of({one, rest});
+    std::vector<ExprId> parts = up_to(text_, triggers, marks);
+    for (std::size_t j = 0; j < parts.size(); ++j)
+      parts[j] = ex_.concat(parts[j], ex_.any_of(std::move(begun[j])));
+    const ExprId one = ex_.any_of(std::move(parts)), rest = ex_.lexeme(without(marks));
+    const bool at_least_one = flag(format, "at_least_one", where);
+    if (flag(format, "stop_after_first", where)) return at_least_one ? one : ex_.any_of({one, rest});
     return ex_.concat(ex_.repeat(one, at_least_one ? 1 : 0, kNoLimit), rest);
   }
 
@@ -214,8 +287,8 @@ class TagCompiler {
         all(format, "tags", where, [&](const auto& item, const auto& at) { return tag(item, at); }));
     const ExprId more = ex_.concat(marked(string(format, "separator", where)), one);
     const ExprId list =
-        flag(format, "stop_after_first") ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
-    return flag(format, "at_least_one") ? list : ex_.optional(list);
+        flag(format, "stop_after_first", where) ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
+    return flag(format, "at_least_one", where) ? list : ex_.optional(list);
   }
 
   Expressions& ex_;
@@ -231,10 +304,7 @@ ExprId compile_structural_tag(Expressions& expressions, JsonText& json, const So
                               const OrderedJson& tag, const Vocabulary& vocabulary) {
   if (!tag.is_object() || !tag.contains("type") || tag.at("type") != "structural_tag")
     throw GrammarError("a structural tag is an object of type structural_tag");
-  TagCompiler compiler(expressions, json, source, vocabulary);
-  if (tag.contains("structures")) return compiler.compile_structures(tag);
-  if (!tag.contains("format")) throw GrammarError("structural tag: the key format is missing");
-  return compiler.compile(tag.at("format"), "/format");
+  return TagCompiler(expressions, json, source, vocabulary).compile_whole(tag);
 }
 
 }  // namespace quire::grammar

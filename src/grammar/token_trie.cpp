@@ -41,6 +41,8 @@ TokenTrie::TokenTrie(std::span<const TokenText> tokens)
     if (token.special || token.bytes.empty()) continue;
     const bool plain = is_plain(token.bytes);
     if (plain) plain_tokens_[id / 32] |= 1u << id % 32;
+    std::uint32_t& longest = longest_[plain ? kPlain : kRest];
+    longest = std::max(longest, static_cast<std::uint32_t>(token.bytes.size()));
     sorted.push_back({!plain, token.bytes, static_cast<int>(id)});
   }
   std::ranges::sort(sorted);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,7 @@ class TokenTrie {
 
   std::uint32_t first_child(std::uint32_t node) const { return first_child_[node]; }
   std::uint32_t end_child(std::uint32_t node) const { return first_child_[node + 1]; }
+  std::uint32_t longest(std::uint32_t root) const { return longest_[root]; }  // bytes of a token
   std::uint8_t byte(std::uint32_t node) const { return bytes_[node]; }
   int token(std::uint32_t node) const { return tokens_[node]; }  // the first that ends here; -1: none
   int next_equal(int token) const { return next_equal_[static_cast<std::size_t>(token)]; }  // -1: no more
@@ -35,6 +37,7 @@ class TokenTrie {
   std::vector<std::uint8_t> bytes_;
   std::vector<int> tokens_, next_equal_;
   std::vector<std::uint32_t> plain_tokens_;
+  std::array<std::uint32_t, 2> longest_{};
 };
 
 // A set of tokens, as a list where that is shorter.
@@ -46,11 +49,14 @@ struct TokenSet {
   std::size_t bytes() const { return (ids.size() + words.size()) * sizeof(std::uint32_t) + sizeof(TokenSet); }
 };
 
-// What a regular expression does to a vocabulary.
+// What a regular expression does to the tokens below one root.
 struct LexemeTokens {
   TokenSet inside;                  // all of whose bytes it takes, to its end or not
   std::vector<std::uint32_t> ends;  // nodes with children at which it may be over
   bool too_many_ends = false;       // then they are left out
+  // The longest text of a token's beginning and what completes the conjunctions behind it (Loosened::bound).
+  bool with_reach = false;
+  std::uint64_t reach = 0;
 };
 
 // Those of expressions of any grammar, by the hashes of their structure. Bounded; for any thread.

@@ -63,23 +63,14 @@ std::optional<std::u32string> decode_utf8(std::string_view text) {
   return result;
 }
 
-CharacterSet::CharacterSet(std::initializer_list<std::pair<char32_t, char32_t>> ranges) {
-  for (const auto& [first, last] : ranges) add(first, last);
-}
-
-void CharacterSet::add(char32_t first, char32_t last) {
-  auto at = std::ranges::lower_bound(ranges_, first, {}, [](const auto& range) { return range.second + 1; });
-  auto end = at;
-  for (; end != ranges_.end() && end->first <= last + 1; ++end) {
-    first = std::min(first, end->first);
-    last = std::max(last, end->second);
+CharacterSet::CharacterSet(Ranges ranges) {
+  std::ranges::sort(ranges);
+  for (const auto& [first, last] : ranges) {
+    if (ranges_.empty() || first > ranges_.back().second + 1)
+      ranges_.emplace_back(first, last);
+    else
+      ranges_.back().second = std::max(ranges_.back().second, last);
   }
-  at = ranges_.erase(at, end);
-  ranges_.insert(at, {first, last});
-}
-
-void CharacterSet::add(const CharacterSet& other) {
-  for (const auto& [first, last] : other.ranges_) add(first, last);
 }
 
 CharacterSet CharacterSet::complement() const {
@@ -94,9 +85,14 @@ CharacterSet CharacterSet::complement() const {
 }
 
 CharacterSet CharacterSet::without(const CharacterSet& other) const {
-  CharacterSet result = complement();
-  result.add(other);
-  return result.complement();
+  Ranges outside = complement().ranges_;
+  outside.insert(outside.end(), other.ranges_.begin(), other.ranges_.end());
+  return CharacterSet(std::move(outside)).complement();
+}
+
+std::optional<char32_t> CharacterSet::only() const {
+  const bool is_one = ranges_.size() == 1 && ranges_.front().first == ranges_.front().second;
+  return is_one ? std::optional(ranges_.front().first) : std::nullopt;
 }
 
 bool CharacterSet::has(char32_t character) const {
@@ -105,6 +101,7 @@ bool CharacterSet::has(char32_t character) const {
 }
 
 ExprId utf8_character(Expressions& expressions, const CharacterSet& set) {
+  expressions.step(1 + set.ranges().size());
   std::vector<ExprId> parts;
   const CharacterSet valid = set.without({{0xD800, 0xDFFF}});
   constexpr std::array<unsigned, 4> kLead = {0, 0xC0, 0xE0, 0xF0};

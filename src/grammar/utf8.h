@@ -19,20 +19,21 @@ std::optional<std::u32string> decode_utf8(std::string_view text);
 // A set of characters, as ranges that include both ends.
 class CharacterSet {
  public:
+  using Ranges = std::vector<std::pair<char32_t, char32_t>>;
+
   CharacterSet() = default;
-  CharacterSet(std::initializer_list<std::pair<char32_t, char32_t>> ranges);
+  CharacterSet(std::initializer_list<Ranges::value_type> ranges) : CharacterSet(Ranges(ranges)) {}
+  explicit CharacterSet(Ranges ranges);  // in any order
 
   static CharacterSet all() { return {{0, kLastCharacter}}; }
-  void add(char32_t first, char32_t last);
-  void add(const CharacterSet& other);
   CharacterSet complement() const;
   CharacterSet without(const CharacterSet& other) const;
   bool has(char32_t character) const;
-  bool empty() const { return ranges_.empty(); }
-  const std::vector<std::pair<char32_t, char32_t>>& ranges() const { return ranges_; }
+  std::optional<char32_t> only() const;  // the one character, if there is one alone
+  const Ranges& ranges() const { return ranges_; }
 
  private:
-  std::vector<std::pair<char32_t, char32_t>> ranges_;  // ascending, with gaps
+  Ranges ranges_;  // ascending, with gaps
 };
 
 // One of the characters in UTF-8; surrogates are left out.

@@ -11,6 +11,8 @@
 
 namespace quire::grammar::test {
 
+using Kind = Source::Kind;
+
 inline constexpr int kEnd = 256;      // the end token of vocabulary()
 inline constexpr int kSpecial = 257;  // "<|call|>", special
 

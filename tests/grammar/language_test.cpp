@@ -1,44 +1,10 @@
-// Which texts each kind of source allows, and what is refused.
+// Which texts regular expressions, choices and schemas allow, and what is refused.
 #include <gtest/gtest.h>
 
-#include "expect_error.h"
-#include "grammar/grammar_helpers.h"
+#include "grammar/language_cases.h"
 
 namespace quire::grammar::test {
 namespace {
-
-using Kind = Source::Kind;
-
-struct Case {
-  Kind kind;
-  std::string_view source;
-  std::vector<std::string_view> accepted, rejected;
-};
-
-void check(const Case& of) {
-  SCOPED_TRACE(of.source);
-  const auto grammar = compiled(of.kind, of.source);
-  for (const auto text : of.accepted) EXPECT_TRUE(accepts(grammar, text)) << text;
-  for (const auto text : of.rejected) EXPECT_FALSE(accepts(grammar, text)) << text;
-}
-
-struct Refusal {
-  Kind kind;
-  std::string_view source;
-  std::vector<std::string_view> parts;
-};
-
-void check(const Refusal& of) {
-  SCOPED_TRACE(of.source);
-  try {
-    compiled(of.kind, of.source);
-    ADD_FAILURE() << "no error";
-  } catch (const GrammarError& error) {
-    const std::string_view message = error.what();
-    EXPECT_EQ(message.find('\n'), std::string_view::npos) << message;
-    for (const auto part : of.parts) EXPECT_NE(message.find(part), std::string_view::npos) << message;
-  }
-}
 
 TEST(Regex, MatchesTheWholeText) {
   check({Kind::kRegex, "a|bc*", {"a", "b", "bcc"}, {"", "ac", "ab"}});
@@ -65,6 +31,9 @@ TEST(Regex, RefusesWhatItDoesNotSupport) {
   check(Refusal{Kind::kRegex, "a{2}{3}", {"is repeated"}});
   check(Refusal{Kind::kRegex, "[z-a]", {"wrong order"}});
   check(Refusal{Kind::kRegex, "a^b", {"^"}});
+  for (const char* cut :
+       {"\\", "\\c", "\\c1", "\\x4", "\\u12", "\\u{}", "\\u{12", "[a-", "[\\c", "(?<", "(?"})
+    check(Refusal{Kind::kRegex, cut, {"regular expression, character"}});
   check(Refusal{Kind::kRegex, "a[^\\s\\S]", {"no text"}});
 }
 
@@ -139,6 +108,10 @@ TEST(JsonSchema, EnforcesTheKeywordsOfNumbers) {
          {"0.05", "1", "-2.150"},
          {"0.07", "1.051"}});
   check({Kind::kJsonSchema,
+         R"({"type": "integer", "multipleOf": 1000003, "minimum": 1})",
+         {"1000003", "5000015"},
+         {"0", "1000004"}});
+  check({Kind::kJsonSchema,
          R"({"type": "integer", "multipleOf": 12, "minimum": 1})",
          {"12", "144"},
          {"0", "13"}});
@@ -173,9 +146,8 @@ TEST(JsonSchema, EnforcesTheKeywordsOfArrays) {
 TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
   check({Kind::kJsonSchema,
          R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["b"]})",
-         {R"({"b": 2})", R"({"a": 1, "b": 2, "c": []})"},
-         {"{}", R"({"a": 1})", R"({"b": 2, "a": 1})", R"({"b": 1})", R"({"b": 2, "b": 2})",
-          R"({"b": 2, "\u0062": 1})"}});
+         {R"({"b": 2})", R"({"a": 1, "b": 2, "c": []})", R"({"c": [], "b": 2, "a": 1})"},
+         {"{}", R"({"a": 1})", R"({"b": 1})", R"({"b": 2, "b": 2})", R"({"b": 2, "\u0062": 1})"}});
   check(
       {Kind::kJsonSchema,
        R"({"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": {"const": 2}})",
@@ -199,14 +171,13 @@ TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
        R"({"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}, "additionalProperties": false})",
        {"{}", R"({"b": 1})", R"({"a": 1, "b": 1})"},
        {R"({"a": 1})"}});
-  const auto any_order = compile(
-      {.text =
-           R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "type": "object", "additionalProperties": false})",
-       .any_order = true},
-      vocabulary());
-  EXPECT_TRUE(accepts(any_order, R"({"b": 1, "a": 2})"));
-  EXPECT_FALSE(accepts(any_order, R"({"b": 1})"));
-  EXPECT_FALSE(accepts(any_order, R"({"a": 1, "b": 1, "a": 2})"));
+  const auto in_order =
+      compile({.text = R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "type": "object"})",
+               .any_order = false},
+              vocabulary());
+  EXPECT_TRUE(accepts(in_order, R"({"a": 1, "b": 2, "c": 3})"));
+  EXPECT_FALSE(accepts(in_order, R"({"b": 1, "a": 2})"));
+  EXPECT_FALSE(accepts(in_order, R"({"c": 1, "a": 2})"));
   const auto closed =
       compile({.text = R"({"properties": {"a": {}}, "type": "object"})", .additional_properties = false},
               vocabulary());
@@ -250,6 +221,76 @@ TEST(JsonSchema, CombinesSchemas) {
          {"2"}});
 }
 
+TEST(JsonSchema, ResolvesReferencesWithinTheNearestId) {
+  check(
+      {Kind::kJsonSchema,
+       R"({"$ref": "#/$defs/a", "$defs": {"b": {"type": "string"}, "a": {"$id": "http://x/a", "$ref": "#/$defs/b",
+         "$defs": {"b": {"type": "integer"}}}}})",
+       {"1"},
+       {R"("s")"}});
+  check({Kind::kJsonSchema,
+         R"({"$ref": "#/$defs/a", "$defs": {"b": {"type": "string"}, "a": {"id": "no keyword since draft 6",
+         "$ref": "#/$defs/b"}}})",
+         {R"("s")"},
+         {"1"}});
+  check(Refusal{Kind::kJsonSchema,
+                R"({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": "#/$defs/a",
+                "$defs": {"b": {"type": "string"}, "a": {"id": "x", "$ref": "#/$defs/b"}}})",
+                {"nothing at"}});
+  check(Refusal{
+      Kind::kJsonSchema,
+      R"({"$ref": "x", "$defs": {"a": {"$id": "x", "type": "null"}, "b": {"$id": "x", "type": "string"}}})",
+      {"#/$ref", "more than one"}});
+}
+
+TEST(JsonSchema, RefersToWhatANegationNegates) {
+  // Eleven levels of eight references: each schema is negated once.
+  std::string schema = R"({"not": {"$ref": "#/$defs/0"}, "$defs": {)";
+  for (int level = 0; level < 11; ++level) {
+    schema += (level > 0 ? ",\"" : "\"") + std::to_string(level) + R"(": {"anyOf": [)";
+    for (int i = 0; i < 8; ++i)
+      schema += std::string(i > 0 ? "," : "") +
+                (level < 10 ? R"({"$ref": "#/$defs/)" + std::to_string(level + 1) + "\"}"
+                            : R"({"type": "string"})");
+    schema += "]}";
+  }
+  const auto grammar =
+      compiled(Kind::kJsonSchema, schema + "}}", {.compile_time = std::chrono::milliseconds(500)});
+  EXPECT_TRUE(accepts(grammar, "1"));
+  EXPECT_FALSE(accepts(grammar, "\"\""));
+  check({Kind::kJsonSchema,
+         R"({"not": {"$ref": "#/$defs/n"}, "type": "array",
+         "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}})",
+         {"[1]", "[[], [[2]]]"},
+         {"[]", "[[], [[]]]"}});
+}
+
+TEST(JsonSchema, TellsNumbersAndValuesExactlyOrRefusesThem) {
+  check({Kind::kJsonSchema,
+         R"({"type": "integer", "maximum": 18446744073709551615000})",
+         {"18446744073709540000000"},
+         {"18446744073709551615001"}});
+  check({Kind::kJsonSchema,
+         R"({"type": "integer", "minimum": 18446744073709551617})",
+         {"18446744073709560000"},
+         {"18446744073709551616"}});
+  check(Refusal{Kind::kJsonSchema, R"({"const": 18446744073709551617})", {"#/const", "2^64"}});
+  check(Refusal{Kind::kJsonSchema, R"({"not": {"enum": [1e40]}})", {"#/not/enum", "2^64"}});
+  check({Kind::kJsonSchema,
+         R"({"allOf": [{"enum": [{"x": 1, "y": 2}]}, {"const": {"y": 2, "x": 1}}]})",
+         {R"({"x": 1, "y": 2})"},
+         {"1"}});
+  check(Refusal{Kind::kJsonSchema,
+                R"({"oneOf": [{"const": {"x": 1, "y": 2}}, {"const": {"y": 2, "x": 1}}]})",
+                {"opposite"}});
+  std::string host;
+  for (int i = 0; i < 28; ++i) host += "abcdefgh.";
+  const auto hosts = compiled(Kind::kJsonSchema, R"({"type": "string", "format": "hostname"})");
+  EXPECT_TRUE(accepts(hosts, '"' + host + "c\""));
+  EXPECT_FALSE(accepts(hosts, '"' + host + "co\""));
+  EXPECT_FALSE(accepts(hosts, R"("a.xn--x.b")"));
+}
+
 TEST(JsonSchema, FollowsRecursionAsDeepAsItGoes) {
   check({Kind::kJsonSchema,
          R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false})",
@@ -285,112 +326,13 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforceWithItsPointer) {
   check(Refusal{Kind::kJsonSchema, R"({"not": {"$ref": 5}})", {"wrong type"}});
   check(Refusal{Kind::kJsonSchema, R"({"not": {"required": [5]}})", {"wrong type"}});
   check(Refusal{Kind::kJsonSchema, R"({"required": [5]})", {"#/required", "array of strings"}});
-}
-
-TEST(Rules, AreGbnf) {
-  check({Kind::kGrammar,
-         "# arithmetic\nroot ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\nterm ::= "
-         "[0-9]+ | \"(\" expr \")\"\nws ::= [ \\t]*\n",
-         {"1=2\n", "(1+2)*3= 9\n", "1=1\n2=2\n"},
-         {"1=2", "(1=2\n", ""}});
-  check({Kind::kGrammar,
-         "root ::= \"a\"{2,3} [^\"\\\\] \"\\x41\" \".\"",
-         {"aabA.", "aaabA."},
-         {"abA.", "aa\"A.", "aabAx"}});
-}
-
-TEST(Rules, AreLark) {
-  check(
-      {Kind::kGrammar,
-       "start: pair (\",\" pair)*\npair: NAME \":\" value -> p\n?value: NUMBER | \"on\"i | /x+/ | [\"y\"] "
-       "\"z\"\nNAME: \"a\"..\"c\" LETTERS?\nLETTERS: /[d-f]+/\n%import common.NUMBER\n%ignore \" \"\n// done",
-       {"a:1", "b : ON, adef:xx", "c:yz,a:z"},
-       {"d:1", "a def:1", "a:y"}});
-}
-
-TEST(Rules, MayBeginWithThemselves) {
-  check({Kind::kGrammar,
-         "root ::= root \"+\" term | term\nterm ::= term \"*\" [0-9] | [0-9]",
-         {"1", "1+2*3+4"},
-         {"+1", "1+", ""}});
-  check({Kind::kGrammar,
-         "root ::= a \"x\" | \"r\"\na ::= root \"y\" | a \"z\" | \"s\"",
-         {"r", "sx", "ryx", "szx", "ryxyzx"},
-         {"s", "xr", "rx"}});
-  check(Refusal{Kind::kGrammar, "root ::= a* root \"x\" | \"y\"\na ::= \"a\"", {"left recursion"}});
-}
-
-TEST(Rules, SayWhereTheyAreWrong) {
-  check(Refusal{Kind::kGrammar, "root ::= other", {"\"other\"", "not defined"}});
-  check(Refusal{Kind::kGrammar, "root ::= \"a\"\nroot ::= \"b\"", {"line 2", "twice"}});
-  check(Refusal{Kind::kGrammar, "root ::= (\"a\"", {"line 1, column", "not closed"}});
-  check(Refusal{Kind::kGrammar, "root ::= <[9999]>", {"no token"}});
-  check(Refusal{Kind::kGrammar, "root ::= <nothing>", {"no special token"}});
-  check(Refusal{Kind::kGrammar, "other ::= \"a\"", {"root or start"}});
-  check(Refusal{Kind::kGrammar, "start: \"a\"\n%declare X", {"line 2", "%ignore"}});
-}
-
-TEST(StructuralTag, MixesFreeTextWithTags) {
-  constexpr std::string_view kTools =
-      R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<tool>"],
-      "tags": [{"begin": "<tool>{", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}, "end": "}</tool>"}]}})";
-  check({Kind::kStructuralTag,
-         kTools,
-         {"", "hello", "<too", "a<tool>{1}</tool>b", "<tool>{1}</tool><tool>{2}</tool>"},
-         {"<tool>", "<tool>x", "a<tool>{x}</tool>", "<tool>{1}</tool"}});
-  check(
-      {Kind::kStructuralTag,
-       R"({"type": "structural_tag", "structures": [{"begin": "<a>", "schema": {"const": 1}, "end": "</a>"}], "triggers": ["<"]})",
-       {"x", "x<a>1</a>y"},
-       {"<", "<a>2</a>"}});
-  check(
-      {Kind::kStructuralTag,
-       R"({"type": "structural_tag", "format": {"type": "tag", "begin": "<t>", "content": {"type": "any_text"}, "end": "aab"}})",
-       {"<t>aab", "<t>xaaab"},
-       {"<t>aabx", "<t>aa", "<t>aabaab"}});
-  check(
-      {Kind::kStructuralTag,
-       R"({"type": "structural_tag", "format": {"type": "sequence", "elements": [{"type": "const_string", "value": "a"},
-      {"type": "optional", "content": {"type": "regex", "pattern": "b+"}}, {"type": "repeat", "min": 1, "max": 2, "content": {"type": "grammar", "grammar": "root ::= \"c\""}},
-      {"type": "or", "elements": [{"type": "const_string", "value": "x"}, {"type": "const_string", "value": "y"}]}]}})",
-       {"acx", "abbccy"},
-       {"ax", "acccx", "ac"}});
-  check(
-      {Kind::kStructuralTag,
-       R"({"type": "structural_tag", "format": {"type": "tags_with_separator", "separator": ";", "at_least_one": true,
-      "tags": [{"begin": "<", "content": {"type": "regex", "pattern": "[0-9]"}, "end": ">"}]}})",
-       {"<1>", "<1>;<2>"},
-       {"", "<1>;", "<1><2>"}});
-}
-
-TEST(StructuralTag, TakesSpecialTokensForTheTextThatNamesThem) {
-  Matcher matcher(compiled(
-      Kind::kStructuralTag,
-      R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<|call|>"], "at_least_one": true,
-      "stop_after_first": true, "tags": [{"begin": "<|call|>a", "content": {"type": "any_text"}, "end": "</s>"}]}})"));
-  for (const int token : {int{'h'}, kSpecial, int{'a'}, int{'x'}})
-    ASSERT_TRUE(matcher.accept(token)) << token;
-  EXPECT_FALSE(matcher.complete());
-  EXPECT_TRUE(matcher.accept(kEnd));
-  EXPECT_TRUE(matcher.complete());
-}
-
-TEST(StructuralTag, SaysWhereItIsWrong) {
-  check(Refusal{Kind::kStructuralTag, "{}", {"structural_tag"}});
-  check(Refusal{Kind::kStructuralTag,
-                R"({"type": "structural_tag", "format": {"type": "any_text", "excludes": [1]}})",
-                {"wrong type"}});
-  check(Refusal{Kind::kStructuralTag,
-                R"({"type": "structural_tag", "format": {"type": "dispatch"}})",
-                {"#/format/type", "dispatch"}});
   check(Refusal{
-      Kind::kStructuralTag,
-      R"({"type": "structural_tag", "format": {"type": "sequence", "elements": [{"type": "regex"}]}})",
-      {"#/format/elements/0", "pattern"}});
-  check(Refusal{
-      Kind::kStructuralTag,
-      R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["a"], "tags": [{"begin": "b", "content": {"type": "any_text"}, "end": ""}]}})",
-      {"#/format/tags/0/begin"}});
+      Kind::kJsonSchema, R"({"properties": {"a": {"required": true}}})", {"#/properties/a/required"}});
+  check(
+      Refusal{Kind::kJsonSchema, R"({"type": "integer", "exclusiveMinimum": "5"})", {"#/exclusiveMinimum"}});
+  check(Refusal{Kind::kJsonSchema,
+                R"j({"type": "object", "patternProperties": {"(?=a)": {}}, "properties": {"a": {}}})j",
+                {"#/patternProperties/(?=a)", "lookaround"}});
 }
 
 }  // namespace

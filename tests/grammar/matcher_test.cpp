@@ -1,5 +1,4 @@
-// One sequence's way through a grammar: accepting, taking back, forking, ending; and what a hostile grammar
-// costs.
+// One sequence's way through a grammar: accepting, taking back, forking, ending.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -9,8 +8,6 @@
 
 namespace quire::grammar::test {
 namespace {
-
-using Kind = Source::Kind;
 
 TEST(Matcher, RefusesATokenOutsideTheMaskAndStaysAsItWas) {
   Matcher matcher(compiled(Kind::kRegex, "ab"));
@@ -106,102 +103,6 @@ TEST(Matcher, OfOneGrammarWorksInManyThreads) {
 
 TEST(Vocabulary, RefusesAnEndTokenThatIsNone) {
   expect_error([] { Vocabulary({{"a", false}}, {1}); }, {"end token 1"});
-}
-
-TEST(Limits, AreKeptByHostileSources) {
-  const Limits limits{.memory_bytes = 8u << 20,
-                      .compile_time = std::chrono::milliseconds(500),
-                      .mask_time = std::chrono::milliseconds(500)};
-  std::string alternatives = "{\"enum\": [0", nested;
-  for (int i = 0; i < 150'000; ++i) alternatives += "," + std::to_string(i * 7919);
-  for (int i = 0; i < 300; ++i) nested += "(";
-  std::string doubling = "{\"$defs\": {\"d0\": {\"type\": \"null\"}";
-  for (int i = 1; i < 30; ++i) {
-    const std::string before = "{\"$ref\": \"#/$defs/d" + std::to_string(i - 1) + "\"}";
-    doubling += ", \"d" + std::to_string(i) + "\": {\"allOf\": [{\"anyOf\": [" + before +
-                ", {\"minLength\": " + std::to_string(i) + "}]}, {\"anyOf\": [" + before +
-                ", {\"maxLength\": " + std::to_string(i) + "}]}]}";
-  }
-  doubling += "}, \"$ref\": \"#/$defs/d29\"}";
-  std::string enums = R"({"allOf": [{"enum": [0)", references = R"({"$ref": "#/$defs/0", "$defs": {)";
-  std::string dependencies = R"({"dependencies": {"": [])", rules = "root ::= r0\n", characters;
-  for (int i = 0; i < 12'000; ++i) {
-    const std::string number = std::to_string(i), next = std::to_string(i + 1);
-    enums += "," + next + (i == 6'000 ? "]}, {\"enum\": [-1" : "");
-    references += "\"" + number + R"(": {"$ref": "#/$defs/)" + next + "\"}, ";
-    if (i < 4'000) dependencies += ", \"" + number + R"(": ["x"])";
-    rules += "r" + number + " ::= r" + next + " \"a\" | \"b\"\n";
-  }
-  for (unsigned i = 0xFFFF; i > 0xE000; i -= 2)
-    characters += {static_cast<char>(0xE0 | i >> 12), static_cast<char>(0x80 | (i >> 6 & 63)),
-                   static_cast<char>(0x80 | (i & 63))};
-  enums += "]}]}";
-  references += R"("12000": {}}})";
-  dependencies += "}}";
-  rules += "r12000 ::= r0 \"c\"\n";
-  const auto start = std::chrono::steady_clock::now();
-  for (const auto& [kind, text] : std::vector<std::pair<Kind, std::string>>{
-           {Kind::kJsonSchema, std::string(10u << 20, ' ')},
-           {Kind::kJsonSchema, alternatives + "]}"},
-           {Kind::kJsonSchema, doubling},
-           {Kind::kJsonSchema, R"({"$ref": "#"})"},
-           {Kind::kJsonSchema, R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})"},
-           {Kind::kJsonSchema,
-            R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})"},
-           {Kind::kJsonSchema,
-            R"({"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}$", "maxLength": 2})"},
-           {Kind::kJsonSchema, enums},
-           {Kind::kJsonSchema, references},
-           {Kind::kJsonSchema, dependencies},
-           {Kind::kRegex, "a" + std::string(500'000, '*')},
-           {Kind::kRegex, "[" + characters + "]"},
-           {Kind::kGrammar, rules},
-           {Kind::kRegex, nested},
-           {Kind::kRegex, "a{99999999999}"},
-           {Kind::kGrammar, "root ::= root"},
-           {Kind::kGrammar, "root ::= a* root \"x\"\na ::= \"a\"?"}}) {
-    SCOPED_TRACE(text.substr(0, 60));
-    try {
-      const auto grammar = compiled(kind, text, limits);
-      std::mt19937 random(5);
-      Matcher matcher(grammar);
-      for (int step = 0; step < 20 && !matcher.ended(); ++step)
-        matcher.accept(random_token(mask_of(matcher), random));
-    } catch (const GrammarError&) {
-    }
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
-}
-
-TEST(Limits, ExponentialExpressionsCostTheirBudgetAndNoMore) {
-  const Limits limits{.memory_bytes = 4u << 20};
-  Matcher matcher(compiled(Kind::kRegex, "(a|b)*a(a|b){18}x(a|b)*b(a|b){17}", limits));
-  std::mt19937 random(6);
-  EXPECT_THROW(for (int step = 0; step < 2'000'000; ++step)
-                   ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b')),
-               GrammarError);
-}
-
-TEST(Limits, AFullGrammarStartsAfreshForNewMatchers) {
-  const auto grammar = compiled(Kind::kRegex, "(a|b)*a(a|b){18}", {.memory_bytes = 4u << 20});
-  std::mt19937 random(7);
-  for (int i = 0; i < 3; ++i) {
-    Matcher matcher(grammar);
-    try {
-      for (int step = 0; step < 20'000; ++step) ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b'));
-    } catch (const GrammarError&) {
-    }
-    EXPECT_GT(matcher.num_tokens(), 100u);
-  }
-}
-
-TEST(Limits, ACompilationStopsWhenAsked) {
-  std::stop_source stop;
-  stop.request_stop();
-  std::string text = "[\"\"";
-  for (int i = 0; i < 5000; ++i) text += ",\"" + std::to_string(i * 7919) + "\"";
-  EXPECT_THROW(compile({.kind = Kind::kChoice, .text = text + "]"}, vocabulary(), {}, stop.get_token()),
-               Stopped);
 }
 
 }  // namespace
