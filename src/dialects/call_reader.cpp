@@ -1,14 +1,12 @@
-#include "server/call_reader.h"
+#include "dialects/call_reader.h"
 
 #include <algorithm>
 #include <boost/json/src.hpp>  // the library itself, here alone
 
-namespace quire::server {
+namespace quire::dialects {
 
-CallReader::CallReader(Mark mark)
-    : mark_(mark), scanner_(JsonScanner<>::kMaxDepth + 1, *this) {  // the call is one level more
-  scanner_.push('{');
-}
+CallReader::CallReader(Mark mark, std::string& name)
+    : mark_(mark), scanner_(JsonScanner<>::kMaxDepth + 1, *this), name_(name) {}  // one level more
 
 JsonStatus CallReader::push(char c) {
   if (at_value_ && c != ':' && !is_json_space(c)) {
@@ -30,7 +28,7 @@ JsonStatus CallReader::push(char c) {
 bool CallReader::begin_value(char c) {
   const std::string key = std::exchange(key_, {});
   value_ = Value::kOther;
-  if (key == "name" && !named_) {
+  if ((key == "name" || key == "tool_name") && !named_) {
     value_ = Value::kName;
     return c == '"';
   }
@@ -40,7 +38,7 @@ bool CallReader::begin_value(char c) {
     has_arguments_ = c == '{';
     return c == '"' || c == '{' || c == 'n';
   }
-  return mark_ == Mark::kTag || known() || key == "type" || key == "id";
+  return mark_ == Mark::kTag || known() || key == "type" || key == "id" || key == "tool_call_id";
 }
 
 bool CallReader::take_text(std::string_view text) {
@@ -71,4 +69,4 @@ bool CallReader::take_argument_byte(char c) {
   return true;
 }
 
-}  // namespace quire::server
+}  // namespace quire::dialects

@@ -4,32 +4,27 @@
 #include <string_view>
 #include <utility>
 
-#include "server/json_scanner.h"
+#include "dialects/argument_reader.h"
 
-namespace quire::server {
+namespace quire::dialects {
 
-// Reads one tool call written as a JSON object, byte by byte from behind its opening brace: "name", and
-// "arguments" or "parameters", in any order, other keys aside. Of keys that stand twice the first counts.
+// Reads one tool call written as a JSON object, byte by byte: "name" or "tool_name", and "arguments" or
+// "parameters", in any order, other keys aside. Of keys that stand twice the first counts.
 // The arguments are an object, given as it stands, or a string that holds the text of one, given decoded; an
 // empty string means {}, and null means that there are none.
-class CallReader {
+class CallReader final : public ArgumentReader {
  public:
   // What tells a call from any other JSON object: it stands behind a tag (then no arguments means {}), or it
   // has no key of another kind before it is known to be a call.
   enum class Mark { kTag, kKeys };
 
-  explicit CallReader(Mark mark);
+  // `name` gets the call's before there are arguments.
+  CallReader(Mark mark, std::string& name);
   CallReader(const CallReader&) = delete;
   CallReader& operator=(const CallReader&) = delete;
 
-  // kError: this byte makes it no valid call.
-  JsonStatus push(char c);
-
-  // It has a name, and its arguments have begun.
-  bool known() const { return named_ && has_arguments_; }
-  const std::string& name() const { return name_; }
-  // Those read since the last call of this.
-  std::string take_arguments() { return std::exchange(arguments_, {}); }
+  JsonStatus push(char c) override;
+  std::string take() override { return known() ? std::exchange(arguments_, {}) : std::string(); }
 
  private:
   // Tells the reader of the keys and strings of the object.
@@ -62,6 +57,7 @@ class CallReader {
 
     CallReader& reader;
   };
+  bool known() const { return named_ && has_arguments_; }
   // The value that is being read.
   enum class Value {
     kOther,
@@ -83,11 +79,11 @@ class CallReader {
   std::string key_;             // of this object itself
   bool at_value_ = false;       // a colon, blanks and the value follow
   Value value_ = Value::kOther;
-  std::string name_;
+  std::string& name_;
   std::string arguments_;
   bool named_ = false;
   bool has_arguments_ = false;
   bool text_ended_ = false;  // the object in the string has
 };
 
-}  // namespace quire::server
+}  // namespace quire::dialects
