@@ -1,0 +1,320 @@
+#include "dialects/tool_grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "dialects/argument_types.h"
+#include "dialects/json_text.h"
+#include "dialects/pattern.h"
+
+namespace quire::dialects {
+namespace {
+
+using Kind = Element::Kind;
+
+constexpr int kDeepest = 16;  // schemas within each other, which are written out
+
+OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
+  return {{"type", type}, {key, std::move(value)}};
+}
+OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
+OrderedJson star(OrderedJson content) { return format("star", "content", std::move(content)); }
+OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
+OrderedJson either(OrderedJson elements) {
+  return elements.size() == 1 ? elements[0] : format("or", "elements", std::move(elements));
+}
+
+// A sequence of formats; neighbouring texts are one.
+class Sequence {
+ public:
+  explicit Sequence(const std::vector<std::string>& special) : special_(special) {}
+
+  // A special token is named: text never is one.
+  void text(std::string_view text) {
+    while (!text.empty()) {
+      std::size_t at = text.size();
+      std::string_view token;
+      for (const std::string& known : special_) {
+        const std::size_t found = text.find(known);
+        const bool longer = found == at && known.size() > token.size();
+        if (known.empty() || found == text.npos || (found >= at && !longer)) continue;
+        at = found;
+        token = known;
+      }
+      if (at > 0) add_text(text.substr(0, at));
+      if (!token.empty()) elements_.push_back(format("token", "token", token));
+      text.remove_prefix(at + token.size());
+    }
+  }
+  void add(OrderedJson element) { elements_.push_back(std::move(element)); }
+  // Any text up to `end`, and that.
+  void text_until(std::string_view end) {
+    Sequence closing(special_);
+    closing.text(end);
+    OrderedJson& first = closing.elements_[0];
+    OrderedJson tag = {{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}};
+    tag["end"] = first["type"] == "token" ? first : first["value"];
+    add(std::move(tag));
+    for (std::size_t i = 1; i < closing.elements_.size(); ++i) add(closing.elements_[i]);
+  }
+  OrderedJson take() { return format("sequence", "elements", std::move(elements_)); }
+
+ private:
+  void add_text(std::string_view text) {
+    const bool joins = !elements_.empty() && elements_.back()["type"] == "const_string";
+    if (!joins) elements_.push_back(format("const_string", "value", ""));
+    OrderedJson& value = elements_.back()["value"];
+    value = value.get_ref<const std::string&>() + std::string(text);
+  }
+
+  const std::vector<std::string>& special_;
+  OrderedJson elements_ = OrderedJson::array();
+};
+
+struct Tool {
+  std::string name, pointer;  // of its schema
+  OrderedJson schema;
+  bool strict = false;
+};
+
+const OrderedJson* find(const OrderedJson& object, std::string_view key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found == object.end() ? nullptr : &*found;
+}
+
+OrderedJson properties(const OrderedJson& schema) {
+  const OrderedJson* found = find(schema, "properties");
+  return found != nullptr && found->is_object() ? *found : OrderedJson::object();
+}
+
+bool is_required(const OrderedJson& schema, std::string_view key) {
+  const OrderedJson* required = find(schema, "required");
+  return required != nullptr && std::find(required->begin(), required->end(), key) != required->end();
+}
+
+// What a schema lists: its enum, or its const alone; empty where it has neither.
+OrderedJson listed_values(const OrderedJson& schema) {
+  const OrderedJson *values = find(schema, "enum"), *value = find(schema, "const");
+  if (values != nullptr && values->is_array()) return *values;
+  return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
+}
+
+class ToolGrammar {
+ public:
+  ToolGrammar(const ToolDialect& dialect, const std::vector<std::string>& special, const Tool& tool)
+      : dialect_(dialect), special_(special), tool_(tool) {}
+
+  OrderedJson call() const {
+    Sequence call(special_);
+    write(compile_pattern(dialect_.forms.front().call), call, false);
+    return call.take();
+  }
+
+ private:
+  // quoted: within an object.
+  void write(const Pattern& pattern, Sequence& out, bool quoted) const {
+    const std::string name = json_string(tool_.name);
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const Kind kind = pattern[i].kind;
+      if (kind == Kind::kOptional) {
+        if (!pattern[i].written) i += pattern[i].size;
+      } else if (kind == Kind::kName) {
+        out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
+      } else if (kind == Kind::kIndex) {
+        out.add(regex("[0-9]{1,3}"));
+      } else if (kind == Kind::kObject) {
+        write(compile_pattern(dialect_.object), out, true);
+      } else if (kind == Kind::kJson) {
+        out.add(format("json_schema", "json_schema", tool_.schema));
+      } else if (kind == Kind::kPython || kind == Kind::kGemma) {
+        write_arguments(tool_.schema, tool_.pointer, 0, out);
+        out.text(kind == Kind::kGemma ? "}" : ")");
+      } else if (kind == Kind::kParameters) {
+        const OrderedJson all = properties(tool_.schema);
+        for (const auto& [key, schema] : all.items()) {
+          Sequence parameter(special_);
+          write_parameter(key, schema, parameter);
+          out.add(is_required(tool_.schema, key) ? parameter.take() : optional(parameter.take()));
+        }
+      } else {
+        out.text(pattern[i].text);
+      }
+    }
+  }
+
+  // One argument between tags.
+  void write_parameter(std::string_view key, const OrderedJson& schema, Sequence& out) const {
+    const Pattern pattern = compile_pattern(dialect_.parameter);
+    const bool text = argument_types(&tool_.schema, key).text;
+    std::string before, behind;
+    bool behind_value = false;
+    for (const Element& element : pattern) {
+      const std::string_view written = element.kind == Kind::kKey     ? key
+                                       : element.kind == Kind::kTyped ? (text ? "true" : "false")
+                                                                      : std::string_view(element.text);
+      (behind_value ? behind : before) += written;
+      behind_value = behind_value || element.kind == Kind::kValue;
+    }
+    out.text(before);
+    const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
+    if (!text || !write_text(schema, pointer, behind, out)) {
+      if (!text) out.add(json_value(schema));
+      out.text(behind);
+    }
+  }
+
+  // A string without quotes, up to and with `end`; false, and without that, for one of a list.
+  bool write_text(const OrderedJson& schema, const std::string& pointer, std::string_view end,
+                  Sequence& out) const {
+    if (write_listed(schema, "", out)) return false;
+    for (const char* key : {"pattern", "minLength", "maxLength", "format"})
+      if (tool_.strict && find(schema, key) != nullptr)
+        fail("{}/{} is not enforced in how this model writes its calls; leave it out, or strict", pointer,
+             key);
+    const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
+    out.text_until(end.substr(first, last - first));  // a line break before it may be absent, too
+    out.text(end.substr(last));
+    return true;
+  }
+
+  bool write_listed(const OrderedJson& schema, std::string_view quote, Sequence& out) const {
+    const OrderedJson* resolved = resolve(tool_.schema, schema);
+    OrderedJson choices = OrderedJson::array();
+    for (const OrderedJson& value : listed_values(resolved == nullptr ? schema : *resolved)) {
+      Sequence one(special_);
+      one.text(value.is_string() ? format_text("{}{}{}", quote, value.get<std::string>(), quote)
+                                 : value.dump());
+      choices.push_back(one.take());
+    }
+    if (!choices.empty()) out.add(either(choices));
+    return !choices.empty();
+  }
+
+  // With what its references point to.
+  OrderedJson json_value(OrderedJson schema) const {
+    for (const char* key : {"$defs", "definitions"})
+      if (const OrderedJson* found = find(tool_.schema, key); found != nullptr && schema.is_object())
+        schema[key] = *found;
+    return format("json_schema", "json_schema", std::move(schema));
+  }
+
+  // Python's and Gemma's, with commas: each but the first that is there has one before it.
+  void write_arguments(const OrderedJson& schema, const std::string& pointer, int depth,
+                       Sequence& out) const {
+    const bool gemma = !dialect_.quote.empty();
+    OrderedJson choices = OrderedJson::array();
+    bool none = true;  // all that came so far may be absent
+    const OrderedJson all = properties(schema);
+    for (auto first = all.begin(); first != all.end() && none; ++first) {
+      Sequence choice(special_);
+      for (auto at = first; at != all.end(); ++at) {
+        Sequence one(special_);
+        one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
+        one.add(write_value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
+        const bool present = at == first || is_required(schema, at.key());
+        choice.add(present ? one.take() : optional(one.take()));
+      }
+      choices.push_back(choice.take());
+      none = !is_required(schema, first.key());
+    }
+    if (choices.empty()) return;
+    out.add(none ? optional(either(choices)) : either(choices));
+  }
+
+  OrderedJson write_value(const OrderedJson& given, const std::string& pointer, int depth) const {
+    const OrderedJson* resolved = resolve(tool_.schema, given);
+    const OrderedJson& schema = resolved == nullptr ? given : *resolved;
+    const OrderedJson* type = find(schema, "type");
+    if (dialect_.quote.empty())
+      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
+    if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
+    Sequence out(special_);
+    if (write_listed(schema, dialect_.quote, out)) return out.take();
+    OrderedJson choices = OrderedJson::array();
+    const auto choose = [&](const OrderedJson& one) {
+      choices.push_back(write_value(one, pointer, depth + 1));
+    };
+    for (const char* key : {"anyOf", "oneOf"})
+      if (const OrderedJson* list = find(schema, key)) std::for_each(list->begin(), list->end(), choose);
+    if (choices.empty() && (type == nullptr || type->is_array())) {
+      const OrderedJson scalars = {"string", "number", "boolean", "null"};
+      OrderedJson one = schema.is_object() ? schema : OrderedJson::object();
+      for (const OrderedJson& name : type == nullptr ? scalars : *type) {
+        one["type"] = name;
+        choose(one);
+      }
+    }
+    if (!choices.empty()) return either(choices);
+    if (*type == "string") {
+      out.text(dialect_.quote);
+      write_text(schema, pointer, dialect_.quote, out);
+    } else if (*type == "object") {
+      out.text("{");
+      write_arguments(schema, pointer, depth, out);
+      out.text("}");
+    } else if (*type == "array") {
+      const OrderedJson* items = find(schema, "items");
+      const OrderedJson value =
+          write_value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1);
+      Sequence all(special_), next(special_);
+      next.text(",");
+      next.add(value);
+      all.add(value);
+      all.add(star(next.take()));
+      out.text("[");
+      out.add(schema.value("minItems", 0) > 0 ? all.take() : optional(all.take()));
+      out.text("]");
+    } else {
+      return json_value(schema);
+    }
+    return out.take();
+  }
+
+  const ToolDialect& dialect_;
+  const std::vector<std::string>& special_;
+  const Tool& tool_;
+};
+
+std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
+  std::vector<Tool> all;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const OrderedJson& function = tools[i].at("function");
+    Tool tool{.name = function.at("name").get<std::string>(),
+              .pointer = format_text("/tools/{}/function/parameters", i),
+              .schema = {{"type", "object"}}};
+    if (const OrderedJson* schema = find(function, "parameters"); schema != nullptr && schema->is_object())
+      tool.schema = *schema;
+    const OrderedJson* strict = find(function, "strict");
+    tool.strict = strict != nullptr && *strict == true;
+    if (name.empty() || name == tool.name) all.push_back(std::move(tool));
+  }
+  if (all.empty()) fail("no tool has the name {}", in_quotes(name));
+  return all;
+}
+
+}  // namespace
+
+std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
+                         const ToolGrammarOptions& options) {
+  const std::vector<std::string>& special = options.special_tokens;
+  const ToolForm& form = dialect.forms.front();
+  OrderedJson calls = OrderedJson::array();
+  for (const Tool& tool : callable(tools, options.name))
+    calls.push_back(ToolGrammar(dialect, special, tool).call());
+  const OrderedJson call = either(std::move(calls));
+  Sequence all(special), lead(special), next(special);
+  all.add(optional(regex("\\n{1,2}")));
+  lead.text(dialect.lead);
+  if (!dialect.lead.empty()) all.add(optional(lead.take()));
+  all.text(form.begin);
+  all.add(call);
+  next.text(form.separator);
+  next.add(call);
+  if (options.parallel) all.add(star(next.take()));
+  all.text(form.end);
+  return OrderedJson({{"type", "structural_tag"}, {"format", all.take()}}).dump();
+}
+
+}  // namespace quire::dialects
