@@ -4,10 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "dialects/call_reader.h"
-#include "dialects/json_text.h"
-#include "dialects/literal_reader.h"
-#include "dialects/value_reader.h"
 
 namespace quire::dialects {
 namespace {
@@ -154,19 +150,17 @@ void CallRun::start_value(Position at, char c) {
   if ((kind == Kind::kObject || kind == Kind::kJson) && c != '{') return;
   at_ = std::move(at);
   if (kind == Kind::kObject) {
-    value_ =
-        std::make_unique<CallReader>(tagged_ ? CallReader::Mark::kTag : CallReader::Mark::kKeys, at_.name);
+    value_ = make_call_reader(tagged_, at_.name);
   } else if (kind == Kind::kJson) {
-    value_ = std::make_unique<JsonReader>();
+    value_ = make_json_reader();
   } else if (kind == Kind::kValue) {
     const bool line = pattern[at_.index + 1].kind == Kind::kLine;
     ArgumentTypes types = argument_types(parameters_of(tools_, at_.name), at_.key);
     if (!at_.typed.empty()) types = {.text = at_.typed == "true", .other = at_.typed != "true"};
-    value_ = std::make_unique<ValueReader>(pattern[at_.index + (line ? 2 : 1)].text, line, types);
+    value_ = make_value_reader(pattern[at_.index + (line ? 2 : 1)].text, line, types);
     add_arguments((std::exchange(has_argument_, true) ? ", " : "{") + json_string(at_.key) + ": ");
   } else {
-    const std::string_view quote = kind == Kind::kGemma ? dialect_.dialect->quote : std::string_view();
-    value_ = std::make_unique<LiteralReader>(LiteralReader::What::kArguments, quote);
+    value_ = make_literal_reader(kind == Kind::kGemma ? dialect_.dialect->quote : std::string_view());
   }
 }
 

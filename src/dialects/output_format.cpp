@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "dialects/output_splitter.h"
+#include "dialects/pattern.h"
 
 namespace quire::dialects {
 namespace {
@@ -77,11 +77,6 @@ std::string said(const Mark& mark, std::string_view subject) {
 }
 
 }  // namespace
-
-std::unique_ptr<OutputParser> make_output_parser(const OutputFormat& format, std::string_view prompt,
-                                                 ToolParserOptions options) {
-  return std::make_unique<OutputSplitter>(format, prompt, std::move(options));
-}
 
 std::vector<std::string> tags_of(const OutputFormat& format) {
   std::vector<std::string> tags;

@@ -8,8 +8,7 @@
 
 #include "base/json.h"
 #include "dialects/output_parser.h"
-#include "dialects/reasoning_dialect.h"
-#include "dialects/tool_dialect.h"
+#include "dialects/tables.h"
 
 namespace quire::dialects {
 
@@ -35,6 +34,9 @@ struct ToolParserOptions {
 // which clients must expect of any model) and the rest of the text is content.
 std::unique_ptr<OutputParser> make_output_parser(const OutputFormat& format, std::string_view prompt,
                                                  ToolParserOptions options = {});
+
+// Random, of letters and digits.
+std::string random_call_id(CallIds ids);
 
 // The tags by which outputs are split: a tokenizer may have them as special tokens.
 std::vector<std::string> tags_of(const OutputFormat& format);

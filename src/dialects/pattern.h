@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dialects/tool_dialect.h"
+#include "dialects/tables.h"
 
 namespace quire::dialects {
 

@@ -5,8 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "dialects/argument_types.h"
-#include "dialects/json_text.h"
+#include "dialects/argument_reader.h"
 #include "dialects/pattern.h"
 
 namespace quire::dialects {
@@ -29,47 +28,20 @@ OrderedJson either(OrderedJson elements) {
 // A sequence of formats; neighbouring texts are one.
 class Sequence {
  public:
-  explicit Sequence(const std::vector<std::string>& special) : special_(special) {}
-
-  // A special token is named: text never is one.
   void text(std::string_view text) {
-    while (!text.empty()) {
-      std::size_t at = text.size();
-      std::string_view token;
-      for (const std::string& known : special_) {
-        const std::size_t found = text.find(known);
-        const bool longer = found == at && known.size() > token.size();
-        if (known.empty() || found == text.npos || (found >= at && !longer)) continue;
-        at = found;
-        token = known;
-      }
-      if (at > 0) add_text(text.substr(0, at));
-      if (!token.empty()) elements_.push_back(format("token", "token", token));
-      text.remove_prefix(at + token.size());
-    }
+    if (text.empty()) return;
+    if (elements_.empty() || elements_.back()["type"] != "const_string")
+      elements_.push_back(format("const_string", "value", ""));
+    elements_.back()["value"].get_ref<std::string&>() += text;
   }
   void add(OrderedJson element) { elements_.push_back(std::move(element)); }
   // Any text up to `end`, and that.
   void text_until(std::string_view end) {
-    Sequence closing(special_);
-    closing.text(end);
-    OrderedJson& first = closing.elements_[0];
-    OrderedJson tag = {{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}};
-    tag["end"] = first["type"] == "token" ? first : first["value"];
-    add(std::move(tag));
-    for (std::size_t i = 1; i < closing.elements_.size(); ++i) add(closing.elements_[i]);
+    add({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", end}});
   }
   OrderedJson take() { return format("sequence", "elements", std::move(elements_)); }
 
  private:
-  void add_text(std::string_view text) {
-    const bool joins = !elements_.empty() && elements_.back()["type"] == "const_string";
-    if (!joins) elements_.push_back(format("const_string", "value", ""));
-    OrderedJson& value = elements_.back()["value"];
-    value = value.get_ref<const std::string&>() + std::string(text);
-  }
-
-  const std::vector<std::string>& special_;
   OrderedJson elements_ = OrderedJson::array();
 };
 
@@ -103,11 +75,10 @@ OrderedJson listed_values(const OrderedJson& schema) {
 
 class ToolGrammar {
  public:
-  ToolGrammar(const ToolDialect& dialect, const std::vector<std::string>& special, const Tool& tool)
-      : dialect_(dialect), special_(special), tool_(tool) {}
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool) : dialect_(dialect), tool_(tool) {}
 
   OrderedJson call() const {
-    Sequence call(special_);
+    Sequence call;
     write(compile_pattern(dialect_.forms.front().call), call, false);
     return call.take();
   }
@@ -134,7 +105,7 @@ class ToolGrammar {
       } else if (kind == Kind::kParameters) {
         const OrderedJson all = properties(tool_.schema);
         for (const auto& [key, schema] : all.items()) {
-          Sequence parameter(special_);
+          Sequence parameter;
           write_parameter(key, schema, parameter);
           out.add(is_required(tool_.schema, key) ? parameter.take() : optional(parameter.take()));
         }
@@ -183,7 +154,7 @@ class ToolGrammar {
     const OrderedJson* resolved = resolve(tool_.schema, schema);
     OrderedJson choices = OrderedJson::array();
     for (const OrderedJson& value : listed_values(resolved == nullptr ? schema : *resolved)) {
-      Sequence one(special_);
+      Sequence one;
       one.text(value.is_string() ? format_text("{}{}{}", quote, value.get<std::string>(), quote)
                                  : value.dump());
       choices.push_back(one.take());
@@ -208,9 +179,9 @@ class ToolGrammar {
     bool none = true;  // all that came so far may be absent
     const OrderedJson all = properties(schema);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
-      Sequence choice(special_);
+      Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
-        Sequence one(special_);
+        Sequence one;
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
         one.add(write_value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
         const bool present = at == first || is_required(schema, at.key());
@@ -230,7 +201,7 @@ class ToolGrammar {
     if (dialect_.quote.empty())
       return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
-    Sequence out(special_);
+    Sequence out;
     if (write_listed(schema, dialect_.quote, out)) return out.take();
     OrderedJson choices = OrderedJson::array();
     const auto choose = [&](const OrderedJson& one) {
@@ -258,7 +229,7 @@ class ToolGrammar {
       const OrderedJson* items = find(schema, "items");
       const OrderedJson value =
           write_value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1);
-      Sequence all(special_), next(special_);
+      Sequence all, next;
       next.text(",");
       next.add(value);
       all.add(value);
@@ -273,7 +244,6 @@ class ToolGrammar {
   }
 
   const ToolDialect& dialect_;
-  const std::vector<std::string>& special_;
   const Tool& tool_;
 };
 
@@ -298,13 +268,11 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
 
 std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
                          const ToolGrammarOptions& options) {
-  const std::vector<std::string>& special = options.special_tokens;
   const ToolForm& form = dialect.forms.front();
   OrderedJson calls = OrderedJson::array();
-  for (const Tool& tool : callable(tools, options.name))
-    calls.push_back(ToolGrammar(dialect, special, tool).call());
+  for (const Tool& tool : callable(tools, options.name)) calls.push_back(ToolGrammar(dialect, tool).call());
   const OrderedJson call = either(std::move(calls));
-  Sequence all(special), lead(special), next(special);
+  Sequence all, lead, next;
   all.add(optional(regex("\\n{1,2}")));
   lead.text(dialect.lead);
   if (!dialect.lead.empty()) all.add(optional(lead.take()));

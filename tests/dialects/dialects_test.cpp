@@ -147,13 +147,14 @@ TEST(DialectsTest, CallsAsTemplatesWriteThem) {
 // Every dialect has an example, and every example's calls are found behind a text, too.
 TEST(DialectsTest, EveryDialectHasAnExample) {
   for (const ToolDialect& dialect : tool_dialects()) {
-    const bool has_tests =
-        dialect.name == "hermes" || dialect.name == "llama3_json" || dialect.name == "mistral";
+    const bool has_tests = first_name(dialect.names) == "hermes" ||
+                           first_name(dialect.names) == "llama3_json" ||
+                           first_name(dialect.names) == "mistral";
     EXPECT_TRUE(has_tests || std::any_of(kExamples.begin(), kExamples.end(),
                                          [&](const Example& example) {
                                            return &tool_dialect(example.dialect) == &dialect;
                                          }))
-        << dialect.name;
+        << first_name(dialect.names);
   }
 }
 
@@ -178,8 +179,8 @@ TEST(DialectsTest, TagsThatBeginNoCallAreContent) {
   for (const ToolDialect& dialect : tool_dialects()) {
     std::string text = "x";
     for (const std::string& tag : tags_of({.tool_calls = &dialect})) text += " " + tag + " " + tag + "é";
-    const Parsed parsed = test::parse_pieces(*parser_of(dialect.name)(), {text});
-    EXPECT_EQ(parsed.content, text) << dialect.name;
+    const Parsed parsed = test::parse_pieces(*parser_of(first_name(dialect.names))(), {text});
+    EXPECT_EQ(parsed.content, text) << first_name(dialect.names);
     EXPECT_TRUE(parsed.calls.empty());
   }
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "dialects/call_reader.h"
+#include "dialects/argument_reader.h"
 
 namespace quire::dialects {
 namespace {
@@ -93,9 +93,9 @@ TEST(JsonScannerTest, AgreesWithTheParserOnWordsAndEscapes) {
 TEST(JsonScannerTest, DecodesStrings) {
   const std::string_view text = R"({"name":"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\uD83D\uDE00é")";
   std::string name;
-  CallReader reader(CallReader::Mark::kTag, name);
-  for (const char c : text) ASSERT_EQ(reader.push(c), JsonStatus::kMore);
-  EXPECT_EQ(reader.push('}'), JsonStatus::kEnd);
+  const auto reader = make_call_reader(true, name);
+  for (const char c : text) ASSERT_EQ(reader->push(c), JsonStatus::kMore);
+  EXPECT_EQ(reader->push('}'), JsonStatus::kEnd);
   EXPECT_EQ(name, "a\"\\/\b\f\n\r\tAé€😀é");
 }
 

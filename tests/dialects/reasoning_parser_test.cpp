@@ -1,6 +1,6 @@
 #include "dialects/expect_parsed.h"
 #include "dialects/output_format.h"
-#include "dialects/reasoning_dialect.h"
+#include "dialects/tables.h"
 #include "expect_error.h"
 
 namespace quire::dialects {
@@ -73,8 +73,8 @@ TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
 
 TEST(ReasoningParserTest, Names) {
   for (const ReasoningDialect& dialect : reasoning_dialects())
-    EXPECT_EQ(&reasoning_dialect(dialect.name), &dialect);
-  EXPECT_EQ(reasoning_dialect("glm45").name, "qwen3");
+    EXPECT_EQ(&reasoning_dialect(first_name(dialect.names)), &dialect);
+  EXPECT_EQ(&reasoning_dialect("glm45"), &reasoning_dialect("qwen3"));
   expect_error([] { reasoning_dialect("xml"); }, {"xml", "qwen3, deepseek_r1, granite"});
 }
 

@@ -30,7 +30,6 @@ class Drawer {
   std::string draw(const OrderedJson& format) {
     const std::string type = format.at("type");
     if (type == "const_string") return format.at("value");
-    if (type == "token") return tokens_.emplace_back(format.at("token").get<std::string>());
     if (type == "sequence") {
       std::string text;
       for (const OrderedJson& element : format.at("elements")) text += draw(element);
@@ -50,8 +49,7 @@ class Drawer {
       return value.dump();
     }
     QUIRE_CHECK(type == "tag" && format.at("content").at("type") == "any_text");
-    const OrderedJson& end = format.at("end");
-    const std::string closing = end.is_string() ? end.get<std::string>() : end.at("token").get<std::string>();
+    const std::string closing = format.at("end");
     std::string text = draw_text();
     while (text.find(closing) != text.npos) text = draw_text();
     values_.push_back(text);
@@ -59,7 +57,6 @@ class Drawer {
   }
 
   const std::vector<OrderedJson>& values() const { return values_; }
-  const std::vector<std::string>& tokens() const { return tokens_; }
 
   static void leaves(const OrderedJson& value, std::vector<OrderedJson>& into) {
     if (!value.is_structured()) return into.push_back(value);
@@ -110,7 +107,6 @@ class Drawer {
 
   std::mt19937 random_;
   std::vector<OrderedJson> values_;
-  std::vector<std::string> tokens_;
 };
 
 const OrderedJson& function_of(const std::string& name) {
@@ -149,43 +145,34 @@ TEST(ToolGrammarTest, DrawnTextsParseBackToTheCalls) {
         return test::parse_pieces(*parser, {text.substr(0, cut), text.substr(cut)});
       };
       const Parsed parsed = parse(seed % (text.size() + 1));
-      ASSERT_EQ(parsed, parse(text.size())) << dialect.name;
-      ASSERT_FALSE(parsed.calls.empty()) << dialect.name << "\n" << text;
+      ASSERT_EQ(parsed, parse(text.size())) << first_name(dialect.names);
+      ASSERT_FALSE(parsed.calls.empty()) << first_name(dialect.names) << "\n" << text;
       const std::string rest = parsed.content;
-      ASSERT_TRUE(rest.empty() || (dialect.name == "openai" && rest.find("call") == rest.npos))
+      ASSERT_TRUE(rest.empty() || (first_name(dialect.names) == "openai" && rest.find("call") == rest.npos))
           << text << "\n"
           << parsed;
-      ASSERT_EQ(values_of(parsed, enums), drawer.values()) << dialect.name << "\n" << text << "\n" << parsed;
+      ASSERT_EQ(values_of(parsed, enums), drawer.values()) << first_name(dialect.names) << "\n"
+                                                           << text << "\n"
+                                                           << parsed;
     }
   }
 }
 
 TEST(ToolGrammarTest, ChoosesToolsAndCalls) {
   for (const ToolDialect& dialect : tool_dialects()) {
-    const OrderedJson one = OrderedJson::parse(
-        tool_grammar(dialect, kTools, {.name = "now", .parallel = false, .special_tokens = {}}));
+    const OrderedJson one =
+        OrderedJson::parse(tool_grammar(dialect, kTools, {.name = "now", .parallel = false}));
     for (unsigned seed = 0; seed < 8; ++seed) {
       Drawer drawer(seed);
       const Parsed parsed = test::parse_pieces(*make_output_parser({.tool_calls = &dialect}, ""),
                                                {drawer.draw(one.at("format"))});
-      ASSERT_EQ(parsed.calls.size(), 1U) << dialect.name;
+      ASSERT_EQ(parsed.calls.size(), 1U) << first_name(dialect.names);
       EXPECT_EQ(parsed.calls[0].name, "now");
       EXPECT_EQ(parsed.calls[0].arguments, "{}");
     }
   }
-  expect_error([] { tool_grammar(tool_dialect("hermes"), kTools, {.name = "x", .special_tokens = {}}); },
+  expect_error([] { tool_grammar(tool_dialect("hermes"), kTools, {.name = "x"}); },
                {"no tool has the name \"x\""});
-}
-
-// Text is never a special token: those are named.
-TEST(ToolGrammarTest, NamesSpecialTokens) {
-  const OrderedJson tag = OrderedJson::parse(tool_grammar(
-      tool_dialect("gemma4"), kTools, {.special_tokens = {"<|tool_call>", "<tool_call|>", "<|\"|>"}}));
-  EXPECT_EQ(tag.dump().find(R"("value":"<|tool_call>)"), std::string::npos);
-  Drawer drawer(3);
-  drawer.draw(tag.at("format"));
-  EXPECT_EQ(drawer.tokens().at(0), "<|tool_call>");
-  EXPECT_EQ(drawer.tokens().back(), "<tool_call|>");
 }
 
 TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {

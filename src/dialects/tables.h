@@ -22,8 +22,8 @@ namespace quire::dialects {
 // Other white space, and that beside a $, may be any, also none; beside $V it is one line break or none.
 struct ToolForm {
   std::string_view call;
-  std::string_view begin = "";
   std::string_view separator = "\n";
+  std::string_view begin = "";
   std::string_view end = "";  // empty: each call stands for itself, and may come anywhere
 };
 
@@ -36,10 +36,9 @@ enum class CallIds {
 
 // How a family of models writes tool calls: a row of the table. docs/openai_api.md lists all.
 struct ToolDialect {
-  std::string_view name;          // vLLM's
-  std::string_view aliases = "";  // separated by spaces
-  // A grammar has the first; all are read. One that begins with $ is read at the start of the content or
-  // behind a call alone.
+  std::string_view names;  // vLLM's first, separated by spaces
+  // A grammar has the first; all are read. One that begins with $ or one byte is read at the start of the
+  // content or behind a call alone.
   std::vector<ToolForm> forms;
   std::string_view parameter = "";
   std::string_view object = R"({"name": "$N", "arguments": $J})";
@@ -49,11 +48,25 @@ struct ToolDialect {
   CallIds ids = CallIds::kPrefixed;
 };
 
-const std::vector<ToolDialect>& tool_dialects();
-// By name or alias. Error on any other.
-const ToolDialect& tool_dialect(std::string_view name);
+// How a family of models marks its reasoning, which comes first: a row of the table.
+struct ReasoningDialect {
+  std::string_view names;                             // as above
+  std::vector<std::string_view> begin = {"<think>"};  // after white space at the start of the output
+  std::vector<std::string_view> end = {"</think>"};
+  // Tags around other text, and not content. One that is a plain text is so at the start of content, and one
+  // that closes it, </…>, behind such a one.
+  std::vector<std::string_view> dropped = {};
+  bool implicit = false;  // the output begins within reasoning, unless the prompt ended with an end tag
+  bool repeats = false;   // reasoning may come again behind content
+};
 
-// Random, of letters and digits.
-std::string random_call_id(CallIds ids);
+const std::vector<ToolDialect>& tool_dialects();
+const std::vector<ReasoningDialect>& reasoning_dialects();
+// By one of its names. Error on any other.
+const ToolDialect& tool_dialect(std::string_view name);
+const ReasoningDialect& reasoning_dialect(std::string_view name);
+
+// The first of a row's names.
+inline std::string_view first_name(std::string_view names) { return names.substr(0, names.find(' ')); }
 
 }  // namespace quire::dialects
