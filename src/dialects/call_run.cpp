@@ -13,11 +13,6 @@ using Form = CompiledForm;
 
 constexpr std::size_t kLongestName = 256;  // bytes
 
-bool is_name_byte(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         std::string_view("_-.:/").find(c) != std::string_view::npos;
-}
-
 bool is_key_byte(char c) { return std::string_view("<>\"\n").find(c) == std::string_view::npos; }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace {
 
 using Kind = Element::Kind;
 
-constexpr int kDeepest = 16;  // schemas within each other, which are written out
+constexpr int kDeepest = 16;                 // schemas within each other, which are written out
+constexpr std::size_t kMostValues = 20'000;  // of arguments, as often as they are written
 
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
@@ -92,6 +93,11 @@ class ToolGrammar {
       if (kind == Kind::kOptional) {
         if (!pattern[i].written) i += pattern[i].size;
       } else if (kind == Kind::kName) {
+        if (!quoted && !std::all_of(tool_.name.begin(), tool_.name.end(), is_name_byte))
+          fail(
+              "the tool's name {} cannot be written in this model's calls; it may have letters, digits and "
+              "_-.:/",
+              in_quotes(tool_.name));
         out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
       } else if (kind == Kind::kIndex) {
         out.add(regex("[0-9]{1,3}"));
@@ -119,6 +125,7 @@ class ToolGrammar {
   void write_parameter(std::string_view key, const OrderedJson& schema, Sequence& out) const {
     const Pattern pattern = compile_pattern(dialect_.parameter);
     const bool text = argument_types(&tool_.schema, key).text;
+    check_key(key, "<>\"\n");
     std::string before, behind;
     bool behind_value = false;
     for (const Element& element : pattern) {
@@ -134,6 +141,11 @@ class ToolGrammar {
       if (!text) out.add(json_value(schema));
       out.text(behind);
     }
+  }
+
+  static void check_key(std::string_view key, std::string_view unwritable) {
+    if (key.empty() || key.find_first_of(unwritable) != key.npos)
+      fail("the argument's name {} cannot be written in this model's calls", in_quotes(key));
   }
 
   // A string without quotes, up to and with `end`; false, and without that, for one of a list.
@@ -182,6 +194,7 @@ class ToolGrammar {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
         Sequence one;
+        check_key(at.key(), "()[]{},:='\"<> \t\r\n");
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
         one.add(write_value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
         const bool present = at == first || is_required(schema, at.key());
@@ -195,6 +208,7 @@ class ToolGrammar {
   }
 
   OrderedJson write_value(const OrderedJson& given, const std::string& pointer, int depth) const {
+    if (++written_ > kMostValues) fail("{}: with all before it more than can be written out", pointer);
     const OrderedJson* resolved = resolve(tool_.schema, given);
     const OrderedJson& schema = resolved == nullptr ? given : *resolved;
     const OrderedJson* type = find(schema, "type");
@@ -235,7 +249,8 @@ class ToolGrammar {
       all.add(value);
       all.add(star(next.take()));
       out.text("[");
-      out.add(schema.value("minItems", 0) > 0 ? all.take() : optional(all.take()));
+      const OrderedJson* least = find(schema, "minItems");
+      out.add(least != nullptr && least->is_number() && *least > 0 ? all.take() : optional(all.take()));
       out.text("]");
     } else {
       return json_value(schema);
@@ -245,6 +260,7 @@ class ToolGrammar {
 
   const ToolDialect& dialect_;
   const Tool& tool_;
+  mutable std::size_t written_ = 0;  // values
 };
 
 std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {

@@ -1,3 +1,6 @@
+#include <filesystem>
+#include <map>
+
 #include "base/json.h"
 #include "dialects/expect_parsed.h"
 #include "dialects/output_format.h"
@@ -331,6 +334,60 @@ TEST(DialectsTest, ReasoningInOtherTags) {
   expect("hunyuan_a13b", "<think>a</think><answer>b</answer>", split);
   expect("cohere_command3", "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", split);
   expect("minimax_m2", "a</think>b", split);
+}
+
+// The calls of a rendered conversation, from the user's message on, are those that were rendered.
+void expect_rendered_calls(const OutputFormat& format, const OrderedJson& context, std::string text) {
+  std::string user;
+  for (const OrderedJson& message : context.at("messages")) {
+    if (message.at("role") == "user" && message.at("content").is_string()) user = message.at("content");
+    if (!message.contains("tool_calls")) continue;
+    const OrderedJson& calls = message.at("tool_calls");
+    std::size_t begin = text.rfind(user) + user.size();
+    const std::string name = calls[0].at("function").at("name");
+    if (text.rfind(name) == text.npos || text.rfind(name) < begin) return;  // it does not render calls
+    if (format.tool_calls == &tool_dialect("llama3_json")) begin = text.find('{', begin);
+    const auto parser = make_output_parser(
+        format, "",
+        {.new_id = {}, .tools = std::make_shared<OrderedJson>(context.value("tools", OrderedJson()))});
+    const Parsed parsed = test::parse_pieces(*parser, {std::string_view(text).substr(begin)});
+    ASSERT_EQ(parsed.calls.size(), calls.size()) << parsed;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_EQ(parsed.calls[i].name, calls[i].at("function").at("name"));
+      EXPECT_EQ(OrderedJson::parse(parsed.calls[i].arguments), calls[i].at("function").at("arguments"));
+    }
+    return;
+  }
+}
+
+TEST(DialectsTest, PublishedTemplatesAreKnownAndTheirCallsAreFound) {
+  const std::filesystem::path folder = QUIRE_SOURCE_DIR "/../shared/conformance/templates";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  const std::map<std::string, std::pair<std::string, std::string>> known = {
+      {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", {"hermes", ""}},
+      {"Qwen-Qwen2.5-7B-Instruct", {"hermes", ""}},
+      {"Qwen-Qwen3-0.6B", {"hermes", "qwen3"}},
+      {"Qwen3-Coder", {"qwen3_coder", ""}},
+      {"HuggingFaceTB-SmolLM3-3B", {"", "qwen3"}},
+      {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", {"deepseek_v3", "deepseek_r1"}},
+      {"ibm-granite-granite-3.3-2B-Instruct", {"granite", "granite"}},
+      {"meta-llama-Llama-3.1-8B-Instruct", {"llama3_json", ""}},
+      {"mistralai-Mistral-Nemo-Instruct-2407", {"mistral", ""}},
+      {"openai-gpt-oss-120b", {"openai", "openai_gptoss"}},
+      {"google-gemma-2-2b-it", {"", ""}},
+      {"microsoft-Phi-3.5-mini-instruct", {"", ""}}};
+  for (const auto& [name, dialects] : known) {
+    SCOPED_TRACE(name);
+    const std::filesystem::path path = folder / (name + ".json");
+    const OrderedJson file = parse_ordered_json(read_text_file(path, 1 << 24), path.string());
+    const OutputFormat format = guess_output_format(file.at("template").get<std::string>()).format;
+    EXPECT_EQ(format.tool_calls == nullptr ? "" : first_name(format.tool_calls->names), dialects.first);
+    EXPECT_EQ(format.reasoning == nullptr ? "" : first_name(format.reasoning->names), dialects.second);
+    if (format.tool_calls == nullptr) continue;
+    for (const OrderedJson& one : file.at("cases"))
+      if (one.contains("output"))
+        expect_rendered_calls({.tool_calls = format.tool_calls}, one.at("context"), one.at("output"));
+  }
 }
 
 }  // namespace

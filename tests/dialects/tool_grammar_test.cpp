@@ -187,6 +187,16 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
   tools[0]["function"]["parameters"] = OrderedJson::parse(R"({"properties": {"a": {"$ref": "#/$defs/T"}},
       "$defs": {"T": {"type": "object", "properties": {"b": {"$ref": "#/$defs/T"}}}}})");
   expect_error([&] { tool_grammar(tool_dialect("gemma4"), tools, {}); }, {"refers to itself"});
+  OrderedJson& properties = tools[0]["function"]["parameters"]["properties"];
+  properties = OrderedJson::object();
+  for (int i = 0; i < 300; ++i) properties[format_text("a{}", i)] = {{"type", "integer"}};
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); },
+               {"/properties/a", "more than can be"});
+  properties = {{"a=b", OrderedJson::object()}};
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"a=b\" cannot be written"});
+  tools[0]["function"]["name"] = "f (x)";
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"f (x)\" cannot be written"});
+  EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
 }
 
 }  // namespace
