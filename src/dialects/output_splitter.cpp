@@ -255,9 +255,11 @@ class OutputSplitter final : public OutputParser, private CallSink {
       if (!reasons) add(reasoning_->dropped, Action::kDrop);
     }
     add(closers_, Action::kClose);
-    if (tools_ != nullptr)
+    if (tools_ != nullptr) {
+      if (!tools_->dialect->lead.empty()) tags_.push_back({tools_->dialect->lead, Action::kDrop});
       for (const CompiledForm& form : tools_->forms)
         if (!form.at_start) tags_.push_back({form.trigger, Action::kCalls});
+    }
     starts_.reset();
     for (const Tag& tag : tags_) starts_.set(static_cast<unsigned char>(tag.text.front()));
   }

@@ -181,7 +181,8 @@ TEST(DialectsTest, ACallThatIsCutAnywhereLosesNothingBeforeItBegan) {
 TEST(DialectsTest, TagsThatBeginNoCallAreContent) {
   for (const ToolDialect& dialect : tool_dialects()) {
     std::string text = "x";
-    for (const std::string& tag : tags_of({.tool_calls = &dialect})) text += " " + tag + " " + tag + "é";
+    for (const std::string& tag : tags_of({.tool_calls = &dialect}))
+      if (tag != dialect.lead) text += " " + tag + " " + tag + "é";
     const Parsed parsed = test::parse_pieces(*parser_of(first_name(dialect.names))(), {text});
     EXPECT_EQ(parsed.content, text) << first_name(dialect.names);
     EXPECT_TRUE(parsed.calls.empty());
