@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-namespace quire::server {
+namespace quire::dialects {
 
 enum class JsonStatus {
   kMore,   // the value goes on
@@ -73,4 +73,4 @@ class JsonScanner {
   boost::json::basic_parser<Handler> parser_;
 };
 
-}  // namespace quire::server
+}  // namespace quire::dialects

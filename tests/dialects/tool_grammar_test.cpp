@@ -1,0 +1,200 @@
+#include "dialects/tool_grammar.h"
+
+#include <random>
+
+#include "dialects/expect_parsed.h"
+#include "dialects/output_format.h"
+#include "expect_error.h"
+
+namespace quire::dialects {
+namespace {
+
+using test::Parsed;
+
+const OrderedJson kTools = OrderedJson::parse(R"([
+  {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "required": ["city", "at"],
+    "$defs": {"Point": {"type": "object", "required": ["x"],
+                        "properties": {"x": {"type": "number"}, "label": {"type": "string"}}}},
+    "properties": {"days": {"type": "integer"}, "city": {"type": "string"}, "hot": {"type": "boolean"},
+      "unit": {"enum": ["C", "F"]}, "at": {"$ref": "#/$defs/Point"},
+      "near": {"type": "array", "items": {"type": "string"}}}}}},
+  {"type": "function", "function": {"name": "log.v-2", "parameters": {"type": "object", "properties": {
+      "text": {"type": "string"}, "level": {"type": "integer"}}}}},
+  {"type": "function", "function": {"name": "now"}}])");
+
+// Draws texts of a structural tag, and notes what values they hold.
+class Drawer {
+ public:
+  explicit Drawer(unsigned seed) : random_(seed) {}
+
+  std::string draw(const OrderedJson& format) {
+    const std::string type = format.at("type");
+    if (type == "const_string") return format.at("value");
+    if (type == "sequence") {
+      std::string text;
+      for (const OrderedJson& element : format.at("elements")) text += draw(element);
+      return text;
+    }
+    if (type == "or") return draw(format.at("elements")[below(format.at("elements").size())]);
+    if (type == "optional") return below(2) == 0 ? "" : draw(format.at("content"));
+    if (type == "star") {
+      std::string text;
+      while (below(2) == 0) text += draw(format.at("content"));
+      return text;
+    }
+    if (type == "regex") return draw_regex(format.at("pattern"));
+    if (type == "json_schema") {
+      const OrderedJson value = draw_value(format.at("json_schema"), format.at("json_schema"));
+      leaves(value, values_);
+      return value.dump();
+    }
+    QUIRE_CHECK(type == "tag" && format.at("content").at("type") == "any_text");
+    const std::string closing = format.at("end");
+    std::string text = draw_text();
+    while (text.find(closing) != text.npos) text = draw_text();
+    values_.push_back(text);
+    return format.at("begin").get<std::string>() + text + closing;
+  }
+
+  const std::vector<OrderedJson>& values() const { return values_; }
+
+  static void leaves(const OrderedJson& value, std::vector<OrderedJson>& into) {
+    if (!value.is_structured()) return into.push_back(value);
+    for (const OrderedJson& part : value) leaves(part, into);
+  }
+
+ private:
+  std::size_t below(std::size_t limit) { return random_() % limit; }
+
+  std::string draw_text() {
+    constexpr std::string_view kPieces[] = {
+        "a",          "Łódź", "\"", "\\", "'",  "}",  "]",           ")",           "<",           "</",
+        "{\"a\": 1}", ",",    " ",  "b",  "<|", "\t", "</parameter", "<tool_call>", "[TOOL_CALLS]"};
+    std::string text;
+    for (std::size_t i = below(5); i > 0; --i) text += kPieces[below(std::size(kPieces))];
+    return text;
+  }
+
+  std::string draw_regex(const std::string& pattern) {
+    if (pattern == "\\n{1,2}") return below(2) == 0 ? "\n" : "\n\n";
+    if (pattern == "[0-9]{1,3}") return std::to_string(below(1000));
+    QUIRE_CHECK(pattern == "True|False");
+    values_.push_back(below(2) == 0);
+    return values_.back() == true ? "True" : "False";
+  }
+
+  OrderedJson draw_value(const OrderedJson& root, const OrderedJson& schema) {
+    if (schema.contains("$ref")) return draw_value(root, root.at("$defs").at("Point"));
+    if (schema.contains("enum")) return schema.at("enum")[below(schema.at("enum").size())];
+    const std::string type = schema.at("type");
+    if (type == "string") return draw_text();
+    if (type == "integer") return static_cast<int>(below(100)) - 50;
+    if (type == "number") return below(2) == 0 ? 1.5 : -2e30;
+    if (type == "boolean") return below(2) == 0;
+    if (type == "null") return nullptr;
+    if (type == "array") {
+      OrderedJson list = OrderedJson::array();
+      while (below(2) == 0) list.push_back(draw_value(root, schema.at("items")));
+      return list;
+    }
+    OrderedJson object = OrderedJson::object();
+    const OrderedJson properties = schema.value("properties", OrderedJson::object());
+    for (const auto& [key, value] : properties.items())
+      if (schema.value("required", OrderedJson::array()).size() == 0 || below(4) > 0)
+        object[key] = draw_value(root, value);
+    return object;
+  }
+
+  std::mt19937 random_;
+  std::vector<OrderedJson> values_;
+};
+
+const OrderedJson& function_of(const std::string& name) {
+  for (const OrderedJson& tool : kTools)
+    if (tool.at("function").at("name") == name) return tool.at("function");
+  throw Error("no such tool: " + name);
+}
+
+// The values that the calls hold, but for those of enums, which a drawn text has as constants.
+std::vector<OrderedJson> values_of(const Parsed& parsed, bool enums) {
+  std::vector<OrderedJson> values;
+  for (const test::Call& call : parsed.calls) {
+    OrderedJson arguments = OrderedJson::parse(call.arguments);
+    const OrderedJson schema = function_of(call.name).value("parameters", OrderedJson::object());
+    for (const auto& [key, value] : arguments.items())
+      EXPECT_TRUE(schema.at("properties").contains(key)) << key;
+    if (!enums) arguments.erase("unit");
+    Drawer::leaves(arguments, values);
+  }
+  return values;
+}
+
+TEST(ToolGrammarTest, DrawnTextsParseBackToTheCalls) {
+  for (const ToolDialect& dialect : tool_dialects()) {
+    const OrderedJson tag = OrderedJson::parse(tool_grammar(dialect, kTools, {}));
+    EXPECT_EQ(tag.at("type"), "structural_tag");
+    const std::string call = std::string(dialect.forms.front().call);
+    const bool enums = call.find("$X") == call.npos && call.find("$G") == call.npos;
+    const OutputFormat format{.tool_calls = &dialect};
+    for (unsigned seed = 0; seed < 200; ++seed) {
+      Drawer drawer(seed);
+      const std::string text = drawer.draw(tag.at("format"));
+      const auto parse = [&](std::size_t cut) {
+        const auto parser = make_output_parser(
+            format, "", {.new_id = test::counting_ids(), .tools = std::make_shared<OrderedJson>(kTools)});
+        return test::parse_pieces(*parser, {text.substr(0, cut), text.substr(cut)});
+      };
+      const Parsed parsed = parse(seed % (text.size() + 1));
+      ASSERT_EQ(parsed, parse(text.size())) << first_name(dialect.names);
+      ASSERT_FALSE(parsed.calls.empty()) << first_name(dialect.names) << "\n" << text;
+      ASSERT_EQ(parsed.content, "") << first_name(dialect.names) << "\n" << text;
+      ASSERT_EQ(values_of(parsed, enums), drawer.values()) << first_name(dialect.names) << "\n"
+                                                           << text << "\n"
+                                                           << parsed;
+    }
+  }
+}
+
+TEST(ToolGrammarTest, ChoosesToolsAndCalls) {
+  for (const ToolDialect& dialect : tool_dialects()) {
+    const OrderedJson one =
+        OrderedJson::parse(tool_grammar(dialect, kTools, {.name = "now", .parallel = false}));
+    for (unsigned seed = 0; seed < 8; ++seed) {
+      Drawer drawer(seed);
+      const Parsed parsed = test::parse_pieces(*make_output_parser({.tool_calls = &dialect}, ""),
+                                               {drawer.draw(one.at("format"))});
+      ASSERT_EQ(parsed.calls.size(), 1U) << first_name(dialect.names);
+      EXPECT_EQ(parsed.calls[0].name, "now");
+      EXPECT_EQ(parsed.calls[0].arguments, "{}");
+    }
+  }
+  expect_error([] { tool_grammar(tool_dialect("hermes"), kTools, {.name = "x"}); },
+               {"no tool has the name \"x\""});
+}
+
+TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
+  OrderedJson tools = OrderedJson::parse(R"([{"function": {"name": "f", "strict": true, "parameters": {
+      "properties": {"a": {"type": "string", "maxLength": 3}}}}}])");
+  for (const std::string_view name : {"qwen3_coder", "gemma4"})
+    expect_error([&] { tool_grammar(tool_dialect(name), tools, {}); },
+                 {"/tools/0/function/parameters/properties/a/maxLength", "not enforced"});
+  EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
+  tools[0]["function"]["strict"] = false;
+  EXPECT_NO_THROW(tool_grammar(tool_dialect("qwen3_coder"), tools, {}));
+  tools[0]["function"]["parameters"] = OrderedJson::parse(R"({"properties": {"a": {"$ref": "#/$defs/T"}},
+      "$defs": {"T": {"type": "object", "properties": {"b": {"$ref": "#/$defs/T"}}}}})");
+  expect_error([&] { tool_grammar(tool_dialect("gemma4"), tools, {}); }, {"refers to itself"});
+  OrderedJson& properties = tools[0]["function"]["parameters"]["properties"];
+  properties = OrderedJson::object();
+  for (int i = 0; i < 300; ++i) properties[format_text("a{}", i)] = {{"type", "integer"}};
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); },
+               {"/properties/a", "more than can be"});
+  properties = {{"a=b", OrderedJson::object()}};
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"a=b\" cannot be written"});
+  tools[0]["function"]["name"] = "f (x)";
+  expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"f (x)\" cannot be written"});
+  EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
+}
+
+}  // namespace
+}  // namespace quire::dialects
