@@ -37,11 +37,11 @@ std::unique_ptr<ArgumentReader> make_json_reader();
 // strings.
 std::unique_ptr<ArgumentReader> make_literal_reader(std::string_view quote = {});
 
-// Of the value of an argument that stands between tags, up to and with the closing one; line: a line break
-// before that does not belong to the value. Where the schema allows text alone, it is text as it comes. Else
-// an object or array is given as it comes if text is not allowed, and all other values once they are whole:
-// JSON, and Python's True, False and None, if the schema allows more than text and they are no string, and
-// else text.
+// Of the value of an argument that stands between tags, up to and with the closing one, which counts for
+// nothing in a string of an object or array; line: a line break before it does not belong to the value. Where
+// the schema allows text alone, it is text as it comes. Else an object or array is given as it comes if text
+// is not allowed, and all other values once they are whole: JSON, and Python's True, False and None, if text
+// is not allowed, or if they are of another type that is, and else text.
 std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool line, ArgumentTypes types);
 
 std::string json_string(std::string_view text);

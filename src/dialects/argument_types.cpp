@@ -13,35 +13,30 @@ const OrderedJson* member(const OrderedJson* value, std::string_view key) {
   return found == value->end() ? nullptr : &*found;
 }
 
-void add_type(const OrderedJson& name, ArgumentTypes& types) {
-  (name == "string" ? types.text : types.other) = true;
+ArgumentTypes named_type(const OrderedJson& name) {
+  constexpr std::string_view kNames[] = {"string", "null", "boolean", "integer", "number", "array", "object"};
+  for (unsigned bit = 0; bit < std::size(kNames); ++bit)
+    if (name == kNames[bit]) return 1U << bit;
+  return 0;
 }
 
-ArgumentTypes types_of(const OrderedJson& root, const OrderedJson& unresolved, int depth) {
-  constexpr ArgumentTypes kAny;
+ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolved, int depth) {
   const OrderedJson* schema = resolve(root, unresolved);
-  if (schema == nullptr || depth > kMostReferences) return kAny;
-  ArgumentTypes types{.text = false, .other = false};
-  const OrderedJson* type = member(schema, "type");
-  if (type != nullptr && type->is_array()) {
-    for (const OrderedJson& name : *type) add_type(name, types);
-  } else if (type != nullptr) {
-    add_type(*type, types);
-  } else if (const OrderedJson* values = member(schema, "enum"); values != nullptr && values->is_array()) {
-    for (const OrderedJson& value : *values) (value.is_string() ? types.text : types.other) = true;
-  } else if (const OrderedJson* value = member(schema, "const")) {
-    (value->is_string() ? types.text : types.other) = true;
-  } else {
-    for (const std::string_view key : {"anyOf", "oneOf"}) {
-      const OrderedJson* choices = member(schema, key);
-      if (choices == nullptr || !choices->is_array()) continue;
-      for (const OrderedJson& choice : *choices) {
-        const ArgumentTypes more = types_of(root, choice, depth + 1);
-        types = {.text = types.text || more.text, .other = types.other || more.other};
-      }
-    }
-  }
-  return types.text || types.other ? types : kAny;
+  if (schema == nullptr || depth > kMostReferences) return kAnyType;
+  ArgumentTypes types = 0;
+  const auto add = [&](std::string_view key, auto&& types_in) {
+    const OrderedJson* list = types == 0 ? member(schema, key) : nullptr;
+    if (list != nullptr && !list->is_array()) types = types_in(*list);
+    if (list == nullptr || !list->is_array()) return;
+    for (const OrderedJson& one : *list) types |= types_in(one);
+  };
+  add("type", named_type);
+  add("enum", types_of);
+  if (const OrderedJson* value = member(schema, "const"); types == 0 && value != nullptr)
+    types = types_of(*value);
+  for (const char* key : {"anyOf", "oneOf"})
+    add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1); });
+  return types == 0 ? kAnyType : types;
 }
 
 }  // namespace
@@ -75,7 +70,24 @@ const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name
 
 ArgumentTypes argument_types(const OrderedJson* schema, std::string_view argument) {
   const OrderedJson* found = member(member(schema, "properties"), argument);
-  return found == nullptr ? ArgumentTypes() : types_of(*schema, *found, 0);
+  return found == nullptr ? kAnyType : allowed_types(*schema, *found, 0);
+}
+
+ArgumentTypes types_of(const OrderedJson& value) {
+  switch (value.type()) {
+    case OrderedJson::value_t::string:
+      return kTypeText;
+    case OrderedJson::value_t::null:
+      return kTypeNull;
+    case OrderedJson::value_t::boolean:
+      return kTypeBoolean;
+    case OrderedJson::value_t::array:
+      return kTypeArray;
+    case OrderedJson::value_t::object:
+      return kTypeObject;
+    default:
+      return value.is_number_integer() ? kTypeInteger | kTypeNumber : kTypeNumber;
+  }
 }
 
 }  // namespace quire::dialects

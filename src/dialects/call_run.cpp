@@ -151,7 +151,7 @@ void CallRun::start_value(Position at, char c) {
   } else if (kind == Kind::kValue) {
     const bool line = pattern[at_.index + 1].kind == Kind::kLine;
     ArgumentTypes types = argument_types(parameters_of(tools_, at_.name), at_.key);
-    if (!at_.typed.empty()) types = {.text = at_.typed == "true", .other = at_.typed != "true"};
+    if (!at_.typed.empty()) types = at_.typed == "true" ? kTypeText : kAnyType & ~kTypeText;
     value_ = make_value_reader(pattern[at_.index + (line ? 2 : 1)].text, line, types);
     add_arguments((std::exchange(has_argument_, true) ? ", " : "{") + json_string(at_.key) + ": ");
   } else {

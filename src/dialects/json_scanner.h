@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 namespace quire::dialects {
@@ -72,5 +73,16 @@ class JsonScanner {
 
   boost::json::basic_parser<Handler> parser_;
 };
+
+// Whether it is one JSON value, of numbers of any size.
+inline bool is_json(std::string_view text) {
+  JsonScanner<> scanner;
+  JsonStatus status = JsonStatus::kMore;
+  for (const char c : text) {
+    if (status == JsonStatus::kEnd && !is_json_space(c)) return false;
+    if (status == JsonStatus::kMore) status = scanner.push(c);
+  }
+  return status == JsonStatus::kEnd || (status == JsonStatus::kMore && scanner.push(' ') == JsonStatus::kEnd);
+}
 
 }  // namespace quire::dialects

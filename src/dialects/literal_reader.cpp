@@ -76,6 +76,7 @@ class LiteralReader final : public ArgumentReader {
     return JsonStatus::kError;
   }
   std::string take() override { return std::exchange(json_, {}); }
+  bool in_string() const { return state_ == State::kString || state_ == State::kEscape; }
 
  private:
   enum class State { kKey, kBareKey, kAssign, kValue, kQuote, kWord, kString, kEscape, kHex, kAfter };
@@ -133,7 +134,7 @@ class LiteralReader final : public ArgumentReader {
       return word_.size() <= kLongestWord ? JsonStatus::kMore : JsonStatus::kError;
     }
     const std::string word = json_word(word_);
-    const bool json = Json::accept(word);
+    const bool json = is_json(word);
     if (!json && !gemma()) return JsonStatus::kError;
     separate();
     json_ += json ? word : json_string(word);
@@ -253,6 +254,7 @@ class ValueReader final : public ArgumentReader {
 
   JsonStatus push(char c) override {
     const std::string_view closing = closing_, bare = closing.substr(line_ ? 1 : 0);
+    if (literal_ && literal_->in_string()) return push_value(c) ? JsonStatus::kMore : JsonStatus::kError;
     for (held_ += c; !held_.empty(); held_.erase(0, 1)) {
       if (held_ == closing || held_ == bare) return end();
       if (closing.starts_with(held_) || bare.starts_with(held_)) return JsonStatus::kMore;
@@ -264,13 +266,18 @@ class ValueReader final : public ArgumentReader {
 
  private:
   bool push_value(char c) {
-    const bool first = !std::exchange(begun_, begun_ || !types_.other || !is_json_space(c));
-    if (!types_.other) {
+    const bool first = !std::exchange(begun_, begun_ || types_ == kTypeText || !is_json_space(c));
+    if (types_ == kTypeText) {
       if (first) json_ = "\"";
       append_json_byte(json_, c);
       return true;
     }
-    if (first && !types_.text && (c == '{' || c == '[')) literal_.emplace(false, std::string_view());
+    if (first && (c == '{' || c == '[')) literal_.emplace(false, std::string_view());
+    if ((types_ & kTypeText) != 0) {  // the literal only tells where strings are
+      if (literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
+      whole_ += c;
+      return true;
+    }
     if (!literal_) {
       whole_ += c;
       return true;
@@ -283,13 +290,19 @@ class ValueReader final : public ArgumentReader {
   }
 
   JsonStatus end() {
-    if (literal_) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
-    if (!types_.other) {
+    if (literal_ && (types_ & kTypeText) == 0) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
+    if (types_ == kTypeText) {
       json_ += begun_ ? "\"" : "\"\"";
       return JsonStatus::kEnd;
     }
     const std::string word = json_word(whole_);
-    const bool json = (!word.starts_with('"') || !types_.text) && Json::accept(word);
+    ArgumentTypes types = 0;
+    if (is_json(word)) {
+      const OrderedJson value = OrderedJson::parse(word, nullptr, false);
+      types = value.is_discarded() ? kTypeNumber : types_of(value);  // of more than a double holds
+    }
+    const bool text = (types_ & kTypeText) != 0;
+    const bool json = types != 0 && (!text || (types & types_ & ~kTypeText) != 0);
     json_ = json ? word : json_string(whole_);
     return JsonStatus::kEnd;
   }

@@ -19,7 +19,8 @@ struct OutputFormat {
 };
 
 // The tags between which the reasoning of an output stands, if such a parser would find any behind `prompt`,
-// the text that the output continues, or its end. No end: it has none. No begin: the output begins within it.
+// the text that the output continues, or its end; `end` is with all that comes before what follows. No end:
+// it has none. No begin: the output begins within it.
 struct ReasoningTags {
   std::string begin = {}, end = {};
 };

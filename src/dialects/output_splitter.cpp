@@ -304,7 +304,8 @@ ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view p
   prompt = prompt.substr(0, prompt.find_last_not_of(" \t\n\r") + 1);
   if (ends_with_any(prompt, dialect.end)) return {};
   const bool within = dialect.implicit || ends_with_any(prompt, dialect.begin);
-  return {.begin = std::string(within ? "" : dialect.begin.front()), .end = std::string(dialect.end.front())};
+  return {.begin = std::string(within ? "" : dialect.begin.front()),
+          .end = std::string(dialect.end.front()) += dialect.behind};
 }
 
 std::unique_ptr<OutputParser> make_output_parser(const OutputFormat& format, std::string_view prompt,

@@ -70,11 +70,13 @@ const std::vector<ToolDialect>& tool_dialects() {
        .ends_reasoning = true,
        .ids = CallIds::kWritten},
       {.names = "openai gpt_oss harmony",
-       .forms =
-           {{"<|channel|>commentary$_to=functions.$N$[ <|constrain|>$]$[json$]$(code$)<|message|>$J<|call|>",
-             "<|start|>assistant"},
-            {"<|channel|>analysis$_to=functions.$N$[ <|constrain|>$]$[json$]$(code$)<|message|>$J<|call|>"},
-            {"to=functions.$N<|channel|>commentary$[ <|constrain|>$]$[json$]$(code$)<|message|>$J<|call|>"}},
+       .forms = {{"<|channel|>commentary$_to=functions.$N$[ "
+                  "<|constrain|>$]$[json$]$(code$)<|message|>$J$[<|call|>$]",
+                  "<|start|>assistant"},
+                 {"<|channel|>analysis$_to=functions.$N$[ "
+                  "<|constrain|>$]$[json$]$(code$)<|message|>$J$[<|call|>$]"},
+                 {"to=functions.$N<|channel|>commentary$[ "
+                  "<|constrain|>$]$[json$]$(code$)<|message|>$J$[<|call|>$]"}},
        .lead = "<|start|>assistant",
        .ends_reasoning = true},
       {.names = "granite", .forms = {{"$O", ", ", "<|tool_call|>[", "]"}, {"$O", ", ", "<tool_call>[", "]"}}},
@@ -123,13 +125,17 @@ const std::vector<ReasoningDialect>& reasoning_dialects() {
       {.names = "cohere_command3 cohere",
        .begin = {"<|START_THINKING|>"},
        .end = {"<|END_THINKING|>"},
-       .dropped = {"<|START_RESPONSE|>", "<|END_RESPONSE|>"}},
+       .dropped = {"<|START_RESPONSE|>", "<|END_RESPONSE|>"},
+       .answer = "<|START_RESPONSE|>",
+       .answer_end = "<|END_RESPONSE|>"},
       {.names = "openai_gptoss gpt_oss harmony",
        .begin = {"<|channel|>analysis<|message|>"},
        .end = {"<|end|>"},
        .dropped = {"<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
                    "<|channel|>final <|constrain|>json<|message|>", "<|end|>", "<|return|>"},
-       .repeats = true},
+       .repeats = true,
+       .behind = "<|start|>assistant",
+       .answer = "<|channel|>final<|message|>"},
   };
   return dialects;
 }

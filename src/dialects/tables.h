@@ -58,6 +58,9 @@ struct ReasoningDialect {
   std::vector<std::string_view> dropped = {};
   bool implicit = false;  // the output begins within reasoning, unless the prompt ended with an end tag
   bool repeats = false;   // reasoning may come again behind content
+  // Where a grammar holds what follows: what it follows besides the end tag, and what stands around an
+  // answer.
+  std::string_view behind = "", answer = "", answer_end = "";
 };
 
 const std::vector<ToolDialect>& tool_dialects();

@@ -1,6 +1,7 @@
 #include "dialects/tool_grammar.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -15,30 +16,43 @@ using Kind = Element::Kind;
 
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
 constexpr std::size_t kMostValues = 20'000;  // of arguments, as often as they are written
+constexpr std::uint64_t kMostItems = 1 << 16;
+// Keywords that are held to where values are no JSON, or ask for nothing.
+constexpr std::string_view kHeld =
+    " type enum const anyOf oneOf $ref $defs definitions $schema title description default examples "
+    "deprecated"
+    " properties required additionalProperties items minItems maxItems minLength maxLength ";
 
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
 }
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
-OrderedJson star(OrderedJson content) { return format("star", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
 OrderedJson either(OrderedJson elements) {
+  if (elements.empty()) return nullptr;
   return elements.size() == 1 ? elements[0] : format("or", "elements", std::move(elements));
+}
+std::string structural_tag(OrderedJson content) {
+  return format("structural_tag", "format", std::move(content)).dump();
 }
 
 // A sequence of formats; neighbouring texts are one.
 class Sequence {
  public:
-  void text(std::string_view text) {
-    if (text.empty()) return;
+  Sequence& text(std::string_view text) {
+    if (text.empty()) return *this;
     if (elements_.empty() || elements_.back()["type"] != "const_string")
       elements_.push_back(format("const_string", "value", ""));
     elements_.back()["value"].get_ref<std::string&>() += text;
+    return *this;
   }
-  void add(OrderedJson element) { elements_.push_back(std::move(element)); }
+  Sequence& add(OrderedJson element) {
+    elements_.push_back(std::move(element));
+    return *this;
+  }
   // Any text up to `end`, and that.
-  void text_until(std::string_view end) {
-    add({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", end}});
+  Sequence& text_until(std::string_view end) {
+    return add({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", end}});
   }
   OrderedJson take() { return format("sequence", "elements", std::move(elements_)); }
 
@@ -57,9 +71,14 @@ const OrderedJson* find(const OrderedJson& object, std::string_view key) {
   return found == object.end() ? nullptr : &*found;
 }
 
+// With those that are required alone.
 OrderedJson properties(const OrderedJson& schema) {
-  const OrderedJson* found = find(schema, "properties");
-  return found != nullptr && found->is_object() ? *found : OrderedJson::object();
+  const OrderedJson *found = find(schema, "properties"), *required = find(schema, "required");
+  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
+  if (required == nullptr || !required->is_array()) return all;
+  for (const OrderedJson& key : *required)
+    if (key.is_string()) all.emplace(key.get<std::string>(), OrderedJson::object());
+  return all;
 }
 
 bool is_required(const OrderedJson& schema, std::string_view key) {
@@ -74,11 +93,17 @@ OrderedJson listed_values(const OrderedJson& schema) {
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
 }
 
+std::optional<std::uint64_t> bound(const OrderedJson& schema, std::string_view key) {
+  const OrderedJson* found = find(schema, key);
+  if (found == nullptr || !found->is_number_unsigned()) return {};
+  return std::min(found->get<std::uint64_t>(), kMostItems);
+}
+
 class ToolGrammar {
  public:
   ToolGrammar(const ToolDialect& dialect, const Tool& tool) : dialect_(dialect), tool_(tool) {}
 
-  OrderedJson call() const {
+  OrderedJson call() {
     Sequence call;
     write(compile_pattern(dialect_.forms.front().call), call, false);
     return call.take();
@@ -86,7 +111,7 @@ class ToolGrammar {
 
  private:
   // quoted: within an object.
-  void write(const Pattern& pattern, Sequence& out, bool quoted) const {
+  void write(const Pattern& pattern, Sequence& out, bool quoted) {
     const std::string name = json_string(tool_.name);
     for (std::size_t i = 0; i < pattern.size(); ++i) {
       const Kind kind = pattern[i].kind;
@@ -109,11 +134,11 @@ class ToolGrammar {
         write_arguments(tool_.schema, tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
       } else if (kind == Kind::kParameters) {
+        check_held(tool_.schema, tool_.pointer);
         const OrderedJson all = properties(tool_.schema);
         for (const auto& [key, schema] : all.items()) {
-          Sequence parameter;
-          write_parameter(key, schema, parameter);
-          out.add(is_required(tool_.schema, key) ? parameter.take() : optional(parameter.take()));
+          OrderedJson one = parameter(key, schema);
+          out.add(is_required(tool_.schema, key) ? std::move(one) : optional(std::move(one)));
         }
       } else {
         out.text(pattern[i].text);
@@ -121,58 +146,55 @@ class ToolGrammar {
     }
   }
 
-  // One argument between tags.
-  void write_parameter(std::string_view key, const OrderedJson& schema, Sequence& out) const {
-    const Pattern pattern = compile_pattern(dialect_.parameter);
-    const bool text = argument_types(&tool_.schema, key).text;
+  // One argument between tags. Where these say whether it is text, each way is written alone.
+  OrderedJson parameter(std::string_view key, const OrderedJson& schema) {
+    const ArgumentTypes types = argument_types(&tool_.schema, key), text = types & kTypeText;
+    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
+    if (!both) return parameter(key, schema, types);
+    return either({parameter(key, schema, text), parameter(key, schema, types & ~text)});
+  }
+
+  OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
+    types_ = types;
     check_key(key, "<>\"\n");
     std::string before, behind;
     bool behind_value = false;
-    for (const Element& element : pattern) {
-      const std::string_view written = element.kind == Kind::kKey     ? key
-                                       : element.kind == Kind::kTyped ? (text ? "true" : "false")
-                                                                      : std::string_view(element.text);
-      (behind_value ? behind : before) += written;
+    for (const Element& element : compile_pattern(dialect_.parameter)) {
+      const std::string_view text = (types & kTypeText) != 0 ? "true" : "false";
+      const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
+      (behind_value ? behind : before) += is_key ? key : is_typed ? text : element.text;
       behind_value = behind_value || element.kind == Kind::kValue;
     }
-    out.text(before);
     const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
-    if (!text || !write_text(schema, pointer, behind, out)) {
-      if (!text) out.add(json_value(schema));
-      out.text(behind);
-    }
+    return Sequence().text(before).add(value(schema, pointer, 0, behind)).take();
   }
 
   static void check_key(std::string_view key, std::string_view unwritable) {
     if (key.empty() || key.find_first_of(unwritable) != key.npos)
       fail("the argument's name {} cannot be written in this model's calls", in_quotes(key));
   }
-
-  // A string without quotes, up to and with `end`; false, and without that, for one of a list.
-  bool write_text(const OrderedJson& schema, const std::string& pointer, std::string_view end,
-                  Sequence& out) const {
-    if (write_listed(schema, "", out)) return false;
-    for (const char* key : {"pattern", "minLength", "maxLength", "format"})
-      if (tool_.strict && find(schema, key) != nullptr)
+  void check_held(const OrderedJson& schema, const std::string& pointer) const {
+    if (!tool_.strict || !schema.is_object()) return;
+    for (const auto& [key, value] : schema.items())
+      if (kHeld.find(format_text(" {} ", key)) == kHeld.npos)
         fail("{}/{} is not enforced in how this model writes its calls; leave it out, or strict", pointer,
              key);
-    const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
-    out.text_until(end.substr(first, last - first));  // a line break before it may be absent, too
-    out.text(end.substr(last));
-    return true;
   }
 
-  bool write_listed(const OrderedJson& schema, std::string_view quote, Sequence& out) const {
-    const OrderedJson* resolved = resolve(tool_.schema, schema);
-    OrderedJson choices = OrderedJson::array();
-    for (const OrderedJson& value : listed_values(resolved == nullptr ? schema : *resolved)) {
-      Sequence one;
-      one.text(value.is_string() ? format_text("{}{}{}", quote, value.get<std::string>(), quote)
-                                 : value.dump());
-      choices.push_back(one.take());
+  // A string without quotes, up to and with `end`.
+  void write_text(const OrderedJson& schema, std::string_view end, Sequence& out) const {
+    const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
+    const std::string_view mark = end.substr(first, last - first);
+    const std::optional<std::uint64_t> least = bound(schema, "minLength"), most = bound(schema, "maxLength");
+    if (least || most) {
+      const std::string limit = most ? std::to_string(*most) : "";
+      out.add(regex(format_text("[^{}]{{{},{}}}", mark.front(), least.value_or(0), limit))).text(end);
+      return;
     }
-    if (!choices.empty()) out.add(either(choices));
-    return !choices.empty();
+    // What begins as a number, a list or an object is one, if the schema allows those.
+    if ((types_ & (kTypeInteger | kTypeNumber | kTypeArray | kTypeObject)) != 0)
+      out.add(regex(format_text("\\s*[^\\s0-9\\[{{{}-]", mark.front())));
+    out.text_until(mark).text(end.substr(last));  // a line break before it may be absent, too
   }
 
   // With what its references point to.
@@ -184,19 +206,19 @@ class ToolGrammar {
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
-  void write_arguments(const OrderedJson& schema, const std::string& pointer, int depth,
-                       Sequence& out) const {
+  void write_arguments(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
     const bool gemma = !dialect_.quote.empty();
+    check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
     const OrderedJson all = properties(schema);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
-        Sequence one;
         check_key(at.key(), "()[]{},:='\"<> \t\r\n");
+        Sequence one;
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
-        one.add(write_value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
+        one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1, ""));
         const bool present = at == first || is_required(schema, at.key());
         choice.add(present ? one.take() : optional(one.take()));
       }
@@ -207,60 +229,91 @@ class ToolGrammar {
     out.add(none ? optional(either(choices)) : either(choices));
   }
 
-  OrderedJson write_value(const OrderedJson& given, const std::string& pointer, int depth) const {
+  // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
+  OrderedJson value(const OrderedJson& given, const std::string& pointer, int depth,
+                    const std::string& behind) {
     if (++written_ > kMostValues) fail("{}: with all before it more than can be written out", pointer);
     const OrderedJson* resolved = resolve(tool_.schema, given);
     const OrderedJson& schema = resolved == nullptr ? given : *resolved;
     const OrderedJson* type = find(schema, "type");
-    if (dialect_.quote.empty())
+    const bool gemma = !dialect_.quote.empty();
+    if (!gemma && behind.empty())
       return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
-    Sequence out;
-    if (write_listed(schema, dialect_.quote, out)) return out.take();
     OrderedJson choices = OrderedJson::array();
     const auto choose = [&](const OrderedJson& one) {
-      choices.push_back(write_value(one, pointer, depth + 1));
+      if (OrderedJson made = value(one, pointer, depth + 1, behind); !made.is_null()) choices.push_back(made);
     };
-    for (const char* key : {"anyOf", "oneOf"})
-      if (const OrderedJson* list = find(schema, key)) std::for_each(list->begin(), list->end(), choose);
-    if (choices.empty() && (type == nullptr || type->is_array())) {
-      const OrderedJson scalars = {"string", "number", "boolean", "null"};
+    const OrderedJson listed = listed_values(schema);
+    for (const OrderedJson& one : listed)
+      if (gemma || (types_of(one) & types_) != 0) choices.push_back(constant(one, pointer, behind));
+    if (!listed.empty()) return either(choices);
+    for (const char* key : {"anyOf", "oneOf"}) {
+      const OrderedJson* list = find(schema, key);
+      if (list == nullptr || !list->is_array()) continue;
+      std::for_each(list->begin(), list->end(), choose);
+      return either(choices);
+    }
+    if (type == nullptr || type->is_array()) {
+      OrderedJson any = {"string", "number", "boolean", "null"};
+      if (!gemma) any.insert(any.end(), {"array", "object"});
       OrderedJson one = schema.is_object() ? schema : OrderedJson::object();
-      for (const OrderedJson& name : type == nullptr ? scalars : *type) {
+      for (const OrderedJson& name : type == nullptr ? any : *type) {
         one["type"] = name;
         choose(one);
       }
+      return either(choices);
     }
-    if (!choices.empty()) return either(choices);
-    if (*type == "string") {
-      out.text(dialect_.quote);
-      write_text(schema, pointer, dialect_.quote, out);
-    } else if (*type == "object") {
-      out.text("{");
-      write_arguments(schema, pointer, depth, out);
+    return value_of_type(type->is_string() ? type->get<std::string>() : "", schema, pointer, depth, behind);
+  }
+
+  OrderedJson value_of_type(std::string_view type, const OrderedJson& schema, const std::string& pointer,
+                            int depth, const std::string& behind) {
+    Sequence out;
+    if (!behind.empty() && (types_ & (type == "string" ? kTypeText : ~kTypeText)) == 0) return nullptr;
+    if (type == "string") {
+      check_held(schema, pointer);
+      write_text(schema, behind.empty() ? dialect_.quote : behind, out.text(dialect_.quote));
+    } else if (type == "object" && behind.empty()) {
+      write_arguments(schema, pointer, depth, out.text("{"));
       out.text("}");
-    } else if (*type == "array") {
-      const OrderedJson* items = find(schema, "items");
-      const OrderedJson value =
-          write_value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1);
-      Sequence all, next;
-      next.text(",");
-      next.add(value);
-      all.add(value);
-      all.add(star(next.take()));
-      out.text("[");
-      const OrderedJson* least = find(schema, "minItems");
-      out.add(least != nullptr && least->is_number() && *least > 0 ? all.take() : optional(all.take()));
+    } else if (type == "array" && behind.empty()) {
+      check_held(schema, pointer);
+      write_list(schema, pointer, depth, out.text("["));
       out.text("]");
     } else {
-      return json_value(schema);
+      out.add(json_value(schema)).text(behind);
     }
     return out.take();
   }
 
+  OrderedJson constant(const OrderedJson& value, const std::string& pointer, std::string_view behind) const {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string_view quote = value.is_string() ? dialect_.quote : "";
+    if (text.find(quote.empty() ? "</" : quote) != text.npos || (value.is_structured() && behind.empty()))
+      fail("{}: the value {} cannot be written in this model's calls", pointer, in_quotes(text));
+    return Sequence().text(format_text("{}{}{}{}", quote, text, quote, behind)).take();
+  }
+
+  // Gemma's.
+  void write_list(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
+    const OrderedJson* items = find(schema, "items");
+    const std::uint64_t least = bound(schema, "minItems").value_or(0);
+    const std::optional<std::uint64_t> most = bound(schema, "maxItems");
+    if (most == 0U) return;
+    const OrderedJson one =
+        value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1, "");
+    OrderedJson more = format("repeat", "content", Sequence().text(",").add(one).take());
+    more["min"] = least > 0 ? least - 1 : 0;
+    if (most) more["max"] = *most - 1;
+    OrderedJson all = Sequence().add(one).add(std::move(more)).take();
+    out.add(least > 0 ? std::move(all) : optional(std::move(all)));
+  }
+
   const ToolDialect& dialect_;
   const Tool& tool_;
-  mutable std::size_t written_ = 0;  // values
+  ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
+  std::size_t written_ = 0;          // values
 };
 
 std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
@@ -269,9 +322,10 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     const OrderedJson& function = tools[i].at("function");
     Tool tool{.name = function.at("name").get<std::string>(),
               .pointer = format_text("/tools/{}/function/parameters", i),
-              .schema = {{"type", "object"}}};
+              .schema = {{"additionalProperties", false}}};
     if (const OrderedJson* schema = find(function, "parameters"); schema != nullptr && schema->is_object())
       tool.schema = *schema;
+    tool.schema["type"] = "object";
     const OrderedJson* strict = find(function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
@@ -280,25 +334,55 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
   return all;
 }
 
+// What a model writes rather than calls.
+OrderedJson in_tags(const ReasoningDialect* reasoning, OrderedJson answer) {
+  Sequence all;
+  all.add(optional(regex("\\n{1,2}")));
+  if (reasoning != nullptr) all.text(reasoning->answer);
+  all.add(std::move(answer));
+  if (reasoning != nullptr) all.text(reasoning->answer_end);
+  return all.take();
+}
+
+// Any text that is not read as a call; where calls come at the start alone, it begins otherwise.
+OrderedJson free_text(const CompiledDialect& dialect) {
+  OrderedJson text = format("any_text", "excludes", OrderedJson::array());
+  std::string first;  // of calls at the start
+  for (const CompiledForm& form : dialect.forms) {
+    const Element& begin = form.parts[form.parts[CompiledForm::kBegin].empty()].front();
+    const std::size_t end = form.trigger.find_first_of(">]");  // of a tag, which may be a special token
+    if (form.at_start) first += "\\" + (begin.kind == Kind::kLiteral ? begin.text : "{");
+    if (!form.at_start) text["excludes"].push_back(form.trigger.substr(0, end + (end != std::string::npos)));
+  }
+  if (text["excludes"].empty()) text.erase("excludes");
+  if (first.empty()) return text;
+  const OrderedJson begun = regex(format_text("\\s*[^\\s{}]", first));
+  return optional(Sequence().add(begun).add(std::move(text)).take());
+}
+
 }  // namespace
 
 std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
                          const ToolGrammarOptions& options) {
   const ToolForm& form = dialect.forms.front();
-  OrderedJson calls = OrderedJson::array();
-  for (const Tool& tool : callable(tools, options.name)) calls.push_back(ToolGrammar(dialect, tool).call());
-  const OrderedJson call = either(std::move(calls));
-  Sequence all, lead, next;
-  all.add(optional(regex("\\n{1,2}")));
-  lead.text(dialect.lead);
-  if (!dialect.lead.empty()) all.add(optional(lead.take()));
-  all.text(form.begin);
-  all.add(call);
-  next.text(form.separator);
-  next.add(call);
-  if (options.parallel) all.add(star(next.take()));
-  all.text(form.end);
-  return OrderedJson({{"type", "structural_tag"}, {"format", all.take()}}).dump();
+  OrderedJson each = OrderedJson::array();
+  for (const Tool& tool : callable(tools, options.name)) each.push_back(ToolGrammar(dialect, tool).call());
+  const OrderedJson call = either(std::move(each));
+  Sequence all;
+  all.add(optional(regex("\\n{1,2}"))).text(form.begin).add(call);
+  if (options.parallel) all.add(format("star", "content", Sequence().text(form.separator).add(call).take()));
+  OrderedJson calls = all.text(form.end).take();
+  if (options.required) return structural_tag(std::move(calls));
+  const CompiledDialect& parts = compiled(dialect);
+  const bool tagged = options.reasoning != nullptr && !options.reasoning->answer.empty();
+  if (options.answer.is_null() && !tagged && !parts.forms.front().at_start)
+    return structural_tag(Sequence().add(free_text(parts)).add(optional(std::move(calls))).take());
+  OrderedJson answer = options.answer.is_null() ? free_text(parts) : options.answer;
+  return structural_tag(either({std::move(calls), in_tags(options.reasoning, std::move(answer))}));
+}
+
+std::string answer_grammar(const ReasoningDialect& reasoning, OrderedJson answer) {
+  return structural_tag(in_tags(&reasoning, std::move(answer)));
 }
 
 }  // namespace quire::dialects

@@ -99,5 +99,12 @@ TEST(JsonScannerTest, DecodesStrings) {
   EXPECT_EQ(name, "a\"\\/\b\f\n\r\tAé€😀é");
 }
 
+TEST(JsonScannerTest, WholeTextsAreOneValue) {
+  for (const std::string_view text : {"1", " -2e999 ", "true", "[1, {}]", "\"a b\"", "null\n"})
+    EXPECT_TRUE(is_json(text)) << text;
+  for (const std::string_view text : {"", " ", "12a", "12l", "1 2", "tru", "[1", "{}]", "nan", "\"a", "01"})
+    EXPECT_FALSE(is_json(text)) << text;
+}
+
 }  // namespace
 }  // namespace quire::dialects
