@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "server/chat_response.h"
 #include "server/completion_response.h"
+#include "server/held_output.h"
 #include "server/live_request.h"
 #include "server/text_requests.h"
 
@@ -178,25 +179,18 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& source = chat_template();
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
-  std::vector<EngineRequest> prompts;
-  prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
   dialects::OutputFormat format = output_format_;
   if (!request.parse_tools) format.tool_calls = nullptr;
   if (has_special_tags_ && (format.tool_calls || format.reasoning))
-    prompts[0].params.skip_special_tokens = false;
+    request.params.skip_special_tokens = false;
+  const std::string prompt = join_pieces(pieces);
+  hold_output(format, prompt, request);
+  std::vector<EngineRequest> prompts;
+  prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
   dialects::ToolParserOptions options{
       .parallel_tool_calls = !request.one_tool_call, .new_id = {}, .tools = {}};
   if (format.tool_calls) options.tools = std::make_shared<OrderedJson>(std::move(request.context["tools"]));
   request.context.clear();  // its answer may take long
-  // The end of the prompt says whether the output begins within reasoning.
-  const std::string prompt = join_pieces(pieces);
-  if (auto& outputs = prompts[0].params.structured_outputs; outputs && format.reasoning) {
-    StructuredOutputs held = *outputs;
-    dialects::ReasoningTags tags = dialects::reasoning_tags(*format.reasoning, prompt);
-    held.free_after = std::move(tags.begin);
-    held.free_until = std::move(tags.end);
-    outputs = std::make_shared<const StructuredOutputs>(std::move(held));
-  }
   const auto make_parser = [&] { return dialects::make_output_parser(format, prompt, options); };
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
