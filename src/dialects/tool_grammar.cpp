@@ -337,7 +337,6 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
 // What a model writes rather than calls.
 OrderedJson in_tags(const ReasoningDialect* reasoning, OrderedJson answer) {
   Sequence all;
-  all.add(optional(regex("\\n{1,2}")));
   if (reasoning != nullptr) all.text(reasoning->answer);
   all.add(std::move(answer));
   if (reasoning != nullptr) all.text(reasoning->answer_end);

@@ -178,6 +178,24 @@ TEST(ToolGrammarTest, ChoosesToolsAndCalls) {
                {"no tool has the name \"x\""});
 }
 
+TEST(ToolGrammarTest, AnswersStandInTheModelsTags) {
+  const OrderedJson five = {{"type", "const_string"}, {"value", "5"}};
+  const auto texts = [](const std::string& tag) {
+    OrderedJson elements = OrderedJson::parse(tag)["format"]["elements"];
+    std::string text;
+    for (const OrderedJson& element :
+         elements.back().contains("elements") ? elements.back()["elements"] : elements)
+      text += element.value("value", "");
+    return text;
+  };
+  EXPECT_EQ(texts(answer_grammar(reasoning_dialect("openai_gptoss"), five)), "<|channel|>final<|message|>5");
+  EXPECT_EQ(texts(answer_grammar(reasoning_dialect("cohere"), five)), "<|START_RESPONSE|>5<|END_RESPONSE|>");
+  EXPECT_EQ(
+      texts(tool_grammar(tool_dialect("cohere"), kTools,
+                         {.required = false, .answer = five, .reasoning = &reasoning_dialect("cohere")})),
+      "<|START_RESPONSE|>5<|END_RESPONSE|>");
+}
+
 TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
   OrderedJson tools = OrderedJson::parse(R"([{"function": {"name": "f", "strict": true, "parameters": {
       "properties": {"a": {"type": "string", "pattern": "^a"}}}}}])");
