@@ -326,6 +326,12 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     if (const OrderedJson* schema = find(function, "parameters"); schema != nullptr && schema->is_object())
       tool.schema = *schema;
     tool.schema["type"] = "object";
+    // What a schema does not name is not written, unless it speaks of that in some way.
+    constexpr const char* kOthers[] = {
+        "allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties", "unevaluatedProperties"};
+    const auto has = [&](const char* key) { return tool.schema.contains(key); };
+    if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
+      tool.schema.emplace("additionalProperties", false);
     const OrderedJson* strict = find(function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));

@@ -25,10 +25,17 @@ CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
-FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS]
+FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
 PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "strict": True, "parameters": {
+        "type": "object", "properties": {"where": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}},
+        "required": ["where", "days"], "additionalProperties": False,
+    }}}
+    for name in ("weather", "news")
+]  # fmt: skip
 CANARY = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 48}
 
 
@@ -93,7 +100,9 @@ class Soak:
         }
         if self.random.random() < 0.1:
             fields["stop"] = [" the", "."]
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.1:
+            fields |= {"tools": TOOLS, "tool_choice": self.random.choice(["auto", "required"]), "ignore_eos": False}
+        elif self.random.random() < 0.5:
             return http("/v1/completions", fields | {"prompt": self.random.choice(PROMPTS)})
         return http(
             "/v1/chat/completions", fields | {"messages": [{"role": "user", "content": self.random.choice(QUESTIONS)}]}
@@ -227,8 +236,9 @@ def rss(pid):
 
 
 def handles(pid):
-    """Open files and threads."""
-    return tuple(len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("fd", "task"))
+    """Open files, and threads but those that compile grammars, which are made when they are first wanted."""
+    names = [path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")]
+    return len(os.listdir(f"/proc/{pid}/fd")), len(names) - names.count("quire-compile")
 
 
 def what_is_left(server, baseline):
