@@ -92,6 +92,7 @@ class Engine {
     std::shared_ptr<SequenceRequest> request;
     std::optional<SearchRules> search;         // then it is the first beam
     std::shared_ptr<Compilation> compilation;  // that it waits for
+    std::optional<ThinkingBudget> thinking = {};
   };
 
   template <typename Work>

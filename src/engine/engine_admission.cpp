@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "engine/thinking_limit.h"
 #include "ops/philox.h"
 
 namespace quire {
@@ -76,6 +77,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
   const int n = num_sequences(request.params);
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt, nullptr};
+  arrival.thinking = request.params.thinking_budget;
   SequenceRequest& made = *arrival.request;
   made.id = id;
   made.num_outputs = n;
@@ -113,6 +115,11 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
 
 void Engine::begin(const Arrival& arrival) {
   if (arrival.compilation) return hold(arrival);
+  if (arrival.thinking)
+    arrival.request->make_constraint = [budget = *arrival.thinking, tokenizer = sampling_context().tokenizer,
+                                        make = std::move(arrival.request->make_constraint)] {
+      return std::make_shared<ThinkingLimit>(budget, *tokenizer, make ? make() : nullptr);
+    };
   if (arrival.search) return beams_->add(arrival.request, *arrival.search);
   const SequenceRequest& request = *arrival.request;
   try {

@@ -184,6 +184,8 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);
+  if (const auto budget = fields.integer("thinking_token_budget", 0, kMostTokens))
+    request.thinking_token_budget = static_cast<int>(*budget);
   return request;
 }
 

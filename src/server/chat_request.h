@@ -19,6 +19,7 @@ struct ChatRequest : ApiRequest {
   bool strict_tools = false;   // at least one is
   std::string only_tool;
   bool include_reasoning = true;
+  std::optional<int> thinking_token_budget;
   std::optional<std::string> final_text;  // of the last message, which the output continues
 };
 

@@ -1,5 +1,6 @@
 #include "server/held_output.h"
 
+#include <optional>
 #include <utility>
 
 #include "dialects/tool_grammar.h"
@@ -35,40 +36,53 @@ OrderedJson to_format(const StructuredOutputs& outputs) {
   return JsonFields(to_object(tag, "structural_tag"), "structural_tag").required("format");
 }
 
-}  // namespace
-
-void hold_output(const dialects::OutputFormat& format, std::string_view prompt, ChatRequest& request) {
-  auto& asked = request.params.structured_outputs;
-  const bool tools = request.require_call || request.strict_tools || request.one_tool_call || asked;
-  if (request.require_call && format.tool_calls == nullptr)
-    refuse("tool_choice",
-           "tool_choice asks for a call, and it is not known how this model writes one; the "
-           "server's --tool-call-parser says it");
+// What the request asks of its output behind the reasoning; nothing if that is nothing.
+std::optional<StructuredOutputs> asked_of(const dialects::OutputFormat& format, ChatRequest& request) {
+  const auto& asked = request.params.structured_outputs;
   StructuredOutputs held = asked ? *asked : StructuredOutputs();
-  if (format.tool_calls != nullptr && tools) {
+  if (format.tool_calls != nullptr &&
+      (request.require_call || request.strict_tools || request.one_tool_call || asked)) {
     dialects::ToolGrammarOptions options{.name = request.only_tool,
                                          .parallel = !request.one_tool_call,
                                          .required = request.require_call,
                                          .reasoning = format.reasoning};
     if (asked && !request.require_call) options.answer = to_format(held);
-    held.kind = Kind::kStructuralTag;
     try {
       held.source = tool_grammar(*format.tool_calls, request.context["tools"], options);
     } catch (const Error& e) {
       throw ApiError(400, e.what(), "tools");
     }
-  } else if (!asked) {
-    return;
-  } else if (format.reasoning != nullptr && !format.reasoning->answer.empty()) {
+  } else if (!asked || format.reasoning == nullptr || format.reasoning->answer.empty()) {
+    return asked ? std::optional(std::move(held)) : std::nullopt;
+  } else {
     held.source = answer_grammar(*format.reasoning, to_format(held));
-    held.kind = Kind::kStructuralTag;
   }
-  if (format.reasoning != nullptr) {
-    dialects::ReasoningTags tags = reasoning_tags(*format.reasoning, prompt);
-    held.free_after = std::move(tags.begin);
-    held.free_until = std::move(tags.end);
+  held.kind = Kind::kStructuralTag;
+  return held;
+}
+
+}  // namespace
+
+void hold_output(const dialects::OutputFormat& format, std::string_view prompt, ChatRequest& request) {
+  SamplingParams& params = request.params;
+  if (request.require_call && format.tool_calls == nullptr)
+    refuse("tool_choice",
+           "tool_choice asks for a call, and it is not known how this model writes one; the server's "
+           "--tool-call-parser says it");
+  if (request.thinking_token_budget && format.reasoning == nullptr)
+    refuse(
+        "thinking_token_budget",
+        "thinking_token_budget is for models that reason; the server's --reasoning-parser says how this one "
+        "does");
+  dialects::ReasoningTags tags;
+  if (format.reasoning != nullptr) tags = reasoning_tags(*format.reasoning, prompt);
+  if (auto held = asked_of(format, request)) {
+    held->free_after = tags.begin;
+    held->free_until = tags.end;
+    params.structured_outputs = std::make_shared<const StructuredOutputs>(*std::move(held));
   }
-  asked = std::make_shared<const StructuredOutputs>(std::move(held));
+  if (request.thinking_token_budget && !tags.end.empty())
+    params.thinking_budget = {*request.thinking_token_budget, std::move(tags.begin), std::move(tags.end)};
 }
 
 }  // namespace quire::server

@@ -30,7 +30,7 @@ class ForcedToolsServerTest : public ApiServerTest {
     OrderedJson body = OrderedJson::parse(
         R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 500, "seed": 5, )" +
         std::string(kForcedTools) + "}");
-    body.update(OrderedJson::parse("{" + fields + "}"));
+    body.update(OrderedJson::parse("{" + fields + "}"));  // of keys that stand twice, the last
     return ask("/v1/chat/completions", body.dump());
   }
   OrderedJson choices(const std::string& fields) const {
@@ -131,6 +131,43 @@ TEST_F(ForcedToolsServerTest, AnswersStandWhereTheModelHasThem) {
     EXPECT_EQ(answer[0]["message"]["content"], "yes");
     EXPECT_EQ(answer[0]["message"]["reasoning"], nullptr);
   }
+}
+
+TEST_F(ForcedToolsServerTest, ThinkingEndsWhereItsBudgetDoes) {
+  serve("hermes", "deepseek_r1");
+  const std::string thinks = R"("continue_final_message": true, "max_tokens": 40, "temperature": 0,
+                                "messages": [{"role": "assistant", "content": "The"}])";
+  const auto ask_for = [&](const std::string& fields) {
+    const HttpReply reply = post(thinks + fields);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return json_of(reply);
+  };
+  const auto reasoning_of = [](const OrderedJson& choice) {
+    return choice["message"]["reasoning"].is_null() ? "" : choice["message"]["reasoning"].get<std::string>();
+  };
+  const std::string whole = reasoning_of(ask_for("")["choices"][0]);
+  for (const int budget : {0, 1, 5}) {
+    const OrderedJson reply = ask_for(format_text(R"(, "thinking_token_budget": {})", budget));
+    const std::string thought = reasoning_of(reply["choices"][0]);
+    EXPECT_EQ(reply.value(OrderedJson::json_pointer("/usage/completion_tokens_details/reasoning_tokens"), 0),
+              budget);
+    EXPECT_TRUE(whole.starts_with(thought) && thought.size() < whole.size()) << thought << "\n" << whole;
+    EXPECT_FALSE(reply["choices"][0]["message"]["content"].is_null());
+  }
+  EXPECT_EQ(reasoning_of(ask_for(R"(, "thinking_token_budget": 1000)")["choices"][0]), whole);
+  // Each output by itself, and what is forced is so behind it.
+  const OrderedJson forced =
+      ask_for(R"(, "thinking_token_budget": 5, "temperature": 1, "n": 4, "max_tokens": 300,
+                  "tool_choice": "required", "parallel_tool_calls": false)")["choices"];
+  for (const OrderedJson& choice : forced) {
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1U) << choice;
+    expect_call(choice["message"]["tool_calls"][0]);
+    EXPECT_LT(reasoning_of(choice).size(), 80U);
+  }
+  serve("hermes");
+  const HttpReply refused = post(R"("thinking_token_budget": 5)");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json_of(refused)["error"]["param"], "thinking_token_budget");
 }
 
 TEST_F(ForcedToolsServerTest, WhatCannotBeCalledIsTheClientsFault) {
