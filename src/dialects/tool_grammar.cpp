@@ -26,6 +26,10 @@ constexpr std::string_view kHeld =
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
 }
+// Of a model, which writes members in the order that it likes.
+OrderedJson json(OrderedJson schema) {
+  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}};
+}
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
 OrderedJson either(OrderedJson elements) {
@@ -129,7 +133,7 @@ class ToolGrammar {
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(format("json_schema", "json_schema", tool_.schema));
+        out.add(json(tool_.schema));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
         write_arguments(tool_.schema, tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
@@ -202,7 +206,7 @@ class ToolGrammar {
     for (const char* key : {"$defs", "definitions"})
       if (const OrderedJson* found = find(tool_.schema, key); found != nullptr && schema.is_object())
         schema[key] = *found;
-    return format("json_schema", "json_schema", std::move(schema));
+    return json(std::move(schema));
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
@@ -370,13 +374,14 @@ OrderedJson free_text(const CompiledDialect& dialect) {
 std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
                          const ToolGrammarOptions& options) {
   const ToolForm& form = dialect.forms.front();
-  OrderedJson each = OrderedJson::array();
-  for (const Tool& tool : callable(tools, options.name)) each.push_back(ToolGrammar(dialect, tool).call());
-  const OrderedJson call = either(std::move(each));
-  Sequence all;
-  all.add(optional(regex("\\n{1,2}"))).text(form.begin).add(call);
-  if (options.parallel) all.add(format("star", "content", Sequence().text(form.separator).add(call).take()));
-  OrderedJson calls = all.text(form.end).take();
+  OrderedJson run = format("tags_with_separator", "tags", OrderedJson::array());
+  run["separator"] = form.separator;
+  run["at_least_one"] = true;
+  run["stop_after_first"] = !options.parallel;
+  for (const Tool& tool : callable(tools, options.name))
+    run["tags"].push_back({{"begin", ""}, {"content", ToolGrammar(dialect, tool).call()}, {"end", ""}});
+  OrderedJson calls =
+      Sequence().add(optional(regex("\\n{1,2}"))).text(form.begin).add(std::move(run)).text(form.end).take();
   if (options.required) return structural_tag(std::move(calls));
   const CompiledDialect& parts = compiled(dialect);
   const bool tagged = options.reasoning != nullptr && !options.reasoning->answer.empty();

@@ -48,6 +48,17 @@ class Drawer {
         text += draw(format.at("content"));
       return text;
     }
+    if (type == "tags_with_separator") {
+      const auto draw_tag = [&] {
+        const OrderedJson& tag = format.at("tags")[below(format.at("tags").size())];
+        EXPECT_TRUE(tag.at("begin") == "" && tag.at("end") == "");
+        return draw(tag.at("content"));
+      };
+      std::string text = draw_tag();
+      while (format.at("stop_after_first") == false && below(2) == 0)
+        text += format.at("separator").get<std::string>() + draw_tag();
+      return text;
+    }
     if (type == "regex") return draw_regex(format.at("pattern"));
     if (type == "json_schema") {
       const OrderedJson value = draw_value(format.at("json_schema"), format.at("json_schema"));

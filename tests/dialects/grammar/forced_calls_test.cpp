@@ -4,9 +4,9 @@
 #include <random>
 
 #include "dialects/argument_types.h"
+#include "dialects/expect_parsed.h"
 #include "dialects/json_scanner.h"
 #include "dialects/output_format.h"
-#include "dialects/parse_pieces.h"
 #include "dialects/pattern.h"
 #include "dialects/tool_grammar.h"
 #include "grammar/grammar.h"
@@ -88,10 +88,18 @@ std::optional<std::string> walk(const std::shared_ptr<const grammar::Grammar>& c
   return {};
 }
 
+std::unique_ptr<OutputParser> parser_of(const OutputFormat& format) {
+  return make_output_parser(
+      format, "", {.new_id = test::counting_ids(), .tools = std::make_shared<OrderedJson>(kWalkedTools)});
+}
+
+// Read in two pieces, and the same byte by byte.
 Parsed parsed(const OutputFormat& format, std::string_view text, std::size_t cut) {
-  const auto parser =
-      make_output_parser(format, "", {.new_id = {}, .tools = std::make_shared<OrderedJson>(kWalkedTools)});
-  return test::parse_pieces(*parser, {text.substr(0, cut), text.substr(cut)});
+  std::vector<std::string_view> bytes;
+  for (std::size_t at = 0; at < text.size(); ++at) bytes.push_back(text.substr(at, 1));
+  Parsed whole = test::parse_pieces(*parser_of(format), {text.substr(0, cut), text.substr(cut)});
+  EXPECT_EQ(test::parse_pieces(*parser_of(format), bytes), whole);
+  return whole;
 }
 
 class ForcedCallsTest : public ::testing::Test {
