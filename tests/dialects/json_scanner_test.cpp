@@ -100,9 +100,11 @@ TEST(JsonScannerTest, DecodesStrings) {
 }
 
 TEST(JsonScannerTest, WholeTextsAreOneValue) {
-  for (const std::string_view text : {"1", " -2e999 ", "true", "[1, {}]", "\"a b\"", "null\n"})
+  for (const std::string_view text : {"1", " -2e999 ", "true", "[1, {}]", "\"a b\"", "null\n",
+                                      "[7e+99999999999, \"\\\"e1\", 1e00000000001]"})
     EXPECT_TRUE(is_json(text)) << text;
-  for (const std::string_view text : {"", " ", "12a", "12l", "1 2", "tru", "[1", "{}]", "nan", "\"a", "01"})
+  for (const std::string_view text : {"", " ", "12a", "12l", "1 2", "tru", "[1", "{}]", "nan", "1e", "[1e+]",
+                                      "1e123456789x", "\"1e123456789", "\"a", "01"})
     EXPECT_FALSE(is_json(text)) << text;
 }
 
