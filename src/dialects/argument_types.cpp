@@ -6,6 +6,7 @@ namespace quire::dialects {
 namespace {
 
 constexpr int kMostReferences = 8;  // one behind the other
+constexpr int kMostSchemas = 1000;
 
 const OrderedJson* member(const OrderedJson* value, std::string_view key) {
   if (value == nullptr || !value->is_object()) return nullptr;
@@ -20,9 +21,10 @@ ArgumentTypes named_type(const OrderedJson& name) {
   return 0;
 }
 
-ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolved, int depth) {
+// left: schemas that may still be looked at.
+ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolved, int depth, int& left) {
   const OrderedJson* schema = resolve(root, unresolved);
-  if (schema == nullptr || depth > kMostReferences) return kAnyType;
+  if (schema == nullptr || depth > kMostReferences || --left < 0) return kAnyType;
   ArgumentTypes types = 0;
   const auto add = [&](std::string_view key, auto&& types_in) {
     const OrderedJson* list = types == 0 ? member(schema, key) : nullptr;
@@ -35,7 +37,7 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
   if (const OrderedJson* value = member(schema, "const"); types == 0 && value != nullptr)
     types = types_of(*value);
   for (const char* key : {"anyOf", "oneOf"})
-    add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1); });
+    add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1, left); });
   return types == 0 ? kAnyType : types;
 }
 
@@ -70,7 +72,8 @@ const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name
 
 ArgumentTypes argument_types(const OrderedJson* schema, std::string_view argument) {
   const OrderedJson* found = member(member(schema, "properties"), argument);
-  return found == nullptr ? kAnyType : allowed_types(*schema, *found, 0);
+  int left = kMostSchemas;
+  return found == nullptr ? kAnyType : allowed_types(*schema, *found, 0, left);
 }
 
 ArgumentTypes types_of(const OrderedJson& value) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -15,7 +16,8 @@ namespace {
 using Kind = Element::Kind;
 
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
-constexpr std::size_t kMostValues = 20'000;  // of arguments, as often as they are written
+constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
+constexpr std::size_t kBytesOfValue = 64;
 constexpr std::uint64_t kMostItems = 1 << 16;
 // Keywords that are held to where values are no JSON, or ask for nothing.
 constexpr std::string_view kHeld =
@@ -75,19 +77,21 @@ const OrderedJson* find(const OrderedJson& object, std::string_view key) {
   return found == object.end() ? nullptr : &*found;
 }
 
-// With those that are required alone.
-OrderedJson properties(const OrderedJson& schema) {
-  const OrderedJson *found = find(schema, "properties"), *required = find(schema, "required");
-  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
-  if (required == nullptr || !required->is_array()) return all;
-  for (const OrderedJson& key : *required)
-    if (key.is_string()) all.emplace(key.get<std::string>(), OrderedJson::object());
-  return all;
+std::set<std::string> required_of(const OrderedJson& schema) {
+  std::set<std::string> names;
+  const OrderedJson* required = find(schema, "required");
+  if (required == nullptr || !required->is_array()) return names;
+  for (const OrderedJson& name : *required)
+    if (name.is_string()) names.insert(name.get<std::string>());
+  return names;
 }
 
-bool is_required(const OrderedJson& schema, std::string_view key) {
-  const OrderedJson* required = find(schema, "required");
-  return required != nullptr && std::find(required->begin(), required->end(), key) != required->end();
+// With those that are required alone.
+OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& required) {
+  const OrderedJson* found = find(schema, "properties");
+  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
+  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
+  return all;
 }
 
 // What a schema lists: its enum, or its const alone; empty where it has neither.
@@ -105,7 +109,13 @@ std::optional<std::uint64_t> bound(const OrderedJson& schema, std::string_view k
 
 class ToolGrammar {
  public:
-  ToolGrammar(const ToolDialect& dialect, const Tool& tool) : dialect_(dialect), tool_(tool) {}
+  // written: values, by all tools.
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
+      : dialect_(dialect), tool_(tool), written_(written) {
+    for (const char* key : {"$defs", "definitions"})
+      if (const OrderedJson* found = find(tool.schema, key)) definitions_[key] = *found;
+    definitions_cost_ = definitions_.dump().size() / kBytesOfValue;
+  }
 
   OrderedJson call() {
     Sequence call;
@@ -139,10 +149,11 @@ class ToolGrammar {
         out.text(kind == Kind::kGemma ? "}" : ")");
       } else if (kind == Kind::kParameters) {
         check_held(tool_.schema, tool_.pointer);
-        const OrderedJson all = properties(tool_.schema);
+        const std::set<std::string> required = required_of(tool_.schema);
+        const OrderedJson all = properties(tool_.schema, required);
         for (const auto& [key, schema] : all.items()) {
           OrderedJson one = parameter(key, schema);
-          out.add(is_required(tool_.schema, key) ? std::move(one) : optional(std::move(one)));
+          out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
         }
       } else {
         out.text(pattern[i].text);
@@ -202,10 +213,11 @@ class ToolGrammar {
   }
 
   // With what its references point to.
-  OrderedJson json_value(OrderedJson schema) const {
-    for (const char* key : {"$defs", "definitions"})
-      if (const OrderedJson* found = find(tool_.schema, key); found != nullptr && schema.is_object())
-        schema[key] = *found;
+  OrderedJson json_value(OrderedJson schema) {
+    if (schema.dump().find("\"$ref\"") != std::string::npos) {
+      written_ += definitions_cost_;
+      schema.update(definitions_);
+    }
     return json(std::move(schema));
   }
 
@@ -215,7 +227,8 @@ class ToolGrammar {
     check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
-    const OrderedJson all = properties(schema);
+    const std::set<std::string> required = required_of(schema);
+    const OrderedJson all = properties(schema, required);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
@@ -223,11 +236,11 @@ class ToolGrammar {
         Sequence one;
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
         one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1, ""));
-        const bool present = at == first || is_required(schema, at.key());
+        const bool present = at == first || required.contains(at.key());
         choice.add(present ? one.take() : optional(one.take()));
       }
       choices.push_back(choice.take());
-      none = !is_required(schema, first.key());
+      none = !required.contains(first.key());
     }
     if (choices.empty()) return;
     out.add(none ? optional(either(choices)) : either(choices));
@@ -317,7 +330,9 @@ class ToolGrammar {
   const ToolDialect& dialect_;
   const Tool& tool_;
   ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
-  std::size_t written_ = 0;          // values
+  std::size_t& written_;
+  OrderedJson definitions_ = OrderedJson::object();
+  std::size_t definitions_cost_ = 0;  // in values
 };
 
 std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
@@ -335,7 +350,8 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
         "allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties", "unevaluatedProperties"};
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
-      tool.schema.emplace("additionalProperties", false);
+      if (tool.schema.emplace("additionalProperties", false).second)
+        tool.schema["properties"] = properties(tool.schema, required_of(tool.schema));
     const OrderedJson* strict = find(function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
@@ -378,8 +394,10 @@ std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
   run["separator"] = form.separator;
   run["at_least_one"] = true;
   run["stop_after_first"] = !options.parallel;
+  std::size_t written = 0;
   for (const Tool& tool : callable(tools, options.name))
-    run["tags"].push_back({{"begin", ""}, {"content", ToolGrammar(dialect, tool).call()}, {"end", ""}});
+    run["tags"].push_back(
+        {{"begin", ""}, {"content", ToolGrammar(dialect, tool, written).call()}, {"end", ""}});
   OrderedJson calls =
       Sequence().add(optional(regex("\\n{1,2}"))).text(form.begin).add(std::move(run)).text(form.end).take();
   if (options.required) return structural_tag(std::move(calls));

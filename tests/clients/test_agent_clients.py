@@ -133,6 +133,7 @@ def test_langchain_itself(agent_server, method):
 
 
 def test_llama_index_itself(agent_server):
+    pytest.importorskip("llama_index.core", minversion="0.14")
     like = pytest.importorskip("llama_index.llms.openai_like")
     from llama_index.core.prompts import PromptTemplate
 

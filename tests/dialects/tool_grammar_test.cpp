@@ -146,6 +146,11 @@ std::vector<OrderedJson> values_of(const Parsed& parsed, bool enums) {
   return values;
 }
 
+std::string qwen_call(std::string_view name, std::string_view value) {
+  return format_text("<tool_call>\n<function=f>\n<parameter={}>\n{}\n</parameter>\n</function>\n</tool_call>",
+                     name, value);
+}
+
 TEST(ToolGrammarTest, DrawnTextsParseBackToTheCalls) {
   for (const ToolDialect& dialect : tool_dialects()) {
     const OrderedJson tag = OrderedJson::parse(tool_grammar(dialect, kTools, {}));
@@ -221,7 +226,7 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
   expect_error([&] { tool_grammar(tool_dialect("gemma4"), tools, {}); }, {"refers to itself"});
   OrderedJson& properties = tools[0]["function"]["parameters"]["properties"];
   properties = OrderedJson::object();
-  for (int i = 0; i < 300; ++i) properties[format_text("a{}", i)] = {{"type", "integer"}};
+  for (int i = 0; i < 400; ++i) properties[format_text("a{}", i)] = {{"type", "integer"}};
   expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); },
                {"/properties/a", "more than can be"});
   properties = {{"a=b", OrderedJson::object()}};
@@ -229,6 +234,33 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
   tools[0]["function"]["name"] = "f (x)";
   expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"f (x)\" cannot be written"});
   EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
+}
+
+// Without bounds these would take minutes, or all memory.
+TEST(ToolGrammarTest, HostileSchemasEndSoon) {
+  OrderedJson schema = {{"properties", {{"a", {{"$ref", "#/$defs/0"}}}}}};
+  for (int i = 0; i < 20; ++i) {
+    const OrderedJson next = {{"$ref", format_text("#/$defs/{}", i + 1)}};
+    schema["$defs"][std::to_string(i)]["anyOf"] = OrderedJson(9, next);
+  }
+  schema["$defs"]["20"]["type"] = "string";
+  const auto tools = [&] {
+    return OrderedJson::array({{{"function", {{"name", "f"}, {"parameters", schema}}}}});
+  };
+  for (const char* dialect : {"qwen3_coder", "gemma4"})
+    expect_error([&] { tool_grammar(tool_dialect(dialect), tools(), {}); },
+                 {"/properties/a", "nests deeper"});
+  const std::string call = qwen_call("a", "1");
+  const auto parser = make_output_parser({.tool_calls = &tool_dialect("qwen3_coder")}, "",
+                                         {.new_id = {}, .tools = std::make_shared<OrderedJson>(tools())});
+  EXPECT_EQ(test::parse_pieces(*parser, {call}).calls.at(0).arguments, R"({"a": 1})");
+  for (int i = 0; i < 4000; ++i) {
+    schema["$defs"][format_text("d{}", i)] = {{"description", std::string(100, 'x')}};
+    schema["properties"][format_text("p{}", i)] = {{"type", "array"}, {"items", {{"$ref", "#/$defs/20"}}}};
+  }
+  schema["properties"].erase("a");
+  for (const char* dialect : {"qwen3_coder", "olmo3"})
+    expect_error([&] { tool_grammar(tool_dialect(dialect), tools(), {}); }, {"more than can be written out"});
 }
 
 }  // namespace
