@@ -43,7 +43,7 @@ std::optional<StructuredOutputs> asked_of(const dialects::OutputFormat& format, 
   if (format.tool_calls != nullptr &&
       (request.require_call || request.strict_tools || request.one_tool_call || asked)) {
     dialects::ToolGrammarOptions options{.name = request.only_tool,
-                                         .parallel = !request.one_tool_call,
+                                         .parallel = !request.one_tool_call && request.only_tool.empty(),
                                          .required = request.require_call,
                                          .reasoning = format.reasoning};
     if (asked && !request.require_call) options.answer = to_format(held);

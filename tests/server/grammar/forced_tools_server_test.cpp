@@ -64,7 +64,7 @@ TEST_F(ForcedToolsServerTest, EveryDialectCallsWhereItHasTo) {
       ASSERT_EQ(choice["message"]["tool_calls"].size(), 1U) << choice;
       expect_call(choice["message"]["tool_calls"][0]);
     }
-    const OrderedJson named = choices(R"("parallel_tool_calls": false, "tool_choice": {"type": "function",
+    const OrderedJson named = choices(R"("tool_choice": {"type": "function",
                                          "function": {"name": "move"}})");
     EXPECT_EQ(named[0]["finish_reason"], "stop");
     ASSERT_EQ(named[0]["message"]["tool_calls"].size(), 1U);
