@@ -189,8 +189,7 @@ TEST_F(ForcedToolsServerTest, WhatCannotBeCalledIsTheClientsFault) {
   EXPECT_THAT(wrong["message"].get<std::string>(),
               HasSubstr("/tools/0/function/parameters/properties/a/pattern is not enforced"));
   wrong = with_schema(R"({"type": "array", "items": {"type": "thing"}})");
-  EXPECT_THAT(wrong["message"].get<std::string>(),
-              AllOf(HasSubstr("refused"), HasSubstr("/items")));
+  EXPECT_THAT(wrong["message"].get<std::string>(), AllOf(HasSubstr("refused"), HasSubstr("/items")));
   EXPECT_TRUE(all_blocks_free());
 }
 
