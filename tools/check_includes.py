@@ -33,13 +33,16 @@ ALLOWED = {
     "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                 "runner", "engine", "quire", "backends", "backends/*"],
     "load": ["base", "http", "tokenizer", "inspect"],
-    "server": ["base", "engine", "tokenizer", "quire"],
+    "dialects": ["base"],
+    "server": ["base", "dialects", "engine", "tokenizer", "quire"],
     "cli": ["base", "hub", "inspect", "load", "server", "engine", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
 
 # The part of a folder, and of every folder below it, that a build may leave out.
-PARTS = {"simd": "simd", "beams": "beams", "grammar": "grammar", "hub": "hub", "server": "server", "load": "server", "cuda": "cuda", "mpi": "mpi"}
+PARTS = {
+    "simd": "simd", "beams": "beams", "grammar": "grammar", "hub": "hub", "server": "server", "load": "server",
+    "dialects": "server", "cuda": "cuda", "mpi": "mpi"}
 
 # Outside headers that only these folders may include.
 OUTSIDE = {
@@ -49,7 +52,7 @@ OUTSIDE = {
     r"xxhash\.h": ["kvcache"],
     r"pcre2\.h": ["tokenizer", "checkpoint"],
     r"utf8proc\.h": ["tokenizer"],
-    r"boost/": ["parallel", "server"],
+    r"boost/": ["parallel", "server", "dialects"],
     r"openssl/": ["server", "hub"],
     r"curl/": ["http"],
     r"mpi\.h": ["parallel"],

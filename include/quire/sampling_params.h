@@ -40,6 +40,15 @@ struct StructuredOutputs {
   bool operator==(const StructuredOutputs&) const = default;
 };
 
+// How long a model may think: tokens from behind the text `begin`, if the output begins with that (empty:
+// from the output's start), after which `end` is made to follow, unless it has come by then.
+struct ThinkingBudget {
+  int max_tokens = 0;
+  std::string begin = {}, end = {};
+
+  bool operator==(const ThinkingBudget&) const = default;
+};
+
 // How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
 // and edge is in docs/sampling.md.
 struct SamplingParams {
@@ -81,6 +90,7 @@ struct SamplingParams {
   // Accepted for vLLM's sake: byte-level tokenizers, the only ones here, never put spaces between any tokens.
   bool spaces_between_special_tokens = true;
   std::shared_ptr<const StructuredOutputs> structured_outputs;  // null: any text
+  std::optional<ThinkingBudget> thinking_budget;                // needs a tokenizer
   // Only that many last tokens of the prompt are used; -1: what fits beside max_tokens.
   std::optional<int> truncate_prompt_tokens;
 

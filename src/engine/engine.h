@@ -93,6 +93,7 @@ class Engine {
     std::optional<SearchRules> search;                // then it is the first beam
     std::shared_ptr<const StructuredOutputs> source;  // null: it is not constrained
     std::shared_ptr<const void> compilation;          // of the source, that it waits for
+    std::optional<ThinkingBudget> thinking = {};
   };
 
   static constexpr const char* kTimedOut = "its timeout has passed";

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "engine/thinking_limit.h"
 #include "ops/philox.h"
 
 namespace quire {
@@ -77,6 +78,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
   const RequestId id = next_id_.fetch_add(static_cast<RequestId>(n), std::memory_order_relaxed);
   Arrival arrival{std::make_shared<SequenceRequest>(), std::nullopt, request.params.structured_outputs,
                   nullptr};
+  arrival.thinking = request.params.thinking_budget;
   SequenceRequest& made = *arrival.request;
   made.id = id;
   made.num_outputs = n;
@@ -113,6 +115,11 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
 
 void Engine::begin(const Arrival& arrival) {
   if (arrival.source && !arrival.request->make_constraint) return hold(arrival);
+  if (arrival.thinking)
+    arrival.request->make_constraint = [budget = *arrival.thinking, tokenizer = sampling_context().tokenizer,
+                                        make = std::move(arrival.request->make_constraint)] {
+      return std::make_shared<ThinkingLimit>(budget, *tokenizer, make ? make() : nullptr);
+    };
   if (arrival.search) return beams_->add(arrival.request, *arrival.search);
   const SequenceRequest& request = *arrival.request;
   try {

@@ -139,6 +139,12 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   validate_tokens(params, context);
   validate_choice(params, context);
   if (params.structured_outputs) validate_structured_outputs(params, context);
+  if (!params.thinking_budget) return;
+  if (params.beam_width) fail("thinking_token_budget and beam_width exclude each other");
+  if (context.tokenizer == nullptr) fail("thinking_token_budget needs a tokenizer; this model has none");
+  if (params.thinking_budget->max_tokens < 0 || params.thinking_budget->end.empty())
+    fail("thinking_token_budget is {} tokens up to {}; it must be at least 0, and a text",
+         params.thinking_budget->max_tokens, in_quotes(params.thinking_budget->end));
 }
 
 std::string describe_no_token(const SamplingParams& params, std::size_t num_output) {
@@ -147,6 +153,7 @@ std::string describe_no_token(const SamplingParams& params, std::size_t num_outp
   if (!params.bad_words.empty()) names.emplace_back("bad_words");
   if (static_cast<std::size_t>(params.min_tokens) > num_output) names.emplace_back("min_tokens");
   if (params.structured_outputs) names.emplace_back("structured_outputs");
+  if (params.thinking_budget) names.emplace_back("thinking_token_budget");
   return format_text("{} leave no token that could be number {} of the output", join_text(names, " and "),
                      num_output + 1);
 }

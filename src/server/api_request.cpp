@@ -116,8 +116,8 @@ void read_identity(const JsonFields& fields, ApiRequest& request) {
 // What vLLM has and Quire has not.
 void refuse_absent(const JsonFields& fields) {
   refuse_unsupported(fields, {"logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
-                              "ec_transfer_params", "repetition_detection", "thinking_token_budget",
-                              "stream_interval", "watermarking", "mm_processor_kwargs", "media_io_kwargs"});
+                              "ec_transfer_params", "repetition_detection", "stream_interval", "watermarking",
+                              "mm_processor_kwargs", "media_io_kwargs"});
   refuse_token_details(fields);
 }
 

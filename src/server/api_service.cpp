@@ -1,5 +1,6 @@
 #include "server/api_service.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <ctime>
@@ -7,6 +8,7 @@
 #include "base/log.h"
 #include "server/chat_response.h"
 #include "server/completion_response.h"
+#include "server/held_output.h"
 #include "server/live_request.h"
 #include "server/text_requests.h"
 
@@ -58,33 +60,34 @@ std::string model_id(std::string_view path) {
   return id;
 }
 
-// Those of special tokens that the text must show.
-bool marks_are_special_tokens(const OutputFormat& format) {
-  return format.tool_calls == ToolCallFormat::kLlama3Json || format.tool_calls == ToolCallFormat::kMistral;
-}
-
 const std::string& answer_id(const Exchange& exchange, const ApiRequest& request) {
   return request.request_id.empty() ? exchange.id() : request.request_id;
 }
 
 // What an option of the service names.
-template <typename Format>
-std::optional<Format> chosen(const std::string& option, std::optional<Format> guessed,
-                             Format (*parse)(std::string_view)) {
+template <typename Dialect>
+const Dialect* chosen(const std::string& option, const Dialect* guessed,
+                      const Dialect& (*named)(std::string_view)) {
   if (option == "auto") return guessed;
-  if (option == "none") return std::nullopt;
-  return parse(option);
+  return option == "none" ? nullptr : &named(option);
 }
 
-OutputFormat chosen(const ServiceOptions& options, const OutputFormat& guessed) {
-  return {.reasoning = chosen(options.reasoning_parser, guessed.reasoning, parse_reasoning_format),
-          .tool_calls = chosen(options.tool_call_parser, guessed.tool_calls, parse_tool_call_format)};
+dialects::OutputFormat chosen(const ServiceOptions& options, const dialects::OutputFormat& guessed) {
+  return {.reasoning = chosen(options.reasoning_parser, guessed.reasoning, dialects::reasoning_dialect),
+          .tool_calls = chosen(options.tool_call_parser, guessed.tool_calls, dialects::tool_dialect)};
+}
+
+bool has_special_tokens(const std::vector<std::string>& tags, const Tokenizer& tokenizer) {
+  return std::any_of(tags.begin(), tags.end(), [&](const std::string& tag) {
+    const std::vector<TokenId> tokens = tokenizer.encode(tag, false);
+    return std::any_of(tokens.begin(), tokens.end(), [&](TokenId id) { return tokenizer.is_special(id); });
+  });
 }
 
 }  // namespace
 
 void check_options(const ServiceOptions& options) {
-  chosen(options, OutputFormat());
+  chosen(options, dialects::OutputFormat());
   for (const std::string& name : options.served_model_names)
     if (name.empty()) fail("served-model-name is empty");
 }
@@ -107,13 +110,15 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
   }
   if (!template_error_.empty()) chat_template_.reset();
   if (chat_template_) content_format_ = content_format(*chat_template_);
-  OutputFormatGuess guess;
+  dialects::OutputFormatGuess guess;
   if (chat_template_) {
-    guess = guess_output_format(
+    guess = dialects::guess_output_format(
         (chat_template_->tool_use ? *chat_template_->tool_use : chat_template_->standard).source());
     log_info("{}", guess.reason);
   }
   output_format_ = chosen(options_, guess.format);
+  if (chat_template_)
+    has_special_tags_ = has_special_tokens(dialects::tags_of(output_format_), *model_.sampling.tokenizer);
   engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
   engine_->observe_compilations([metrics = metrics_.get()](double time) { metrics->add_compilation(time); });
 }
@@ -174,21 +179,19 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& source = chat_template();
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
   const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
+  dialects::OutputFormat format = output_format_;
+  if (!request.parse_tools) format.tool_calls = nullptr;
+  if (has_special_tags_ && (format.tool_calls || format.reasoning))
+    request.params.skip_special_tokens = false;
+  const std::string prompt = join_pieces(pieces);
+  hold_output(format, prompt, request);
   std::vector<EngineRequest> prompts;
   prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
+  dialects::ToolParserOptions options{
+      .parallel_tool_calls = !request.one_tool_call, .new_id = {}, .tools = {}};
+  if (format.tool_calls) options.tools = std::make_shared<OrderedJson>(std::move(request.context["tools"]));
   request.context.clear();  // its answer may take long
-  OutputFormat format = output_format_;
-  if (!request.parse_tools) format.tool_calls.reset();
-  if (marks_are_special_tokens(format)) prompts[0].params.skip_special_tokens = false;
-  const ToolParserOptions options{.parallel_tool_calls = !request.one_tool_call, .new_id = {}};
-  // The end of the prompt says whether the output begins within reasoning.
-  const std::string prompt = join_pieces(pieces);
-  if (auto& outputs = prompts[0].params.structured_outputs; outputs && format.reasoning) {
-    StructuredOutputs held = *outputs;
-    hold_behind_reasoning(*format.reasoning, prompt, held);
-    outputs = std::make_shared<const StructuredOutputs>(std::move(held));
-  }
-  const auto make_parser = [&] { return make_output_parser(format, prompt, options); };
+  const auto make_parser = [&] { return dialects::make_output_parser(format, prompt, options); };
   ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
   generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
            std::move(prompts));

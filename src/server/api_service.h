@@ -8,20 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "dialects/output_format.h"
 #include "engine/engine.h"
 #include "server/api_request.h"
 #include "server/api_response.h"
 #include "server/chat_request.h"
 #include "server/exchange.h"
 #include "server/metrics.h"
-#include "server/output_format.h"
 
 namespace quire::server {
 
 struct ServiceOptions {
   std::vector<std::string> served_model_names;  // the first is what answers call it; empty: the directory's
-  std::string tool_call_parser = "auto";        // by the chat template; none, or a ToolCallFormat
-  std::string reasoning_parser = "auto";        // by the chat template; none, or a ReasoningFormat
+  std::string tool_call_parser = "auto";        // by the chat template; none, or a name of tool_dialects
+  std::string reasoning_parser = "auto";        // by the chat template; none, or one of reasoning_dialects
   Pooling pooling = Pooling::kLast;             // of embeddings
   double request_timeout = 3600;                // seconds, after which a request ends as it is
   int max_n = 128;                              // outputs of a prompt
@@ -71,7 +71,8 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   std::optional<CheckpointChatTemplate> chat_template_;
   std::string template_error_;  // why there is none
   ContentFormat content_format_ = ContentFormat::kText;
-  OutputFormat output_format_;
+  dialects::OutputFormat output_format_;
+  bool has_special_tags_ = false;  // some of its tags are special tokens, which the text must show then
   std::unique_ptr<Metrics> metrics_;
   std::string fingerprint_;
   std::int64_t start_time_;

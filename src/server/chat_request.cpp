@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kMostTokens = std::numeric_limits<int>::max();
 
-void check_tool(const OrderedJson& value, const std::string& place) {
+// Whether it is strict.
+bool check_tool(const OrderedJson& value, const std::string& place) {
   const JsonFields tool(value, place);
   const std::string* type = tool.text("type");
   if (type == nullptr || *type != "function")
@@ -24,6 +25,22 @@ void check_tool(const OrderedJson& value, const std::string& place) {
     refuse(function->place_of("name"), "{} is missing or empty", function->place_of("name"));
   function->text("description");
   function->object("parameters");
+  return function->boolean("strict").value_or(false);
+}
+
+// {"type": "function", "function": {"name": ...}}
+std::string read_named_choice(const JsonFields& choice, const OrderedJson* tools) {
+  const std::string* type = choice.text("type");
+  const auto function = choice.object("function");
+  const std::string* name = function ? function->text("name") : nullptr;
+  if (type == nullptr || *type != "function" || name == nullptr)
+    refuse("tool_choice",
+           "tool_choice is none, auto, required, or names a function: {{\"type\": "
+           "\"function\", \"function\": {{\"name\": \"...\"}}}}");
+  const auto is_it = [&](const OrderedJson& tool) { return tool.at("function").at("name") == *name; };
+  if (tools == nullptr || std::none_of(tools->begin(), tools->end(), is_it))
+    refuse("tool_choice", "tool_choice names {}, which is none of the tools", in_quotes(*name));
+  return *name;
 }
 
 // They go to the template as they came.
@@ -31,21 +48,24 @@ void read_tools(const JsonFields& fields, ChatRequest& request) {
   const OrderedJson* tools = fields.find("tools");
   const bool has_tools = tools != nullptr && !to_list(*tools, "tools").empty();
   if (has_tools) {
-    for (std::size_t i = 0; i < tools->size(); ++i) check_tool((*tools)[i], format_text("tools[{}]", i));
+    for (std::size_t i = 0; i < tools->size(); ++i)
+      if (check_tool((*tools)[i], format_text("tools[{}]", i))) request.strict_tools = true;
     request.context["tools"] = *tools;
   }
   request.one_tool_call = !fields.boolean("parallel_tool_calls").value_or(true);
-  const OrderedJson* choice = fields.find("tool_choice");
   request.parse_tools = has_tools;
+  const OrderedJson* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
-  if (choice->is_object())
-    refuse("tool_choice", "tool_choice of a named tool is not supported; it may be none or auto");
-  const std::string& name = to_text(*choice, "tool_choice");
-  if (name == "required")
-    refuse("tool_choice", "tool_choice \"required\" is not supported; it may be none or auto");
-  if (name != "none" && name != "auto")
-    refuse("tool_choice", "tool_choice is {}; it may be none or auto", in_quotes(name));
-  request.parse_tools = has_tools && name == "auto";
+  if (choice->is_object()) {
+    request.only_tool = read_named_choice(JsonFields(*choice, "tool_choice"), tools);
+    request.require_call = true;
+    return;
+  }
+  constexpr std::array<std::string_view, 3> kChoices = {"none", "auto", "required"};
+  const std::string& name = to_choice(*choice, "tool_choice", kChoices);
+  request.require_call = name == "required";
+  if (request.require_call && !has_tools) refuse("tool_choice", "tool_choice \"required\" needs tools");
+  request.parse_tools = has_tools && name != "none";
 }
 
 void read_template_variables(const JsonFields& fields, OrderedJson& context) {
@@ -164,6 +184,8 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);
+  if (const auto budget = fields.integer("thinking_token_budget", 0, kMostTokens))
+    request.thinking_token_budget = static_cast<int>(*budget);
   return request;
 }
 

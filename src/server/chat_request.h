@@ -15,7 +15,11 @@ struct ChatRequest : ApiRequest {
   OrderedJson context;         // of the chat template
   bool parse_tools = false;    // look for tool calls in the output
   bool one_tool_call = false;  // at most
+  bool require_call = false;   // of `only_tool`, if that is not empty
+  bool strict_tools = false;   // at least one is
+  std::string only_tool;
   bool include_reasoning = true;
+  std::optional<int> thinking_token_budget;
   std::optional<std::string> final_text;  // of the last message, which the output continues
 };
 

@@ -57,9 +57,10 @@ OrderedJson arguments_json(const OutputDelta& delta) {
   return json;
 }
 
-void end_choice(OrderedJson& choice, const CompletionOutput& output, bool has_calls) {
+// called: by the model's own choice, as in vLLM.
+void end_choice(OrderedJson& choice, const CompletionOutput& output, bool called) {
   add_ending(choice, output);
-  if (has_calls && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
+  if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
     choice["index"] = completion.index;
     choice["message"] = message_json(choices_[i].message, request_.include_reasoning);
     choice["logprobs"] = request_.params.logprobs ? chat_logprobs(completion.logprobs, names) : OrderedJson();
-    end_choice(choice, completion, choices_[i].has_calls);
+    end_choice(choice, completion, choices_[i].has_calls && request_.only_tool.empty());
     if (request_.return_token_ids) add_token_ids(choice, completion.token_ids);
     choices.push_back(std::move(choice));
   }
@@ -156,7 +157,7 @@ void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, con
         chat_logprobs(std::span(output.logprobs).subspan(sent.tokens), token_names(request_, model_));
   }
   if (output.finished()) {
-    end_choice(choice, output, sent.has_calls);
+    end_choice(choice, output, sent.has_calls && request_.only_tool.empty());
     add_fingerprint(chunk, head_);
   }
   if (request_.return_token_ids) add_token_ids(choice, std::span(output.token_ids).subspan(sent.tokens));

@@ -6,11 +6,15 @@
 #include <span>
 #include <vector>
 
+#include "dialects/output_parser.h"
 #include "server/api_response.h"
 #include "server/chat_request.h"
-#include "server/output_parser.h"
 
 namespace quire::server {
+
+using dialects::OutputDelta;
+using dialects::OutputParser;
+using dialects::ToolCallDelta;
 
 // The answer of /v1/chat/completions. The model outlives it.
 class ChatResponse final : public Response {

@@ -74,7 +74,7 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   const JsonFields fields(body);
   CompletionRequest request;
   read_common(fields, model, request);
-  refuse_unsupported(fields, {"suffix", "prompt_embeds"});
+  refuse_unsupported(fields, {"suffix", "prompt_embeds", "thinking_token_budget"});
   fields.read("echo", request.echo);
   const bool no_output = request.echo || request.params.prompt_logprobs;
   request.max_tokens =

@@ -25,10 +25,17 @@ CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
-FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS]
+FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
 PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "strict": True, "parameters": {
+        "type": "object", "properties": {"where": {"type": "string", "maxLength": 20}, "days": {"type": "integer"}},
+        "required": ["where", "days"], "additionalProperties": False,
+    }}}
+    for name in ("weather", "news")
+]  # fmt: skip
 # What outputs are held to: by which fields.
 STRUCTURES = [
     {"response_format": {"type": "json_object"}},
@@ -111,6 +118,12 @@ class Soak:
         }
         if self.random.random() < 0.1:
             fields["stop"] = [" the", "."]
+        if self.random.random() < 0.1:
+            fields |= {"tools": TOOLS, "tool_choice": self.random.choice(["auto", "required"]), "ignore_eos": False}
+            return http(
+                "/v1/chat/completions",
+                fields | {"messages": [{"role": "user", "content": self.random.choice(QUESTIONS)}]},
+            )
         if self.random.random() < 0.25:
             fields |= self.random.choice(STRUCTURES)
         if self.random.random() < 0.5:

@@ -114,11 +114,56 @@ def test_a_call_that_is_cut_off_has_finish_reason_length(ask):
     assert ask("weather", tool_choice="auto").choices[0].finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_time"}}])
-def test_a_forced_call_is_refused_by_name(scripted, choice):
+ZONE = {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}
+FORCED = [{"type": "function", "function": {"name": name, "parameters": ZONE}} for name in ("get_time", "get_date")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_would_answer_calls_where_it_has_to(ask, stream):
+    answer = ask("ponder", tools=FORCED, tool_choice="required", parallel_tool_calls=False, stream=stream)
+    if stream:
+        deltas = [chunk.choices[0].delta for chunk in answer if chunk.choices]
+        calls = [call.function for delta in deltas for call in delta.tool_calls or []]
+        name, arguments = calls[0].name, "".join(call.arguments for call in calls)
+        reasoning = "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
+        content = "".join(delta.content or "" for delta in deltas)
+    else:
+        [choice] = answer.choices
+        [call] = choice.message.tool_calls
+        name, arguments, reasoning = call.function.name, call.function.arguments, choice.message.reasoning
+        content = choice.message.content or ""
+        assert choice.finish_reason == "tool_calls"
+    assert reasoning == "\nTwo and two: 2 + 2 = 4.\n", "it is free"
+    assert name in ("get_time", "get_date") and json.loads(arguments)["zone"] in ("UTC", "CET")
+    assert content == ""
+
+
+def test_the_call_is_the_one_that_is_named(ask):
+    named = {"type": "function", "function": {"name": "get_date"}}
+    for choice in ask("unicode", tools=FORCED, tool_choice=named, n=2, temperature=1).choices:
+        names = [call.function.name for call in choice.message.tool_calls]
+        assert names == ["get_date"]
+
+
+def test_strict_tools_leave_what_is_right_as_it_is(ask):
+    strict = tool("get_weather", city={"type": "string"}, days={"type": "integer", "maximum": 3})
+    strict["function"]["strict"] = True
+    answer = ask("weather", tools=[strict]).choices[0]
+    assert read(answer.message.tool_calls) == CALLS["weather"]
+    assert ask("unicode", tools=[strict]).choices[0].message.content == SCRIPTS["unicode"]
+    strict["function"]["parameters"]["properties"]["days"]["maximum"] = 2
+    [call] = ask("weather", tools=[strict]).choices[0].message.tool_calls
+    assert json.loads(call.function.arguments).get("days", 0) <= 2
+
+
+def test_what_cannot_be_forced_is_refused_by_name(scripted):
     messages = [{"role": "user", "content": "weather"}]
+    for choice in ("required", {"type": "function", "function": {"name": "get_time"}}):
+        error = scripted.post("/v1/chat/completions", 400, messages=messages, tool_choice=choice)["error"]
+        assert error["param"] == "tool_choice" and "tool" in error["message"]
+    choice = {"type": "function", "function": {"name": "fly"}}
     error = scripted.post("/v1/chat/completions", 400, messages=messages, tools=TOOLS, tool_choice=choice)["error"]
-    assert error["param"] == "tool_choice" and "tool_choice" in error["message"]
+    assert error["param"] == "tool_choice" and '"fly"' in error["message"]
 
 
 def test_results_go_back_and_the_model_answers(scripted_client):

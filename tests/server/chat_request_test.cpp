@@ -209,17 +209,38 @@ TEST(ChatRequestTest, ToolsReachTheTemplateAsTheyCame) {
   EXPECT_FALSE(with(R"("tools": [])").context.contains("tools"));
 }
 
-TEST(ChatRequestTest, ToolChoiceIsNoneOrAuto) {
+TEST(ChatRequestTest, ToolChoiceSaysWhetherAndWhatIsCalled) {
   const std::string tools = "\"tools\": [" + std::string(kTool) + "], \"tool_choice\": ";
   EXPECT_TRUE(with(tools + "\"auto\"").parse_tools);
+  EXPECT_FALSE(with(tools + "\"auto\"").require_call);
   const ChatRequest none = with(tools + "\"none\"");
   EXPECT_FALSE(none.parse_tools);
   EXPECT_TRUE(none.context.contains("tools"));
   EXPECT_FALSE(with(R"("tool_choice": "auto")").parse_tools);
-  for (const char* choice :
-       {R"("required")", R"({"type": "function", "function": {"name": "f"}})", R"("any")", "3", "[]"})
+  const ChatRequest required = with(tools + "\"required\"");
+  EXPECT_TRUE(required.parse_tools && required.require_call && required.only_tool.empty());
+  const ChatRequest named = with(tools + R"({"type": "function", "function": {"name": "f"}})");
+  EXPECT_TRUE(named.parse_tools && named.require_call);
+  EXPECT_EQ(named.only_tool, "f");
+  for (const char* choice : {R"({"type": "function", "function": {"name": "other"}})", R"("any")", "3", "[]",
+                             "{}", R"({"type": "function"})", R"({"type": "allowed_tools"})"})
     EXPECT_EQ(error_with(tools + choice).param, "tool_choice") << choice;
-  EXPECT_THAT(error_with(tools + "\"required\"").what(), HasSubstr("not supported"));
+  EXPECT_THAT(error_with(tools + R"({"type": "function", "function": {"name": "x"}})").what(),
+              HasSubstr("\"x\", which is none of the tools"));
+  EXPECT_EQ(error_with(R"("tool_choice": "required")").param, "tool_choice");
+  EXPECT_EQ(error_with(R"("tool_choice": {"type": "function", "function": {"name": "f"}})").param,
+            "tool_choice");
+}
+
+TEST(ChatRequestTest, OneStrictToolIsEnough) {
+  const auto tools = [](const char* strict) {
+    return "\"tools\": [" + std::string(kTool) +
+           R"(, {"type": "function", "function": {"name": "g", "strict": )" + strict + "}}]";
+  };
+  EXPECT_TRUE(with(tools("true")).strict_tools);
+  EXPECT_FALSE(with(tools("false")).strict_tools);
+  EXPECT_FALSE(with(tools("null")).strict_tools);
+  EXPECT_EQ(error_with(tools("1")).param, "tools[1].function.strict");
 }
 
 TEST(ChatRequestTest, MalformedToolsAreRefused) {

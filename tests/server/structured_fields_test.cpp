@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "server/api_error.h"
-#include "server/reasoning_parser.h"
 
 namespace quire::server {
 namespace {
@@ -127,20 +126,6 @@ TEST(StructuredFieldsTest, MessagesCallThemByTheirField) {
   EXPECT_EQ(read(R"("response_format": {"type": "json_object"})")->name, "response_format");
   EXPECT_EQ(read(R"("structured_outputs": {"regex": "a"})")->name, "structured_outputs.regex");
   EXPECT_EQ(read(R"("guided_regex": "a")")->name, "guided_regex");
-}
-
-TEST(StructuredFieldsTest, ReasoningIsFree) {
-  const auto held = [](ReasoningFormat format, const char* prompt) {
-    StructuredOutputs outputs;
-    hold_behind_reasoning(format, prompt, outputs);
-    return std::pair(outputs.free_after, outputs.free_until);
-  };
-  using Span = std::pair<std::string, std::string>;
-  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<|assistant|>"), Span("<think>", "</think>"));
-  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<|assistant|><think>\n"), Span("", "</think>"));
-  EXPECT_EQ(held(ReasoningFormat::kQwen3, "<think>\n\n</think>\n\n"), Span("", ""));
-  EXPECT_EQ(held(ReasoningFormat::kDeepSeekR1, "<|assistant|>"), Span("", "</think>"));
-  EXPECT_EQ(held(ReasoningFormat::kDeepSeekR1, "</think>"), Span("", ""));
 }
 
 }  // namespace

@@ -147,14 +147,14 @@ void add_model_options(Flags flags, Serve& serve) {
   flags.value("--served-model-name", service.served_model_names,
               "names that requests may call the model by; answers have the first (default: the directory's "
               "name, or the hub id)");
-  flags.shown(
-      "--tool-call-parser", service.tool_call_parser,
-      "how the model writes tool calls: hermes, llama3_json, mistral, none, or auto, by its chat template");
+  flags.shown("--tool-call-parser", service.tool_call_parser,
+              "how the model writes tool calls: none, auto, by its chat template, or a name, vLLM's or of "
+              "docs/openai_api.md, such as hermes");
   flags.shown("--pooling-type", serve.pooling,
               "what an embedding is made of: the last token's hidden state, or the mean of all",
               CLI::IsMember({"last", "mean"}));
   flags.shown("--reasoning-parser", service.reasoning_parser,
-              "how it marks reasoning: qwen3, deepseek_r1, none, or auto");
+              "how it marks reasoning: none, auto, or a name, such as qwen3");
 }
 
 // An eighth of the memory, which weights and cache share.

@@ -1,5 +1,6 @@
-// Input: a byte that chooses the format, the sizes of pieces, a zero byte, the text of an output. In pieces
-// it parses as it does as a whole, and JSON passes for arguments exactly if the JSON parser takes it.
+// Input: a byte that chooses how calls are written, one for the reasoning and options, the sizes of pieces, a
+// zero byte, the text of an output. In pieces it parses as it does as a whole, and JSON passes for arguments
+// exactly if the JSON parser takes it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -8,23 +9,36 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "server/json_scanner.h"
-#include "server/output_format.h"
-#include "server/parse_pieces.h"
+#include "dialects/json_scanner.h"
+#include "dialects/output_format.h"
+#include "dialects/parse_pieces.h"
 #include "tokenizer/unicode.h"
 
 namespace {
 
 using namespace quire;
-using namespace quire::server;
+using namespace quire::dialects;
 
-test::Parsed parse(unsigned choice, const std::vector<std::string_view>& pieces) {
+// A tool f with a text, a number, and an argument that may be either.
+std::shared_ptr<const OrderedJson> tools() {
+  static const auto tools = std::make_shared<const OrderedJson>(OrderedJson::parse(
+      R"([{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"},
+          "b": {"type": "number"}, "c": {"type": ["string", "null"]}, "d": {"type": "object"}}}}}])"));
+  return tools;
+}
+
+test::Parsed parse(unsigned dialect, unsigned choice, const std::vector<std::string_view>& pieces) {
+  const auto& tool_rows = tool_dialects();
+  const auto& reasoning_rows = reasoning_dialects();
   OutputFormat format;
-  if (choice % 4 != 3) format.tool_calls = static_cast<ToolCallFormat>(choice % 4);
-  if (choice / 4 % 3 != 2) format.reasoning = static_cast<ReasoningFormat>(choice / 4 % 3);
-  const ToolParserOptions options{.parallel_tool_calls = choice / 12 % 2 == 0,
-                                  .new_id = [n = 0]() mutable { return std::to_string(++n); }};
-  return test::parse_pieces(*make_output_parser(format, choice / 24 % 2 == 0 ? "" : "<think>", options),
+  if (dialect % (tool_rows.size() + 1) != 0)
+    format.tool_calls = &tool_rows[dialect % (tool_rows.size() + 1) - 1];
+  const unsigned reasoning = choice / 4 % (static_cast<unsigned>(reasoning_rows.size()) + 1);
+  if (reasoning != 0) format.reasoning = &reasoning_rows[reasoning - 1];
+  const ToolParserOptions options{.parallel_tool_calls = choice % 2 == 0,
+                                  .new_id = [n = 0]() mutable { return std::to_string(++n); },
+                                  .tools = tools()};
+  return test::parse_pieces(*make_output_parser(format, choice / 2 % 2 == 0 ? "" : "<think>", options),
                             pieces);
 }
 
@@ -36,7 +50,7 @@ void check_arguments(const std::string& text) {
   }
   const std::size_t begin = text.find_first_not_of(" \t\n\r");
   if (valid && text[begin] == '{') {  // no byte order mark, which that parser skips
-    const test::Parsed parsed = parse(10, {"[TOOL_CALLS]f[ARGS]", text});
+    const test::Parsed parsed = parse(4, 0, {"[TOOL_CALLS]f[ARGS]", text});
     const std::size_t end = text.rfind('}');
     QUIRE_CHECK(parsed.calls.size() == 1 && parsed.content.empty());
     QUIRE_CHECK(parsed.calls[0].arguments == text.substr(begin, end - begin + 1));
@@ -60,10 +74,10 @@ void check_arguments(const std::string& text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  const std::size_t zero = input.find('\0', 1);
+  const std::size_t zero = input.find('\0', 2);
   if (zero == input.npos) return 0;
-  const unsigned choice = data[0];
-  const std::string_view sizes = input.substr(1, zero - 1);
+  const unsigned dialect = data[0], choice = data[1];
+  const std::string_view sizes = input.substr(2, zero - 2);
   const std::string text = to_valid_utf8(input.substr(zero + 1));
 
   std::vector<std::string_view> pieces, bytes;
@@ -75,9 +89,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   pieces.push_back(rest);
   for (std::size_t i = 0; i < text.size(); ++i) bytes.push_back(std::string_view(text).substr(i, 1));
 
-  const test::Parsed whole = parse(choice, {text});
-  QUIRE_CHECK(parse(choice, pieces) == whole);
-  QUIRE_CHECK(parse(choice, bytes) == whole);
+  const test::Parsed whole = parse(dialect, choice, {text});
+  QUIRE_CHECK(parse(dialect, choice, pieces) == whole);
+  QUIRE_CHECK(parse(dialect, choice, bytes) == whole);
   check_arguments(text);
   return 0;
 }

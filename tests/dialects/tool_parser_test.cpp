@@ -1,26 +1,26 @@
-#include "server/tool_parser.h"
-
 #include <set>
 
 #include "base/json.h"
+#include "dialects/expect_parsed.h"
+#include "dialects/output_format.h"
 #include "expect_error.h"
-#include "server/expect_parsed.h"
 
-namespace quire::server {
+namespace quire::dialects {
 namespace {
 
 using test::Call;
 using test::Parsed;
 
-test::MakeParser parser_of(ToolCallFormat format, bool parallel = true) {
-  return [=] {
-    return make_tool_parser(format, {.parallel_tool_calls = parallel, .new_id = test::counting_ids()});
+test::MakeParser parser_of(std::string_view dialect, bool parallel = true) {
+  return [=, format = OutputFormat{.tool_calls = &tool_dialect(dialect)}] {
+    return make_output_parser(format, "",
+                              {.parallel_tool_calls = parallel, .new_id = test::counting_ids(), .tools = {}});
   };
 }
 
-const test::MakeParser kHermes = parser_of(ToolCallFormat::kHermes);
-const test::MakeParser kLlama = parser_of(ToolCallFormat::kLlama3Json);
-const test::MakeParser kMistral = parser_of(ToolCallFormat::kMistral);
+const test::MakeParser kHermes = parser_of("hermes");
+const test::MakeParser kLlama = parser_of("llama3_json");
+const test::MakeParser kMistral = parser_of("mistral");
 
 void expect_calls(const test::MakeParser& make, std::string_view text, const std::vector<Call>& calls,
                   const std::string& content = "") {
@@ -236,13 +236,13 @@ TEST(ToolParserTest, WhatOnlyLooksLikeAMistralCallIsContent) {
 }
 
 TEST(ToolParserTest, OnlyTheFirstCallIfNotInParallel) {
-  expect_calls(parser_of(ToolCallFormat::kHermes, false),
+  expect_calls(parser_of("hermes", false),
                "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"
                "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call> end",
                {{"f", "{\"a\":1}"}}, " end");
-  expect_calls(parser_of(ToolCallFormat::kLlama3Json, false),
+  expect_calls(parser_of("llama3_json", false),
                R"({"name":"f","parameters":{}}; {"name":"g","parameters":{"b":2}})", {{"f", "{}"}});
-  expect_calls(parser_of(ToolCallFormat::kMistral, false),
+  expect_calls(parser_of("mistral", false),
                R"([TOOL_CALLS] [{"name":"f","arguments":{}}, {"name":"g","arguments":{"b":2}}])",
                {{"f", "{}"}});
 }
@@ -325,27 +325,26 @@ TEST(ToolParserTest, LongTextsTakeLinearTime) {
 }
 
 TEST(ToolParserTest, Names) {
-  for (const ToolCallFormat format :
-       {ToolCallFormat::kHermes, ToolCallFormat::kLlama3Json, ToolCallFormat::kMistral}) {
-    EXPECT_EQ(parse_tool_call_format(name(format)), format);
-  }
-  EXPECT_EQ(name(ToolCallFormat::kLlama3Json), "llama3_json");
-  expect_error([] { parse_tool_call_format("xml"); }, {"hermes, llama3_json and mistral"});
+  for (const ToolDialect& dialect : tool_dialects())
+    EXPECT_EQ(&tool_dialect(first_name(dialect.names)), &dialect);
+  EXPECT_EQ(&tool_dialect("qwen3_xml"), &tool_dialect("qwen3_coder"));
+  expect_error([] { tool_dialect("xml"); }, {"xml", "hermes, llama3_json, llama4_pythonic, mistral"});
+  expect_error([] { tool_dialect(""); }, {"tool-call parser"});
 }
 
 TEST(ToolParserTest, RandomIds) {
   std::set<std::string> ids;
   for (int i = 0; i < 1000; ++i) {
-    ids.insert(random_tool_call_id(ToolCallFormat::kHermes));
-    const std::string short_id = random_tool_call_id(ToolCallFormat::kMistral);
+    ids.insert(random_call_id(CallIds::kPrefixed));
+    const std::string short_id = random_call_id(CallIds::kNine);
     EXPECT_EQ(short_id.size(), 9U);
     EXPECT_EQ(short_id.find('_'), std::string::npos);
     ids.insert(short_id);
   }
   EXPECT_EQ(ids.size(), 2000U);
-  const auto parser = make_tool_parser(ToolCallFormat::kMistral);
+  const auto parser = make_output_parser({.tool_calls = &tool_dialect("mistral")}, "");
   EXPECT_EQ(test::parse_pieces(*parser, {"[TOOL_CALLS]f[ARGS]{}"}).calls.at(0).id.size(), 9U);
 }
 
 }  // namespace
-}  // namespace quire::server
+}  // namespace quire::dialects

@@ -1,16 +1,15 @@
-#include "server/reasoning_parser.h"
-
+#include "dialects/expect_parsed.h"
+#include "dialects/output_format.h"
+#include "dialects/tables.h"
 #include "expect_error.h"
-#include "server/expect_parsed.h"
-#include "server/output_format.h"
 
-namespace quire::server {
+namespace quire::dialects {
 namespace {
 
 using test::Parsed;
 
-test::MakeParser parser_of(ReasoningFormat format, std::string prompt = "<|im_start|>assistant\n") {
-  return [=] { return make_reasoning_parser(format, prompt); };
+test::MakeParser parser_of(std::string_view dialect, std::string prompt = "<|im_start|>assistant\n") {
+  return [=] { return make_output_parser({.reasoning = &reasoning_dialect(dialect)}, prompt); };
 }
 
 void expect_split(const test::MakeParser& make, std::string_view text, const std::string& reasoning,
@@ -19,7 +18,7 @@ void expect_split(const test::MakeParser& make, std::string_view text, const std
 }
 
 TEST(ReasoningParserTest, ReasoningInTags) {
-  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
+  for (const std::string_view format : {"qwen3", "deepseek_r1"}) {
     const auto make = parser_of(format);
     expect_split(make, "<think>\nHm, ünï <b> </thin.\n</think>\n\nAnswer.", "\nHm, ünï <b> </thin.\n",
                  "\n\nAnswer.");
@@ -34,7 +33,7 @@ TEST(ReasoningParserTest, ReasoningInTags) {
 }
 
 TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
-  const auto make = parser_of(ReasoningFormat::kQwen3);
+  const auto make = parser_of("qwen3");
   for (const std::string_view text : {"", " \n", "Answer", "\n\nHere: <think>a</think>", "<thin",
                                       "<<think>a</think>", "<th <think>a</think>", "</think>a"}) {
     expect_split(make, text, "", std::string(text));
@@ -42,7 +41,7 @@ TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
 }
 
 TEST(ReasoningParserTest, DeepSeekBeginsWithin) {
-  const auto make = parser_of(ReasoningFormat::kDeepSeekR1);
+  const auto make = parser_of("deepseek_r1");
   expect_split(make, "\nHm.\n</think>\n\nAnswer", "\nHm.\n", "\n\nAnswer");
   expect_split(make, "</think>Answer", "", "Answer");
   expect_split(make, "<</think>Answer", "<", "Answer");
@@ -52,7 +51,7 @@ TEST(ReasoningParserTest, DeepSeekBeginsWithin) {
 
 // Some templates put the tags into the prompt: <think> itself, or an empty thought that forbids one.
 TEST(ReasoningParserTest, ThePromptMayHoldTheTag) {
-  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
+  for (const std::string_view format : {"qwen3", "deepseek_r1"}) {
     const auto within = parser_of(format, "<|im_start|>assistant\n<think>\n");
     expect_split(within, "Hm.\n</think>\n\nAnswer", "Hm.\n", "\n\nAnswer");
     expect_split(within, "<think>Hm.</think>Answer", "Hm.", "Answer");
@@ -64,7 +63,7 @@ TEST(ReasoningParserTest, ThePromptMayHoldTheTag) {
 }
 
 TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
-  const auto parser = parser_of(ReasoningFormat::kQwen3)();
+  const auto parser = parser_of("qwen3")();
   EXPECT_TRUE(parser->parse("<think").empty());
   EXPECT_EQ(parser->parse(">a</").reasoning, "a");
   EXPECT_EQ(parser->parse("b\n").reasoning, "</b\n");
@@ -73,17 +72,16 @@ TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
 }
 
 TEST(ReasoningParserTest, Names) {
-  for (const ReasoningFormat format : {ReasoningFormat::kQwen3, ReasoningFormat::kDeepSeekR1}) {
-    EXPECT_EQ(parse_reasoning_format(name(format)), format);
-  }
-  EXPECT_EQ(name(ReasoningFormat::kDeepSeekR1), "deepseek_r1");
-  expect_error([] { parse_reasoning_format("granite"); }, {"granite", "qwen3 and deepseek_r1"});
+  for (const ReasoningDialect& dialect : reasoning_dialects())
+    EXPECT_EQ(&reasoning_dialect(first_name(dialect.names)), &dialect);
+  EXPECT_EQ(&reasoning_dialect("glm45"), &reasoning_dialect("qwen3"));
+  expect_error([] { reasoning_dialect("xml"); }, {"xml", "qwen3, deepseek_r1, granite"});
 }
 
 TEST(OutputFormatTest, ReasoningThenCalls) {
-  const OutputFormat format{.reasoning = ReasoningFormat::kQwen3, .tool_calls = ToolCallFormat::kHermes};
+  const OutputFormat format{.reasoning = &reasoning_dialect("qwen3"), .tool_calls = &tool_dialect("hermes")};
   const test::MakeParser make = [=] {
-    return make_output_parser(format, "assistant\n", {.new_id = test::counting_ids()});
+    return make_output_parser(format, "assistant\n", {.new_id = test::counting_ids(), .tools = {}});
   };
   constexpr std::string_view kCall = "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>";
   test::expect_parsed(
@@ -98,37 +96,51 @@ TEST(OutputFormatTest, ReasoningThenCalls) {
 TEST(OutputFormatTest, OneOrNone) {
   constexpr std::string_view kText = "<think>a</think>[TOOL_CALLS]f[ARGS]{}";
   const auto parse = [&](const OutputFormat& format) {
-    return test::parse_pieces(*make_output_parser(format, "", {.new_id = test::counting_ids()}), {kText});
+    return test::parse_pieces(*make_output_parser(format, "", {.new_id = test::counting_ids(), .tools = {}}),
+                              {kText});
   };
   EXPECT_EQ(parse({}), (Parsed{.content = std::string(kText)}));
-  EXPECT_EQ(parse({.reasoning = ReasoningFormat::kQwen3, .tool_calls = {}}),
+  EXPECT_EQ(parse({.reasoning = &reasoning_dialect("qwen3"), .tool_calls = nullptr}),
             (Parsed{.content = "[TOOL_CALLS]f[ARGS]{}", .reasoning = "a"}));
-  EXPECT_EQ(parse({.reasoning = {}, .tool_calls = ToolCallFormat::kMistral}),
+  EXPECT_EQ(parse({.reasoning = nullptr, .tool_calls = &tool_dialect("mistral")}),
             (Parsed{.content = "<think>a</think>", .calls = {{"f", "{}", "id1"}}}));
 }
 
 TEST(OutputFormatTest, GuessesFromTheTemplate) {
-  const auto expect_guess = [](std::string_view text, std::optional<ToolCallFormat> tools,
-                               std::optional<ReasoningFormat> reasoning, const std::string& reason) {
+  const auto expect_guess = [](std::string_view text, std::string_view tools, std::string_view reasoning,
+                               const std::string& reason) {
     const OutputFormatGuess guess = guess_output_format(text);
-    EXPECT_EQ(guess.format.tool_calls, tools);
-    EXPECT_EQ(guess.format.reasoning, reasoning);
+    EXPECT_EQ(guess.format.tool_calls, tools.empty() ? nullptr : &tool_dialect(tools));
+    EXPECT_EQ(guess.format.reasoning, reasoning.empty() ? nullptr : &reasoning_dialect(reasoning));
     EXPECT_EQ(guess.reason, reason);
   };
   expect_guess("{{ messages }}", {}, {}, "tool calls: none known to the chat template; reasoning: none");
   expect_guess("<tool_call>\n{\"name\": <function-name>}</tool_call> {% if '</think>' in content %}",
-               ToolCallFormat::kHermes, ReasoningFormat::kQwen3,
+               "hermes", "qwen3",
                "tool calls: hermes (the chat template has <tool_call>); reasoning: qwen3 (it has </think>)");
-  expect_guess("<tool_call>\n<function=example>", {}, {},
-               "tool calls: none (the chat template has <function=); reasoning: none");
-  expect_guess("{{ '<|python_tag|>' }}", ToolCallFormat::kLlama3Json, {},
+  expect_guess("<tool_call>\n<function=example>", "qwen3_coder", {},
+               "tool calls: qwen3_coder (the chat template has <function=); reasoning: none");
+  expect_guess("{{ '<|python_tag|>' }}", "llama3_json", {},
                "tool calls: llama3_json (the chat template has <|python_tag|>); reasoning: none");
-  expect_guess("{{ '[TOOL_CALLS] [' }}", ToolCallFormat::kMistral, {},
+  expect_guess("{{ '[TOOL_CALLS] [' }}", "mistral", {},
                "tool calls: mistral (the chat template has [TOOL_CALLS]); reasoning: none");
-  expect_guess("{{ '<｜Assistant｜><think>\\n' }}", {}, ReasoningFormat::kDeepSeekR1,
+  expect_guess("{{ '<｜Assistant｜><think>\\n' }}", {}, "deepseek_r1",
                "tool calls: none known to the chat template; reasoning: deepseek_r1 (it has <think> and "
                "<｜Assistant｜>)");
 }
 
+TEST(ReasoningParserTest, ThePromptSaysBetweenWhichTagsReasoningStands) {
+  const auto tags = [](std::string_view dialect, const char* prompt) {
+    const ReasoningTags found = reasoning_tags(reasoning_dialect(dialect), prompt);
+    return std::pair(found.begin, found.end);
+  };
+  using Span = std::pair<std::string, std::string>;
+  EXPECT_EQ(tags("qwen3", "<|assistant|>"), Span("<think>", "</think>"));
+  EXPECT_EQ(tags("qwen3", "<|assistant|><think>\n"), Span("", "</think>"));
+  EXPECT_EQ(tags("qwen3", "<think>\n\n</think>\n\n"), Span("", ""));
+  EXPECT_EQ(tags("deepseek_r1", "<|assistant|>"), Span("", "</think>"));
+  EXPECT_EQ(tags("deepseek_r1", "</think>"), Span("", ""));
+}
+
 }  // namespace
-}  // namespace quire::server
+}  // namespace quire::dialects

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/format.h"
-#include "server/parse_pieces.h"
+#include "dialects/parse_pieces.h"
 
-namespace quire::server::test {
+namespace quire::dialects::test {
 
 using MakeParser = std::function<std::unique_ptr<OutputParser>()>;
 
@@ -25,7 +25,8 @@ inline std::function<std::string()> counting_ids() {
 // The text as a whole, cut in two and in three everywhere, byte by byte, and cut at random, all give
 // `expected` (whose calls may go without ids: the n-th has "idn").
 inline void expect_parsed(const MakeParser& make, std::string_view text, Parsed expected) {
-  for (std::size_t i = 0; i < expected.calls.size(); ++i) expected.calls[i].id = format_text("id{}", i + 1);
+  for (std::size_t i = 0; i < expected.calls.size(); ++i)
+    if (expected.calls[i].id.empty()) expected.calls[i].id = format_text("id{}", i + 1);
   const auto parse = [&](const std::vector<std::string_view>& pieces) {
     return parse_pieces(*make(), pieces);
   };
@@ -47,4 +48,4 @@ inline void expect_parsed(const MakeParser& make, std::string_view text, Parsed 
   }
 }
 
-}  // namespace quire::server::test
+}  // namespace quire::dialects::test

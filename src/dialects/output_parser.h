@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace quire::server {
+namespace quire::dialects {
 
 // What became known of one tool call.
 struct ToolCallDelta {
@@ -45,4 +45,4 @@ class OutputParser {
   virtual OutputDelta finish() = 0;
 };
 
-}  // namespace quire::server
+}  // namespace quire::dialects

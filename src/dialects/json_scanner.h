@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 #include <utility>
 
-namespace quire::server {
+namespace quire::dialects {
 
 enum class JsonStatus {
   kMore,   // the value goes on
@@ -56,6 +57,7 @@ class JsonScanner {
       : parser_(options(max_depth), std::forward<Args>(handler)...) {}
 
   JsonStatus push(char c) {
+    if (is_beyond(c)) return JsonStatus::kMore;
     boost::json::error_code error;
     const bool taken = parser_.write_some(true, &c, 1, error) == 1;
     if (error || !taken) return JsonStatus::kError;
@@ -70,7 +72,37 @@ class JsonScanner {
     return options;
   }
 
+  // A digit of an exponent that is longer than the parser takes; it is as good as without.
+  bool is_beyond(char c) {
+    if (in_string_) {
+      in_string_ = c != '"' || escaped_;
+      escaped_ = c == '\\' && !escaped_;
+    } else if (c == 'e' || c == 'E') {
+      exponent_ = 1;
+    } else if (c >= '0' && c <= '9') {
+      return exponent_ > 0 && ++exponent_ > kExponentDigits;
+    } else if (c != '+' && c != '-') {
+      exponent_ = 0;
+      in_string_ = c == '"';
+    }
+    return false;
+  }
+
+  static constexpr int kExponentDigits = 5;
   boost::json::basic_parser<Handler> parser_;
+  bool in_string_ = false, escaped_ = false;
+  int exponent_ = 0;  // its digits so far, and 1
 };
 
-}  // namespace quire::server
+// Whether it is one JSON value, of numbers of any size.
+inline bool is_json(std::string_view text) {
+  JsonScanner<> scanner;
+  JsonStatus status = JsonStatus::kMore;
+  for (const char c : text) {
+    if (status == JsonStatus::kEnd && !is_json_space(c)) return false;
+    if (status == JsonStatus::kMore) status = scanner.push(c);
+  }
+  return status == JsonStatus::kEnd || (status == JsonStatus::kMore && scanner.push(' ') == JsonStatus::kEnd);
+}
+
+}  // namespace quire::dialects

@@ -1,11 +1,11 @@
-#include "server/json_scanner.h"
+#include "dialects/json_scanner.h"
 
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "server/call_reader.h"
+#include "dialects/argument_reader.h"
 
-namespace quire::server {
+namespace quire::dialects {
 namespace {
 
 // Whether `text` is one value, with white space around at most.
@@ -91,12 +91,22 @@ TEST(JsonScannerTest, AgreesWithTheParserOnWordsAndEscapes) {
 }
 
 TEST(JsonScannerTest, DecodesStrings) {
-  const std::string_view text = R"("name":"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\uD83D\uDE00é")";
-  CallReader reader(CallReader::Mark::kTag);
-  for (const char c : text) ASSERT_EQ(reader.push(c), JsonStatus::kMore);
-  EXPECT_EQ(reader.push('}'), JsonStatus::kEnd);
-  EXPECT_EQ(reader.name(), "a\"\\/\b\f\n\r\tAé€😀é");
+  const std::string_view text = R"({"name":"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\uD83D\uDE00é")";
+  std::string name;
+  const auto reader = make_call_reader(true, name);
+  for (const char c : text) ASSERT_EQ(reader->push(c), JsonStatus::kMore);
+  EXPECT_EQ(reader->push('}'), JsonStatus::kEnd);
+  EXPECT_EQ(name, "a\"\\/\b\f\n\r\tAé€😀é");
+}
+
+TEST(JsonScannerTest, WholeTextsAreOneValue) {
+  for (const std::string_view text : {"1", " -2e999 ", "true", "[1, {}]", "\"a b\"", "null\n",
+                                      "[7e+99999999999, \"\\\"e1\", 1e00000000001]"})
+    EXPECT_TRUE(is_json(text)) << text;
+  for (const std::string_view text : {"", " ", "12a", "12l", "1 2", "tru", "[1", "{}]", "nan", "1e", "[1e+]",
+                                      "1e123456789x", "\"1e123456789", "\"a", "01"})
+    EXPECT_FALSE(is_json(text)) << text;
 }
 
 }  // namespace
-}  // namespace quire::server
+}  // namespace quire::dialects

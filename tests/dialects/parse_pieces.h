@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "server/output_parser.h"
+#include "dialects/output_parser.h"
 
-namespace quire::server::test {
+namespace quire::dialects::test {
 
 struct Call {
   std::string name;
@@ -56,4 +56,4 @@ inline Parsed parse_pieces(OutputParser& parser, const std::vector<std::string_v
   return parsed;
 }
 
-}  // namespace quire::server::test
+}  // namespace quire::dialects::test

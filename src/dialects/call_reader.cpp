@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <boost/json/src.hpp>  // the library itself, here alone
+#include <utility>
+
+#include "dialects/argument_reader.h"
+
+namespace quire::dialects {
+namespace {
+
+class JsonReader final : public ArgumentReader {
+ public:
+  JsonStatus push(char c) override {
+    const JsonStatus status = scanner_.push(c);
+    if (status != JsonStatus::kError) text_ += c;
+    return status;
+  }
+  std::string take() override { return std::exchange(text_, {}); }
+
+ private:
+  JsonScanner<> scanner_;
+  std::string text_;
+};
+
+class CallReader final : public ArgumentReader {
+ public:
+  CallReader(bool tagged, std::string& name)
+      : tagged_(tagged),
+        scanner_(JsonScanner<>::kMaxDepth + 1, *this),
+        name_(name) {}  // the call is a level more
+  CallReader(const CallReader&) = delete;
+  CallReader& operator=(const CallReader&) = delete;
+
+  JsonStatus push(char c) override {
+    if (at_value_ && c != ':' && !is_json_space(c)) {
+      at_value_ = false;
+      if (!begin_value(c)) return JsonStatus::kError;
+    }
+    const JsonStatus status = scanner_.push(c);
+    if (status == JsonStatus::kError) return status;
+    if (value_ == Value::kArguments) {
+      arguments_ += c;
+      if (depth_ == 1) value_ = Value::kOther;
+    }
+    if (status == JsonStatus::kMore) return status;
+    if (!named_ || (!has_arguments_ && !tagged_)) return JsonStatus::kError;
+    if (!std::exchange(has_arguments_, true)) arguments_ = "{}";
+    return JsonStatus::kEnd;
+  }
+  std::string take() override { return known() ? std::exchange(arguments_, {}) : std::string(); }
+
+ private:
+  // Tells the reader of the keys and strings of the object.
+  struct Parts : JsonHandler {
+    explicit Parts(CallReader& to) : reader(to) {}
+    bool on_object_begin(ErrorCode&) { return ++reader.depth_; }
+    bool on_object_end(std::size_t, ErrorCode&) {
+      --reader.depth_;
+      return true;
+    }
+    bool on_key_part(Text part, std::size_t, ErrorCode&) {
+      if (reader.depth_ == 1) reader.key_ += part;
+      return true;
+    }
+    bool on_key(Text part, std::size_t size, ErrorCode& error) {
+      reader.at_value_ = reader.depth_ == 1;
+      return on_key_part(part, size, error);
+    }
+    bool on_string_part(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part)) error = boost::json::error::syntax;
+      return !error;
+    }
+    bool on_string(Text part, std::size_t, ErrorCode& error) {
+      if (!reader.take_text(part) || !reader.end_text()) error = boost::json::error::syntax;
+      return !error;
+    }
+
+    CallReader& reader;
+  };
+  // The value that is being read.
+  enum class Value {
+    kOther,
+    kName,
+    kArguments,  // an object
+    kText        // a string that holds the arguments
+  };
+
+  bool known() const { return named_ && has_arguments_; }
+
+  // False, as of the next three: this cannot be a call.
+  bool begin_value(char c) {
+    const std::string key = std::exchange(key_, {});
+    value_ = Value::kOther;
+    if ((key == "name" || key == "tool_name") && !named_) {
+      value_ = Value::kName;
+      return c == '"';
+    }
+    if ((key == "arguments" || key == "parameters") && !has_arguments_) {
+      if (c == '"') value_ = Value::kText;
+      if (c == '{') value_ = Value::kArguments;
+      has_arguments_ = c == '{';
+      return c == '"' || c == '{' || c == 'n';
+    }
+    return tagged_ || known() || key == "type" || key == "id" || key == "tool_call_id";
+  }
+
+  bool take_text(std::string_view text) {
+    if (value_ == Value::kName) name_ += text;
+    return value_ != Value::kText ||
+           std::all_of(text.begin(), text.end(), [&](char c) { return take_argument_byte(c); });
+  }
+
+  bool end_text() {
+    const Value ended = value_;
+    if (ended != Value::kName && ended != Value::kText) return true;
+    value_ = Value::kOther;
+    if (ended == Value::kName) return named_ = !name_.empty();
+    if (has_arguments_) return text_ended_;
+    has_arguments_ = true;
+    arguments_ = "{}";
+    return true;
+  }
+
+  bool take_argument_byte(char c) {
+    if ((!has_arguments_ || text_ended_) && is_json_space(c)) return true;
+    if (text_ended_ || (!has_arguments_ && c != '{')) return false;
+    has_arguments_ = true;
+    const JsonStatus status = text_scanner_.push(c);
+    if (status == JsonStatus::kError) return false;
+    arguments_ += c;
+    text_ended_ = status == JsonStatus::kEnd;
+    return true;
+  }
+
+  const bool tagged_;
+  JsonScanner<Parts> scanner_;
+  JsonScanner<> text_scanner_;  // of the object in a string
+  int depth_ = 0;               // objects that are open
+  std::string key_;             // of this object itself
+  bool at_value_ = false;       // a colon, blanks and the value follow
+  Value value_ = Value::kOther;
+  std::string& name_;
+  std::string arguments_;
+  bool named_ = false;
+  bool has_arguments_ = false;
+  bool text_ended_ = false;  // the object in the string has
+};
+
+}  // namespace
+
+std::unique_ptr<ArgumentReader> make_call_reader(bool tagged, std::string& name) {
+  return std::make_unique<CallReader>(tagged, name);
+}
+
+std::unique_ptr<ArgumentReader> make_json_reader() { return std::make_unique<JsonReader>(); }
+
+}  // namespace quire::dialects

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "dialects/argument_reader.h"
+#include "dialects/pattern.h"
+
+namespace quire::dialects {
+
+// Takes what a run of calls holds.
+class CallSink {
+ public:
+  virtual ~CallSink() = default;
+  // written_id: what the model wrote for $I; may be empty.
+  virtual void begin_call(const std::string& name, const std::string& written_id) = 0;
+  virtual void add_arguments(std::string_view json) = 0;
+};
+
+// Reads one run of calls, byte by byte, along all forms of its dialect that the text may still have: an
+// automaton whose states are places in the patterns. Where one of them has a value, its reader takes over.
+class CallRun {
+ public:
+  enum class Status {
+    kMore,
+    kDone,    // this byte ends the run
+    kRefused  // this byte cannot stand here
+  };
+
+  // Behind `trigger`; empty: at the start of content. tools: as parameters_of takes them.
+  CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson& tools, CallSink& sink);
+
+  Status push(char c);
+
+  // The last byte, and with it all before it, belongs to calls that the sink has got.
+  bool consumed() const { return consumed_; }
+  bool has_calls() const { return has_calls_; }
+  // How many bytes before a byte that was refused are the beginning of a literal.
+  std::size_t partial() const;
+  // Tags that may still come behind the run, and are not content.
+  std::vector<std::string_view> closers() const;
+
+ private:
+  struct Position {
+    const CompiledForm* form;
+    CompiledForm::Part part = CompiledForm::kBegin;
+    std::size_t index = 0;
+    std::size_t offset = 0;  // in a literal
+    std::string name = {}, id = {}, key = {}, typed = {};
+
+    const Pattern& pattern() const { return form->parts[part]; }
+    bool at_end() const { return index == pattern().size(); }
+  };
+  void step(Position at, char c);
+  void step_literal(Position at, char c);
+  void step_captured(Position at, std::string Position::*text, bool taken, char c);
+  void keep(Position at);
+  void start_value(Position at, char c);
+  Status push_value(char c);
+  void add_arguments(const std::string& json);
+  void complete(const Position& at);
+
+  const CompiledDialect& dialect_;
+  const OrderedJson& tools_;
+  CallSink& sink_;
+  const bool tagged_;
+  std::vector<Position> positions_, next_;
+  Position at_;                            // of the value that is read, or of what was completed last
+  std::unique_ptr<ArgumentReader> value_;  // that is read
+  bool begun_ = false;                     // the sink has got the call that is read
+  bool has_argument_ = false;              // of those given one by one
+  bool has_calls_ = false;                 // the sink has got one
+  bool consumed_ = false;
+  bool done_ = false;
+};
+
+}  // namespace quire::dialects

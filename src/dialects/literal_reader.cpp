@@ -1,0 +1,337 @@
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "dialects/argument_reader.h"
+
+namespace quire::dialects {
+namespace {
+
+constexpr std::size_t kLongestWord = 4096;  // of a key, a number or a bare word, bytes
+
+bool ends_word(char c) { return std::string_view(",)]}").find(c) != std::string_view::npos; }
+bool is_bare_byte(char c) { return std::string_view("()[]{},:='\"<>").find(c) == std::string_view::npos; }
+
+// Appends one byte of a JSON string's text, escaped where it has to be.
+void append_json_byte(std::string& json, char c) {
+  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  if (const std::size_t at = kEscaped.find(c); at != kEscaped.npos) {
+    json += '\\';
+    json += kLetters[at];
+  } else if (static_cast<unsigned char>(c) < 0x20) {
+    json += format_text("\\u{:04x}", static_cast<unsigned>(c));
+  } else {
+    json += c;
+  }
+}
+
+// Python's words as JSON's, without the white space around them.
+std::string json_word(std::string_view text) {
+  text = text.substr(std::min(text.find_first_not_of(" \t\n\r"), text.size()));
+  std::string word(text.substr(0, text.find_last_not_of(" \t\n\r") + 1));
+  if (word == "True" || word == "False") word.front() = word == "True" ? 't' : 'f';
+  return word == "None" ? "null" : word;
+}
+
+// Of arguments, or of a single value.
+class LiteralReader final : public ArgumentReader {
+ public:
+  LiteralReader(bool arguments, std::string_view quote)
+      : quote_(quote), arguments_(arguments), state_(arguments ? State::kKey : State::kValue) {
+    if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}'});
+  }
+
+  JsonStatus push(char c) override {
+    switch (state_) {
+      case State::kKey:
+        return push_key(c);
+      case State::kBareKey:
+        return push_bare_key(c);
+      case State::kAssign:
+        if (is_json_space(c)) return JsonStatus::kMore;
+        if (c != assigns()) return JsonStatus::kError;
+        json_ += ": ";
+        return become(State::kValue);
+      case State::kValue:
+        return push_value(c);
+      case State::kQuote:
+        word_ += c;
+        if (word_ == quote_) return begin_string(0);
+        return quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
+      case State::kWord:
+        return push_word(c);
+      case State::kString:
+        return gemma() ? push_quoted(c) : push_string(c);
+      case State::kEscape:
+        return push_escape(c);
+      case State::kHex:
+        return push_hex(c);
+      case State::kAfter:
+        if (is_json_space(c)) return JsonStatus::kMore;
+        if (c == ',') return become(in_object() ? State::kKey : State::kValue);
+        return closes(c) ? close() : JsonStatus::kError;
+    }
+    return JsonStatus::kError;
+  }
+  std::string take() override { return std::exchange(json_, {}); }
+  bool in_string() const { return state_ == State::kString || state_ == State::kEscape; }
+
+ private:
+  enum class State { kKey, kBareKey, kAssign, kValue, kQuote, kWord, kString, kEscape, kHex, kAfter };
+  struct Level {
+    char json, written;  // what closes it in either
+    bool empty = true;
+  };
+
+  bool gemma() const { return !quote_.empty(); }
+  bool in_object() const { return !levels_.empty() && levels_.back().json != ']'; }
+  bool closes(char c) const { return !levels_.empty() && c == levels_.back().written; }
+  char assigns() const { return levels_.back().written == ')' ? '=' : ':'; }
+  JsonStatus become(State state) {
+    state_ = state;
+    return JsonStatus::kMore;
+  }
+
+  JsonStatus push_key(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    if (closes(c)) return close();
+    key_ = true;
+    const bool bare = gemma() || levels_.back().written == ')';
+    if (gemma() ? c == quote_.front() : !bare && (c == '"' || c == '\'')) return begin_quote(c);
+    if (!bare || !is_bare_byte(c)) return JsonStatus::kError;
+    word_.assign(1, c);
+    return become(State::kBareKey);
+  }
+
+  JsonStatus push_bare_key(char c) {
+    if (c != assigns()) {
+      const bool goes_on = is_bare_byte(c) && (is_json_space(c) || !is_json_space(word_.back()));
+      word_ += c;
+      return goes_on && word_.size() <= kLongestWord ? JsonStatus::kMore : JsonStatus::kError;
+    }
+    separate();
+    word_.resize(word_.find_last_not_of(" \t\n\r") + 1);
+    json_ += json_string(word_) + ": ";
+    return become(State::kValue);
+  }
+
+  JsonStatus push_value(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    key_ = false;
+    if (closes(c) && !in_object()) return close();
+    if (c == '[' || c == '{' || (c == '(' && !gemma())) return open(c);
+    if (gemma() ? c == quote_.front() : c == '"' || c == '\'') return begin_quote(c);
+    if (!is_bare_byte(c)) return JsonStatus::kError;
+    word_.assign(1, c);
+    return become(State::kWord);
+  }
+
+  JsonStatus push_word(char c) {
+    if (!ends_word(c) && (gemma() || !is_json_space(c))) {
+      word_ += c;
+      return word_.size() <= kLongestWord ? JsonStatus::kMore : JsonStatus::kError;
+    }
+    const std::string word = json_word(word_);
+    const bool json = is_json(word);
+    if (!json && !gemma()) return JsonStatus::kError;
+    separate();
+    json_ += json ? word : json_string(word);
+    const JsonStatus status = end_value();
+    return status == JsonStatus::kMore ? push(c) : status;
+  }
+
+  JsonStatus begin_quote(char c) {
+    word_.assign(1, c);
+    return gemma() ? become(State::kQuote) : begin_string(c);
+  }
+
+  JsonStatus begin_string(char quote) {
+    separate();
+    json_ += '"';
+    string_quote_ = quote;
+    word_.clear();
+    return become(State::kString);
+  }
+
+  JsonStatus push_quoted(char c) {
+    word_ += c;
+    if (word_ == quote_) return end_string();
+    for (; !quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
+    return JsonStatus::kMore;
+  }
+
+  JsonStatus push_string(char c) {
+    if (c == '\\') return become(State::kEscape);
+    if (surrogate_) return JsonStatus::kError;
+    if (c == string_quote_) return end_string();
+    append_json_byte(json_, c);
+    return JsonStatus::kMore;
+  }
+
+  JsonStatus end_string() {
+    json_ += '"';
+    return key_ ? become(State::kAssign) : end_value();
+  }
+
+  JsonStatus push_escape(char c) {
+    constexpr std::string_view kLetters = "ntrbfav0\"\\'/";
+    constexpr std::string_view kBytes{"\n\t\r\b\f\a\v\0\"\\'/", kLetters.size()};
+    if (surrogate_ && c != 'u') return JsonStatus::kError;
+    digits_ = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    code_ = 0;
+    if (digits_ > 0) return become(State::kHex);
+    const std::size_t at = kLetters.find(c);
+    if (at == kLetters.npos && c != '\n')
+      json_ += "\\\\";  // a backslash that escapes nothing stands for itself
+    if (c != '\n') append_json_byte(json_, at == kLetters.npos ? c : kBytes[at]);
+    return become(State::kString);
+  }
+
+  JsonStatus push_hex(char c) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const std::size_t digit = kDigits.find(c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c);
+    if (digit == kDigits.npos) return JsonStatus::kError;
+    code_ = code_ << 4 | static_cast<unsigned>(digit);
+    if (--digits_ > 0) return JsonStatus::kMore;
+    const bool second = code_ >= 0xDC00 && code_ < 0xE000;
+    if (second != surrogate_ || code_ > 0x10FFFF) return JsonStatus::kError;
+    if (code_ >= 0x10000) {
+      json_ += format_text("\\u{:04x}", 0xD7C0 + (code_ >> 10));
+      code_ = 0xDC00 | (code_ & 0x3FF);
+    }
+    json_ += format_text("\\u{:04x}", code_);
+    surrogate_ = code_ >= 0xD800 && code_ < 0xDC00;
+    return become(State::kString);
+  }
+
+  JsonStatus open(char opener) {
+    if (levels_.size() == JsonScanner<>::kMaxDepth) return JsonStatus::kError;
+    separate();
+    const char json = opener == '{' ? '}' : ']';
+    json_ += opener == '{' ? '{' : '[';
+    levels_.push_back({.json = json, .written = opener == '(' ? ')' : json});
+    return become(opener == '{' ? State::kKey : State::kValue);
+  }
+
+  JsonStatus close() {
+    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
+    json_ += levels_.back().json;
+    levels_.pop_back();
+    return end_value();
+  }
+
+  JsonStatus end_value() {
+    state_ = State::kAfter;
+    return levels_.empty() ? JsonStatus::kEnd : JsonStatus::kMore;
+  }
+
+  // Before a key, or an element of a list: what stands between it and the one before.
+  void separate() {
+    if (levels_.empty() || (in_object() && !key_)) return;
+    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
+    if (!std::exchange(levels_.back().empty, false)) json_ += ", ";
+  }
+
+  const std::string_view quote_;  // Gemma's; empty: Python's
+  const bool arguments_;
+  State state_;
+  std::vector<Level> levels_;
+  std::string word_;  // a bare key or word, or the part of `quote_` that came
+  std::string json_;
+  char string_quote_ = 0;
+  bool key_ = false;  // the string that is read is one
+  int digits_ = 0;    // of a \x, \u or \U, still to come
+  unsigned code_ = 0;
+  bool surrogate_ = false;  // the first of two came
+};
+
+class ValueReader final : public ArgumentReader {
+ public:
+  ValueReader(std::string_view closing, bool line, ArgumentTypes types)
+      : closing_((line ? "\n" : "") + std::string(closing)), line_(line), types_(types) {}
+
+  JsonStatus push(char c) override {
+    const std::string_view closing = closing_, bare = closing.substr(line_ ? 1 : 0);
+    if (literal_ && literal_->in_string()) return push_value(c) ? JsonStatus::kMore : JsonStatus::kError;
+    for (held_ += c; !held_.empty(); held_.erase(0, 1)) {
+      if (held_ == closing || held_ == bare) return end();
+      if (closing.starts_with(held_) || bare.starts_with(held_)) return JsonStatus::kMore;
+      if (!push_value(held_.front())) return JsonStatus::kError;
+    }
+    return JsonStatus::kMore;
+  }
+  std::string take() override { return std::exchange(json_, {}); }
+
+ private:
+  bool push_value(char c) {
+    const bool first = !std::exchange(begun_, begun_ || types_ == kTypeText || !is_json_space(c));
+    if (types_ == kTypeText) {
+      if (first) json_ = "\"";
+      append_json_byte(json_, c);
+      return true;
+    }
+    if (first && (c == '{' || c == '[')) literal_.emplace(false, std::string_view());
+    if ((types_ & kTypeText) != 0) {  // the literal only tells where strings are
+      if (literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
+      whole_ += c;
+      return true;
+    }
+    if (!literal_) {
+      whole_ += c;
+      return true;
+    }
+    if (literal_ended_) return is_json_space(c);
+    const JsonStatus status = literal_->push(c);
+    json_ += literal_->take();
+    literal_ended_ = status == JsonStatus::kEnd;
+    return status != JsonStatus::kError;
+  }
+
+  JsonStatus end() {
+    if (literal_ && (types_ & kTypeText) == 0) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
+    if (types_ == kTypeText) {
+      json_ += begun_ ? "\"" : "\"\"";
+      return JsonStatus::kEnd;
+    }
+    const std::string word = json_word(whole_);
+    ArgumentTypes types = 0;
+    if (is_json(word)) {
+      const OrderedJson value = OrderedJson::parse(word, nullptr, false);
+      types = value.is_discarded() ? kTypeNumber : types_of(value);  // of more than a double holds
+    }
+    const bool text = (types_ & kTypeText) != 0;
+    const bool json = types != 0 && (!text || (types & types_ & ~kTypeText) != 0);
+    json_ = json ? word : json_string(whole_);
+    return JsonStatus::kEnd;
+  }
+
+  const std::string closing_;  // with the line break, where there is one
+  const bool line_;
+  const ArgumentTypes types_;
+  std::string held_;   // may turn out to be the closing tag
+  std::string whole_;  // of a value that is given at its end
+  std::optional<LiteralReader> literal_;
+  bool literal_ended_ = false;
+  bool begun_ = false;
+  std::string json_;
+};
+
+}  // namespace
+
+std::unique_ptr<ArgumentReader> make_literal_reader(std::string_view quote) {
+  return std::make_unique<LiteralReader>(true, quote);
+}
+
+std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool line, ArgumentTypes types) {
+  return std::make_unique<ValueReader>(closing, line, types);
+}
+
+std::string json_string(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) append_json_byte(json, c);
+  return json + '"';
+}
+
+}  // namespace quire::dialects

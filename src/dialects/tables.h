@@ -1,0 +1,75 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire::dialects {
+
+// One way of writing tool calls: `begin`, a call, any number of `separator` and call, `end`. Each is a
+// pattern: a text in which stand for something
+//   $N      the tool's name
+//   $I      an id or a number of the call
+//   $O      an object of name and arguments, as ToolDialect::object has it, keys in any order
+//   $J      the arguments, a JSON object
+//   $P      the arguments as Python writes them, up to and with ")": city="Paris", days=3)
+//   $G      the same of Gemma, up to and with "}": city:<|"|>Paris<|"|>,days:3}
+//   $X      any number of ToolDialect::parameter, of which each has
+//   $K, $V  an argument's name, and its value: text, or JSON, as the tool's schema has it
+//   $T      whether the value is text: true or false
+//   $[ $]   what may be absent; $( $) the same, and a grammar does not write it
+//   $_      exactly one space
+// Other white space, and that beside a $, may be any, also none; beside $V it is one line break or none.
+struct ToolForm {
+  std::string_view call;
+  std::string_view separator = "\n";
+  std::string_view begin = "";
+  std::string_view end = "";  // empty: each call stands for itself, and may come anywhere
+};
+
+// What a call's id is.
+enum class CallIds {
+  kPrefixed,  // call_ and 24 letters and digits, ours
+  kNine,      // nine letters and digits, ours: others are refused by Mistral's templates
+  kWritten,   // functions.NAME:$I, which the model has written and its template wants back
+};
+
+// How a family of models writes tool calls: a row of the table. docs/openai_api.md lists all.
+struct ToolDialect {
+  std::string_view names;  // vLLM's first, separated by spaces
+  // A grammar has the first; all are read. One that begins with $ or one byte is read at the start of the
+  // content or behind a call alone.
+  std::vector<ToolForm> forms;
+  std::string_view parameter = "";
+  std::string_view object = R"({"name": "$N", "arguments": $J})";
+  std::string_view quote = "";  // on both sides of Gemma's strings
+  std::string_view lead = "";   // what else may stand before calls, and is not content
+  bool ends_reasoning = false;  // its tags are special tokens: they are never only mentioned
+  CallIds ids = CallIds::kPrefixed;
+};
+
+// How a family of models marks its reasoning, which comes first: a row of the table.
+struct ReasoningDialect {
+  std::string_view names;                             // as above
+  std::vector<std::string_view> begin = {"<think>"};  // after white space at the start of the output
+  std::vector<std::string_view> end = {"</think>"};
+  // Tags around other text, and not content. One that is a plain text is so at the start of content, and one
+  // that closes it, </…>, behind such a one.
+  std::vector<std::string_view> dropped = {};
+  bool implicit = false;  // the output begins within reasoning, unless the prompt ended with an end tag
+  bool repeats = false;   // reasoning may come again behind content
+  // Where a grammar holds what follows: what it follows besides the end tag, and what stands around an
+  // answer.
+  std::string_view behind = "", answer = "", answer_end = "";
+};
+
+const std::vector<ToolDialect>& tool_dialects();
+const std::vector<ReasoningDialect>& reasoning_dialects();
+// By one of its names. Error on any other.
+const ToolDialect& tool_dialect(std::string_view name);
+const ReasoningDialect& reasoning_dialect(std::string_view name);
+
+// The first of a row's names.
+inline std::string_view first_name(std::string_view names) { return names.substr(0, names.find(' ')); }
+
+}  // namespace quire::dialects

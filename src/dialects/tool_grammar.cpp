@@ -1,0 +1,416 @@
+#include "dialects/tool_grammar.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "dialects/argument_reader.h"
+#include "dialects/pattern.h"
+
+namespace quire::dialects {
+namespace {
+
+using Kind = Element::Kind;
+
+constexpr int kDeepest = 16;                 // schemas within each other, which are written out
+constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
+constexpr std::size_t kBytesOfValue = 64;
+constexpr std::uint64_t kMostItems = 1 << 16;
+// Keywords that are held to where values are no JSON, or ask for nothing.
+constexpr std::string_view kHeld =
+    " type enum const anyOf oneOf $ref $defs definitions $schema title description default examples "
+    "deprecated"
+    " properties required additionalProperties items minItems maxItems minLength maxLength ";
+
+OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
+  return {{"type", type}, {key, std::move(value)}};
+}
+// Of a model, which writes members in the order that it likes.
+OrderedJson json(OrderedJson schema) {
+  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}};
+}
+OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
+OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
+OrderedJson either(OrderedJson elements) {
+  if (elements.empty()) return nullptr;
+  return elements.size() == 1 ? elements[0] : format("or", "elements", std::move(elements));
+}
+std::string structural_tag(OrderedJson content) {
+  return format("structural_tag", "format", std::move(content)).dump();
+}
+
+// A sequence of formats; neighbouring texts are one.
+class Sequence {
+ public:
+  Sequence& text(std::string_view text) {
+    if (text.empty()) return *this;
+    if (elements_.empty() || elements_.back()["type"] != "const_string")
+      elements_.push_back(format("const_string", "value", ""));
+    elements_.back()["value"].get_ref<std::string&>() += text;
+    return *this;
+  }
+  Sequence& add(OrderedJson element) {
+    elements_.push_back(std::move(element));
+    return *this;
+  }
+  // Any text up to `end`, and that.
+  Sequence& text_until(std::string_view end) {
+    return add({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", end}});
+  }
+  OrderedJson take() { return format("sequence", "elements", std::move(elements_)); }
+
+ private:
+  OrderedJson elements_ = OrderedJson::array();
+};
+
+struct Tool {
+  std::string name, pointer;  // of its schema
+  OrderedJson schema;
+  bool strict = false;
+};
+
+const OrderedJson* find(const OrderedJson& object, std::string_view key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found == object.end() ? nullptr : &*found;
+}
+
+std::set<std::string> required_of(const OrderedJson& schema) {
+  std::set<std::string> names;
+  const OrderedJson* required = find(schema, "required");
+  if (required == nullptr || !required->is_array()) return names;
+  for (const OrderedJson& name : *required)
+    if (name.is_string()) names.insert(name.get<std::string>());
+  return names;
+}
+
+// With those that are required alone.
+OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& required) {
+  const OrderedJson* found = find(schema, "properties");
+  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
+  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
+  return all;
+}
+
+// What a schema lists: its enum, or its const alone; empty where it has neither.
+OrderedJson listed_values(const OrderedJson& schema) {
+  const OrderedJson *values = find(schema, "enum"), *value = find(schema, "const");
+  if (values != nullptr && values->is_array()) return *values;
+  return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
+}
+
+std::optional<std::uint64_t> bound(const OrderedJson& schema, std::string_view key) {
+  const OrderedJson* found = find(schema, key);
+  if (found == nullptr || !found->is_number_unsigned()) return {};
+  return std::min(found->get<std::uint64_t>(), kMostItems);
+}
+
+class ToolGrammar {
+ public:
+  // written: values, by all tools.
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
+      : dialect_(dialect), tool_(tool), written_(written) {
+    for (const char* key : {"$defs", "definitions"})
+      if (const OrderedJson* found = find(tool.schema, key)) definitions_[key] = *found;
+    definitions_cost_ = definitions_.dump().size() / kBytesOfValue;
+  }
+
+  OrderedJson call() {
+    Sequence call;
+    write(compile_pattern(dialect_.forms.front().call), call, false);
+    return call.take();
+  }
+
+ private:
+  // quoted: within an object.
+  void write(const Pattern& pattern, Sequence& out, bool quoted) {
+    const std::string name = json_string(tool_.name);
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const Kind kind = pattern[i].kind;
+      if (kind == Kind::kOptional) {
+        if (!pattern[i].written) i += pattern[i].size;
+      } else if (kind == Kind::kName) {
+        if (!quoted && !std::all_of(tool_.name.begin(), tool_.name.end(), is_name_byte))
+          fail(
+              "the tool's name {} cannot be written in this model's calls; it may have letters, digits and "
+              "_-.:/",
+              in_quotes(tool_.name));
+        out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
+      } else if (kind == Kind::kIndex) {
+        out.add(regex("[0-9]{1,3}"));
+      } else if (kind == Kind::kObject) {
+        write(compile_pattern(dialect_.object), out, true);
+      } else if (kind == Kind::kJson) {
+        out.add(json(tool_.schema));
+      } else if (kind == Kind::kPython || kind == Kind::kGemma) {
+        write_arguments(tool_.schema, tool_.pointer, 0, out);
+        out.text(kind == Kind::kGemma ? "}" : ")");
+      } else if (kind == Kind::kParameters) {
+        check_held(tool_.schema, tool_.pointer);
+        const std::set<std::string> required = required_of(tool_.schema);
+        const OrderedJson all = properties(tool_.schema, required);
+        for (const auto& [key, schema] : all.items()) {
+          OrderedJson one = parameter(key, schema);
+          out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
+        }
+      } else {
+        out.text(pattern[i].text);
+      }
+    }
+  }
+
+  // One argument between tags. Where these say whether it is text, each way is written alone.
+  OrderedJson parameter(std::string_view key, const OrderedJson& schema) {
+    const ArgumentTypes types = argument_types(&tool_.schema, key), text = types & kTypeText;
+    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
+    if (!both) return parameter(key, schema, types);
+    return either({parameter(key, schema, text), parameter(key, schema, types & ~text)});
+  }
+
+  OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
+    types_ = types;
+    check_key(key, "<>\"\n");
+    std::string before, behind;
+    bool behind_value = false;
+    for (const Element& element : compile_pattern(dialect_.parameter)) {
+      const std::string_view text = (types & kTypeText) != 0 ? "true" : "false";
+      const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
+      (behind_value ? behind : before) += is_key ? key : is_typed ? text : element.text;
+      behind_value = behind_value || element.kind == Kind::kValue;
+    }
+    const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
+    return Sequence().text(before).add(value(schema, pointer, 0, behind)).take();
+  }
+
+  static void check_key(std::string_view key, std::string_view unwritable) {
+    if (key.empty() || key.find_first_of(unwritable) != key.npos)
+      fail("the argument's name {} cannot be written in this model's calls", in_quotes(key));
+  }
+  void check_held(const OrderedJson& schema, const std::string& pointer) const {
+    if (!tool_.strict || !schema.is_object()) return;
+    for (const auto& [key, value] : schema.items())
+      if (kHeld.find(format_text(" {} ", key)) == kHeld.npos)
+        fail("{}/{} is not enforced in how this model writes its calls; leave it out, or strict", pointer,
+             key);
+  }
+
+  // A string without quotes, up to and with `end`.
+  void write_text(const OrderedJson& schema, std::string_view end, Sequence& out) const {
+    const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
+    const std::string_view mark = end.substr(first, last - first);
+    const std::optional<std::uint64_t> least = bound(schema, "minLength"), most = bound(schema, "maxLength");
+    if (least || most) {
+      const std::string limit = most ? std::to_string(*most) : "";
+      out.add(regex(format_text("[^{}]{{{},{}}}", mark.front(), least.value_or(0), limit))).text(end);
+      return;
+    }
+    // What begins as a number, a list or an object is one, if the schema allows those.
+    if ((types_ & (kTypeInteger | kTypeNumber | kTypeArray | kTypeObject)) != 0)
+      out.add(regex(format_text("\\s*[^\\s0-9\\[{{{}-]", mark.front())));
+    out.text_until(mark).text(end.substr(last));  // a line break before it may be absent, too
+  }
+
+  // With what its references point to.
+  OrderedJson json_value(OrderedJson schema) {
+    if (schema.dump().find("\"$ref\"") != std::string::npos) {
+      written_ += definitions_cost_;
+      schema.update(definitions_);
+    }
+    return json(std::move(schema));
+  }
+
+  // Python's and Gemma's, with commas: each but the first that is there has one before it.
+  void write_arguments(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
+    const bool gemma = !dialect_.quote.empty();
+    check_held(schema, pointer);
+    OrderedJson choices = OrderedJson::array();
+    bool none = true;  // all that came so far may be absent
+    const std::set<std::string> required = required_of(schema);
+    const OrderedJson all = properties(schema, required);
+    for (auto first = all.begin(); first != all.end() && none; ++first) {
+      Sequence choice;
+      for (auto at = first; at != all.end(); ++at) {
+        check_key(at.key(), "()[]{},:='\"<> \t\r\n");
+        Sequence one;
+        one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
+        one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1, ""));
+        const bool present = at == first || required.contains(at.key());
+        choice.add(present ? one.take() : optional(one.take()));
+      }
+      choices.push_back(choice.take());
+      none = !required.contains(first.key());
+    }
+    if (choices.empty()) return;
+    out.add(none ? optional(either(choices)) : either(choices));
+  }
+
+  // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
+  OrderedJson value(const OrderedJson& given, const std::string& pointer, int depth,
+                    const std::string& behind) {
+    if (++written_ > kMostValues) fail("{}: with all before it more than can be written out", pointer);
+    const OrderedJson* resolved = resolve(tool_.schema, given);
+    const OrderedJson& schema = resolved == nullptr ? given : *resolved;
+    const OrderedJson* type = find(schema, "type");
+    const bool gemma = !dialect_.quote.empty();
+    if (!gemma && behind.empty())
+      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
+    if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
+    OrderedJson choices = OrderedJson::array();
+    const auto choose = [&](const OrderedJson& one) {
+      if (OrderedJson made = value(one, pointer, depth + 1, behind); !made.is_null()) choices.push_back(made);
+    };
+    const OrderedJson listed = listed_values(schema);
+    for (const OrderedJson& one : listed)
+      if (gemma || (types_of(one) & types_) != 0) choices.push_back(constant(one, pointer, behind));
+    if (!listed.empty()) return either(choices);
+    for (const char* key : {"anyOf", "oneOf"}) {
+      const OrderedJson* list = find(schema, key);
+      if (list == nullptr || !list->is_array()) continue;
+      std::for_each(list->begin(), list->end(), choose);
+      return either(choices);
+    }
+    if (type == nullptr || type->is_array()) {
+      OrderedJson any = {"string", "number", "boolean", "null"};
+      if (!gemma) any.insert(any.end(), {"array", "object"});
+      OrderedJson one = schema.is_object() ? schema : OrderedJson::object();
+      for (const OrderedJson& name : type == nullptr ? any : *type) {
+        one["type"] = name;
+        choose(one);
+      }
+      return either(choices);
+    }
+    return value_of_type(type->is_string() ? type->get<std::string>() : "", schema, pointer, depth, behind);
+  }
+
+  OrderedJson value_of_type(std::string_view type, const OrderedJson& schema, const std::string& pointer,
+                            int depth, const std::string& behind) {
+    Sequence out;
+    if (!behind.empty() && (types_ & (type == "string" ? kTypeText : ~kTypeText)) == 0) return nullptr;
+    if (type == "string") {
+      check_held(schema, pointer);
+      write_text(schema, behind.empty() ? dialect_.quote : behind, out.text(dialect_.quote));
+    } else if (type == "object" && behind.empty()) {
+      write_arguments(schema, pointer, depth, out.text("{"));
+      out.text("}");
+    } else if (type == "array" && behind.empty()) {
+      check_held(schema, pointer);
+      write_list(schema, pointer, depth, out.text("["));
+      out.text("]");
+    } else {
+      out.add(json_value(schema)).text(behind);
+    }
+    return out.take();
+  }
+
+  OrderedJson constant(const OrderedJson& value, const std::string& pointer, std::string_view behind) const {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string_view quote = value.is_string() ? dialect_.quote : "";
+    if (text.find(quote.empty() ? "</" : quote) != text.npos || (value.is_structured() && behind.empty()))
+      fail("{}: the value {} cannot be written in this model's calls", pointer, in_quotes(text));
+    return Sequence().text(format_text("{}{}{}{}", quote, text, quote, behind)).take();
+  }
+
+  // Gemma's.
+  void write_list(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
+    const OrderedJson* items = find(schema, "items");
+    const std::uint64_t least = bound(schema, "minItems").value_or(0);
+    const std::optional<std::uint64_t> most = bound(schema, "maxItems");
+    if (most == 0U) return;
+    const OrderedJson one =
+        value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1, "");
+    OrderedJson more = format("repeat", "content", Sequence().text(",").add(one).take());
+    more["min"] = least > 0 ? least - 1 : 0;
+    if (most) more["max"] = *most - 1;
+    OrderedJson all = Sequence().add(one).add(std::move(more)).take();
+    out.add(least > 0 ? std::move(all) : optional(std::move(all)));
+  }
+
+  const ToolDialect& dialect_;
+  const Tool& tool_;
+  ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
+  std::size_t& written_;
+  OrderedJson definitions_ = OrderedJson::object();
+  std::size_t definitions_cost_ = 0;  // in values
+};
+
+std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
+  std::vector<Tool> all;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const OrderedJson& function = tools[i].at("function");
+    Tool tool{.name = function.at("name").get<std::string>(),
+              .pointer = format_text("/tools/{}/function/parameters", i),
+              .schema = {{"additionalProperties", false}}};
+    if (const OrderedJson* schema = find(function, "parameters"); schema != nullptr && schema->is_object())
+      tool.schema = *schema;
+    tool.schema["type"] = "object";
+    // What a schema does not name is not written, unless it speaks of that in some way.
+    constexpr const char* kOthers[] = {
+        "allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties", "unevaluatedProperties"};
+    const auto has = [&](const char* key) { return tool.schema.contains(key); };
+    if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
+      if (tool.schema.emplace("additionalProperties", false).second)
+        tool.schema["properties"] = properties(tool.schema, required_of(tool.schema));
+    const OrderedJson* strict = find(function, "strict");
+    tool.strict = strict != nullptr && *strict == true;
+    if (name.empty() || name == tool.name) all.push_back(std::move(tool));
+  }
+  if (all.empty()) fail("no tool has the name {}", in_quotes(name));
+  return all;
+}
+
+// What a model writes rather than calls.
+OrderedJson in_tags(const ReasoningDialect* reasoning, OrderedJson answer) {
+  Sequence all;
+  if (reasoning != nullptr) all.text(reasoning->answer);
+  all.add(std::move(answer));
+  if (reasoning != nullptr) all.text(reasoning->answer_end);
+  return all.take();
+}
+
+// Any text that is not read as a call; where calls come at the start alone, it begins otherwise.
+OrderedJson free_text(const CompiledDialect& dialect) {
+  OrderedJson text = format("any_text", "excludes", OrderedJson::array());
+  std::string first;  // of calls at the start
+  for (const CompiledForm& form : dialect.forms) {
+    const Element& begin = form.parts[form.parts[CompiledForm::kBegin].empty()].front();
+    const std::size_t end = form.trigger.find_first_of(">]");  // of a tag, which may be a special token
+    if (form.at_start) first += "\\" + (begin.kind == Kind::kLiteral ? begin.text : "{");
+    if (!form.at_start) text["excludes"].push_back(form.trigger.substr(0, end + (end != std::string::npos)));
+  }
+  if (text["excludes"].empty()) text.erase("excludes");
+  if (first.empty()) return text;
+  const OrderedJson begun = regex(format_text("\\s*[^\\s{}]", first));
+  return optional(Sequence().add(begun).add(std::move(text)).take());
+}
+
+}  // namespace
+
+std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
+                         const ToolGrammarOptions& options) {
+  const ToolForm& form = dialect.forms.front();
+  OrderedJson run = format("tags_with_separator", "tags", OrderedJson::array());
+  run["separator"] = form.separator;
+  run["at_least_one"] = true;
+  run["stop_after_first"] = !options.parallel;
+  std::size_t written = 0;
+  for (const Tool& tool : callable(tools, options.name))
+    run["tags"].push_back(
+        {{"begin", ""}, {"content", ToolGrammar(dialect, tool, written).call()}, {"end", ""}});
+  OrderedJson calls =
+      Sequence().add(optional(regex("\\n{1,2}"))).text(form.begin).add(std::move(run)).text(form.end).take();
+  if (options.required) return structural_tag(std::move(calls));
+  const CompiledDialect& parts = compiled(dialect);
+  const bool tagged = options.reasoning != nullptr && !options.reasoning->answer.empty();
+  if (options.answer.is_null() && !tagged && !parts.forms.front().at_start)
+    return structural_tag(Sequence().add(free_text(parts)).add(optional(std::move(calls))).take());
+  OrderedJson answer = options.answer.is_null() ? free_text(parts) : options.answer;
+  return structural_tag(either({std::move(calls), in_tags(options.reasoning, std::move(answer))}));
+}
+
+std::string answer_grammar(const ReasoningDialect& reasoning, OrderedJson answer) {
+  return structural_tag(in_tags(&reasoning, std::move(answer)));
+}
+
+}  // namespace quire::dialects
