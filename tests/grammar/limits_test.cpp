@@ -211,18 +211,18 @@ TEST(Limits, AnOutputGoesOnInFreshStatesWhereTheOldOnesAreFull) {
 }
 
 TEST(Limits, StatesThatWereLeftAreFoundAgain) {
-  const auto grammar = compiled(Kind::kRegex, "(a|b)*a(a|b){18}", {.memory_bytes = 1u << 20});
+  const auto grammar = compiled(Kind::kRegex, "(a|b)*a(a|b){18}", {.memory_bytes = 2u << 20});
   Matcher matcher(grammar);
   std::mt19937 random(7);
   std::vector<std::vector<std::uint32_t>> masks;
-  for (int step = 0; step < 6'000; ++step) {
-    if (step % 100 == 0) masks.push_back(mask_of(matcher));
+  for (int step = 0; step < 15'000; ++step) {
+    if (step % 500 == 0) masks.push_back(mask_of(matcher));
     ASSERT_TRUE(matcher.accept(random() % 2 == 0 ? 'a' : 'b'));
   }
   for (std::size_t at = masks.size(); at-- > 0;) {
     Matcher back = matcher;
-    back.roll_back(6'000 - 100 * at);
-    EXPECT_EQ(back.num_tokens(), 100 * at);
+    back.roll_back(15'000 - 500 * at);
+    EXPECT_EQ(back.num_tokens(), 500 * at);
     EXPECT_EQ(mask_of(back), masks[at]);
   }
 }

@@ -83,6 +83,7 @@ TEST(Mask, IsTheNaiveOneAllAlongACounter) {
         R"({"type": "string", "pattern": "^(?:[^ ]+ +){0,30}[^ ]+$", "maxLength": 90})",
         R"({"type": "string", "pattern": "^(?:[a-x]{3} ){0,60}[a-x]{3}$", "minLength": 9, "maxLength": 100})",
         R"({"type": "string", "pattern": "ab.{3}b", "maxLength": 80})",
+        R"({"type": "string", "pattern": "^(?:[ab]|x[a]{60})*$", "minLength": 70, "maxLength": 100})",
         R"({"type": "string", "not": {"pattern": "^.{60,}$"}, "maxLength": 99})"}) {
     SCOPED_TRACE(schema);
     Matcher matcher(compiled(Kind::kJsonSchema, schema));
