@@ -10,6 +10,7 @@ namespace quire::grammar {
 namespace {
 
 constexpr std::size_t kMaxLexemeBytes = std::size_t{96} << 20;
+constexpr std::size_t kMaxTokenBytes = 4096;  // as deep as walking tokens may go into itself
 
 bool is_plain(std::string_view bytes) {
   if (bytes.size() > TokenTrie::kPlainBytes) return false;
@@ -30,6 +31,13 @@ struct SortedToken {
 struct NodeTokens {
   std::size_t first, end, depth;
 };
+
+// Without the texts that are too long, which no grammar allows then.
+std::vector<TokenText> bounded(std::vector<TokenText> tokens) {
+  for (TokenText& token : tokens)
+    if (token.bytes.size() > kMaxTokenBytes) token.bytes = {};
+  return tokens;
+}
 
 }  // namespace
 
@@ -93,7 +101,7 @@ void LexemeCache::add(const Key& key, std::shared_ptr<const LexemeTokens> tokens
 }
 
 Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
-    : tokens_(std::move(tokens)),
+    : tokens_(bounded(std::move(tokens))),
       end_ids_(std::move(end_ids)),
       trie_(std::make_unique<TokenTrie>(tokens_)),
       lexemes_(std::make_unique<LexemeCache>()) {

@@ -22,7 +22,8 @@ class LexemeCache;
 // for any number of grammars and threads.
 class Vocabulary {
  public:
-  // `tokens` by id; `end_ids` end a text. Error if one of those is no token.
+  // `tokens` by id, those of more than 4 KiB as if they were empty; `end_ids` end a text. Error if one of
+  // those is no token.
   Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids);
   ~Vocabulary();
 

@@ -227,6 +227,18 @@ TEST(Limits, StatesThatWereLeftAreFoundAgain) {
   }
 }
 
+TEST(Limits, ATokenLongerThanAnyTextNeedsIsNotAllowed) {
+  const std::vector<TokenText> tokens = {
+      {"a", false}, {std::string(4096, 'a'), false}, {std::string(400'000, 'a'), false}, {"</s>", true}};
+  const auto long_ones = std::make_shared<const Vocabulary>(tokens, std::vector<int>{3});
+  Matcher matcher(compile({.kind = Kind::kRegex, .text = "a*"}, long_ones));
+  std::vector<std::uint32_t> mask(1);
+  matcher.fill_mask(mask);
+  EXPECT_EQ(mask[0], 0b1011u);
+  EXPECT_FALSE(matcher.accept(2));
+  EXPECT_TRUE(matcher.accept(1));
+}
+
 TEST(Limits, AllCopiesShareOneBudgetOfMemory) {
   const std::size_t budget = 4u << 20;
   const auto grammar = compiled(Kind::kRegex, kGrowing, {.memory_bytes = budget});
