@@ -178,9 +178,10 @@ ExprId SchemaCompiler::array(const Place& place) {
   const Schemas rest = item(num_first);
   const ExprId others = compile_item(rest);
   if (others == kNothing) max = std::min(max, static_cast<std::uint32_t>(num_first));
-  for (const Schema schema : place.schemas) {
+  for (const Schema schema : place.schemas)
     if (schema->contains("uniqueItems") && schema->at("uniqueItems").get<bool>() && max > 1)
       fail_at(schema, "uniqueItems", "is supported only where there is at most one item");
+  for (const Schema schema : place.schemas) {
     if (!schema->contains("contains")) continue;
     const std::uint32_t wanted = schema->contains("minContains") ? bound(place, "minContains", false) : 1;
     if (wanted == 0) continue;

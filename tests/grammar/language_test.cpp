@@ -141,6 +141,9 @@ TEST(JsonSchema, EnforcesTheKeywordsOfArrays) {
          {"[1]", "[0, 1, 2]"},
          {"[]", "[0]"}});
   check({Kind::kJsonSchema, R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"}});
+  for (const char* both : {R"({"allOf": [{"contains": {"const": 1}}, {"uniqueItems": true}]})",
+                           R"({"allOf": [{"uniqueItems": true}, {"contains": {"const": 1}}]})"})
+    check(Refusal{Kind::kJsonSchema, both, {"uniqueItems", "at most one item"}});
 }
 
 TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
