@@ -271,7 +271,7 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   // Names in regions, by the patterns that they match.
   struct Region {
     ExprId names;
-    Schemas matched;  // values of patternProperties, as child() gave them
+    std::vector<std::pair<Schema, Schema>> matched;  // schemas, and values of their patternProperties
   };
   std::vector<std::string> quoted;
   for (const Member& of : known) quoted.push_back(OrderedJson(of.name).dump());
@@ -288,7 +288,7 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
       std::vector<Region> split;
       for (const Region& region : regions) {
         Region inside = {ex_.all_of({region.names, matching}), region.matched};
-        inside.matched.push_back(of_pattern);
+        inside.matched.emplace_back(schema, of_pattern);
         const Region outside = {ex_.all_of({region.names, ex_.complement(matching)}), region.matched};
         if (inside.names != kNothing) split.push_back(std::move(inside));
         if (outside.names != kNothing) split.push_back(outside);
@@ -301,13 +301,13 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   std::vector<ExprId> parts;
   for (const Region& region : regions) {
     if (region.matched.empty() && !mentioned) continue;
-    Schemas all = region.matched;
-    for (const Schema schema : place.schemas) {
-      const bool matched = std::ranges::any_of(
-          region.matched, [&](Schema value) { return parents_.at(value).first == schema; });
-      if (!matched && schema->contains("additionalProperties"))
+    Schemas all;
+    for (const auto& [schema, value] : region.matched) all.push_back(value);
+    for (const Schema schema : place.schemas)
+      if (schema->contains("additionalProperties") &&
+          std::ranges::find(region.matched, schema, [](const auto& of) { return of.first; }) ==
+              region.matched.end())
         all.push_back(child(schema, "additionalProperties"));
-    }
     parts.push_back(member(ex_.lexeme(region.names), all.empty() ? json_.any_value() : compile(all)));
   }
   return ex_.any_of(std::move(parts));

@@ -156,6 +156,13 @@ TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
        R"({"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": {"const": 2}})",
        {R"({"x": 1, "a": 2})"},
        {R"({"x": 2})", R"({"a": 1})"}});
+  check(
+      {Kind::kJsonSchema,
+       R"({"properties": {"x": {"$ref": "#/definitions/D/patternProperties/^a"}, "y": {"$ref": "#/definitions/D"}},
+      "definitions": {"D": {"type": "object", "patternProperties": {"^a": {"type": "string"}},
+      "additionalProperties": false}}})",
+       {R"({"y": {"ab": "s"}})", R"({"x": "s", "y": {}})"},
+       {R"({"y": {"b": "s"}})", R"({"y": {"ab": 1}})"}});
   check({Kind::kJsonSchema,
          R"({"type": "object", "minProperties": 1, "maxProperties": 2})",
          {R"({"a": 1})", R"({"a": 1, "b": 2})"},
