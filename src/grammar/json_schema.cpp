@@ -244,10 +244,9 @@ void SchemaCompiler::add(Place& place, Schema schema, const Schemas& path) {
   for (const auto& [key, value] : schema->items()) add_keyword(place, schema, key, inner);
 }
 
-// Beyond 2^64 numbers are kept as the nearest that a double has, which is another one.
 void SchemaCompiler::check_listed(Schema schema, std::string_view key, const OrderedJson& value) const {
-  if (value.is_number_float() && std::fabs(value.get<double>()) >= kFirstInexact)
-    fail_at(schema, key, "numbers of 2^64 and more are not supported here");
+  if (may_be_rounded(value))
+    fail_at(schema, key, "numbers from 2^64 on and below -2^63 are not supported here");
 }
 
 // Of a keyword that is enforced for one type of value: that it has the form it must have.

@@ -17,7 +17,7 @@ std::string inside_quotes(const OrderedJson& text) {
 
 // A bound that parsing may have rounded is drawn in by one step, so that it allows nothing more.
 Decimal exact_bound(std::string_view key, const OrderedJson& number) {
-  if (!number.is_number_float() || std::fabs(number.get<double>()) < kFirstInexact) return Decimal(number);
+  if (!may_be_rounded(number)) return Decimal(number);
   const double inside = key.ends_with("aximum") ? -HUGE_VAL : HUGE_VAL;
   return Decimal(std::nextafter(number.get<double>(), inside));
 }

@@ -15,6 +15,12 @@ constexpr std::string_view kSpace = " ?|\\r?\\n[ \\t]{0,64}";
 
 }  // namespace
 
+bool may_be_rounded(const OrderedJson& number) {
+  if (!number.is_number_float()) return false;
+  const double value = number.get<double>();
+  return value >= 0x1p64 || value <= -0x1p63;
+}
+
 Decimal::Decimal(double value) : negative(value < 0) {
   std::array<char, 512> text{};
   const auto end = std::to_chars(text.begin(), text.end(), std::fabs(value), std::chars_format::fixed).ptr;

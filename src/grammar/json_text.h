@@ -12,8 +12,8 @@
 
 namespace quire::grammar {
 
-// The first number that parsing may have rounded.
-inline constexpr double kFirstInexact = 18446744073709551616.0;
+// From 2^64 on and below -2^63, numbers are kept as the nearest that a double has, which is another one.
+bool may_be_rounded(const OrderedJson& number);
 
 // A bound of a number, as decimal digits: 12.5 is "12" and "5". Digits end in no zero behind the point.
 struct Decimal {

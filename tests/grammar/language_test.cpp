@@ -284,7 +284,16 @@ TEST(JsonSchema, TellsNumbersAndValuesExactlyOrRefusesThem) {
          R"({"type": "integer", "minimum": 18446744073709551617})",
          {"18446744073709560000"},
          {"18446744073709551616"}});
+  check({Kind::kJsonSchema,
+         R"({"type": "integer", "minimum": -9223372036854777000})",
+         {"-9223372036854775807", "-9223372036854775808"},
+         {"-9223372036854777800"}});
+  check({Kind::kJsonSchema,
+         R"({"type": "integer", "minimum": -9223372036854775808})",
+         {"-9223372036854775808"},
+         {"-9223372036854775809"}});
   check(Refusal{Kind::kJsonSchema, R"({"const": 18446744073709551617})", {"#/const", "2^64"}});
+  check(Refusal{Kind::kJsonSchema, R"({"enum": [1, -9223372036854775809]})", {"#/enum", "-2^63"}});
   check(Refusal{Kind::kJsonSchema, R"({"not": {"enum": [1e40]}})", {"#/not/enum", "2^64"}});
   check({Kind::kJsonSchema,
          R"({"allOf": [{"enum": [{"x": 1, "y": 2}]}, {"const": {"y": 2, "x": 1}}]})",
