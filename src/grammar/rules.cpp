@@ -343,8 +343,10 @@ class RuleParser {
     const std::string_view name = text_.substr(at_, end + 1 - at_);
     int id = -1;
     if (name.starts_with("<[")) {
-      std::from_chars(name.data() + 2, name.data() + name.size(), id);
-      if (id < 0 || id >= vocabulary_.size()) fail_here(format_text("there is no token {}", in_quotes(name)));
+      const char* const last = &name.back();
+      const bool is_id = std::from_chars(name.data() + 2, last, id).ptr == last - 1 && last[-1] == ']';
+      if (!is_id || id < 0 || id >= vocabulary_.size())
+        fail_here(format_text("there is no token {}", in_quotes(name)));
     } else {
       id = special_token(vocabulary_, name);
     }

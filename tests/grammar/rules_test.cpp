@@ -53,6 +53,9 @@ TEST(Rules, ReadStringsAsTextAndClassesAsCharacters) {
          {"\xC3\xA9X1", "\xC3\xA0x1"},
          {"ex1", "\xC3\xBDx1"}});
   check({Kind::kGrammar, "root ::= a. \"z\"\na ::= \"x\"", {"xqz"}, {"xz"}});
+  for (const char* token :
+       {"root ::= <[257]junk>", "root ::= <[257>", "root ::= <[2 57]>", "root ::= <[318]]>"})
+    check(Refusal{Kind::kGrammar, token, {"line 1", "no token"}});
   check(Refusal{Kind::kGrammar, R"(root ::= "\d")", {"line 1", "escape"}});
   check(Refusal{Kind::kGrammar, R"(root ::= "\x4")", {"line 1", "2 hexadecimal digits"}});
   check(Refusal{Kind::kGrammar, R"(root ::= "\UFFFFFFFF")", {"line 1", "escape"}});
