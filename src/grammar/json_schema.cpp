@@ -426,7 +426,10 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
     }
     const unsigned lowest = bits & -bits;
     if (!types.contains(lowest)) types.emplace(lowest, type(place, lowest));
-    if (ex_.matches(types.at(lowest), value.dump())) texts.push_back(value.dump());
+    const auto is_of_type = [&](const std::string& text) { return ex_.matches(types.at(lowest), text); };
+    std::string text = value.dump();
+    if (value.is_number_float() && !is_of_type(text)) text = Decimal(value).text();  // of 1.0 or 1e+15
+    if (is_of_type(text)) texts.push_back(std::move(text));
   }
   parts.push_back(ex_.literals({texts.begin(), texts.end()}));
   return ex_.any_of(std::move(parts));

@@ -22,6 +22,9 @@ struct Decimal {
 
   explicit Decimal(double value);
   explicit Decimal(const OrderedJson& number);
+  std::string text() const {
+    return (negative ? "-" : "") + whole + (fraction.empty() ? "" : "." + fraction);
+  }
   std::optional<std::uint32_t> as_factor() const;  // the digits as an integer, where it is below 10^9
 };
 

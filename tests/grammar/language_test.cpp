@@ -221,6 +221,11 @@ TEST(JsonSchema, CombinesSchemas) {
          {"1", "[3]"}});
   check({Kind::kJsonSchema, R"({"enum": ["a", "abc"], "minLength": 2})", {R"("abc")"}, {R"("a")"}});
   check({Kind::kJsonSchema,
+         R"({"type": "integer", "enum": [1.0, 2, -1e15, 0.5]})",
+         {"1", "2", "-1000000000000000"},
+         {"0", "0.5", "-1"}});
+  check({Kind::kJsonSchema, R"({"enum": [1.0, 1e15], "minimum": 1})", {"1.0", "1000000000000000"}, {"2"}});
+  check({Kind::kJsonSchema,
          R"({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}})",
          {"1"},
          {"2"}});
