@@ -3,9 +3,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "grammar/grammar.h"
+#include "grammar/keyed_hash.h"
 
 namespace quire::grammar {
 namespace {
@@ -15,11 +17,6 @@ constexpr std::uint32_t kMaxFlattened = 16;
 constexpr unsigned kMaxDepth = 1000;
 // Of what is kept beside an expression: its place in tables, and what is known of it.
 constexpr std::size_t kBytesBeside = 40;
-
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
-}
 
 // Of the table: an expression, with a part of its hash, so that few others are looked at.
 std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
@@ -133,26 +130,32 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
 
 ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const ByteSet* set) {
   step(1 + children.size());
-  expr.hash = mix(static_cast<std::uint64_t>(expr.kind) + 17, 0);
-  expr.hash2 = mix(static_cast<std::uint64_t>(expr.kind) + 1117, 5);
-  const auto add = [&](std::uint64_t value, std::uint64_t value2) {
-    expr.hash = mix(expr.hash, value);
-    expr.hash2 = mix(expr.hash2, value2 + 0x51);
+  KeyedHash hash;
+  hash.add(static_cast<std::uint64_t>(expr.kind));
+  const auto add_child = [&](ExprId child) {
+    hash.add(exprs_[child].hash);
+    hash.add(exprs_[child].hash2);
   };
-  const auto add_child = [&](ExprId child) { add(exprs_[child].hash, exprs_[child].hash2); };
   if (set != nullptr) {
-    for (const std::uint64_t word : set->words()) add(word, word);
+    for (const std::uint64_t word : set->words()) hash.add(word);
   } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
-    for (const ExprId child : children) add_child(child);
+    std::uint64_t sum = 0, sum2 = 0;  // whatever order their numbers have here
+    for (const ExprId child : children) {
+      sum += exprs_[child].hash;
+      sum2 += exprs_[child].hash2;
+    }
+    hash.add(sum);
+    hash.add(sum2);
   } else if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kNot ||
              expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kLexeme) {
     add_child(expr.a);
     if (expr.kind == ExprKind::kConcat) add_child(expr.b);
-    if (expr.kind == ExprKind::kRepeat) add((std::uint64_t{expr.b} << 32) + expr.c, expr.b * 31 + expr.c);
+    if (expr.kind != ExprKind::kConcat) hash.add(std::uint64_t{expr.b} << 32 | expr.c);
   } else {
-    add((std::uint64_t{expr.a} << 32) + expr.b, (std::uint64_t{expr.c} << 32) + expr.a);
-    add(expr.b, expr.c);
+    hash.add(std::uint64_t{expr.a} << 32 | expr.b);
+    hash.add(expr.c);
   }
+  std::tie(expr.hash, expr.hash2) = hash.finish();
   std::size_t slot = expr.hash & (table_.size() - 1);
   for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
     if (const auto known = static_cast<ExprId>(table_[slot]);

@@ -47,7 +47,7 @@ struct Expr {
   bool dead = false;                  // matches nothing
   bool regular = true;                // holds no rule and no token
   std::uint32_t a = 0, b = 0, c = 0;  // of kAnyOf and kAllOf: the children are children_[a, a + b)
-  std::uint64_t hash = 0, hash2 = 0;  // of its structure: the same in every grammar, where regular
+  std::uint64_t hash = 0, hash2 = 0;  // of its structure: one in all grammars, where regular
 };
 
 // What an expression becomes after one byte of a set.

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "grammar/expressions.h"
 #include "grammar/grammar_helpers.h"
 #include "grammar/schemas.h"
 #include "temp_dir.h"
@@ -73,6 +74,28 @@ TEST(Mask, IsTheNaiveOneForSchemas) {
       for (int i = 0; i < 2; ++i) walk(grammar, random, 25, true);
     }
   }
+}
+
+// Masks are kept by the hashes of lexemes. '?' and 'b' are those bits that a multiplication and a shift by 29
+// would make nothing of 0x7F with.
+TEST(Mask, IsNotThatOfALexemeWithASimilarSetOfBytes) {
+  for (const char* regex : {"[?b]*", "\\x7f*"}) {
+    SCOPED_TRACE(regex);
+    const Matcher matcher(compiled(Kind::kRegex, regex));
+    EXPECT_EQ(mask_of(matcher), naive_mask(matcher));
+  }
+}
+
+TEST(Mask, IsKeptForALexemeWhoseAlternativesComeInAnyOrder) {
+  const auto hashes = [](std::vector<std::string_view> texts) {
+    Expressions made;
+    std::vector<ExprId> parts;
+    for (const auto text : texts) parts.push_back(made.repeat(made.literal(text), 0, kNoLimit));
+    const Expr any = made[made.any_of(parts)], all = made[made.all_of(parts)];
+    return std::array{any.hash, any.hash2, all.hash, all.hash2};
+  };
+  EXPECT_EQ(hashes({"ab", "c", "xy"}), hashes({"xy", "c", "ab"}));
+  EXPECT_NE(hashes({"ab", "c", "xy"}), hashes({"ab", "c", "xz"}));
 }
 
 // Far from a bound on characters or words, where states share their masks, and close to it.
