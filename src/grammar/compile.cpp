@@ -25,21 +25,26 @@ ExprId compile_source(Expressions& expressions, const Source& source, const Voca
   const auto parse = [&](const char* where) {
     return parse_ordered_json(source.text, where, {.max_bytes = source.text.size() + 1});
   };
+  using Kind = Source::Kind;
+  if (source.whitespace_pattern &&
+      (source.kind == Kind::kRegex || source.kind == Kind::kChoice || source.kind == Kind::kGrammar))
+    throw GrammarError(
+        "whitespace_pattern is for JSON; a regex, a choice or a grammar has its spaces itself");
   JsonText json(expressions, source);
   switch (source.kind) {
-    case Source::Kind::kJsonSchema: {
+    case Kind::kJsonSchema: {
       const OrderedJson schema = parse("JSON schema");
       return SchemaCompiler(expressions, json, source, schema).compile();
     }
-    case Source::Kind::kJsonObject:
+    case Kind::kJsonObject:
       return json.any_object();
-    case Source::Kind::kRegex:
+    case Kind::kRegex:
       return expressions.lexeme(utf8_regex(expressions, source.text));
-    case Source::Kind::kChoice:
+    case Kind::kChoice:
       return compile_choice(expressions, parse("choice"));
-    case Source::Kind::kGrammar:
+    case Kind::kGrammar:
       return compile_rules(expressions, source.text, vocabulary);
-    case Source::Kind::kStructuralTag: {
+    case Kind::kStructuralTag: {
       const OrderedJson tag = parse("structural tag");
       return compile_structural_tag(expressions, json, source, tag, vocabulary);
     }

@@ -41,8 +41,8 @@ struct Source {
   };
   Kind kind = Kind::kJsonSchema;
   std::string text{};
-  // Between the tokens of JSON: nothing at all (compact), or what this regular expression matches. By
-  // default a space, or a line break and at most 64 spaces and tabs.
+  // Between the tokens of JSON: nothing at all (compact), or what this regular expression matches, which is
+  // refused where there is no JSON. By default a space, or a line break and at most 64 spaces and tabs.
   bool compact = false;
   std::optional<std::string> whitespace_pattern = std::nullopt;
   // For a schema that says nothing of them.

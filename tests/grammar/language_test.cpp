@@ -1,6 +1,7 @@
 // Which texts regular expressions, choices and schemas allow, and what is refused.
 #include <gtest/gtest.h>
 
+#include "expect_error.h"
 #include "grammar/language_cases.h"
 
 namespace quire::grammar::test {
@@ -55,6 +56,21 @@ TEST(JsonObject, IsAnyObjectWithBoundedSpace) {
   const auto two = compile({.kind = Kind::kJsonObject, .whitespace_pattern = " {0,2}"}, vocabulary());
   EXPECT_TRUE(accepts(two, R"({  "a":1})"));
   EXPECT_FALSE(accepts(two, "{\n}"));
+}
+
+TEST(WhitespacePattern, IsRefusedWhereThereIsNoJson) {
+  const auto with_pattern = [](Kind kind, std::string text) {
+    return compile({.kind = kind, .text = std::move(text), .whitespace_pattern = ""}, vocabulary());
+  };
+  for (const auto& [kind, text] : std::vector<std::pair<Kind, const char*>>{
+           {Kind::kRegex, "a"}, {Kind::kChoice, R"(["a"])"}, {Kind::kGrammar, "root ::= \"a\""}})
+    expect_error([&, kind = kind, text = text] { with_pattern(kind, text); },
+                 {"whitespace_pattern is for JSON"});
+  const auto tag = with_pattern(
+      Kind::kStructuralTag,
+      R"({"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"type": "array"}}})");
+  EXPECT_TRUE(accepts(tag, "[1,2]"));
+  EXPECT_FALSE(accepts(tag, "[1, 2]"));
 }
 
 TEST(JsonSchema, EnforcesTheKeywordsOfStrings) {
