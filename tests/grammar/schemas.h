@@ -6,7 +6,7 @@
 namespace quire::grammar::test {
 
 // Schemas over all that is supported, for random walks.
-inline constexpr std::array<std::string_view, 37> kSchemas = {
+inline constexpr std::array<std::string_view, 40> kSchemas = {
     R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
         "required": ["name"], "additionalProperties": false})",
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "ab": {"type": "null"}, "abc": {"type": "boolean"}}})",
@@ -17,6 +17,12 @@ inline constexpr std::array<std::string_view, 37> kSchemas = {
     R"({"type": "array", "items": {"type": "integer", "minimum": -12, "maximum": 345}, "minItems": 1, "maxItems": 3})",
     R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false, "minItems": 1})",
     R"({"type": "array", "items": {"type": "boolean"}, "contains": {"const": true}})",
+    R"({"type": "array", "items": {"type": "boolean"}, "allOf": [{"contains": {"const": true}}, {"uniqueItems": false}]})",
+    R"({"type": "array", "items": {"type": "boolean"}, "allOf": [{"maxItems": 1}, {"uniqueItems": true},
+        {"contains": {"const": true}, "minContains": 0}]})",
+    R"({"type": "object", "properties": {"x": {"$ref": "#/definitions/d/patternProperties/^a"}, "y": {"$ref": "#/definitions/d"}},
+        "required": ["x", "y"], "additionalProperties": false, "definitions": {"d": {"type": "object",
+        "patternProperties": {"^a": {"type": "boolean"}}, "additionalProperties": {"type": "null"}}}})",
     R"({"type": "string", "minLength": 2, "maxLength": 5})",
     R"({"type": "string", "pattern": "^(ab|xyz)+[0-9]{2}$"})",
     R"({"type": "string", "pattern": "a.c", "maxLength": 6})",
