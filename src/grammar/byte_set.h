@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -11,49 +12,39 @@ namespace quire::grammar {
 // A set of bytes.
 class ByteSet {
  public:
-  constexpr ByteSet() = default;
-  static constexpr ByteSet range(unsigned first, unsigned last) {
+  ByteSet() = default;
+  static ByteSet range(unsigned first, unsigned last) {
     ByteSet set;
     for (unsigned byte = first; byte <= last; ++byte) set.add(byte);
     return set;
   }
-  static constexpr ByteSet of(std::string_view bytes) {
+  static ByteSet of(std::string_view bytes) {
     ByteSet set;
     for (const char byte : bytes) set.add(static_cast<unsigned char>(byte));
     return set;
   }
-  static constexpr ByteSet all() { return range(0, 255); }
+  static ByteSet all() { return ~ByteSet(); }
 
-  constexpr void add(unsigned byte) { words_[byte / 64] |= std::uint64_t{1} << byte % 64; }
-  constexpr bool has(unsigned byte) const { return (words_[byte / 64] >> byte % 64 & 1) != 0; }
-  constexpr bool empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
-  constexpr ByteSet operator|(const ByteSet& other) const {
-    ByteSet set;
-    for (std::size_t i = 0; i < 4; ++i) set.words_[i] = words_[i] | other.words_[i];
-    return set;
-  }
-  constexpr ByteSet operator&(const ByteSet& other) const {
-    ByteSet set;
-    for (std::size_t i = 0; i < 4; ++i) set.words_[i] = words_[i] & other.words_[i];
-    return set;
-  }
-  constexpr ByteSet operator~() const {
-    ByteSet set;
-    for (std::size_t i = 0; i < 4; ++i) set.words_[i] = ~words_[i];
-    return set;
-  }
-  constexpr bool operator==(const ByteSet&) const = default;
-  const std::array<std::uint64_t, 4>& words() const { return words_; }
+  void add(unsigned byte) { bits_.set(byte); }
+  bool has(unsigned byte) const { return bits_[byte]; }
+  bool empty() const { return bits_.none(); }
+  ByteSet operator|(const ByteSet& other) const { return ByteSet(bits_ | other.bits_); }
+  ByteSet operator&(const ByteSet& other) const { return ByteSet(bits_ & other.bits_); }
+  ByteSet operator~() const { return ByteSet(~bits_); }
+  bool operator==(const ByteSet&) const = default;
+  std::array<std::uint64_t, 4> words() const { return std::bit_cast<std::array<std::uint64_t, 4>>(bits_); }
 
   template <typename F>
   void for_each(F&& f) const {
     for (unsigned i = 0; i < 4; ++i)
-      for (std::uint64_t word = words_[i]; word != 0; word &= word - 1)
+      for (std::uint64_t word = words()[i]; word != 0; word &= word - 1)
         f(i * 64 + static_cast<unsigned>(std::countr_zero(word)));
   }
 
  private:
-  std::array<std::uint64_t, 4> words_{};
+  explicit ByteSet(const std::bitset<256>& bits) : bits_(bits) {}
+
+  std::bitset<256> bits_;
 };
 
 }  // namespace quire::grammar
