@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -50,8 +49,6 @@ auto TokenConstraint::charged(const Work& work) try {
   if (cost > 0 && time_left_->fetch_sub(cost) < cost)
     throw grammar::LimitError("it takes too long to find out what may follow");
   return result;
-} catch (const grammar::LimitError& e) {  // it was taken, so it is not the request's fault
-  throw std::runtime_error(cannot_be_met(e.what()));
 } catch (const Error& e) {
   throw Error(cannot_be_met(e.what()));
 }
