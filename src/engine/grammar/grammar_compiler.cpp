@@ -20,9 +20,9 @@
 namespace quire {
 namespace {
 
-// A mask that takes longer ends its request, since its step's other sequences wait for it; as do masks that
-// together take so much longer than a mask may.
-constexpr grammar::Limits kGrammarLimits{.mask_time = std::chrono::milliseconds(250)};
+// A step's other sequences wait for its masks: one that takes longer than its limit ends its output, and all
+// that take longer together, beyond what is free, end their request.
+constexpr grammar::Limits kGrammarLimits;
 constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
 constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
