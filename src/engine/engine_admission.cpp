@@ -114,17 +114,19 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
 }
 
 void Engine::begin(const Arrival& arrival) {
-  if (arrival.source && !arrival.request->make_constraint) return hold(arrival);
-  if (arrival.thinking)
-    arrival.request->make_constraint = [budget = *arrival.thinking, tokenizer = sampling_context().tokenizer,
-                                        make = std::move(arrival.request->make_constraint)] {
-      return std::make_shared<ThinkingLimit>(budget, *tokenizer, make ? make() : nullptr);
-    };
-  if (arrival.search) return beams_->add(arrival.request, *arrival.search);
   const SequenceRequest& request = *arrival.request;
   try {
+    if (arrival.source && !request.make_constraint) return hold(arrival);
+    if (arrival.thinking)
+      arrival.request->make_constraint = [budget = *arrival.thinking,
+                                          tokenizer = sampling_context().tokenizer,
+                                          make = std::move(arrival.request->make_constraint)] {
+        return std::make_shared<ThinkingLimit>(budget, *tokenizer, make ? make() : nullptr);
+      };
+    if (arrival.search) return beams_->add(arrival.request, *arrival.search);
     scheduler_->add(arrival.request);
-  } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs
+  } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs, or no thread
+    held_.erase(request.id);
     scheduler_->abort_with_siblings(request.id);
     const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
     for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
@@ -137,7 +139,9 @@ void Engine::hold(const Arrival& arrival) {
   const auto compiled = [this, id](const GrammarCompiler::Result& result) {
     mailbox_.post([this, id, result] { release(id, result); });
   };
-  held_.emplace(id, arrival).first->second.compilation = compiler_->compile(arrival.source, compiled);
+  Arrival& held = held_.emplace(id, arrival).first->second;
+  setup_.hooks.visit(EngineStage::kHold, id);
+  held.compilation = compiler_->compile(arrival.source, compiled);
 }
 
 void Engine::release(RequestId id, const GrammarCompiler::Result& result) {

@@ -14,6 +14,7 @@ enum class EngineStage : std::uint8_t {
   kRank,
   kDrop,
   kSearch,
+  kHold,
   kCompile,
   kDetokenize,
   kCallback
@@ -25,8 +26,8 @@ struct EngineHooks {
   bool pipelined = false;      // two steps are in flight on any device
   bool poison_blocks = false;  // a block is full of NaN when it is given to a sequence
   // Called where a sequence is about to go through a stage, a step is (kSubmit, kCollect, kDrop: id 0; kRank:
-  // by a rank in a thread, id: the rank), or a source is to be compiled (kCompile: id 0), on the thread of
-  // that stage. What it throws is that stage's failure.
+  // by a rank in a thread, id: the rank), or a source is to be compiled (kHold: by the engine's thread, for a
+  // request; kCompile: id 0), on the thread of that stage. What it throws is that stage's failure.
   std::function<void(EngineStage, SequenceId)> fault = {};
 
   void visit(EngineStage stage, SequenceId id = 0) const {

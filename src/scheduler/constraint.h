@@ -16,7 +16,7 @@ class Constraint {
   virtual ~Constraint() = default;
   // Which tokens may follow `output`, that of the sequence so far, which begins with what it was in the call
   // before. True: those whose bits it sets in `mask`, [StepMasks::words(vocab)]; false: any that does not end
-  // the output. Error where none may; another exception where it takes too much to find out.
+  // the output. Error where none may, or where what was asked for makes it too much to find out.
   virtual bool fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) = 0;
   // The tokens that must come next after that output, one after the other, as many as are known, `most` at
   // most.

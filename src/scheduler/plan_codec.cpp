@@ -98,7 +98,7 @@ class Reader {
 
   void bytes(void* to, std::size_t count) {
     if (count > num_left()) [[unlikely]]
-      fail("step plan: cut short: byte {} begins a value of {} bytes, of {} in all", at_, count,
+      fail("step data: cut short: byte {} begins a value of {} bytes, of {} in all", at_, count,
            message_.size());
     std::memcpy(to, message_.data() + at_, count);
     at_ += count;
@@ -106,13 +106,13 @@ class Reader {
   void scalar(Number auto& value) { bytes(&value, sizeof value); }
   void scalar(bool& value) {
     const std::uint8_t byte = next_byte();
-    if (byte > 1) fail("step plan: byte {} must be a bool, 0 or 1, not {}", at_ - 1, byte);
+    if (byte > 1) fail("step data: byte {} must be a bool, 0 or 1, not {}", at_ - 1, byte);
     value = byte == 1;
   }
   void scalar(OutputKind& kind) {
     const std::uint8_t byte = next_byte();
     kind = OutputKind{byte};
-    if (kind > kLastKind) fail("step plan: byte {} must be an output kind, not {}", at_ - 1, byte);
+    if (kind > kLastKind) fail("step data: byte {} must be an output kind, not {}", at_ - 1, byte);
   }
   template <typename T>
   void size_of(std::vector<T>& values) {
@@ -121,7 +121,7 @@ class Reader {
     // An element takes no less than one that holds nothing.
     constexpr std::size_t kElementBytes = encoded_bytes(T{});
     if (size > num_left() / kElementBytes) [[unlikely]]
-      fail("step plan: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
+      fail("step data: a size of {} before byte {}: that takes {} bytes or more, {} are left", size, at_,
            size * kElementBytes, num_left());
     values.resize(size);
   }
@@ -160,15 +160,15 @@ T decode_message(std::span<const std::byte> message) {
   std::uint32_t magic = 0;
   std::uint32_t version = 0;
   reader.scalar(magic);
-  if (magic != kMagic) fail("step plan: begins with {:#010x}, not with {:#010x}", magic, kMagic);
+  if (magic != kMagic) fail("step data: begins with {:#010x}, not with {:#010x}", magic, kMagic);
   reader.scalar(version);
   if (version != kVersion)
-    fail("step plan: version {}, but this program reads version {}; all ranks must run the same Quire",
+    fail("step data: version {}, but this program reads version {}; all ranks must run the same Quire",
          version, kVersion);
   T value;
   walk(reader, value);
   if (reader.num_left() != 0)
-    fail("step plan: {} bytes are left over of {}", reader.num_left(), message.size());
+    fail("step data: {} bytes are left over of {}", reader.num_left(), message.size());
   return value;
 }
 

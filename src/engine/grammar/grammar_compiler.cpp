@@ -20,12 +20,14 @@
 namespace quire {
 namespace {
 
-// A mask that takes longer ends its request, since its step's other sequences wait for it; as do masks that
-// together take so much longer than a mask may.
-constexpr grammar::Limits kGrammarLimits{.mask_time = std::chrono::milliseconds(250)};
+// A step's other sequences wait for its masks: one that takes longer than its limit ends its output, and all
+// that take longer together, beyond what is free, end their request.
+constexpr grammar::Limits kGrammarLimits;
 constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
 constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
+// Longer sources wait for all others, and one thread never takes them: they delay only each other.
+constexpr std::size_t kShortSourceBytes = std::size_t{16} << 10;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
 
@@ -117,8 +119,8 @@ class CompilePool final : public GrammarCompiler {
     }
     auto job = std::make_shared<Job>(source);
     entries_.push_front({job, nullptr});
-    queue_.push_back(job);
-    if (num_idle_ < queue_.size() && std::ssize(threads_) < most_threads_)
+    (source->source.size() <= kShortSourceBytes ? short_ : long_).push_back(job);
+    if (num_idle_ < short_.size() + long_.size() && std::ssize(threads_) < most_threads_)
       threads_.emplace_back([this] { work(); });
     wake_.notify_one();
     return job;
@@ -144,18 +146,25 @@ class CompilePool final : public GrammarCompiler {
   void work() {
     name_thread("quire-compile");
     std::unique_lock lock(mutex_);
+    const auto may_take_long = [this] { return !long_.empty() && num_long_taken_ + 1 < most_threads_; };
     while (!closing_) {
-      if (queue_.empty()) {
+      const bool is_long = short_.empty();
+      if (is_long && !may_take_long()) {
         ++num_idle_;
-        wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+        wake_.wait(lock, [&] { return closing_ || !short_.empty() || may_take_long(); });
         --num_idle_;
         continue;
       }
-      const std::weak_ptr<Job> job = std::move(queue_.front());
-      queue_.pop_front();
+      std::deque<std::weak_ptr<Job>>& queue = is_long ? long_ : short_;
+      const std::weak_ptr<Job> job = std::move(queue.front());
+      queue.pop_front();
+      if (is_long) ++num_long_taken_;
       lock.unlock();
       run(job);
       lock.lock();
+      if (!is_long) continue;
+      --num_long_taken_;
+      wake_.notify_one();
     }
   }
 
@@ -230,7 +239,8 @@ class CompilePool final : public GrammarCompiler {
   std::shared_ptr<const grammar::Vocabulary> vocabulary_;  // guarded by vocabulary_mutex_
   std::mutex mutex_;                                       // of what follows, and of jobs that are not done
   std::condition_variable wake_;
-  std::deque<std::weak_ptr<Job>> queue_;
+  std::deque<std::weak_ptr<Job>> short_, long_;
+  int num_long_taken_ = 0;
   std::list<Entry> entries_;  // of all jobs, what was asked for last first
   std::function<void(double)> observer_;
   std::size_t num_idle_ = 0;

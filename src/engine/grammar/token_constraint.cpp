@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -13,7 +12,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kFreeNanoseconds = 1'000'000;  // that each mask may take at nobody's expense
+// That the masks of a request may take in each step at nobody's expense.
+constexpr std::int64_t kFreeNanoseconds = 1'000'000;
 
 std::int64_t thread_nanoseconds() {
   timespec now{};
@@ -41,17 +41,28 @@ OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
   return made;
 }
 
-// Does something at the expense of the request.
+// Does something at the expense of the request, whatever comes of it.
 template <typename Work>
 auto TokenConstraint::charged(const Work& work) try {
-  const std::int64_t begin = thread_nanoseconds();
-  auto result = work();
-  const std::int64_t cost = thread_nanoseconds() - begin - kFreeNanoseconds;
-  if (cost > 0 && time_left_->fetch_sub(cost) < cost)
-    throw grammar::LimitError("it takes too long to find out what may follow");
+  const auto check = [this] {
+    if (*time_left_ <= 0) throw grammar::LimitError("it takes too long to find out what may follow");
+  };
+  struct Charge {
+    ~Charge() {
+      const std::int64_t cost = thread_nanoseconds() - begin;
+      constraint.time_left_->fetch_sub(std::max<std::int64_t>(cost - constraint.free_, 0));
+      constraint.free_ = std::max<std::int64_t>(constraint.free_ - cost, 0);
+    }
+    TokenConstraint& constraint;
+    const std::int64_t begin = thread_nanoseconds();
+  };
+  check();
+  auto result = [&] {
+    const Charge charge{*this};
+    return work();
+  }();
+  check();
   return result;
-} catch (const grammar::LimitError& e) {  // it was taken, so it is not the request's fault
-  throw std::runtime_error(cannot_be_met(e.what()));
 } catch (const Error& e) {
   throw Error(cannot_be_met(e.what()));
 }
@@ -61,6 +72,8 @@ std::string TokenConstraint::cannot_be_met(const char* why) const {
 }
 
 bool TokenConstraint::fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
+  // The others that hold it: the request, to make more, and the constraints of its other outputs.
+  free_ = kFreeNanoseconds / std::max(time_left_.use_count() - 1, 1L);
   return charged([&] { return fill(output, mask); });
 }
 

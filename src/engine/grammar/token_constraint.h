@@ -21,7 +21,8 @@ struct OutputGrammar {
 OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
                              const StructuredOutputs& source);
 
-// What the masks of a request may yet take: nanoseconds of a thread, beyond what each mask may take anyhow.
+// What the masks of a request may yet take: nanoseconds of a thread, beyond what those of a step may take
+// anyhow.
 using MaskTime = std::atomic<std::int64_t>;
 
 // Holds one output to a grammar.
@@ -48,6 +49,7 @@ class TokenConstraint final : public Constraint {
   const std::shared_ptr<const OutputGrammar> grammar_;
   const std::shared_ptr<MaskTime> time_left_;
   std::optional<grammar::Matcher> matcher_;  // from the first mask on: to make it may take time
+  std::int64_t free_ = 0;                    // nanoseconds that the step's mask may yet take
   std::size_t num_taken_ = 0;                // tokens of the output
   bool is_free_;
   bool may_open_;        // what there is may become free_after

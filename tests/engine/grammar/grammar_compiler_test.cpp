@@ -6,6 +6,8 @@
 #include <chrono>
 #include <future>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/structured_outputs.h"
@@ -20,17 +22,21 @@ class GrammarCompilerTest : public ::testing::Test {
  protected:
   std::unique_ptr<GrammarCompiler> compiler(CompilerLimits limits) {
     const auto count = [this](EngineStage, SequenceId) { ++num_compiled_; };
-    return make_grammar_compiler({.vocab_size = tokenizer_.vocab_size(),
-                                  .max_logprobs = 0,
-                                  .eos_token_ids = eos_,
-                                  .tokenizer = &tokenizer_},
-                                 count, limits);
+    return make_grammar_compiler(context(), count, limits);
   }
-  static Result result_of(GrammarCompiler& compiler, const std::string& regex) {
+  SamplingContext context() const {
+    return {.vocab_size = tokenizer_.vocab_size(),
+            .max_logprobs = 0,
+            .eos_token_ids = eos_,
+            .tokenizer = &tokenizer_};
+  }
+  static std::shared_ptr<const StructuredOutputs> regex(const std::string& source) {
+    return std::make_shared<const StructuredOutputs>(
+        StructuredOutputs{.kind = StructuredOutputs::Kind::kRegex, .source = source});
+  }
+  static Result result_of(GrammarCompiler& compiler, const std::string& source) {
     std::promise<Result> done;
-    const auto held = compiler.compile(std::make_shared<const StructuredOutputs>(StructuredOutputs{
-                                           .kind = StructuredOutputs::Kind::kRegex, .source = regex}),
-                                       [&](const Result& result) { done.set_value(result); });
+    const auto held = compiler.compile(regex(source), [&](const Result& result) { done.set_value(result); });
     return done.get_future().get();
   }
 
@@ -56,6 +62,29 @@ TEST_F(GrammarCompilerTest, KeepsWhatNobodyHasAsFarAsThereIsRoom) {
   const int before = num_compiled_;
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(result_of(*narrow, "a").make);
   EXPECT_EQ(num_compiled_, before) << "a request has it";
+}
+
+TEST_F(GrammarCompilerTest, ManyLongSourcesDelayNoShortOne) {
+  std::promise<void> release;
+  std::atomic<bool> holds_up = true;
+  std::atomic<int> num_done = 0;
+  const auto hold_up = [&, released = release.get_future().share()](EngineStage, SequenceId) {
+    if (holds_up) released.wait();
+  };
+  const auto pool = make_grammar_compiler(context(), hold_up, {});
+  std::vector<std::shared_ptr<const void>> held;
+  for (int i = 0; i < 12; ++i)
+    held.push_back(pool->compile(regex(std::string(20000, 'a') + std::to_string(i)),
+                                 [&](const Result& result) { num_done += result.make ? 1 : 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for every thread that takes one to have it
+  holds_up = false;
+  std::promise<Result> got;
+  held.push_back(pool->compile(regex("a"), [&](const Result& result) { got.set_value(result); }));
+  std::future<Result> short_one = got.get_future();
+  EXPECT_EQ(short_one.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  release.set_value();
+  wait_until([&] { return num_done == 12; });
+  EXPECT_TRUE(short_one.get().make);
 }
 
 TEST_F(GrammarCompilerTest, RefusesMoreWhereThoseOfRequestsAreTooLarge) {

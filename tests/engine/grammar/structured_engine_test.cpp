@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -160,6 +161,22 @@ TEST(StructuredOutputsEngineTest, WhatFailsInTheCompilerIsNotTheRequestsFault) {
   EXPECT_EQ(output.finish_reason, FinishReason::kError);
   EXPECT_FALSE(output.is_request_at_fault);
   EXPECT_THAT(output.error, StartsWith("structured_outputs could not be compiled: "));
+}
+
+TEST(StructuredOutputsEngineTest, WhatCannotBeGivenToTheCompilerEndsAtOnce) {
+  EngineHooks hooks;
+  hooks.fault = [](EngineStage stage, SequenceId id) {
+    if (stage == EngineStage::kHold && id == 1) throw std::runtime_error("no thread");
+  };
+  Engine engine(toy_config(), open_model(toy_config().model), std::move(hooks));
+  EngineRequest request = request_of(kChoice);
+  request.timeout = 20;
+  const CompletionOutput output = output_of(engine, std::move(request));
+  EXPECT_EQ(output.finish_reason, FinishReason::kError);
+  EXPECT_FALSE(output.is_request_at_fault);
+  EXPECT_THAT(output.error, HasSubstr("no thread"));
+  EXPECT_EQ(output_of(engine, request_of(kChoice)).finish_reason, FinishReason::kStop);
+  EXPECT_EQ(engine.stats().scheduler.num_waiting, 0);
 }
 
 // An engine whose first compilation goes on when it is told to.

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <deque>
+
 #include "base/error.h"
 
 namespace quire {
@@ -159,12 +162,30 @@ TEST_F(TokenConstraintTest, WhatMasksTakeIsLimitedForARequestAsAWhole) {
   try {
     allowed(second, output);
     FAIL() << "it takes what it wants";
-  } catch (const Error& e) {
-    FAIL() << "a limit is not the request's fault: " << e.what();
-  } catch (const std::exception& e) {
+  } catch (const Error& e) {  // the fault of whoever wrote the source
     EXPECT_THAT(e.what(), HasSubstr("regex cannot be met: it takes too long"));
   }
-  EXPECT_THROW(allowed(third, output), std::exception) << "its sibling has taken all";
+  EXPECT_THROW(allowed(third, output), Error) << "its sibling has taken all";
+  EXPECT_THROW(allowed(third, {}), Error) << "which costs hardly anything";
+}
+
+TEST_F(TokenConstraintTest, WhatIsFreeInAStepIsFreeForARequestAsAWhole) {
+  const std::vector<TokenId> output(20'000, kA);
+  const std::int64_t all = *time_left_;
+  std::deque<TokenConstraint> siblings;
+  for (int i = 0; i < 64; ++i) siblings.push_back(constraint("a*"));
+  const std::clock_t begin = std::clock();
+  for (TokenConstraint& sibling : siblings) allowed(sibling, output);
+  const std::int64_t taken = (std::clock() - begin) * (1'000'000'000 / CLOCKS_PER_SEC);
+  EXPECT_GT(all - *time_left_, taken - 5'000'000) << "of " << taken << " ns";
+}
+
+TEST_F(TokenConstraintTest, WhatTakesLittleIsFree) {
+  TokenConstraint held = constraint("ab?");
+  allowed(held, {kA});  // which makes the mask
+  const std::int64_t left = *time_left_;
+  for (int i = 0; i < 20; ++i) allowed(held, {kA});
+  EXPECT_EQ(*time_left_, left);
 }
 
 }  // namespace
