@@ -55,6 +55,7 @@ class CallRun {
     bool at_end() const { return index == pattern().size(); }
   };
   void step(Position at, char c);
+  void step_on(Position at, char c);
   void step_literal(Position at, char c);
   void step_captured(Position at, std::string Position::*text, bool taken, char c);
   void keep(Position at);
