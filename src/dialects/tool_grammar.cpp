@@ -196,20 +196,65 @@ class ToolGrammar {
              key);
   }
 
+  struct Beginning {
+    std::string pattern;
+    std::uint64_t characters;
+    bool whole = false;  // nothing follows
+  };
+  // Of the texts that are not read as values of another type that `types_` has: those do not begin as a
+  // number, a list or an object, and are no word. excluded: a character that none of them has.
+  std::vector<Beginning> beginnings(char excluded) const {
+    std::vector<std::string> words;
+    if ((types_ & kTypeBoolean) != 0) words = {"true", "false", "True", "False"};
+    if ((types_ & kTypeNull) != 0) words.insert(words.end(), {"null", "None"});
+    std::string first = format_text("\\s{}", excluded);
+    if ((types_ & (kTypeInteger | kTypeNumber)) != 0) first += "0-9\\-";
+    if ((types_ & kTypeArray) != 0) first += "\\[";
+    if ((types_ & kTypeObject) != 0) first += "{";
+    std::vector<Beginning> all = {{"(?:)", 0, true}};
+    for (const std::string& word : words) {
+      first += word.front();
+      for (std::size_t i = 1; i < word.size(); ++i) {
+        all.push_back({word.substr(0, i), i, true});
+        all.push_back({format_text("{}[^{}{}]", word.substr(0, i), word[i], excluded), i + 1});
+      }
+      for (const std::string_view space : {"", "\\s"})
+        all.push_back(
+            {format_text("{}{}[^\\s{}]", word, space, excluded), word.size() + (space.empty() ? 1 : 2)});
+    }
+    all.push_back({format_text("[^{}]", first), 1});
+    return all;
+  }
+
   // A string without quotes, up to and with `end`.
   void write_text(const OrderedJson& schema, std::string_view end, Sequence& out) const {
     const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
     const std::string_view mark = end.substr(first, last - first);
     const std::optional<std::uint64_t> least = bound(schema, "minLength"), most = bound(schema, "maxLength");
+    std::vector<Beginning> begins = {{"", 0}};
+    if (types_ != kTypeText) begins = beginnings(mark.front());
     if (least || most) {
-      const std::string limit = most ? std::to_string(*most) : "";
-      out.add(regex(format_text("[^{}]{{{},{}}}", mark.front(), least.value_or(0), limit))).text(end);
+      std::string pattern;
+      for (const auto& [begin, size, whole] : begins) {
+        if ((most && size > *most) || (whole && least && size < *least)) continue;
+        pattern += (pattern.empty() ? "" : "|") + begin;
+        if (!whole)
+          pattern += format_text("[^{}]{{{},{}}}", mark.front(), std::max(least.value_or(0), size) - size,
+                                 most ? std::to_string(*most - size) : "");
+      }
+      out.add(regex(pattern)).text(end);
       return;
     }
-    // What begins as a number, a list or an object is one, if the schema allows those.
-    if ((types_ & (kTypeInteger | kTypeNumber | kTypeArray | kTypeObject)) != 0)
-      out.add(regex(format_text("\\s*[^\\s0-9\\[{{{}-]", mark.front())));
-    out.text_until(mark).text(end.substr(last));  // a line break before it may be absent, too
+    const std::string_view behind = end.substr(last);  // a line break before the mark may be absent, too
+    if (types_ == kTypeText) {
+      out.text_until(mark).text(behind);
+      return;
+    }
+    std::string whole, begun = format_text("{}[^{}{}]", mark[0], mark[0], mark[1]);
+    for (const Beginning& one : begins) (one.whole ? whole : begun) += "|" + one.pattern;
+    OrderedJson begins_so = Sequence().add(regex(format_text("\\s*(?:{})", begun))).text_until(mark).take();
+    OrderedJson is_so = Sequence().add(regex(format_text("\\s*(?:{})", whole))).text(mark).take();
+    out.add(either({std::move(begins_so), std::move(is_so)})).text(behind);
   }
 
   // With what its references point to.
@@ -307,7 +352,10 @@ class ToolGrammar {
   OrderedJson constant(const OrderedJson& value, const std::string& pointer, std::string_view behind) const {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     const std::string_view quote = value.is_string() ? dialect_.quote : "";
-    if (text.find(quote.empty() ? "</" : quote) != text.npos || (value.is_structured() && behind.empty()))
+    const bool misread =
+        value.is_string() && !behind.empty() && (types_read(text) & types_ & ~kTypeText) != 0;
+    if (misread || text.find(quote.empty() ? "</" : quote) != text.npos ||
+        (value.is_structured() && behind.empty()))
       fail("{}: the value {} cannot be written in this model's calls", pointer, in_quotes(text));
     return Sequence().text(format_text("{}{}{}{}", quote, text, quote, behind)).take();
   }
