@@ -37,6 +37,10 @@ const OrderedJson kWalkedTools = OrderedJson::parse(R"([
       "short": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "integer", "maximum": 3}]},
       "sure": {"anyOf": [{"type": "string"}, {"const": true}]},
       "maybe": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 6}, {"enum": [false, null]}]}, "rest": {}}}}},
+  {"type": "function", "function": {"name": "find", "parameters": {"$ref": "#/definitions/Find", "definitions": {
+    "Find": {"type": "object", "required": ["what"], "additionalProperties": false,
+             "properties": {"what": {"type": "string"}, "most": {"$ref": "#/definitions/Count"}}},
+    "Count": {"type": "integer", "maximum": 99}}}}},
   {"type": "function", "function": {"name": "now"}}])");
 
 const OrderedJson& schema_of(const std::string& name) {
