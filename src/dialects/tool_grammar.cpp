@@ -29,9 +29,10 @@ constexpr std::string_view kHeld =
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
 }
-// Of a model, which writes members in the order that it likes.
-OrderedJson json(OrderedJson schema) {
-  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}};
+// Of a model, which writes members in the order that it likes. pointer: of the schema, in the request.
+OrderedJson json(OrderedJson schema, std::string_view pointer) {
+  return {
+      {"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}, {"pointer", pointer}};
 }
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
@@ -133,7 +134,7 @@ class ToolGrammar {
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(json(tool_.schema));
+        out.add(json(tool_.schema, tool_.pointer));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
         write_arguments(referred(tool_.schema, tool_.pointer), tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
@@ -254,12 +255,12 @@ class ToolGrammar {
   }
 
   // With what its references point to.
-  OrderedJson json_value(OrderedJson schema) {
+  OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
     if (schema.dump().find("\"$ref\"") != std::string::npos) {
       written_ += definitions_cost_;
       schema.update(definitions_);
     }
-    return json(std::move(schema));
+    return json(std::move(schema), pointer);
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
@@ -303,7 +304,7 @@ class ToolGrammar {
     const bool gemma = !dialect_.quote.empty();
     if (!gemma && behind.empty()) {
       const OrderedJson* type = member(resolve(tool_.schema, given), "type");
-      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
+      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given, pointer);
     }
     const OrderedJson& schema = referred(given, pointer);
     const OrderedJson* type = member(&schema, "type");
@@ -356,7 +357,7 @@ class ToolGrammar {
       write_list(schema, pointer, depth, out.text("["));
       out.text("]");
     } else {
-      out.add(json_value(schema)).text(behind);
+      out.add(json_value(schema, pointer)).text(behind);
     }
     return out.take();
   }
