@@ -44,6 +44,10 @@ std::unique_ptr<ArgumentReader> make_literal_reader(std::string_view quote = {})
 // is not allowed, or if they are of another type that is, and else text.
 std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool line, ArgumentTypes types);
 
+// The types of what a value's reader takes a text for if it is no text: JSON, or one of Python's words. 0: it
+// is neither.
+ArgumentTypes types_read(std::string_view text);
+
 std::string json_string(std::string_view text);
 
 }  // namespace quire::dialects

@@ -1,25 +1,12 @@
 #include "dialects/argument_types.h"
 
-#include <string>
+#include "base/format.h"
 
 namespace quire::dialects {
 namespace {
 
 constexpr int kMostReferences = 8;  // one behind the other
 constexpr int kMostSchemas = 1000;
-
-const OrderedJson* member(const OrderedJson* value, std::string_view key) {
-  if (value == nullptr || !value->is_object()) return nullptr;
-  const auto found = value->find(key);
-  return found == value->end() ? nullptr : &*found;
-}
-
-ArgumentTypes named_type(const OrderedJson& name) {
-  constexpr std::string_view kNames[] = {"string", "null", "boolean", "integer", "number", "array", "object"};
-  for (unsigned bit = 0; bit < std::size(kNames); ++bit)
-    if (name == kNames[bit]) return 1U << bit;
-  return 0;
-}
 
 // left: schemas that may still be looked at.
 ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolved, int depth, int& left) {
@@ -32,7 +19,7 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
     if (list == nullptr || !list->is_array()) return;
     for (const OrderedJson& one : *list) types |= types_in(one);
   };
-  add("type", named_type);
+  add("type", named_types);
   add("enum", types_of);
   if (const OrderedJson* value = member(schema, "const"); types == 0 && value != nullptr)
     types = types_of(*value);
@@ -42,6 +29,12 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
 }
 
 }  // namespace
+
+const OrderedJson* member(const OrderedJson* value, std::string_view key) {
+  if (value == nullptr || !value->is_object()) return nullptr;
+  const auto found = value->find(key);
+  return found == value->end() ? nullptr : &*found;
+}
 
 const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema) {
   const OrderedJson* at = &schema;
@@ -76,6 +69,15 @@ ArgumentTypes argument_types(const OrderedJson* schema, std::string_view argumen
   return found == nullptr ? kAnyType : allowed_types(*schema, *found, 0, left);
 }
 
+ArgumentTypes named_types(const OrderedJson& type) {
+  constexpr std::string_view kNames[] = {"string", "null", "boolean", "integer", "number", "array", "object"};
+  ArgumentTypes types = 0;
+  for (const OrderedJson& name : type.is_array() ? type : OrderedJson::array({type}))
+    for (unsigned bit = 0; bit < std::size(kNames); ++bit)
+      if (name == kNames[bit]) types |= 1U << bit;
+  return types;
+}
+
 ArgumentTypes types_of(const OrderedJson& value) {
   switch (value.type()) {
     case OrderedJson::value_t::string:
@@ -91,6 +93,29 @@ ArgumentTypes types_of(const OrderedJson& value) {
     default:
       return value.is_number_integer() ? kTypeInteger | kTypeNumber : kTypeNumber;
   }
+}
+
+std::vector<TextBeginning> text_beginnings(ArgumentTypes types, char excluded) {
+  std::vector<std::string> words;
+  if ((types & kTypeBoolean) != 0) words = {"true", "false", "True", "False"};
+  if ((types & kTypeNull) != 0) words.insert(words.end(), {"null", "None"});
+  std::string first = format_text("\\s{}", excluded);
+  if ((types & (kTypeInteger | kTypeNumber)) != 0) first += "0-9\\-";
+  if ((types & kTypeArray) != 0) first += "\\[";
+  if ((types & kTypeObject) != 0) first += "{";
+  std::vector<TextBeginning> all = {{"(?:)", 0, true}};
+  for (const std::string& word : words) {
+    first += word.front();
+    for (std::size_t i = 1; i < word.size(); ++i) {
+      const std::string begun = word.substr(0, i);
+      all.push_back({begun, i, true});
+      all.push_back({format_text("{}[^{}{}]", begun, word[i], excluded), i + 1});
+    }
+    all.push_back({format_text("{}[^\\s{}]", word, excluded), word.size() + 1});
+    all.push_back({format_text("{}\\s[^\\s{}]", word, excluded), word.size() + 2});
+  }
+  all.push_back({format_text("[^{}]", first), 1});
+  return all;
 }
 
 }  // namespace quire::dialects

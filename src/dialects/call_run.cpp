@@ -41,27 +41,30 @@ CallRun::Status CallRun::push(char c) {
   return done_ ? Status::kDone : Status::kMore;
 }
 
-void CallRun::step(Position at, char c) {
-  if (at.at_end()) {
-    at.index = 0;
-    switch (at.part) {
-      case Form::kCall:
-        at.part = Form::kEnd;
-        step(at, c);
-        at.part = Form::kSeparator;
-        return step(std::move(at), c);
-      case Form::kParameter:
-        at.index = at.form->parameters;
-        at.key.clear();
-        at.typed.clear();
-        break;
-      default:
-        at.name.clear();
-        at.id.clear();
-    }
-    at.part = Form::kCall;
-    return step(std::move(at), c);
+// From the end of a part to those that may follow it.
+void CallRun::step_on(Position at, char c) {
+  at.index = 0;
+  switch (at.part) {
+    case Form::kCall:
+      at.part = Form::kEnd;
+      step(at, c);
+      at.part = Form::kSeparator;
+      return step(std::move(at), c);
+    case Form::kParameter:
+      at.index = at.form->parameters;
+      at.key.clear();
+      at.typed.clear();
+      break;
+    default:
+      at.name.clear();
+      at.id.clear();
   }
+  at.part = Form::kCall;
+  step(std::move(at), c);
+}
+
+void CallRun::step(Position at, char c) {
+  if (at.at_end()) return step_on(std::move(at), c);
   const Element& element = at.pattern()[at.index];
   switch (element.kind) {
     case Kind::kLiteral:

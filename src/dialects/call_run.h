@@ -38,6 +38,7 @@ class CallRun {
   // The last byte, and with it all before it, belongs to calls that the sink has got.
   bool consumed() const { return consumed_; }
   bool has_calls() const { return has_calls_; }
+  bool in_call() const { return begun_; }  // that the sink has got, and that has not ended
   // How many bytes before a byte that was refused are the beginning of a literal.
   std::size_t partial() const;
   // Tags that may still come behind the run, and are not content.
@@ -55,6 +56,7 @@ class CallRun {
     bool at_end() const { return index == pattern().size(); }
   };
   void step(Position at, char c);
+  void step_on(Position at, char c);
   void step_literal(Position at, char c);
   void step_captured(Position at, std::string Position::*text, bool taken, char c);
   void keep(Position at);

@@ -272,8 +272,11 @@ class ValueReader final : public ArgumentReader {
       append_json_byte(json_, c);
       return true;
     }
-    if (first && (c == '{' || c == '[')) literal_.emplace(false, std::string_view());
-    if ((types_ & kTypeText) != 0) {  // the literal only tells where strings are
+    const bool text = (types_ & kTypeText) != 0;
+    const ArgumentTypes opened = c == '[' ? kTypeArray : c == '{' ? kTypeObject : 0;
+    if (first && opened != 0 && (!text || (types_ & opened) != 0))
+      literal_.emplace(false, std::string_view());
+    if (text) {  // the literal only tells where strings are
       if (literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
       whole_ += c;
       return true;
@@ -295,15 +298,10 @@ class ValueReader final : public ArgumentReader {
       json_ += begun_ ? "\"" : "\"\"";
       return JsonStatus::kEnd;
     }
-    const std::string word = json_word(whole_);
-    ArgumentTypes types = 0;
-    if (is_json(word)) {
-      const OrderedJson value = OrderedJson::parse(word, nullptr, false);
-      types = value.is_discarded() ? kTypeNumber : types_of(value);  // of more than a double holds
-    }
+    const ArgumentTypes types = types_read(whole_);
     const bool text = (types_ & kTypeText) != 0;
     const bool json = types != 0 && (!text || (types & types_ & ~kTypeText) != 0);
-    json_ = json ? word : json_string(whole_);
+    json_ = json ? json_word(whole_) : json_string(whole_);
     return JsonStatus::kEnd;
   }
 
@@ -326,6 +324,26 @@ std::unique_ptr<ArgumentReader> make_literal_reader(std::string_view quote) {
 
 std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool line, ArgumentTypes types) {
   return std::make_unique<ValueReader>(closing, line, types);
+}
+
+ArgumentTypes types_read(std::string_view text) {
+  const std::string word = json_word(text);
+  if (!is_json(word)) return 0;
+  switch (word.front()) {
+    case '"':
+      return kTypeText;
+    case 'n':
+      return kTypeNull;
+    case 't':
+    case 'f':
+      return kTypeBoolean;
+    case '[':
+      return kTypeArray;
+    case '{':
+      return kTypeObject;
+    default:  // a number of any size
+      return word.find_first_of(".eE") == word.npos ? kTypeInteger | kTypeNumber : kTypeNumber;
+  }
 }
 
 std::string json_string(std::string_view text) {

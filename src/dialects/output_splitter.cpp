@@ -48,6 +48,7 @@ class OutputSplitter final : public OutputParser, private CallSink {
   }
 
   OutputDelta finish() override {
+    if (holds_cut_call()) drop_held();
     if (mention_ && !mention_->calls.empty()) {
       for (ToolCallDelta& call : mention_->calls) {
         call.id = options_.new_id ? options_.new_id() : random_call_id(tools_->dialect->ids);
@@ -267,6 +268,16 @@ class OutputSplitter final : public OutputParser, private CallSink {
   void drop_held() {
     held_.clear();
     known_blank_ = partial_ = 0;
+  }
+  // Part of a call, or behind calls the beginning of a tag that closes them: the output ended too early.
+  bool holds_cut_call() const {
+    if (run_ && run_->in_call()) return true;
+    const std::size_t cut = held_.size() - std::min(run_ ? run_->partial() : partial_, held_.size());
+    const std::string_view begun = std::string_view(held_).substr(cut);
+    const std::vector<std::string_view> closers = run_ ? run_->closers() : closers_;
+    return calls_ > 0 && is_blank(std::string_view(held_).substr(0, cut)) &&
+           std::any_of(closers.begin(), closers.end(),
+                       [&](std::string_view tag) { return tag.starts_with(begun); });
   }
   bool dropped(int call) const { return call > 0 && !options_.parallel_tool_calls; }
 

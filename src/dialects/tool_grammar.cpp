@@ -1,6 +1,7 @@
 #include "dialects/tool_grammar.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <utility>
@@ -18,23 +19,26 @@ using Kind = Element::Kind;
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
 constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
 constexpr std::size_t kBytesOfValue = 64;
-constexpr std::uint64_t kMostItems = 1 << 16;
-// Keywords that are held to where values are no JSON, or ask for nothing.
+constexpr double kMostItems = 1 << 16;  // or characters, where a schema bounds them
+constexpr std::string_view kAskNothing =
+    " $defs definitions $schema title description default examples deprecated ";
+// Keywords that are held to where values are no JSON, or ask nothing of the type that is written.
 constexpr std::string_view kHeld =
-    " type enum const anyOf oneOf $ref $defs definitions $schema title description default examples "
-    "deprecated"
-    " properties required additionalProperties items minItems maxItems minLength maxLength ";
+    " type properties required additionalProperties items minItems maxItems minLength maxLength ";
 
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
 }
-// Of a model, which writes members in the order that it likes.
-OrderedJson json(OrderedJson schema) {
-  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}};
+// Of a model, which writes members in the order that it likes. pointer: of the schema, in the request.
+OrderedJson json(OrderedJson schema, std::string_view pointer) {
+  return {
+      {"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}, {"pointer", pointer}};
 }
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
+// Of those that are null, none; null where all are.
 OrderedJson either(OrderedJson elements) {
+  elements.erase(std::remove(elements.begin(), elements.end(), nullptr), elements.end());
   if (elements.empty()) return nullptr;
   return elements.size() == 1 ? elements[0] : format("or", "elements", std::move(elements));
 }
@@ -72,14 +76,9 @@ struct Tool {
   bool strict = false;
 };
 
-const OrderedJson* find(const OrderedJson& object, std::string_view key) {
-  const auto found = object.is_object() ? object.find(key) : object.end();
-  return found == object.end() ? nullptr : &*found;
-}
-
 std::set<std::string> required_of(const OrderedJson& schema) {
   std::set<std::string> names;
-  const OrderedJson* required = find(schema, "required");
+  const OrderedJson* required = member(&schema, "required");
   if (required == nullptr || !required->is_array()) return names;
   for (const OrderedJson& name : *required)
     if (name.is_string()) names.insert(name.get<std::string>());
@@ -88,7 +87,7 @@ std::set<std::string> required_of(const OrderedJson& schema) {
 
 // With those that are required alone.
 OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& required) {
-  const OrderedJson* found = find(schema, "properties");
+  const OrderedJson* found = member(&schema, "properties");
   OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
   for (const std::string& name : required) all.emplace(name, OrderedJson::object());
   return all;
@@ -96,15 +95,9 @@ OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& r
 
 // What a schema lists: its enum, or its const alone; empty where it has neither.
 OrderedJson listed_values(const OrderedJson& schema) {
-  const OrderedJson *values = find(schema, "enum"), *value = find(schema, "const");
+  const OrderedJson *values = member(&schema, "enum"), *value = member(&schema, "const");
   if (values != nullptr && values->is_array()) return *values;
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
-}
-
-std::optional<std::uint64_t> bound(const OrderedJson& schema, std::string_view key) {
-  const OrderedJson* found = find(schema, key);
-  if (found == nullptr || !found->is_number_unsigned()) return {};
-  return std::min(found->get<std::uint64_t>(), kMostItems);
 }
 
 class ToolGrammar {
@@ -113,7 +106,7 @@ class ToolGrammar {
   ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
       : dialect_(dialect), tool_(tool), written_(written) {
     for (const char* key : {"$defs", "definitions"})
-      if (const OrderedJson* found = find(tool.schema, key)) definitions_[key] = *found;
+      if (const OrderedJson* found = member(&tool.schema, key)) definitions_[key] = *found;
     definitions_cost_ = definitions_.dump().size() / kBytesOfValue;
   }
 
@@ -133,26 +126,25 @@ class ToolGrammar {
         if (!pattern[i].written) i += pattern[i].size;
       } else if (kind == Kind::kName) {
         if (!quoted && !std::all_of(tool_.name.begin(), tool_.name.end(), is_name_byte))
-          fail(
-              "the tool's name {} cannot be written in this model's calls; it may have letters, digits and "
-              "_-.:/",
-              in_quotes(tool_.name));
+          fail("the tool's name {} cannot be written; it may have letters, digits and _-.:/",
+               in_quotes(tool_.name));
         out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
       } else if (kind == Kind::kIndex) {
         out.add(regex("[0-9]{1,3}"));
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(json(tool_.schema));
+        out.add(json(tool_.schema, tool_.pointer));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
-        write_arguments(tool_.schema, tool_.pointer, 0, out);
+        write_arguments(referred(tool_.schema, tool_.pointer), tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
       } else if (kind == Kind::kParameters) {
-        check_held(tool_.schema, tool_.pointer);
-        const std::set<std::string> required = required_of(tool_.schema);
-        const OrderedJson all = properties(tool_.schema, required);
-        for (const auto& [key, schema] : all.items()) {
-          OrderedJson one = parameter(key, schema);
+        const OrderedJson& schema = referred(tool_.schema, tool_.pointer);
+        check_held(schema, tool_.pointer);
+        const std::set<std::string> required = required_of(schema);
+        const OrderedJson all = properties(schema, required);
+        for (const auto& [key, argument] : all.items()) {
+          OrderedJson one = parameter(key, argument);
           out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
         }
       } else {
@@ -161,12 +153,22 @@ class ToolGrammar {
     }
   }
 
+  // What a schema refers to, or itself.
+  const OrderedJson& referred(const OrderedJson& given, const std::string& pointer) const {
+    const OrderedJson* schema = resolve(tool_.schema, given);
+    if (schema == nullptr) fail("{}/$ref points to no schema within the tool's parameters", pointer);
+    if (schema != &given) check_held(given, pointer, &given == &tool_.schema ? " type $ref " : " $ref ");
+    return *schema;
+  }
+
   // One argument between tags. Where these say whether it is text, each way is written alone.
   OrderedJson parameter(std::string_view key, const OrderedJson& schema) {
     const ArgumentTypes types = argument_types(&tool_.schema, key), text = types & kTypeText;
     const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
-    if (!both) return parameter(key, schema, types);
-    return either({parameter(key, schema, text), parameter(key, schema, types & ~text)});
+    OrderedJson made = both ? either({parameter(key, schema, text), parameter(key, schema, types & ~text)})
+                            : parameter(key, schema, types);
+    if (made.is_null()) fail_unwritable(format_text("{}/properties/{}", tool_.pointer, key));
+    return made;
   }
 
   OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
@@ -181,44 +183,84 @@ class ToolGrammar {
       behind_value = behind_value || element.kind == Kind::kValue;
     }
     const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
-    return Sequence().text(before).add(value(schema, pointer, 0, behind)).take();
+    OrderedJson made = any_value(schema, pointer, 0, behind);
+    return made.is_null() ? made : Sequence().text(before).add(std::move(made)).take();
   }
 
   static void check_key(std::string_view key, std::string_view unwritable) {
     if (key.empty() || key.find_first_of(unwritable) != key.npos)
       fail("the argument's name {} cannot be written in this model's calls", in_quotes(key));
   }
-  void check_held(const OrderedJson& schema, const std::string& pointer) const {
+  // held: the keywords that are, between spaces.
+  void check_held(const OrderedJson& schema, const std::string& pointer,
+                  std::string_view held = kHeld) const {
     if (!tool_.strict || !schema.is_object()) return;
+    const std::string known = format_text("{}{}", kAskNothing, held);
     for (const auto& [key, value] : schema.items())
-      if (kHeld.find(format_text(" {} ", key)) == kHeld.npos)
+      if (known.find(format_text(" {} ", key)) == known.npos)
         fail("{}/{} is not enforced in how this model writes its calls; leave it out, or strict", pointer,
              key);
   }
 
+  struct Bounds {
+    std::uint64_t least = 0;
+    std::optional<std::uint64_t> most = {};
+  };
+  // of: Items, or Length.
+  static Bounds bounds(const OrderedJson& schema, const std::string& pointer, std::string_view of) {
+    const auto bound = [&](const std::string& key, double highest) -> std::optional<std::uint64_t> {
+      const OrderedJson* found = member(&schema, key);
+      if (found == nullptr) return {};
+      const double count = found->is_number() ? found->get<double>() : -1;
+      if (count < 0 || count > highest || count != std::floor(count))
+        fail("{}/{} must be an integer of at least 0 and at most {}", pointer, key, highest);
+      return static_cast<std::uint64_t>(std::min(count, kMostItems));
+    };
+    const Bounds bounds{.least = bound(format_text("min{}", of), kMostItems).value_or(0),
+                        .most = bound(format_text("max{}", of), 1e9)};
+    if (bounds.most && bounds.least > *bounds.most) fail("{}: min{} is above max{}", pointer, of, of);
+    return bounds;
+  }
+
   // A string without quotes, up to and with `end`.
-  void write_text(const OrderedJson& schema, std::string_view end, Sequence& out) const {
+  void write_text(const OrderedJson& schema, const std::string& pointer, std::string_view end,
+                  Sequence& out) const {
     const std::size_t first = end.find_first_not_of('\n'), last = end.find_last_not_of('\n') + 1;
     const std::string_view mark = end.substr(first, last - first);
-    const std::optional<std::uint64_t> least = bound(schema, "minLength"), most = bound(schema, "maxLength");
-    if (least || most) {
-      const std::string limit = most ? std::to_string(*most) : "";
-      out.add(regex(format_text("[^{}]{{{},{}}}", mark.front(), least.value_or(0), limit))).text(end);
+    const auto [least, most] = bounds(schema, pointer, "Length");
+    std::vector<TextBeginning> begins = {{"", 0}};
+    if (types_ != kTypeText) begins = text_beginnings(types_, mark.front());
+    if (least > 0 || most) {
+      std::string pattern;
+      for (const auto& [begin, size, whole] : begins) {
+        if ((most && size > *most) || (whole && size < least)) continue;
+        pattern += (pattern.empty() ? "" : "|") + begin;
+        if (!whole)
+          pattern += format_text("[^{}]{{{},{}}}", mark.front(), std::max(least, size) - size,
+                                 most ? std::to_string(*most - size) : "");
+      }
+      out.add(regex(pattern)).text(end);
       return;
     }
-    // What begins as a number, a list or an object is one, if the schema allows those.
-    if ((types_ & (kTypeInteger | kTypeNumber | kTypeArray | kTypeObject)) != 0)
-      out.add(regex(format_text("\\s*[^\\s0-9\\[{{{}-]", mark.front())));
-    out.text_until(mark).text(end.substr(last));  // a line break before it may be absent, too
+    const std::string_view behind = end.substr(last);  // a line break before the mark may be absent, too
+    if (types_ == kTypeText) {
+      out.text_until(mark).text(behind);
+      return;
+    }
+    std::string whole, begun = format_text("{}[^{}{}]", mark[0], mark[0], mark[1]);
+    for (const TextBeginning& one : begins) (one.whole ? whole : begun) += "|" + one.pattern;
+    OrderedJson begins_so = Sequence().add(regex(format_text("\\s*(?:{})", begun))).text_until(mark).take();
+    OrderedJson is_so = Sequence().add(regex(format_text("\\s*(?:{})", whole))).text(mark).take();
+    out.add(either({std::move(begins_so), std::move(is_so)})).text(behind);
   }
 
   // With what its references point to.
-  OrderedJson json_value(OrderedJson schema) {
+  OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
     if (schema.dump().find("\"$ref\"") != std::string::npos) {
       written_ += definitions_cost_;
       schema.update(definitions_);
     }
-    return json(std::move(schema));
+    return json(std::move(schema), pointer);
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
@@ -235,7 +277,7 @@ class ToolGrammar {
         check_key(at.key(), "()[]{},:='\"<> \t\r\n");
         Sequence one;
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
-        one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1, ""));
+        one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
         const bool present = at == first || required.contains(at.key());
         choice.add(present ? one.take() : optional(one.take()));
       }
@@ -246,28 +288,44 @@ class ToolGrammar {
     out.add(none ? optional(either(choices)) : either(choices));
   }
 
+  [[noreturn]] static void fail_unwritable(const std::string& pointer) {
+    fail("{}: no value of it can be written in this model's calls", pointer);
+  }
+  OrderedJson value(const OrderedJson& given, const std::string& pointer, int depth) {
+    OrderedJson made = any_value(given, pointer, depth, "");
+    if (made.is_null()) fail_unwritable(pointer);
+    return made;
+  }
+
   // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
-  OrderedJson value(const OrderedJson& given, const std::string& pointer, int depth,
-                    const std::string& behind) {
+  OrderedJson any_value(const OrderedJson& given, const std::string& pointer, int depth,
+                        const std::string& behind) {
     if (++written_ > kMostValues) fail("{}: with all before it more than can be written out", pointer);
-    const OrderedJson* resolved = resolve(tool_.schema, given);
-    const OrderedJson& schema = resolved == nullptr ? given : *resolved;
-    const OrderedJson* type = find(schema, "type");
     const bool gemma = !dialect_.quote.empty();
-    if (!gemma && behind.empty())
-      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given);
+    if (!gemma && behind.empty()) {
+      const OrderedJson* type = member(resolve(tool_.schema, given), "type");
+      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given, pointer);
+    }
+    const OrderedJson& schema = referred(given, pointer);
+    const OrderedJson* type = member(&schema, "type");
+    if (schema == false) return nullptr;
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
     OrderedJson choices = OrderedJson::array();
     const auto choose = [&](const OrderedJson& one) {
-      if (OrderedJson made = value(one, pointer, depth + 1, behind); !made.is_null()) choices.push_back(made);
+      choices.push_back(any_value(one, pointer, depth + 1, behind));
     };
-    const OrderedJson listed = listed_values(schema);
-    for (const OrderedJson& one : listed)
-      if (gemma || (types_of(one) & types_) != 0) choices.push_back(constant(one, pointer, behind));
-    if (!listed.empty()) return either(choices);
+    if (const OrderedJson listed = listed_values(schema); !listed.empty()) {
+      check_held(schema, pointer, schema.contains("enum") ? " type enum " : " type const ");
+      const ArgumentTypes named = type == nullptr ? kAnyType : named_types(*type);
+      for (const OrderedJson& one : listed)
+        if ((types_of(one) & named) != 0 && (gemma || (types_of(one) & types_) != 0))
+          choices.push_back(constant(one, pointer, behind));
+      return either(choices);
+    }
     for (const char* key : {"anyOf", "oneOf"}) {
-      const OrderedJson* list = find(schema, key);
+      const OrderedJson* list = member(&schema, key);
       if (list == nullptr || !list->is_array()) continue;
+      check_held(schema, pointer, format_text(" {} ", key));
       std::for_each(list->begin(), list->end(), choose);
       return either(choices);
     }
@@ -290,7 +348,7 @@ class ToolGrammar {
     if (!behind.empty() && (types_ & (type == "string" ? kTypeText : ~kTypeText)) == 0) return nullptr;
     if (type == "string") {
       check_held(schema, pointer);
-      write_text(schema, behind.empty() ? dialect_.quote : behind, out.text(dialect_.quote));
+      write_text(schema, pointer, behind.empty() ? dialect_.quote : behind, out.text(dialect_.quote));
     } else if (type == "object" && behind.empty()) {
       write_arguments(schema, pointer, depth, out.text("{"));
       out.text("}");
@@ -299,7 +357,7 @@ class ToolGrammar {
       write_list(schema, pointer, depth, out.text("["));
       out.text("]");
     } else {
-      out.add(json_value(schema)).text(behind);
+      out.add(json_value(schema, pointer)).text(behind);
     }
     return out.take();
   }
@@ -307,19 +365,21 @@ class ToolGrammar {
   OrderedJson constant(const OrderedJson& value, const std::string& pointer, std::string_view behind) const {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     const std::string_view quote = value.is_string() ? dialect_.quote : "";
-    if (text.find(quote.empty() ? "</" : quote) != text.npos || (value.is_structured() && behind.empty()))
+    const bool misread =
+        value.is_string() && !behind.empty() && (types_read(text) & types_ & ~kTypeText) != 0;
+    if (misread || text.find(quote.empty() ? "</" : quote) != text.npos ||
+        (value.is_structured() && behind.empty()))
       fail("{}: the value {} cannot be written in this model's calls", pointer, in_quotes(text));
     return Sequence().text(format_text("{}{}{}{}", quote, text, quote, behind)).take();
   }
 
   // Gemma's.
   void write_list(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
-    const OrderedJson* items = find(schema, "items");
-    const std::uint64_t least = bound(schema, "minItems").value_or(0);
-    const std::optional<std::uint64_t> most = bound(schema, "maxItems");
+    const OrderedJson* items = member(&schema, "items");
+    const auto [least, most] = bounds(schema, pointer, "Items");
     if (most == 0U) return;
     const OrderedJson one =
-        value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1, "");
+        value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1);
     OrderedJson more = format("repeat", "content", Sequence().text(",").add(one).take());
     more["min"] = least > 0 ? least - 1 : 0;
     if (most) more["max"] = *most - 1;
@@ -342,7 +402,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     Tool tool{.name = function.at("name").get<std::string>(),
               .pointer = format_text("/tools/{}/function/parameters", i),
               .schema = {{"additionalProperties", false}}};
-    if (const OrderedJson* schema = find(function, "parameters"); schema != nullptr && schema->is_object())
+    if (const OrderedJson* schema = member(&function, "parameters"); schema != nullptr && schema->is_object())
       tool.schema = *schema;
     tool.schema["type"] = "object";
     // What a schema does not name is not written, unless it speaks of that in some way.
@@ -352,7 +412,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
         tool.schema["properties"] = properties(tool.schema, required_of(tool.schema));
-    const OrderedJson* strict = find(function, "strict");
+    const OrderedJson* strict = member(&function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
   }

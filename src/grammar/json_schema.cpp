@@ -85,8 +85,8 @@ unsigned type_bits(const OrderedJson& type) {
 }
 
 SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
-                               const OrderedJson& root)
-    : ex_(expressions), json_(json), source_(source), root_(&root) {
+                               const OrderedJson& root, std::string at)
+    : ex_(expressions), json_(json), source_(source), root_(&root), at_(std::move(at)) {
   has_old_ids_ = root.is_object() && root.contains("$schema") &&
                  root.at("$schema").dump().find("draft-04") != std::string::npos;
   index_names(root_, root_);
@@ -101,7 +101,7 @@ std::string SchemaCompiler::pointer(Schema schema) const {
 }
 
 void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::string_view what) const {
-  std::string where = "#" + pointer(schema);
+  std::string where = at_ + pointer(schema);
   if (!keyword.empty()) where += "/" + escape_pointer(keyword);
   throw GrammarError(format_text("JSON schema at {}: {}", in_quotes(where), what));
 }

@@ -25,8 +25,9 @@ inline constexpr unsigned kNullType = 1, kBooleanType = 2, kObjectType = 4, kArr
 // conditions and oneOf that is not plainly exclusive are rewritten to schemas that say the opposite.
 class SchemaCompiler {
  public:
-  // `root` and `json` outlive this.
-  SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source, const OrderedJson& root);
+  // `root` and `json` outlive this. at: where `root` stands, as errors say it.
+  SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source, const OrderedJson& root,
+                 std::string at = "#");
 
   // GrammarError with the JSON pointer of what is wrong, or cannot be enforced.
   ExprId compile();
@@ -101,6 +102,7 @@ class SchemaCompiler {
   JsonText& json_;
   const Source& source_;
   Schema root_;
+  const std::string at_;
   std::deque<OrderedJson> made_;                                        // schemas that rewriting made
   std::unordered_map<Schema, std::pair<Schema, std::string>> parents_;  // and the way there
   std::unordered_map<std::string, Schema> names_;  // of anchors and ids; null: of more than one

@@ -21,7 +21,7 @@ struct FormatKeys {
 };
 constexpr std::array<FormatKeys, 14> kTagFormats = {
     {{"const_string", {"value"}},
-     {"json_schema", {"json_schema", "any_order", "style"}},
+     {"json_schema", {"json_schema", "any_order", "style", "pointer"}},
      {"grammar", {"grammar"}},
      {"regex", {"pattern"}},
      {"any_text", {"excludes", "max_chars"}},
@@ -159,11 +159,9 @@ class TagCompiler {
       fail_at(where + "/style", "only the style json is supported");
     Source source = source_;
     source.any_order = flag(format, "any_order", where, source.any_order);
-    try {
-      return SchemaCompiler(ex_, json_, source, get(format, "json_schema", where)).compile();
-    } catch (const GrammarError& error) {
-      fail_at(where + "/json_schema", error.what());
-    }
+    std::string at = format_text("#{}/json_schema", where);
+    if (format.contains("pointer")) at = string(format, "pointer", where);
+    return SchemaCompiler(ex_, json_, source, get(format, "json_schema", where), std::move(at)).compile();
   }
 
   ExprId regex(std::string_view pattern) { return ex_.lexeme(utf8_regex(ex_, pattern)); }

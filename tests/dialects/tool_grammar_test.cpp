@@ -236,6 +236,42 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
   EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
 }
 
+TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
+  const auto tag = [](std::string_view dialect, const std::string& schema) {
+    const std::string text =
+        R"([{"function": {"name": "f", "strict": true, "parameters": {"properties": {"a": )" + schema +
+        "}}}}]";
+    return tool_grammar(tool_dialect(dialect), OrderedJson::parse(text), {});
+  };
+  for (const std::string_view dialect : {"qwen3_coder", "gemma4"}) {
+    const auto expect_refused = [&](const std::string& schema, const std::string& pointer) {
+      SCOPED_TRACE(schema);
+      expect_error([&] { tag(dialect, schema); }, {"/tools/0/function/parameters/properties/a" + pointer});
+    };
+    EXPECT_EQ(tag(dialect, R"({"type": "string", "maxLength": 5.0})"),
+              tag(dialect, R"({"type": "string", "maxLength": 5})"));
+    EXPECT_NE(tag(dialect, R"({"type": "string", "maxLength": 5.0})"), tag(dialect, R"({"type": "string"})"));
+    expect_refused(R"({"type": "string", "maxLength": 5.5})", "/maxLength must be an integer");
+    expect_refused(R"({"type": "string", "maxLength": "5"})", "/maxLength must be an integer");
+    expect_refused(R"({"type": "string", "minLength": -1})", "/minLength must be an integer");
+    expect_refused(R"({"type": "string", "minLength": 70000})", "/minLength must be an integer");
+    expect_refused(R"({"type": "string", "minLength": 3, "maxLength": 2})", ": minLength is above");
+    expect_refused(R"({"type": "string", "$ref": "#/nowhere"})", "/$ref points to no schema");
+    expect_refused(R"({"maxLength": 3, "anyOf": [{"type": "string"}, {"type": "null"}]})",
+                   "/maxLength is not");
+    expect_refused(R"({"enum": ["a", "b"], "pattern": "b"})", "/pattern is not");
+    expect_refused(R"({"enum": ["a", "b"], "const": "b"})", "/const is not");
+    expect_refused(R"({"type": "null", "enum": ["a", "b"]})", ": no value of it");
+    expect_refused("false", ": no value of it");
+    EXPECT_EQ(tag(dialect, R"({"type": "string", "enum": ["a", 1, null]})"),
+              tag(dialect, R"({"type": "string", "enum": ["a"]})"));
+    EXPECT_NO_THROW(tag(dialect, R"({"type": "string", "maxLength": 100000})"));
+  }
+  EXPECT_EQ(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"),
+            tag("gemma4", R"({"type": "array", "maxItems": 2})"));
+  EXPECT_NE(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"), tag("gemma4", R"({"type": "array"})"));
+}
+
 // Without bounds these would take minutes, or all memory.
 TEST(ToolGrammarTest, HostileSchemasEndSoon) {
   OrderedJson schema = {{"properties", {{"a", {{"$ref", "#/$defs/0"}}}}}};

@@ -143,6 +143,27 @@ TEST(ToolParserTest, ArgumentsThatBreakOff) {
                       {.content = "}</tool_call>", .calls = {{"f", "{\"a\":1}"}}});
 }
 
+TEST(ToolParserTest, TagsThatAnOutputsEndCutsAreNoContent) {
+  const auto expect_no_content = [](std::string_view dialect, std::string text, std::string_view last) {
+    for (const std::size_t end = text.find(last) + last.size(); text.size() >= end; text.pop_back()) {
+      const Parsed parsed = test::parse_pieces(*parser_of(dialect)(), {text});
+      EXPECT_EQ(parsed.content, "") << text;
+      EXPECT_EQ(parsed.calls.size(), 1U) << text;
+    }
+  };
+  expect_no_content("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "}}");
+  expect_no_content("qwen3_coder",
+                    "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n"
+                    "</parameter>\n</function>\n</tool_call>",
+                    "<parameter=a>\n1");
+  expect_no_content("minimax_m2",
+                    "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n"
+                    "</invoke>\n</minimax:tool_call>",
+                    "\"a\">1");
+  test::expect_parsed(kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nso </tool_",
+                      {.content = "\nso </tool_", .calls = {{"f", "{}"}}});
+}
+
 TEST(ToolParserTest, Llama) {
   expect_calls(kLlama, R"({"name": "get_weather", "parameters": {"city": "Paris"}})",
                {{"get_weather", R"({"city": "Paris"})"}});

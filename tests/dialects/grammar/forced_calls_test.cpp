@@ -9,6 +9,7 @@
 #include "dialects/output_format.h"
 #include "dialects/pattern.h"
 #include "dialects/tool_grammar.h"
+#include "expect_error.h"
 #include "grammar/grammar.h"
 #include "temp_dir.h"
 
@@ -32,7 +33,14 @@ const OrderedJson kWalkedTools = OrderedJson::parse(R"([
       "text": {"type": "string", "minLength": 1, "maxLength": 6},
       "who": {"anyOf": [{"type": "string"}, {"type": "null"}]},
       "level": {"type": ["integer", "string"]}, "state": {"anyOf": [{"enum": ["on", "off"]}, {"type": "null"}]},
-      "what": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "rest": {}}}}},
+      "what": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
+      "short": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "integer", "maximum": 3}]},
+      "sure": {"anyOf": [{"type": "string"}, {"const": true}]},
+      "maybe": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 6}, {"enum": [false, null]}]}, "rest": {}}}}},
+  {"type": "function", "function": {"name": "find", "parameters": {"$ref": "#/definitions/Find", "definitions": {
+    "Find": {"type": "object", "required": ["what"], "additionalProperties": false,
+             "properties": {"what": {"type": "string"}, "most": {"$ref": "#/definitions/Count"}}},
+    "Count": {"type": "integer", "maximum": 99}}}}},
   {"type": "function", "function": {"name": "now"}}])");
 
 const OrderedJson& schema_of(const std::string& name) {
@@ -182,6 +190,75 @@ TEST_F(ForcedCallsTest, OrTextComesInstead) {
   const int status = validate();
   if (status == 77) GTEST_SKIP() << "Python has no jsonschema";
   EXPECT_EQ(status, 0);
+}
+
+bool allows(const std::shared_ptr<const grammar::Grammar>& compiled_grammar, std::string_view text) {
+  Matcher matcher(compiled_grammar);
+  for (const char byte : text)
+    if (!matcher.accept(static_cast<unsigned char>(byte))) return false;
+  return matcher.accept(kEndOfText);
+}
+
+// Between tags a text may look like a value of another type, which has other bounds.
+TEST(ForcedTextTest, IsNotWrittenWhereItIsReadAsAnotherType) {
+  const OutputFormat format{.tool_calls = &tool_dialect("qwen3_coder")};
+  const auto check = [&](const std::string& schema,
+                         const std::vector<std::pair<std::string, OrderedJson>>& right,
+                         const std::vector<std::string>& wrong) {
+    SCOPED_TRACE(schema);
+    const OrderedJson tools = OrderedJson::parse(
+        R"([{"function": {"name": "f", "strict": true, "parameters": {"required": ["x"], "properties": {"x": )" +
+        schema + "}}}}]");
+    const std::string tag = tool_grammar(*format.tool_calls, tools, {});
+    const auto compiled_grammar =
+        grammar::compile({grammar::Source::Kind::kStructuralTag, tag}, vocabulary_of(format));
+    const auto call = [](const std::string& value) {
+      return "<tool_call>\n<function=f>\n<parameter=x>\n" + value +
+             "\n</parameter>\n</function>\n</tool_call>";
+    };
+    for (const auto& [text, value] : right) {
+      EXPECT_TRUE(allows(compiled_grammar, call(text))) << text;
+      const auto parser =
+          make_output_parser(format, "", {.new_id = {}, .tools = std::make_shared<OrderedJson>(tools)});
+      EXPECT_EQ(OrderedJson::parse(test::parse_pieces(*parser, {call(text)}).calls.at(0).arguments)["x"],
+                value);
+    }
+    for (const std::string& text : wrong) EXPECT_FALSE(allows(compiled_grammar, call(text))) << text;
+  };
+  check(R"({"anyOf": [{"type": "string", "maxLength": 4}, {"type": "integer", "maximum": 3}]})",
+        {{"abcd", "abcd"}, {"3", 3}, {"-12345", -12345}, {"", ""}, {"[\"", "[\""}, {"null", "null"}},
+        {"1234", "4", "-1.5", "abcde", "99999999999999999999999"});
+  check(R"({"anyOf": [{"type": "string"}, {"const": true}]})",
+        {{"true", true},
+         {" tru", " tru"},
+         {"trues", "trues"},
+         {"true story", "true story"},
+         {"<b", "<b"},
+         {"null", "null"},
+         {"f", "f"},
+         {"", ""},
+         {"[\"a", "[\"a"},
+         {"12", "12"},
+         {"fals\n", "fals\n"}},
+        {"false", "False", " false\n", "True\n"});
+  check(R"({"anyOf": [{"type": "string", "minLength": 2, "maxLength": 6}, {"enum": [false, null]}]})",
+        {{"false", false},
+         {"null", nullptr},
+         {"nul", "nul"},
+         {"fals", "fals"},
+         {"Trues", "Trues"},
+         {"no", "no"}},
+        {"true", "True", "n", "falsehood", ""});
+  check(R"({"type": ["string", "null"]})",
+        {{"None of it", "None of it"}, {"null", nullptr}, {"{\"a", "{\"a"}, {"  x", "  x"}},
+        {"x</parameter>"});
+  OrderedJson tools = OrderedJson::parse(
+      R"([{"function": {"name": "f", "parameters": {"properties": {"x": {"enum": ["1", 2]}}}}}])");
+  expect_error([&] { tool_grammar(*format.tool_calls, tools, {}); },
+               {"/tools/0/function/parameters/properties/x: the value \"1\" cannot be written"});
+  EXPECT_NO_THROW(tool_grammar(tool_dialect("deepseek_v32"), tools, {}));  // its tags say what is text
+  tools[0]["function"]["parameters"]["properties"]["x"]["enum"][0] = "true";
+  EXPECT_NO_THROW(tool_grammar(*format.tool_calls, tools, {}));
 }
 
 }  // namespace

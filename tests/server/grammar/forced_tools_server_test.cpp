@@ -189,7 +189,14 @@ TEST_F(ForcedToolsServerTest, WhatCannotBeCalledIsTheClientsFault) {
   EXPECT_THAT(wrong["message"].get<std::string>(),
               HasSubstr("/tools/0/function/parameters/properties/a/pattern is not enforced"));
   wrong = with_schema(R"({"type": "array", "items": {"type": "thing"}})");
-  EXPECT_THAT(wrong["message"].get<std::string>(), AllOf(HasSubstr("refused"), HasSubstr("/items")));
+  EXPECT_THAT(wrong["message"].get<std::string>(),
+              AllOf(HasSubstr("refused"),
+                    HasSubstr(R"(schema at "/tools/0/function/parameters/properties/a/items/type": )")));
+  serve("hermes");
+  wrong = with_schema(R"({"type": "array", "unevaluatedItems": false})");
+  EXPECT_THAT(
+      wrong["message"].get<std::string>(),
+      HasSubstr(R"(schema at "/tools/0/function/parameters/properties/a/unevaluatedItems": this keyword)"));
   EXPECT_TRUE(all_blocks_free());
 }
 
