@@ -261,7 +261,7 @@ void validate_structured_outputs(const SamplingParams& params, const SamplingCon
   if (params.beam_width) fail("structured_outputs and beam_width exclude each other");
   if (context.tokenizer == nullptr) fail("structured_outputs need a tokenizer; this model has none");
   if (outputs.source.size() > kGrammarLimits.source_bytes)
-    fail("structured_outputs have a source of {} bytes; at most {} are allowed", outputs.source.size(),
+    fail("{} has a source of {} bytes; at most {} are allowed", outputs.name, outputs.source.size(),
          kGrammarLimits.source_bytes);
   if (outputs.disable_any_whitespace && outputs.whitespace_pattern)
     fail("structured_outputs have both disable_any_whitespace and whitespace_pattern; give one");

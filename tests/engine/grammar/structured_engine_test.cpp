@@ -105,10 +105,10 @@ TEST(StructuredOutputsEngineTest, WhatCannotBeTogetherIsRefusedByName) {
   EXPECT_THAT(refusal([](EngineRequest& r) { r.pooling = Pooling::kLast; }),
               HasSubstr("pooling and structured_outputs exclude each other"));
   EXPECT_THAT(refusal([](EngineRequest& r) {
-                r.params.structured_outputs = std::make_shared<const StructuredOutputs>(
-                    StructuredOutputs{.kind = Kind::kRegex, .source = std::string((1 << 20) + 1, 'a')});
+                r.params.structured_outputs = std::make_shared<const StructuredOutputs>(StructuredOutputs{
+                    .kind = Kind::kRegex, .source = std::string((1 << 20) + 1, 'a'), .name = "guided_regex"});
               }),
-              HasSubstr("1048577 bytes; at most 1048576"));
+              StartsWith("guided_regex has a source of 1048577 bytes; at most 1048576"));
 }
 
 TEST(StructuredOutputsEngineTest, LogprobsOfThePromptAreThereWhateverIsForced) {
