@@ -114,20 +114,20 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
   }
 }
 
-// Refuses a field that says how JSON is written where none is.
-void check_is_json(const JsonFields& fields, std::string_view name, const StructuredOutputs& outputs) {
+// Whether the text may be JSON. Refuses a field that says how that is written where it may not.
+bool check_is_json(const JsonFields& fields, std::string_view name, const StructuredOutputs& outputs) {
   constexpr std::array kOfJson = {Kind::kJsonSchema, Kind::kJsonObject, Kind::kStructuralTag};
-  if (!fields.asks(name)) return;
+  const bool is_json = !outputs.name.empty() && std::ranges::find(kOfJson, outputs.kind) != kOfJson.end();
   const std::string place = fields.place_of(name);
-  if (outputs.name.empty() || std::ranges::find(kOfJson, outputs.kind) == kOfJson.end())
+  if (!is_json && fields.asks(name))
     refuse(place, "{} is for JSON: a schema, any object or a structural tag; {} asks for none", place,
            outputs.name.empty() ? "the request" : outputs.name);
+  return is_json;
 }
 
 void take_whitespace_pattern(const JsonFields& fields, std::string_view name, StructuredOutputs& outputs) {
   const std::string* const pattern = fields.text(name);
-  if (pattern == nullptr) return;
-  check_is_json(fields, name, outputs);
+  if (pattern == nullptr || !check_is_json(fields, name, outputs)) return;
   const std::string place = fields.place_of(name);
   if (outputs.whitespace_pattern)
     refuse(place, "{} and {} exclude each other", place, outputs.whitespace_name);
@@ -152,6 +152,9 @@ void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs)
   check_is_json(asked, "disable_additional_properties", outputs);
   asked.read("disable_any_whitespace", outputs.disable_any_whitespace);
   asked.read("disable_additional_properties", outputs.disable_additional_properties);
+  if (outputs.disable_additional_properties && outputs.kind == Kind::kJsonObject)
+    refuse("structured_outputs.disable_additional_properties",
+           "structured_outputs.disable_additional_properties is for a schema; any object has what it likes");
 }
 
 }  // namespace

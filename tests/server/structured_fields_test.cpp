@@ -144,7 +144,11 @@ TEST(StructuredFieldsTest, WhatSaysHowJsonIsWrittenNeedsSome) {
       EXPECT_NE(read(begin + format_text(", \"{}\": false}}", name)), nullptr);
     }
   }
+  EXPECT_EQ(
+      error_of(R"("structured_outputs": {"json_object": true, "disable_additional_properties": true})").param,
+      "structured_outputs.disable_additional_properties");
   EXPECT_EQ(read(R"("guided_whitespace_pattern": "")"), nullptr);
+  EXPECT_FALSE(read(R"("guided_regex": "a", "guided_whitespace_pattern": "")")->whitespace_pattern);
   EXPECT_EQ(error_of(R"("structured_outputs": {"json": {}, "whitespace_pattern": " "},
                         "guided_whitespace_pattern": " ")")
                 .param,
