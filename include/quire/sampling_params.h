@@ -31,6 +31,7 @@ struct StructuredOutputs {
   std::string name = "structured_outputs";             // what messages call them
   bool disable_any_whitespace = false;                 // none between the tokens of JSON
   std::optional<std::string> whitespace_pattern = {};  // what may stand between them, as a regular expression
+  std::string whitespace_name = "whitespace_pattern";  // what messages call that
   bool disable_additional_properties = false;          // of objects whose schema says nothing of them
   // What a model says before its answer is free: text up to and with the first `free_until`. With
   // `free_after` only where that comes first. Empty: nothing is.

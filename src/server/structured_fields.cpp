@@ -100,7 +100,10 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
     const std::string inner = fields.place_of("json_schema");
     const OrderedJson& named = to_object(fields.required("json_schema"), inner);
     check_names(named, inner, {"name", "description", "schema", "strict"});
-    take_schema(JsonFields(named, inner));
+    const JsonFields inner_fields(named, inner);
+    for (const char* text : {"name", "description"}) inner_fields.text(text);  // of their types, at least
+    inner_fields.boolean("strict");
+    take_schema(inner_fields);
   } else if (type == "structural_tag") {
     take(Kind::kStructuralTag, format->dump(), place, outputs);
   } else {
@@ -109,6 +112,27 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
            "structural_tag",
            in_quotes(type));
   }
+}
+
+// Whether the text may be JSON. Refuses a field that says how that is written where it may not.
+bool check_is_json(const JsonFields& fields, std::string_view name, const StructuredOutputs& outputs) {
+  constexpr std::array kOfJson = {Kind::kJsonSchema, Kind::kJsonObject, Kind::kStructuralTag};
+  const bool is_json = !outputs.name.empty() && std::ranges::find(kOfJson, outputs.kind) != kOfJson.end();
+  const std::string place = fields.place_of(name);
+  if (!is_json && fields.asks(name))
+    refuse(place, "{} is for JSON: a schema, any object or a structural tag; {} asks for none", place,
+           outputs.name.empty() ? "the request" : outputs.name);
+  return is_json;
+}
+
+void take_whitespace_pattern(const JsonFields& fields, std::string_view name, StructuredOutputs& outputs) {
+  const std::string* const pattern = fields.text(name);
+  if (pattern == nullptr || !check_is_json(fields, name, outputs)) return;
+  const std::string place = fields.place_of(name);
+  if (outputs.whitespace_pattern)
+    refuse(place, "{} and {} exclude each other", place, outputs.whitespace_name);
+  outputs.whitespace_pattern = *pattern;
+  outputs.whitespace_name = place;
 }
 
 void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs) {
@@ -123,9 +147,14 @@ void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs)
     refuse("structured_outputs",
            "structured_outputs has no source; give json, json_object, regex, choice, grammar or "
            "structural_tag");
-  if (const std::string* pattern = asked.text("whitespace_pattern")) outputs.whitespace_pattern = *pattern;
+  take_whitespace_pattern(asked, "whitespace_pattern", outputs);
+  check_is_json(asked, "disable_any_whitespace", outputs);
+  check_is_json(asked, "disable_additional_properties", outputs);
   asked.read("disable_any_whitespace", outputs.disable_any_whitespace);
   asked.read("disable_additional_properties", outputs.disable_additional_properties);
+  if (outputs.disable_additional_properties && outputs.kind == Kind::kJsonObject)
+    refuse("structured_outputs.disable_additional_properties",
+           "structured_outputs.disable_additional_properties is for a schema; any object has what it likes");
 }
 
 }  // namespace
@@ -138,9 +167,8 @@ std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonField
   take_response_format(fields, outputs);
   take_fields(fields, "guided_", kSources, outputs);
   take_fields(fields, "", kOfOtherServers, outputs);
-  if (const std::string* pattern = fields.text("guided_whitespace_pattern"))
-    outputs.whitespace_pattern = *pattern;
   take_structured_outputs(fields, outputs);
+  take_whitespace_pattern(fields, "guided_whitespace_pattern", outputs);
   if (outputs.name.empty()) return nullptr;
   return std::make_shared<const StructuredOutputs>(std::move(outputs));
 }

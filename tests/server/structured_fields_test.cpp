@@ -69,6 +69,7 @@ TEST(StructuredFieldsTest, WhitespaceAndPropertiesAreChosen) {
                                "disable_any_whitespace": true, "disable_additional_properties": true})");
   EXPECT_EQ(outputs->whitespace_pattern, " ?");
   EXPECT_TRUE(outputs->disable_any_whitespace && outputs->disable_additional_properties);
+  EXPECT_EQ(outputs->whitespace_name, "structured_outputs.whitespace_pattern");
   EXPECT_EQ(read(R"("guided_json": {}, "guided_whitespace_pattern": "")")->whitespace_pattern, "");
 }
 
@@ -96,6 +97,12 @@ TEST(StructuredFieldsTest, WhatIsOfAnotherTypeIsNamed) {
   EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema"})").param, "response_format.json_schema");
   EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
             "response_format.json_schema.schema");
+  const std::string inner = "response_format.json_schema.";
+  for (const auto& [name, value] : {std::pair("strict", "\"yes\""), {"name", "5"}, {"description", "[]"}})
+    EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, ")" +
+                       format_text("{}\": {}}}}}", name, value))
+                  .param,
+              inner + name);
   EXPECT_THAT(error_of(R"("response_format": {"type": "xml"})").what(), HasSubstr("not supported"));
 }
 
@@ -120,6 +127,32 @@ TEST(StructuredFieldsTest, WhatWouldNotBeEnforcedIsRefused) {
   expect_refused(R"("guided_choice": [])", "guided_choice", "is empty");
   expect_refused(R"("structured_outputs": {"choice": []})", "structured_outputs.choice", "is empty");
   expect_refused(R"("grammar": "root ::= [a]", "grammar_lazy": true)", "grammar_lazy", "not supported");
+}
+
+TEST(StructuredFieldsTest, WhatSaysHowJsonIsWrittenNeedsSome) {
+  const auto expect_refused = [](const std::string& fields, const std::string& param) {
+    EXPECT_EQ(error_of(fields).param, param) << fields;
+    EXPECT_THAT(error_of(fields).what(), HasSubstr("is for JSON")) << fields;
+  };
+  expect_refused(R"("guided_whitespace_pattern": " ")", "guided_whitespace_pattern");
+  expect_refused(R"("guided_regex": "a", "guided_whitespace_pattern": " ")", "guided_whitespace_pattern");
+  for (const std::string source : {R"("regex": "a")", R"("choice": ["a"])", R"("grammar": "root ::= [a]")"}) {
+    const std::string begin = R"("structured_outputs": {)" + source;
+    expect_refused(begin + R"(, "whitespace_pattern": " "})", "structured_outputs.whitespace_pattern");
+    for (const std::string name : {"disable_any_whitespace", "disable_additional_properties"}) {
+      expect_refused(begin + format_text(", \"{}\": true}}", name), "structured_outputs." + name);
+      EXPECT_NE(read(begin + format_text(", \"{}\": false}}", name)), nullptr);
+    }
+  }
+  EXPECT_EQ(
+      error_of(R"("structured_outputs": {"json_object": true, "disable_additional_properties": true})").param,
+      "structured_outputs.disable_additional_properties");
+  EXPECT_EQ(read(R"("guided_whitespace_pattern": "")"), nullptr);
+  EXPECT_FALSE(read(R"("guided_regex": "a", "guided_whitespace_pattern": "")")->whitespace_pattern);
+  EXPECT_EQ(error_of(R"("structured_outputs": {"json": {}, "whitespace_pattern": " "},
+                        "guided_whitespace_pattern": " ")")
+                .param,
+            "guided_whitespace_pattern");
 }
 
 TEST(StructuredFieldsTest, MessagesCallThemByTheirField) {

@@ -178,12 +178,13 @@ class CompilePool final : public GrammarCompiler {
     std::optional<OutputGrammar> grammar;
     std::string error;
     bool is_request_at_fault = false;
+    const std::string* wrong = &source->name;
     try {
-      grammar = compiled(*source, stop.get_token());
+      grammar = compiled(*source, stop.get_token(), wrong);
     } catch (const std::exception& e) {
       is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
-      error = format_text("{} {}: {}", source->name,
-                          is_request_at_fault ? "is refused" : "could not be compiled", e.what());
+      error = format_text("{} {}: {}", *wrong, is_request_at_fault ? "is refused" : "could not be compiled",
+                          e.what());
     }
     job = weak.lock();
     std::unique_lock lock(mutex_);
@@ -199,7 +200,9 @@ class CompilePool final : public GrammarCompiler {
     for (const Done& done : waiting) done(result_of(job));
   }
 
-  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop) {
+  // `wrong`: the name of what an exception is about.
+  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop,
+                         const std::string*& wrong) {
     if (fault_) fault_(EngineStage::kCompile, 0);
     std::unique_lock lock(mutex_);
     if (const std::size_t bytes = trim(); bytes > limits_.bytes)
@@ -209,6 +212,12 @@ class CompilePool final : public GrammarCompiler {
     lock.unlock();
     const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
     const auto start = std::chrono::steady_clock::now();
+    if (source.whitespace_pattern && !source.whitespace_pattern->empty()) {
+      wrong = &source.whitespace_name;
+      grammar::compile({.kind = grammar::Source::Kind::kRegex, .text = *source.whitespace_pattern}, tokens,
+                       {.compile_time = std::chrono::milliseconds(100)}, stop);
+      wrong = &source.name;
+    }
     const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     lock.lock();
@@ -261,7 +270,7 @@ void validate_structured_outputs(const SamplingParams& params, const SamplingCon
   if (params.beam_width) fail("structured_outputs and beam_width exclude each other");
   if (context.tokenizer == nullptr) fail("structured_outputs need a tokenizer; this model has none");
   if (outputs.source.size() > kGrammarLimits.source_bytes)
-    fail("structured_outputs have a source of {} bytes; at most {} are allowed", outputs.source.size(),
+    fail("{} has a source of {} bytes; at most {} are allowed", outputs.name, outputs.source.size(),
          kGrammarLimits.source_bytes);
   if (outputs.disable_any_whitespace && outputs.whitespace_pattern)
     fail("structured_outputs have both disable_any_whitespace and whitespace_pattern; give one");

@@ -76,6 +76,18 @@ TEST(StructuredOutputsEngineTest, ASourceThatIsWrongIsTheFaultOfItsRequestAlone)
   EXPECT_EQ(beside.get().outputs[0].finish_reason, FinishReason::kStop);
 }
 
+TEST(StructuredOutputsEngineTest, AWhitespacePatternThatIsWrongIsCalledByItsName) {
+  Engine engine(toy_config());
+  StructuredOutputs outputs{.kind = Kind::kJsonObject, .whitespace_pattern = "(", .whitespace_name = "space"};
+  const CompletionOutput wrong = output_of(engine, request_of(outputs));
+  EXPECT_TRUE(wrong.is_request_at_fault);
+  EXPECT_THAT(wrong.error, StartsWith("space is refused: regular expression"));
+  for (const std::string right : {"", " ?", "[\\n\\t ]*"}) {
+    outputs.whitespace_pattern = right;
+    EXPECT_EQ(output_of(engine, request_of(outputs)).error, "") << right;
+  }
+}
+
 TEST(StructuredOutputsEngineTest, MinTokensBehindTheEndOfTheTextAreTheFaultOfTheRequest) {
   Engine engine(toy_config());
   EngineRequest request = request_of(kChoice);
@@ -105,10 +117,10 @@ TEST(StructuredOutputsEngineTest, WhatCannotBeTogetherIsRefusedByName) {
   EXPECT_THAT(refusal([](EngineRequest& r) { r.pooling = Pooling::kLast; }),
               HasSubstr("pooling and structured_outputs exclude each other"));
   EXPECT_THAT(refusal([](EngineRequest& r) {
-                r.params.structured_outputs = std::make_shared<const StructuredOutputs>(
-                    StructuredOutputs{.kind = Kind::kRegex, .source = std::string((1 << 20) + 1, 'a')});
+                r.params.structured_outputs = std::make_shared<const StructuredOutputs>(StructuredOutputs{
+                    .kind = Kind::kRegex, .source = std::string((1 << 20) + 1, 'a'), .name = "guided_regex"});
               }),
-              HasSubstr("1048577 bytes; at most 1048576"));
+              StartsWith("guided_regex has a source of 1048577 bytes; at most 1048576"));
 }
 
 TEST(StructuredOutputsEngineTest, LogprobsOfThePromptAreThereWhateverIsForced) {

@@ -75,6 +75,26 @@ TEST_F(StructuredOutputsServerTest, AWrongSourceIsTheClientsFaultInStreamsToo) {
   EXPECT_TRUE(all_blocks_free());
 }
 
+TEST_F(StructuredOutputsServerTest, ASourceThatIsTooLongIsCalledByItsField) {
+  const std::string schema = R"({"type": "string", "description": ")" + std::string(1 << 20, 'x') + "\"}";
+  const HttpReply format = ask(
+      "/v1/chat/completions",
+      chat_with(R"("response_format": {"type": "json_schema", "json_schema": {"schema": )" + schema + "}}"));
+  EXPECT_EQ(format.status, 400);
+  EXPECT_EQ(json_of(format)["error"]["param"], "response_format");
+  EXPECT_THAT(error_of(format), HasSubstr("response_format has a source of"));
+}
+
+TEST_F(StructuredOutputsServerTest, ALimitThatIsMetWhileGeneratingIsTheClientsFault) {
+  std::string deep = "a";
+  for (int i = 0; i < 1200; ++i) deep += "b?";
+  const HttpReply reply =
+      ask("/v1/completions", completion_with(R"("structured_outputs": {"regex": ")" + deep + "\"}"));
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(json_of(reply)["error"]["param"], "structured_outputs.regex");
+  EXPECT_THAT(error_of(reply), HasSubstr("cannot be met: the grammar is nested too deep"));
+}
+
 TEST_F(StructuredOutputsServerTest, EveryPromptAndOutputIsHeld) {
   const HttpReply reply = ask(
       "/v1/completions", R"({"prompt": ["a", "b"], "n": 2, "seed": 1, "max_tokens": 600, "structured_outputs":
