@@ -1,5 +1,7 @@
 #include "dialects/argument_types.h"
 
+#include <algorithm>
+
 #include "base/format.h"
 
 namespace quire::dialects {
@@ -51,6 +53,17 @@ const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema) {
     }
   }
   return nullptr;
+}
+
+void drop_annotations(OrderedJson& schema) {
+  if (schema.is_array()) std::for_each(schema.begin(), schema.end(), drop_annotations);
+  if (!schema.is_object()) return;
+  for (const char* key : {"title", "description", "default", "examples"}) schema.erase(key);
+  for (const char* key : {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf", "not"})
+    if (const auto found = schema.find(key); found != schema.end()) drop_annotations(*found);
+  for (const char* key : {"properties", "patternProperties", "$defs", "definitions"})
+    if (const auto found = schema.find(key); found != schema.end() && found->is_object())
+      std::for_each(found->begin(), found->end(), drop_annotations);
 }
 
 const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name) {

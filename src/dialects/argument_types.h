@@ -40,4 +40,7 @@ std::vector<TextBeginning> text_beginnings(ArgumentTypes types, char excluded);
 // The schema that a "$ref" within `root` points to, or the schema itself. nullptr: it points nowhere.
 const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema);
 
+// Takes out of a schema, and those within it, what asks nothing of a value and may be long.
+void drop_annotations(OrderedJson& schema);
+
 }  // namespace quire::dialects

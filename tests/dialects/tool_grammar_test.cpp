@@ -299,5 +299,37 @@ TEST(ToolGrammarTest, HostileSchemasEndSoon) {
     expect_error([&] { tool_grammar(tool_dialect(dialect), tools(), {}); }, {"more than can be written out"});
 }
 
+TEST(ToolGrammarTest, WhatIsCopiedOftenIsCountedInBytes) {
+  const auto tag = [](std::string_view dialect, const OrderedJson& properties) {
+    return tool_grammar(
+        tool_dialect(dialect),
+        OrderedJson::array({{{"function", {{"name", "f"}, {"parameters", {{"properties", properties}}}}}}}),
+        {});
+  };
+  const auto expect_refused = [&](std::string_view dialect, const OrderedJson& properties,
+                                  std::string_view message) {
+    expect_error([&] { tag(dialect, properties); }, {"/tools/0/function/parameters", message});
+  };
+  const std::string too_much = "more than can be written out", text(40'000, 'x');
+  for (const char* dialect : {"qwen3_coder", "gemma4"})
+    expect_refused(dialect, {{"a", {{"type", OrderedJson(300, "integer")}}}}, "/properties/a/type must be");
+  OrderedJson many = OrderedJson::object(), lists = {{"enum", {text}}}, names = many;
+  for (int i = 0; i < 100; ++i) {
+    many[format_text("a{}", i)] = {{"type", "integer"}, {"not", {{"const", text}}}};
+    names[format_text("{}{}", text, i)] = {{"type", "string"}};
+  }
+  for (int i = 0; i < 10; ++i) lists = {{"type", "array"}, {"items", lists}};
+  for (const char* dialect : {"pythonic", "gemma4", "qwen3_coder", "hermes"}) {
+    expect_refused(dialect, many, too_much);
+    expect_refused(dialect, names, too_much);
+  }
+  expect_refused("gemma4", {{"a", lists}}, too_much);
+  for (const char* dialect : {"pythonic", "gemma4", "qwen3_coder", "hermes"}) {
+    OrderedJson title = {{"title", {{"type", "array"}, {"items", {{"type", "integer"}}}}}}, told = title;
+    told["title"]["items"]["description"] = std::string(2 << 20, 'x');
+    EXPECT_EQ(tag(dialect, told), tag(dialect, title));
+  }
+}
+
 }  // namespace
 }  // namespace quire::dialects
