@@ -76,23 +76,6 @@ struct Tool {
   bool strict = false;
 };
 
-std::set<std::string> required_of(const OrderedJson& schema) {
-  std::set<std::string> names;
-  const OrderedJson* required = member(&schema, "required");
-  if (required == nullptr || !required->is_array()) return names;
-  for (const OrderedJson& name : *required)
-    if (name.is_string()) names.insert(name.get<std::string>());
-  return names;
-}
-
-// With those that are required alone.
-OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& required) {
-  const OrderedJson* found = member(&schema, "properties");
-  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
-  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
-  return all;
-}
-
 // What a schema lists: its enum, or its const alone; empty where it has neither.
 OrderedJson listed_values(const OrderedJson& schema) {
   const OrderedJson *values = member(&schema, "enum"), *value = member(&schema, "const");
@@ -144,8 +127,8 @@ class ToolGrammar {
       } else if (kind == Kind::kParameters) {
         const OrderedJson& schema = referred(tool_.schema, tool_.pointer);
         check_held(schema, tool_.pointer);
-        const std::set<std::string> required = required_of(schema);
-        const OrderedJson all = properties(schema, required);
+        const std::set<std::string> required = required_of(schema, tool_.pointer);
+        const OrderedJson all = properties_of(schema, required, tool_.pointer);
         for (const auto& [key, argument] : all.items()) {
           OrderedJson one = parameter(key, argument);
           out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
@@ -282,8 +265,8 @@ class ToolGrammar {
     check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
-    const std::set<std::string> required = required_of(schema);
-    const OrderedJson all = properties(schema, required);
+    const std::set<std::string> required = required_of(schema, pointer);
+    const OrderedJson all = properties_of(schema, required, pointer);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
@@ -318,12 +301,12 @@ class ToolGrammar {
     if (++written_.values > kMostValues) fail_too_much(pointer);
     const bool gemma = !dialect_.quote.empty();
     if (!gemma && behind.empty()) {
-      const OrderedJson* type = member(resolve(tool_.schema, given), "type");
-      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given, pointer);
+      return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
     }
     const OrderedJson& schema = referred(given, pointer);
     const OrderedJson* type = member(&schema, "type");
     if (schema == false) return nullptr;
+    if (schema != true && !schema.is_object()) fail("{} must be a schema: an object, true or false", pointer);
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
     OrderedJson choices = OrderedJson::array();
     const auto choose = [&](const OrderedJson& one) {
@@ -422,7 +405,6 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
               .schema = {{"additionalProperties", false}}};
     if (const OrderedJson* schema = member(&function, "parameters"); schema != nullptr && schema->is_object())
       tool.schema = *schema;
-    drop_annotations(tool.schema);
     tool.schema["type"] = "object";
     // What a schema does not name is not written, unless it speaks of that in some way.
     constexpr const char* kOthers[] = {
@@ -430,9 +412,11 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
-        tool.schema["properties"] = properties(tool.schema, required_of(tool.schema));
+        tool.schema["properties"] =
+            properties_of(tool.schema, required_of(tool.schema, tool.pointer), tool.pointer);
     const OrderedJson* strict = member(&function, "strict");
     tool.strict = strict != nullptr && *strict == true;
+    drop_keywords(tool.schema, tool.strict);
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
   }
   if (all.empty()) fail("no tool has the name {}", in_quotes(name));
