@@ -16,7 +16,7 @@ OrderedJson to_format(const StructuredOutputs& outputs) {
   const auto parsed = [&] { return parse_text(outputs.source, outputs.name, outputs.name); };
   switch (outputs.kind) {
     case Kind::kJsonSchema:
-      return {{"type", "json_schema"}, {"json_schema", parsed()}};
+      return {{"type", "json_schema"}, {"json_schema", parsed()}, {"pointer", outputs.name}};
     case Kind::kJsonObject:
       return {{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
     case Kind::kRegex:

@@ -137,6 +137,9 @@ TEST_F(ForcedToolsServerTest, StructuralTagsMeanTheSameBesideTools) {
     EXPECT_EQ(no_json.status, 400);
     EXPECT_EQ(json_of(no_json)["error"]["param"], "guided_json") << no_json.body;
   }
+  const HttpReply refused = post(R"("guided_json": {"items": {"type": "thing"}})");
+  EXPECT_THAT(json_of(refused)["error"]["message"].get<std::string>(),
+              HasSubstr(R"(schema at "guided_json/items/type": )"));
 }
 
 TEST_F(ForcedToolsServerTest, ReasoningDoesNotBeginWithinAContinuedMessage) {
