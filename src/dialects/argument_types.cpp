@@ -1,5 +1,8 @@
 #include "dialects/argument_types.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "base/format.h"
 
 namespace quire::dialects {
@@ -51,6 +54,46 @@ const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema) {
     }
   }
   return nullptr;
+}
+
+void drop_keywords(OrderedJson& schema, bool strict) {
+  constexpr const char* kAnnotations[] = {"title", "description", "default", "examples"};
+  constexpr const char* kUnsupported[] = {"uniqueItems", "unevaluatedItems", "unevaluatedProperties",
+                                          "$dynamicRef", "$recursiveRef"};
+  const auto drop = [&](OrderedJson& within) { drop_keywords(within, strict); };
+  if (schema.is_array()) std::for_each(schema.begin(), schema.end(), drop);
+  if (!schema.is_object()) return;
+  for (const char* key : kAnnotations) schema.erase(key);
+  for (const char* key : kUnsupported)
+    if (!strict) schema.erase(key);
+  for (const char* key : {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
+    if (const auto found = schema.find(key); found != schema.end()) drop(*found);
+  for (const char* key : {"properties", "patternProperties", "$defs", "definitions"})
+    if (const auto found = schema.find(key); found != schema.end() && found->is_object())
+      std::for_each(found->begin(), found->end(), drop);
+}
+
+std::set<std::string> required_of(const OrderedJson& schema, std::string_view pointer) {
+  std::set<std::string> names;
+  const OrderedJson* required = member(&schema, "required");
+  if (required == nullptr) return names;
+  const auto is_name = [](const OrderedJson& name) { return name.is_string(); };
+  if (!required->is_array() || !std::all_of(required->begin(), required->end(), is_name))
+    fail("{}/required must be a list of names", pointer);
+  for (const OrderedJson& name : *required) names.insert(name.get<std::string>());
+  return names;
+}
+
+OrderedJson properties_of(const OrderedJson& schema, const std::set<std::string>& required,
+                          std::string_view pointer) {
+  const OrderedJson* found = member(&schema, "properties");
+  if (found != nullptr && !found->is_object()) fail("{}/properties must be an object", pointer);
+  OrderedJson all = OrderedJson::object();
+  if (found != nullptr)
+    for (const auto& [name, property] : found->items())
+      if (property != false || required.contains(name)) all[name] = property;
+  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
+  return all;
 }
 
 const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name) {

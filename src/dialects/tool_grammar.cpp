@@ -18,8 +18,8 @@ using Kind = Element::Kind;
 
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
 constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
-constexpr std::size_t kBytesOfValue = 64;
-constexpr double kMostItems = 1 << 16;  // or characters, where a schema bounds them
+constexpr std::size_t kMostBytes = 1 << 20;  // of their text: what the engine takes of a source
+constexpr double kMostItems = 1 << 16;       // or characters, where a schema bounds them
 constexpr std::string_view kAskNothing =
     " $defs definitions $schema title description default examples deprecated ";
 // Keywords that are held to where values are no JSON, or ask nothing of the type that is written.
@@ -76,23 +76,6 @@ struct Tool {
   bool strict = false;
 };
 
-std::set<std::string> required_of(const OrderedJson& schema) {
-  std::set<std::string> names;
-  const OrderedJson* required = member(&schema, "required");
-  if (required == nullptr || !required->is_array()) return names;
-  for (const OrderedJson& name : *required)
-    if (name.is_string()) names.insert(name.get<std::string>());
-  return names;
-}
-
-// With those that are required alone.
-OrderedJson properties(const OrderedJson& schema, const std::set<std::string>& required) {
-  const OrderedJson* found = member(&schema, "properties");
-  OrderedJson all = found != nullptr && found->is_object() ? *found : OrderedJson::object();
-  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
-  return all;
-}
-
 // What a schema lists: its enum, or its const alone; empty where it has neither.
 OrderedJson listed_values(const OrderedJson& schema) {
   const OrderedJson *values = member(&schema, "enum"), *value = member(&schema, "const");
@@ -100,14 +83,17 @@ OrderedJson listed_values(const OrderedJson& schema) {
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
 }
 
+// By all tools.
+struct Written {
+  std::size_t values = 0, bytes = 0;
+};
+
 class ToolGrammar {
  public:
-  // written: values, by all tools.
-  ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool, Written& written)
       : dialect_(dialect), tool_(tool), written_(written) {
     for (const char* key : {"$defs", "definitions"})
       if (const OrderedJson* found = member(&tool.schema, key)) definitions_[key] = *found;
-    definitions_cost_ = definitions_.dump().size() / kBytesOfValue;
   }
 
   OrderedJson call() {
@@ -134,15 +120,15 @@ class ToolGrammar {
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(json(tool_.schema, tool_.pointer));
+        out.add(counted(json(tool_.schema, tool_.pointer), tool_.pointer));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
         write_arguments(referred(tool_.schema, tool_.pointer), tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
       } else if (kind == Kind::kParameters) {
         const OrderedJson& schema = referred(tool_.schema, tool_.pointer);
         check_held(schema, tool_.pointer);
-        const std::set<std::string> required = required_of(schema);
-        const OrderedJson all = properties(schema, required);
+        const std::set<std::string> required = required_of(schema, tool_.pointer);
+        const OrderedJson all = properties_of(schema, required, tool_.pointer);
         for (const auto& [key, argument] : all.items()) {
           OrderedJson one = parameter(key, argument);
           out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
@@ -174,6 +160,7 @@ class ToolGrammar {
   OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
     types_ = types;
     check_key(key, "<>\"\n");
+    count(key.size(), tool_.pointer);
     std::string before, behind;
     bool behind_value = false;
     for (const Element& element : compile_pattern(dialect_.parameter)) {
@@ -254,13 +241,22 @@ class ToolGrammar {
     out.add(either({std::move(begins_so), std::move(is_so)})).text(behind);
   }
 
+  [[noreturn]] static void fail_too_much(std::string_view pointer) {
+    fail("{}: with all before it more than can be written out", pointer);
+  }
+  void count(std::size_t bytes, std::string_view pointer) {
+    if ((written_.bytes += bytes) > kMostBytes) fail_too_much(pointer);
+  }
+  // What is written, whose bytes are counted.
+  OrderedJson counted(OrderedJson made, std::string_view pointer) {
+    count(made.dump().size(), pointer);
+    return made;
+  }
+
   // With what its references point to.
   OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
-    if (schema.dump().find("\"$ref\"") != std::string::npos) {
-      written_ += definitions_cost_;
-      schema.update(definitions_);
-    }
-    return json(std::move(schema), pointer);
+    if (schema.dump().find("\"$ref\"") != std::string::npos) schema.update(definitions_);
+    return counted(json(std::move(schema), pointer), pointer);
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
@@ -269,12 +265,13 @@ class ToolGrammar {
     check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
-    const std::set<std::string> required = required_of(schema);
-    const OrderedJson all = properties(schema, required);
+    const std::set<std::string> required = required_of(schema, pointer);
+    const OrderedJson all = properties_of(schema, required, pointer);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
         check_key(at.key(), "()[]{},:='\"<> \t\r\n");
+        count(at.key().size(), pointer);
         Sequence one;
         one.text(format_text("{}{}{}", at == first ? "" : gemma ? "," : ", ", at.key(), gemma ? ":" : "="));
         one.add(value(at.value(), pointer + "/properties/" + at.key(), depth + 1));
@@ -285,7 +282,8 @@ class ToolGrammar {
       none = !required.contains(first.key());
     }
     if (choices.empty()) return;
-    out.add(none ? optional(either(choices)) : either(choices));
+    OrderedJson one = either(std::move(choices));
+    out.add(none ? optional(std::move(one)) : std::move(one));
   }
 
   [[noreturn]] static void fail_unwritable(const std::string& pointer) {
@@ -300,15 +298,15 @@ class ToolGrammar {
   // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
   OrderedJson any_value(const OrderedJson& given, const std::string& pointer, int depth,
                         const std::string& behind) {
-    if (++written_ > kMostValues) fail("{}: with all before it more than can be written out", pointer);
+    if (++written_.values > kMostValues) fail_too_much(pointer);
     const bool gemma = !dialect_.quote.empty();
     if (!gemma && behind.empty()) {
-      const OrderedJson* type = member(resolve(tool_.schema, given), "type");
-      return type != nullptr && *type == "boolean" ? regex("True|False") : json_value(given, pointer);
+      return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
     }
     const OrderedJson& schema = referred(given, pointer);
     const OrderedJson* type = member(&schema, "type");
     if (schema == false) return nullptr;
+    if (schema != true && !schema.is_object()) fail("{} must be a schema: an object, true or false", pointer);
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
     OrderedJson choices = OrderedJson::array();
     const auto choose = [&](const OrderedJson& one) {
@@ -319,25 +317,26 @@ class ToolGrammar {
       const ArgumentTypes named = type == nullptr ? kAnyType : named_types(*type);
       for (const OrderedJson& one : listed)
         if ((types_of(one) & named) != 0 && (gemma || (types_of(one) & types_) != 0))
-          choices.push_back(constant(one, pointer, behind));
-      return either(choices);
+          choices.push_back(counted(constant(one, pointer, behind), pointer));
+      return either(std::move(choices));
     }
     for (const char* key : {"anyOf", "oneOf"}) {
       const OrderedJson* list = member(&schema, key);
       if (list == nullptr || !list->is_array()) continue;
       check_held(schema, pointer, format_text(" {} ", key));
       std::for_each(list->begin(), list->end(), choose);
-      return either(choices);
+      return either(std::move(choices));
     }
     if (type == nullptr || type->is_array()) {
       OrderedJson any = {"string", "number", "boolean", "null"};
       if (!gemma) any.insert(any.end(), {"array", "object"});
-      OrderedJson one = schema.is_object() ? schema : OrderedJson::object();
+      std::set<std::string> names;
       for (const OrderedJson& name : type == nullptr ? any : *type) {
-        one["type"] = name;
-        choose(one);
+        if (!name.is_string() || !names.insert(name.get<std::string>()).second)
+          fail("{}/type must be the name of a type, or a list of some that differ", pointer);
+        choices.push_back(value_of_type(name.get<std::string>(), schema, pointer, depth + 1, behind));
       }
-      return either(choices);
+      return either(std::move(choices));
     }
     return value_of_type(type->is_string() ? type->get<std::string>() : "", schema, pointer, depth, behind);
   }
@@ -349,6 +348,7 @@ class ToolGrammar {
     if (type == "string") {
       check_held(schema, pointer);
       write_text(schema, pointer, behind.empty() ? dialect_.quote : behind, out.text(dialect_.quote));
+      return counted(out.take(), pointer);
     } else if (type == "object" && behind.empty()) {
       write_arguments(schema, pointer, depth, out.text("{"));
       out.text("}");
@@ -357,7 +357,9 @@ class ToolGrammar {
       write_list(schema, pointer, depth, out.text("["));
       out.text("]");
     } else {
-      out.add(json_value(schema, pointer)).text(behind);
+      OrderedJson one = schema.is_object() ? schema : OrderedJson::object();
+      if (!type.empty()) one["type"] = type;
+      out.add(json_value(std::move(one), pointer)).text(behind);
     }
     return out.take();
   }
@@ -380,7 +382,7 @@ class ToolGrammar {
     if (most == 0U) return;
     const OrderedJson one =
         value(items == nullptr ? OrderedJson::object() : *items, pointer + "/items", depth + 1);
-    OrderedJson more = format("repeat", "content", Sequence().text(",").add(one).take());
+    OrderedJson more = format("repeat", "content", Sequence().text(",").add(counted(one, pointer)).take());
     more["min"] = least > 0 ? least - 1 : 0;
     if (most) more["max"] = *most - 1;
     OrderedJson all = Sequence().add(one).add(std::move(more)).take();
@@ -390,9 +392,8 @@ class ToolGrammar {
   const ToolDialect& dialect_;
   const Tool& tool_;
   ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
-  std::size_t& written_;
+  Written& written_;
   OrderedJson definitions_ = OrderedJson::object();
-  std::size_t definitions_cost_ = 0;  // in values
 };
 
 std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
@@ -411,9 +412,11 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
-        tool.schema["properties"] = properties(tool.schema, required_of(tool.schema));
+        tool.schema["properties"] =
+            properties_of(tool.schema, required_of(tool.schema, tool.pointer), tool.pointer);
     const OrderedJson* strict = member(&function, "strict");
     tool.strict = strict != nullptr && *strict == true;
+    drop_keywords(tool.schema, tool.strict);
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
   }
   if (all.empty()) fail("no tool has the name {}", in_quotes(name));
@@ -454,7 +457,7 @@ std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
   run["separator"] = form.separator;
   run["at_least_one"] = true;
   run["stop_after_first"] = !options.parallel;
-  std::size_t written = 0;
+  Written written;
   for (const Tool& tool : callable(tools, options.name))
     run["tags"].push_back(
         {{"begin", ""}, {"content", ToolGrammar(dialect, tool, written).call()}, {"end", ""}});

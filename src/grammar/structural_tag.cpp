@@ -49,6 +49,7 @@ class TagCompiler {
     const Expressions::Depth deeper(ex_, kSchemaWeight);
     const std::string type = string(format, "type", where);
     if (type == "tag") return tag(format, where);
+    if (type == "structural_tag") return compile_whole(format, where);
     const auto* const known = std::ranges::find(kTagFormats, type, &FormatKeys::type);
     if (known == kTagFormats.end())
       fail_at(where + "/type", format_text("the format {} is not supported", in_quotes(type)));
@@ -76,21 +77,21 @@ class TagCompiler {
   }
 
   // {"format": {...}}, or {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
-  ExprId compile_whole(const OrderedJson& whole) {
+  ExprId compile_whole(const OrderedJson& whole, const std::string& where) {
     if (!whole.contains("structures")) {
-      check_keys(whole, {"", {"format"}}, "");
-      return compile(get(whole, "format", ""), "/format");
+      check_keys(whole, {"", {"format"}}, where);
+      return compile(get(whole, "format", where), where + "/format");
     }
-    check_keys(whole, {"", {"structures", "triggers"}}, "");
+    check_keys(whole, {"", {"structures", "triggers"}}, where);
     OrderedJson tags = OrderedJson::array();
-    for (const auto& structure : array(whole, "structures", "")) {
-      check_keys(structure, {"", {"begin", "schema", "end"}}, "/structures");
-      tags.push_back(
-          {{"begin", get(structure, "begin", "/structures")},
-           {"content", {{"type", "json_schema"}, {"json_schema", get(structure, "schema", "/structures")}}},
-           {"end", get(structure, "end", "/structures")}});
+    for (const auto& structure : array(whole, "structures", where)) {
+      const std::string at = where + "/structures";
+      check_keys(structure, {"", {"begin", "schema", "end"}}, at);
+      tags.push_back({{"begin", get(structure, "begin", at)},
+                      {"content", {{"type", "json_schema"}, {"json_schema", get(structure, "schema", at)}}},
+                      {"end", get(structure, "end", at)}});
     }
-    return triggered({{"triggers", array(whole, "triggers", "")}, {"tags", std::move(tags)}}, "");
+    return triggered({{"triggers", array(whole, "triggers", where)}, {"tags", std::move(tags)}}, where);
   }
 
  private:
@@ -302,7 +303,7 @@ ExprId compile_structural_tag(Expressions& expressions, JsonText& json, const So
                               const OrderedJson& tag, const Vocabulary& vocabulary) {
   if (!tag.is_object() || !tag.contains("type") || tag.at("type") != "structural_tag")
     throw GrammarError("a structural tag is an object of type structural_tag");
-  return TagCompiler(expressions, json, source, vocabulary).compile_whole(tag);
+  return TagCompiler(expressions, json, source, vocabulary).compile_whole(tag, "");
 }
 
 }  // namespace quire::grammar

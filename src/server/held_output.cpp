@@ -13,10 +13,10 @@ using Kind = StructuredOutputs::Kind;
 
 // As a format of structural tags.
 OrderedJson to_format(const StructuredOutputs& outputs) {
-  const auto parsed = [&] { return parse_text(outputs.source, "structured_outputs", "structured_outputs"); };
+  const auto parsed = [&] { return parse_text(outputs.source, outputs.name, outputs.name); };
   switch (outputs.kind) {
     case Kind::kJsonSchema:
-      return {{"type", "json_schema"}, {"json_schema", parsed()}};
+      return {{"type", "json_schema"}, {"json_schema", parsed()}, {"pointer", outputs.name}};
     case Kind::kJsonObject:
       return {{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
     case Kind::kRegex:
@@ -32,8 +32,10 @@ OrderedJson to_format(const StructuredOutputs& outputs) {
     case Kind::kStructuralTag:
       break;
   }
-  const OrderedJson tag = parsed();
-  return JsonFields(to_object(tag, "structural_tag"), "structural_tag").required("format");
+  OrderedJson tag = parsed();
+  if (!tag.is_object() || tag.value("type", OrderedJson()) != "structural_tag")
+    refuse(outputs.name, "{} must be a structural tag: an object of type structural_tag", outputs.name);
+  return tag;
 }
 
 // What the request asks of its output behind the reasoning; nothing if that is nothing.
@@ -78,8 +80,11 @@ void hold_output(const dialects::OutputFormat& format, std::string_view prompt, 
   dialects::ReasoningTags tags;
   if (format.reasoning != nullptr) tags = reasoning_tags(*format.reasoning, prompt);
   if (auto held = asked_of(format, request)) {
-    held->free_after = tags.begin;
-    held->free_until = tags.end;
+    // Reasoning does not begin in the middle of a message.
+    if (!request.final_text || tags.begin.empty()) {
+      held->free_after = tags.begin;
+      held->free_until = tags.end;
+    }
     params.structured_outputs = std::make_shared<const StructuredOutputs>(*std::move(held));
   }
   if (request.thinking_token_budget && !tags.end.empty())

@@ -1,5 +1,7 @@
 #include "dialects/tool_grammar.h"
 
+#include <gmock/gmock.h>
+
 #include <random>
 
 #include "dialects/expect_parsed.h"
@@ -10,6 +12,8 @@ namespace quire::dialects {
 namespace {
 
 using test::Parsed;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const OrderedJson kTools = OrderedJson::parse(R"([
   {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "required": ["city", "at"],
@@ -238,10 +242,11 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
 
 TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
   const auto tag = [](std::string_view dialect, const std::string& schema) {
-    const std::string text =
+    OrderedJson tools = OrderedJson::parse(
         R"([{"function": {"name": "f", "strict": true, "parameters": {"properties": {"a": )" + schema +
-        "}}}}]";
-    return tool_grammar(tool_dialect(dialect), OrderedJson::parse(text), {});
+        "}}}}]");
+    if (schema == "false") tools[0]["function"]["parameters"]["required"] = {"a"};
+    return tool_grammar(tool_dialect(dialect), tools, {});
   };
   for (const std::string_view dialect : {"qwen3_coder", "gemma4"}) {
     const auto expect_refused = [&](const std::string& schema, const std::string& pointer) {
@@ -272,6 +277,66 @@ TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
   EXPECT_NE(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"), tag("gemma4", R"({"type": "array"})"));
 }
 
+TEST(ToolGrammarTest, WhatIsNoSchemaIsRefused) {
+  for (const bool strict : {false, true}) {
+    const auto expect_refused = [&](std::string_view dialect, const std::string& schema,
+                                    std::string_view message) {
+      SCOPED_TRACE(schema);
+      OrderedJson tools = {{{"function", {{"name", "f"}, {"strict", strict}}}}};
+      tools[0]["function"]["parameters"] = OrderedJson::parse(schema);
+      expect_error([&] { tool_grammar(tool_dialect(dialect), tools, {}); },
+                   {"/tools/0/function/parameters", message});
+    };
+    for (const std::string_view dialect : {"qwen3_coder", "glm45", "pythonic", "gemma4"}) {
+      expect_refused(dialect, R"({"properties": {"a": {}}, "required": "a"})", "/required must be");
+      expect_refused(dialect, R"({"properties": {"a": {}}, "required": [1]})", "/required must be");
+      expect_refused(dialect, R"({"properties": 5})", "/properties must be");
+    }
+    for (const std::string_view dialect : {"qwen3_coder", "glm45", "gemma4"}) {
+      expect_refused(dialect, R"({"properties": {"a": 5}})", "/properties/a must be a schema");
+      expect_refused(dialect, R"({"properties": {"a": {"anyOf": ["integer"]}}})", "/a must be a schema");
+    }
+    expect_refused("gemma4", R"({"properties": {"a": {"type": "array", "items": 5}}})",
+                   "/properties/a/items must be a schema");
+  }
+}
+
+TEST(ToolGrammarTest, PropertiesThatMayNotBeAreNotWritten) {
+  for (const ToolDialect& dialect : tool_dialects()) {
+    const auto tag = [&](const OrderedJson& schema) {
+      OrderedJson tools = {{{"function", {{"name", "f"}, {"strict", true}}}}};
+      tools[0]["function"]["parameters"]["properties"] = schema;
+      return tool_grammar(dialect, tools, {});
+    };
+    const OrderedJson number = {{"type", "number"}};
+    EXPECT_EQ(tag({{"a", false}, {"b", number}, {"c", false}}), tag({{"b", number}}));
+  }
+}
+
+TEST(ToolGrammarTest, OnlyPlainBooleansAreWrittenAsPythons) {
+  const auto tag = [](const OrderedJson& schema) {
+    OrderedJson tools = {{{"function", {{"name", "f"}, {"strict", true}}}}};
+    tools[0]["function"]["parameters"]["properties"]["a"] = schema;
+    return tool_grammar(tool_dialect("pythonic"), tools, {});
+  };
+  EXPECT_THAT(tag({{"type", "boolean"}, {"title", "A"}}), HasSubstr("True|False"));
+  EXPECT_THAT(tag({{"type", "boolean"}, {"const", true}}), Not(HasSubstr("True|False")));
+}
+
+TEST(ToolGrammarTest, KeywordsThatNoGrammarEnforcesAreLeftOutUnlessTheToolIsStrict) {
+  for (const char* dialect : {"hermes", "pythonic", "qwen3_coder"}) {
+    const auto tag = [&](const std::string& items, bool strict) {
+      OrderedJson tools = {{{"function", {{"name", "f"}, {"strict", strict}}}}};
+      tools[0]["function"]["parameters"] = OrderedJson::parse(
+          R"({"properties": {"uniqueItems": {"type": "array", "items": {"type": "array")" + items + "}}}}");
+      return tool_grammar(tool_dialect(dialect), tools, {});
+    };
+    const std::string unique = R"(, "uniqueItems": true, "unevaluatedItems": false)";
+    EXPECT_EQ(tag(unique, false), tag("", false)) << dialect;
+    EXPECT_NE(tag(unique, true), tag("", true)) << dialect;
+  }
+}
+
 // Without bounds these would take minutes, or all memory.
 TEST(ToolGrammarTest, HostileSchemasEndSoon) {
   OrderedJson schema = {{"properties", {{"a", {{"$ref", "#/$defs/0"}}}}}};
@@ -297,6 +362,38 @@ TEST(ToolGrammarTest, HostileSchemasEndSoon) {
   schema["properties"].erase("a");
   for (const char* dialect : {"qwen3_coder", "olmo3"})
     expect_error([&] { tool_grammar(tool_dialect(dialect), tools(), {}); }, {"more than can be written out"});
+}
+
+TEST(ToolGrammarTest, WhatIsCopiedOftenIsCountedInBytes) {
+  const auto tag = [](std::string_view dialect, const OrderedJson& properties) {
+    return tool_grammar(
+        tool_dialect(dialect),
+        OrderedJson::array({{{"function", {{"name", "f"}, {"parameters", {{"properties", properties}}}}}}}),
+        {});
+  };
+  const auto expect_refused = [&](std::string_view dialect, const OrderedJson& properties,
+                                  std::string_view message) {
+    expect_error([&] { tag(dialect, properties); }, {"/tools/0/function/parameters", message});
+  };
+  const std::string too_much = "more than can be written out", text(40'000, 'x');
+  for (const char* dialect : {"qwen3_coder", "gemma4"})
+    expect_refused(dialect, {{"a", {{"type", OrderedJson(300, "integer")}}}}, "/properties/a/type must be");
+  OrderedJson many = OrderedJson::object(), lists = {{"enum", {text}}}, names = many;
+  for (int i = 0; i < 100; ++i) {
+    many[format_text("a{}", i)] = {{"type", "integer"}, {"not", {{"const", text}}}};
+    names[format_text("{}{}", text, i)] = {{"type", "string"}};
+  }
+  for (int i = 0; i < 10; ++i) lists = {{"type", "array"}, {"items", lists}};
+  for (const char* dialect : {"pythonic", "gemma4", "qwen3_coder", "hermes"}) {
+    expect_refused(dialect, many, too_much);
+    expect_refused(dialect, names, too_much);
+  }
+  expect_refused("gemma4", {{"a", lists}}, too_much);
+  for (const char* dialect : {"pythonic", "gemma4", "qwen3_coder", "hermes"}) {
+    OrderedJson title = {{"title", {{"type", "array"}, {"items", {{"type", "integer"}}}}}}, told = title;
+    told["title"]["items"]["description"] = std::string(2 << 20, 'x');
+    EXPECT_EQ(tag(dialect, told), tag(dialect, title));
+  }
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST_F(StructuredOutputsServerTest, AWrongSourceIsTheClientsFaultInStreamsToo) {
     EXPECT_THAT(error_of(reply), AllOf(HasSubstr("guided_json is refused"), HasSubstr("/properties/a")));
     EXPECT_EQ(json_of(reply)["error"]["param"], "guided_json");
   }
-  EXPECT_TRUE(all_blocks_free());
+  EXPECT_TRUE(becomes_true([&] { return all_blocks_free(); }));
 }
 
 TEST_F(StructuredOutputsServerTest, ASourceThatIsTooLongIsCalledByItsField) {
