@@ -320,9 +320,10 @@ class ToolGrammar {
           choices.push_back(counted(constant(one, pointer, behind), pointer));
       return either(std::move(choices));
     }
+    const bool one_type = type != nullptr && (*type == "object" || *type == "array");  // of all choices
     for (const char* key : {"anyOf", "oneOf"}) {
       const OrderedJson* list = member(&schema, key);
-      if (list == nullptr || !list->is_array()) continue;
+      if (list == nullptr || !list->is_array() || one_type) continue;
       check_held(schema, pointer, format_text(" {} ", key));
       std::for_each(list->begin(), list->end(), choose);
       return either(std::move(choices));

@@ -18,6 +18,7 @@ struct ToolGrammarOptions {
 // A structural tag (docs/structured_output.md), as JSON text, of the texts in which a model of the dialect
 // calls these tools: each is parsed back to calls whose arguments have the tool's schema. tools: a list, as
 // OpenAI's requests have it. Tags stand in it as text, which a vocabulary's special tokens match there.
+// Of schemas of tools that are not strict, what is not enforced is left out. What is copied is at most 1 MiB.
 // Error, with a JSON pointer, for a `name` that no tool has, and for a schema that cannot be written in the
 // dialect: one of arguments between tags that refers to itself, or, of a tool that is `strict`, one that asks
 // of text what is not enforced there, such as a pattern.

@@ -272,6 +272,10 @@ TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
               tag(dialect, R"({"type": "string", "enum": ["a"]})"));
     EXPECT_NO_THROW(tag(dialect, R"({"type": "string", "maxLength": 100000})"));
   }
+  const std::string choices = R"("anyOf":[{"required":["x"]},{"required":["y"]}])";
+  const std::string object = R"({"type":"object","properties":{"x":{},"y":{}},)" + choices + "}";
+  EXPECT_THAT(tag("qwen3_coder", object), HasSubstr(R"("json_schema":)" + object));
+  expect_error([&] { tag("gemma4", object); }, {"/properties/a/anyOf is not"});
   EXPECT_EQ(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"),
             tag("gemma4", R"({"type": "array", "maxItems": 2})"));
   EXPECT_NE(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"), tag("gemma4", R"({"type": "array"})"));
