@@ -90,8 +90,14 @@ inline const std::shared_ptr<const Vocabulary>& vocabulary() {
   return instance;
 }
 
+// As much time as a slow machine takes under a sanitizer.
+inline Limits with_memory(std::size_t bytes = Limits{}.memory_bytes) {
+  constexpr std::chrono::hours kAnyTime(1);
+  return {.memory_bytes = bytes, .compile_time = kAnyTime, .mask_time = kAnyTime, .output_time = kAnyTime};
+}
+
 inline std::shared_ptr<const Grammar> compiled(Source::Kind kind, std::string_view text,
-                                               const Limits& limits = {}) {
+                                               const Limits& limits = with_memory()) {
   return compile({.kind = kind, .text = std::string(text)}, vocabulary(), limits);
 }
 

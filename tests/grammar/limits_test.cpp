@@ -217,7 +217,7 @@ constexpr std::string_view kGrowing = "(a|b)*a(a|b){18}x(a|b)*b(a|b){17}";
 
 TEST(Limits, AnOutputGoesOnInFreshStatesWhereTheOldOnesAreFull) {
   const std::int64_t limit = 4 << 20, before = heap_bytes();
-  const auto grammar = compiled(Kind::kRegex, kGrowing, {.memory_bytes = limit});
+  const auto grammar = compiled(Kind::kRegex, kGrowing, with_memory(limit));
   Matcher matcher(grammar);
   std::mt19937 random(6);
   for (int step = 0; step < 300'000; ++step) {
@@ -229,7 +229,7 @@ TEST(Limits, AnOutputGoesOnInFreshStatesWhereTheOldOnesAreFull) {
 }
 
 TEST(Limits, StatesThatWereLeftAreFoundAgain) {
-  const auto grammar = compiled(Kind::kRegex, "(a|b)*a(a|b){18}", {.memory_bytes = 2u << 20});
+  const auto grammar = compiled(Kind::kRegex, "(a|b)*a(a|b){18}", with_memory(2u << 20));
   Matcher matcher(grammar);
   std::mt19937 random(7);
   std::vector<std::vector<std::uint32_t>> masks;
@@ -259,7 +259,7 @@ TEST(Limits, ATokenLongerThanAnyTextNeedsIsNotAllowed) {
 
 TEST(Limits, AllCopiesShareOneBudgetOfMemory) {
   const std::int64_t budget = 4 << 20, before = heap_bytes();
-  const auto grammar = compiled(Kind::kRegex, kGrowing, {.memory_bytes = budget});
+  const auto grammar = compiled(Kind::kRegex, kGrowing, with_memory(budget));
   std::vector<Matcher> matchers(12, Matcher(grammar));
   std::mt19937 random(8);
   int refused = 0;
@@ -282,7 +282,7 @@ TEST(Limits, AllCopiesShareOneBudgetOfMemory) {
 
 TEST(Limits, TwoHundredThousandCharactersAreCountedWithinTheBudget) {
   const auto grammar =
-      compiled(Kind::kJsonSchema, R"({"type": "string", "maxLength": 200000})", {.memory_bytes = 8u << 20});
+      compiled(Kind::kJsonSchema, R"({"type": "string", "maxLength": 200000})", with_memory(8u << 20));
   const int thirty = [] {
     for (int token = 0; token < vocabulary()->size(); ++token)
       if (vocabulary()->token(token).bytes == std::string(30, 'a')) return token;
