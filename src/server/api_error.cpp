@@ -39,7 +39,7 @@ ApiError to_api_error(const std::exception& caught) {
   return {500, "an internal error; the server's log says more"};
 }
 
-OrderedJson error_body(const ApiError& error) {
+OrderedJson openai_error(const ApiError& error, const std::string&) {
   const auto or_else = [](const std::string& text, OrderedJson other) {
     return text.empty() ? std::move(other) : OrderedJson(text);
   };

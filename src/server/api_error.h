@@ -33,7 +33,9 @@ template <typename... Args>
 // and of anything else only that it happened.
 ApiError to_api_error(const std::exception& caught);
 
-// {"error": {message, type, param, code}}: of an answer, and of a stream's last event.
-OrderedJson error_body(const ApiError& error);
+// The body of an answer that is an error, as an API has it.
+using ErrorBody = OrderedJson (*)(const ApiError& error, const std::string& request_id);
+// {"error": {message, type, param, code}}.
+OrderedJson openai_error(const ApiError& error, const std::string& request_id = {});
 
 }  // namespace quire::server

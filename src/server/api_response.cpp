@@ -6,6 +6,8 @@
 namespace quire::server {
 namespace {
 
+constexpr const char* kDone = "data: [DONE]\n\n";
+
 double per_second(std::int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
@@ -80,6 +82,26 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage) {
 
 std::string to_line(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string to_event(const OrderedJson& json, std::string_view name) {
+  const std::string data = "data: " + to_line(json) + "\n\n";
+  return name.empty() ? data : format_text("event: {}\n{}", name, data);
+}
+
+std::string ChunkResponse::events(std::size_t prompt, const RequestUpdate& update) {
+  std::string events;
+  for (const OrderedJson& chunk : chunks(prompt, update)) events += to_event(chunk);
+  return events;
+}
+
+std::string ChunkResponse::last_events(const std::optional<Timings>& timings) {
+  const std::optional<OrderedJson> chunk = last(timings);
+  return (chunk ? to_event(*chunk) : "") + kDone;
+}
+
+std::string ChunkResponse::failure_events(const ApiError& error) {
+  return to_event(openai_error(error)) + kDone;
 }
 
 OrderedJson begin_response(const ResponseHead& head, std::string_view object) {

@@ -51,6 +51,8 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage);
 
 // One line of UTF-8.
 std::string to_line(const OrderedJson& json);
+// A server-sent event; `name` is its type, empty: none.
+std::string to_event(const OrderedJson& json, std::string_view name = {});
 
 // What a client wants its answer to be.
 struct ResponseForm {
@@ -58,7 +60,7 @@ struct ResponseForm {
   bool timings = false;
 };
 
-// What the engine tells of a request's prompts, as its client reads it: one body, or the chunks of a stream.
+// What the engine tells of a request's prompts, as its client reads it: one body, or the events of a stream.
 // For one thread.
 class Response {
  public:
@@ -67,10 +69,11 @@ class Response {
   Response& operator=(const Response&) = delete;
 
   ResponseForm form() const { return form_; }
-  // Of a stream: what an update of the prompt of that index adds, in order, none while there is no token yet;
-  // and what stands at the end, nothing where neither usage nor timings are asked for.
-  virtual std::vector<OrderedJson> chunks(std::size_t, const RequestUpdate&) { return {}; }
-  virtual std::optional<OrderedJson> last(const std::optional<Timings>&) const { return std::nullopt; }
+  // Of a stream: what an update of the prompt of that index adds, as events, none while there is no token
+  // yet; what ends it; and what ends it where it fails behind its first event.
+  virtual std::string events(std::size_t, const RequestUpdate&) { return {}; }
+  virtual std::string last_events(const std::optional<Timings>&) { return {}; }
+  virtual std::string failure_events(const ApiError&) { return {}; }
   // Of a whole answer: what must be kept of an update, and the answer. outputs: of each prompt, in order, all
   // finished.
   virtual void take(const RequestUpdate&) {}
@@ -84,6 +87,21 @@ class Response {
 
  private:
   const ResponseForm form_;
+};
+
+// An answer whose stream is OpenAI's older one: each event is a chunk, the last one "data: [DONE]".
+class ChunkResponse : public Response {
+ public:
+  // What an update adds; and what stands at the end, nothing where neither usage nor timings are asked for.
+  virtual std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) = 0;
+  virtual std::optional<OrderedJson> last(const std::optional<Timings>& timings) const = 0;
+
+  std::string events(std::size_t prompt, const RequestUpdate& update) final;
+  std::string last_events(const std::optional<Timings>& timings) final;
+  std::string failure_events(const ApiError& error) final;
+
+ protected:
+  using Response::Response;
 };
 
 // The whole answer or a chunk, without choices.

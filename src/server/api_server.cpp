@@ -36,6 +36,7 @@ struct Route {
   std::string_view path;  // ends with a slash: whatever follows it
   std::string_view method;
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
+  ErrorBody error_body = openai_error;
 };
 constexpr std::array<Route, 8> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
@@ -50,12 +51,32 @@ constexpr std::array<Route, 8> kRoutes = {{
 constexpr const char* kNotReady = "the server loads its model, or stops";
 constexpr const char* kBroken = "the engine is broken; the server's log says more";
 
-const Route* find_route(std::string_view path) {
-  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& route) {
-    return route.path.ends_with('/') ? path.size() > route.path.size() && path.starts_with(route.path)
-                                     : path == route.path;
-  });
-  return found == kRoutes.end() ? nullptr : &*found;
+bool leads(const Route& route, std::string_view path) {
+  return route.path.ends_with('/') ? path.size() > route.path.size() && path.starts_with(route.path)
+                                   : path == route.path;
+}
+
+bool takes(const Route& route, std::string_view method) {
+  return method == route.method || (method == "HEAD" && route.method == "GET");
+}
+
+// The path's with that method, or else the path's first; null: it has none.
+const Route* find_route(std::string_view path, std::string_view method = {}) {
+  const Route* found = nullptr;
+  for (const Route& route : kRoutes) {
+    if (!leads(route, path)) continue;
+    if (found == nullptr || takes(route, method)) found = &route;
+    if (takes(route, method)) break;
+  }
+  return found;
+}
+
+// What a client may do with a path, as the header Allow has it.
+std::string methods_of(std::string_view path) {
+  std::vector<std::string_view> methods;
+  for (const Route& route : kRoutes)
+    if (leads(route, path)) methods.push_back(route.method);
+  return join_text(methods, ", ");
 }
 
 // What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
@@ -69,13 +90,17 @@ std::string_view route_name(std::string_view path) {
   return route == nullptr ? "none" : route->path;
 }
 
-// False: the method is another one, which was answered.
-bool check_method(Exchange& exchange, std::string_view allowed) {
-  const std::string& method = exchange.request().method;
-  if (method == allowed || (method == "HEAD" && allowed == "GET")) return true;
-  exchange.fail(ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(method))),
-                {{"Allow", std::string(allowed)}});
+bool refuse_method(Exchange& exchange, const std::string& allowed) {
+  exchange.fail(
+      ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(exchange.request().method))),
+      {{"Allow", allowed}});
   return false;
+}
+
+// False: the method is another one, which was answered.
+bool check_get(Exchange& exchange) {
+  const std::string& method = exchange.request().method;
+  return method == "GET" || method == "HEAD" || refuse_method(exchange, "GET");
 }
 
 void check_content_type(const HttpRequest& request) {
@@ -126,7 +151,7 @@ struct ApiServer::Impl {
   HttpServerConfig http_config() {
     HttpServerConfig made = config.http;
     made.error_body = [](int status, const std::string& message) {
-      return to_line(error_body(ApiError(status, message)));
+      return to_line(openai_error(ApiError(status, message)));
     };
     made.is_urgent = [](const HttpRequest& request) {
       return (request.method == "GET" || request.method == "HEAD") && is_probe(request.path());
@@ -147,7 +172,7 @@ struct ApiServer::Impl {
   void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
   void count_read(std::size_t body_bytes);
   const Route* find_work(Exchange& exchange) const;
-  void check_access(const HttpRequest& request) const;
+  std::size_t check_access(const HttpRequest& request) const;
 
   const ApiServerConfig config;
   const ApiKeys keys;
@@ -211,29 +236,36 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     return nullptr;
   }
   if (path == kHealth || path == kLive) {
-    if (!check_method(exchange, "GET")) return nullptr;
+    if (!check_get(exchange)) return nullptr;
     if (path == kHealth && !service) throw ApiError(503, kNotReady);
     if (service && !service->healthy()) throw ApiError(503, kBroken);
     exchange.send_json(200, {{"status", path == kHealth ? "ok" : "live"}});
     return nullptr;
   }
-  check_access(request);
+  const Route* route = find_route(path, request.method);
+  if (route != nullptr) exchange.set_error_body(route->error_body);
+  exchange.set_key(check_access(request));
   if (path == kVersion) {
-    if (check_method(exchange, "GET")) exchange.send_json(200, {{"version", QUIRE_VERSION}});
+    if (check_get(exchange)) exchange.send_json(200, {{"version", QUIRE_VERSION}});
     return nullptr;
   }
-  const Route* route = find_route(path);
   if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
-  if (!check_method(exchange, route->method)) return nullptr;
+  if (!takes(*route, request.method)) {
+    refuse_method(exchange, methods_of(path));
+    return nullptr;
+  }
   if (route->method == "POST") check_content_type(request);
   return route;
 }
 
 // A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from
 // the page; the work would be done. Of a page whose name points here, GETs carry none, but that name as host.
-void ApiServer::Impl::check_access(const HttpRequest& request) const {
+// The key that the request brings.
+std::size_t ApiServer::Impl::check_access(const HttpRequest& request) const {
   const bool needs_key = !(config.public_metrics && request.path() == "/metrics");
-  if (needs_key && !keys.accept(request.header("Authorization").value_or("")))
+  const std::optional<std::size_t> key =
+      keys.find(request.header("Authorization").value_or(""), request.header("X-Api-Key").value_or(""));
+  if (needs_key && !key)
     throw ApiError(401, "the API key is missing or wrong; it is sent as Authorization: Bearer KEY");
   const bool names_matter = !config.allowed_hosts.empty() || (config.api_keys.empty() && http.on_loopback());
   if (names_matter && !hosts.accept(request.host))
@@ -243,6 +275,7 @@ void ApiServer::Impl::check_access(const HttpRequest& request) const {
   if (origin && !cors.allows(*origin)) {
     throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
   }
+  return key.value_or(0);
 }
 
 ApiServer::ApiServer(ApiServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {

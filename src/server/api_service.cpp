@@ -176,9 +176,17 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
-  const CheckpointChatTemplate& source = chat_template();
+  chat_template();  // or an error, before the request is read
   ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
-  const std::vector<TextPiece> pieces = render_chat(request, source, local_time());
+  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
+  generate_chat(exchange, std::move(request), [&](ChatRequest asked, const MakeParser& make_parser) {
+    return std::make_unique<ChatResponse>(std::move(head), std::move(asked), model_, make_parser);
+  });
+}
+
+void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+                               const MakeChatResponse& make_response) {
+  const std::vector<TextPiece> pieces = render_chat(request, chat_template(), local_time());
   dialects::OutputFormat format = output_format_;
   if (!request.parse_tools) format.tool_calls = nullptr;
   if (has_special_tags_ && (format.tool_calls || format.reasoning))
@@ -192,9 +200,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   if (format.tool_calls) options.tools = std::make_shared<OrderedJson>(std::move(request.context["tools"]));
   request.context.clear();  // its answer may take long
   const auto make_parser = [&] { return dialects::make_output_parser(format, prompt, options); };
-  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
-  generate(exchange, std::make_unique<ChatResponse>(std::move(head), std::move(request), model_, make_parser),
-           std::move(prompts));
+  generate(exchange, make_response(std::move(request), make_parser), std::move(prompts));
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {

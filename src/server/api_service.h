@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "server/api_request.h"
 #include "server/api_response.h"
+#include "server/chat_output.h"
 #include "server/chat_request.h"
 #include "server/exchange.h"
 #include "server/metrics.h"
@@ -59,9 +60,15 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void abort(RequestId id);
 
  private:
+  using MakeChatResponse =
+      std::function<std::unique_ptr<Response>(ChatRequest request, const MakeParser& make_parser)>;
+
   const CheckpointChatTemplate& chat_template() const;
   void generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                 std::vector<EngineRequest> prompts);
+  // Answers a chat with what `make_response` makes of the request, its context spent.
+  void generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
+                     const MakeChatResponse& make_response);
   ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
 
   ServiceOptions options_;

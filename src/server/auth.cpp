@@ -46,13 +46,16 @@ ApiKeys::Digest ApiKeys::digest(std::string_view key) {
   return digest;
 }
 
-bool ApiKeys::accept(std::string_view authorization) const {
-  if (digests_.empty()) return true;
-  const Digest given = digest(bearer_key(authorization));
-  int found = 0;
-  for (const Digest& digest : digests_)
-    found |= static_cast<int>(CRYPTO_memcmp(given.data(), digest.data(), digest.size()) == 0);
-  return found != 0;
+std::optional<std::size_t> ApiKeys::find(std::string_view authorization, std::string_view x_api_key) const {
+  if (digests_.empty()) return 0;
+  const std::string_view bearer = bearer_key(authorization);
+  const Digest given = digest(bearer.empty() ? without_blanks(x_api_key) : bearer);
+  std::size_t found = digests_.size();
+  for (std::size_t i = 0; i < digests_.size(); ++i) {
+    const bool same = CRYPTO_memcmp(given.data(), digests_[i].data(), given.size()) == 0;
+    found = same ? i : found;
+  }
+  return found == digests_.size() ? std::nullopt : std::optional(found);
 }
 
 }  // namespace quire::server

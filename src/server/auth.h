@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,9 +14,9 @@ class ApiKeys {
   // No keys: everybody may come in. Error where no header could carry a key.
   explicit ApiKeys(const std::vector<std::string>& keys = {});
 
-  // authorization: the header's value, "Bearer KEY", or empty where there is none. How long it takes says
-  // nothing of the keys.
-  bool accept(std::string_view authorization) const;
+  // Which of the keys a request brings, in Authorization ("Bearer KEY") or in x-api-key; 0 where there are no
+  // keys; nothing: none of them. How long it takes says nothing of the keys.
+  std::optional<std::size_t> find(std::string_view authorization, std::string_view x_api_key = {}) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;  // SHA-256

@@ -66,8 +66,8 @@ void end_choice(OrderedJson& choice, const CompletionOutput& output, bool called
 }  // namespace
 
 ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
-                           const std::function<std::unique_ptr<OutputParser>()>& make_parser)
-    : Response(std::move(head), {request.stream, request.timings}),
+                           const MakeParser& make_parser)
+    : ChunkResponse(std::move(head), {request.stream, request.timings}),
       request_(std::move(request)),
       model_(model),
       choices_(static_cast<std::size_t>(request_.params.n)) {
@@ -78,15 +78,6 @@ ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
   return choices_[static_cast<std::size_t>(update.output.index)];
 }
 
-OutputDelta ChatResponse::parse(const RequestUpdate& update, Choice& choice) {
-  OutputDelta delta = choice.parser->parse(update.new_text);
-  if (update.output.finished()) delta.append(choice.parser->finish());
-  if (!delta.reasoning.empty())
-    choice.reasoning_tokens += static_cast<std::int64_t>(update.output.token_ids.size() - choice.tokens);
-  choice.has_calls = choice.has_calls || !delta.tool_calls.empty();
-  return delta;
-}
-
 std::int64_t ChatResponse::reasoning_tokens() const {
   std::int64_t tokens = 0;
   for (const Choice& choice : choices_) tokens += choice.reasoning_tokens;
@@ -95,8 +86,7 @@ std::int64_t ChatResponse::reasoning_tokens() const {
 
 void ChatResponse::take(const RequestUpdate& update) {
   Choice& taken = choice_of(update);
-  taken.message.append(parse(update, taken));
-  taken.tokens = update.output.token_ids.size();
+  taken.message.append(taken.take(update));
 }
 
 OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
@@ -149,37 +139,38 @@ void ChatResponse::add_first(const RequestUpdate& update, std::vector<OrderedJso
 }
 
 // What concerns the update as a whole stands in its last chunk.
-void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& sent) const {
+void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& of,
+                            std::size_t sent) const {
   const CompletionOutput& output = update.output;
   OrderedJson& choice = chunk["choices"][0];
   if (request_.params.logprobs) {
     choice["logprobs"] =
-        chat_logprobs(std::span(output.logprobs).subspan(sent.tokens), token_names(request_, model_));
+        chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
   }
   if (output.finished()) {
-    end_choice(choice, output, sent.has_calls && request_.only_tool.empty());
+    end_choice(choice, output, of.has_calls && request_.only_tool.empty());
     add_fingerprint(chunk, head_);
   }
-  if (request_.return_token_ids) add_token_ids(choice, std::span(output.token_ids).subspan(sent.tokens));
+  if (request_.return_token_ids) add_token_ids(choice, std::span(output.token_ids).subspan(sent));
   if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
 }
 
 std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
-  Choice& sent = choice_of(update);
-  const OutputDelta delta = parse(update, sent);
+  Choice& choice = choice_of(update);
+  const std::size_t sent = choice.tokens;
+  const OutputDelta delta = choice.take(update);
   usage_ = {};
   usage_.add(update.request);
   std::vector<OrderedJson> chunks;
-  if (output.token_ids.size() == sent.tokens && delta.empty() && !output.finished()) return chunks;
+  if (choice.tokens == sent && delta.empty() && !output.finished()) return chunks;
 
-  if (!std::exchange(sent.begun, true)) add_first(update, chunks);
+  if (!std::exchange(choice.begun, true)) add_first(update, chunks);
   OrderedJson first = delta_json(delta, request_.include_reasoning);
   OrderedJson arguments = arguments_json(delta);
   if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
   if (!arguments.empty()) chunks.push_back(begin_chunk(update, std::move(arguments)));
-  complete(chunks.back(), update, sent);
-  sent.tokens = output.token_ids.size();
+  complete(chunks.back(), update, choice, sent);
   return chunks;
 }
 

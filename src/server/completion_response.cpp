@@ -23,7 +23,7 @@ void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
 }  // namespace
 
 CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model)
-    : Response(std::move(head), {request.stream, request.timings}),
+    : ChunkResponse(std::move(head), {request.stream, request.timings}),
       request_(std::move(request)),
       model_(model),
       prompts_(request_.prompts.size()) {

@@ -12,7 +12,7 @@
 namespace quire::server {
 
 // The answer of /v1/completions. The model outlives it.
-class CompletionResponse final : public Response {
+class CompletionResponse final : public ChunkResponse {
  public:
   CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model);
 

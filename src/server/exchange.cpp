@@ -21,8 +21,6 @@ std::string random_id() {
 
 }  // namespace
 
-std::string to_event(const OrderedJson& json) { return "data: " + to_line(json) + "\n\n"; }
-
 Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder, HttpHeaders headers,
                    OnEnd on_end)
     : request_(std::move(request)),
@@ -67,21 +65,17 @@ void Exchange::send_events(std::string events) {
   responder_->write(std::move(events));
 }
 
-void Exchange::end_events() {
-  send_events("data: [DONE]\n\n");
+void Exchange::end_events(std::string last_events) {
+  send_events(std::move(last_events));
   end(200);
   responder_->end();
 }
 
 void Exchange::fail(const ApiError& error, HttpHeaders headers) {
-  if (streaming_) {
-    send_events(to_event(error_body(error)));
-    return end_events();
-  }
   headers.emplace_back("Content-Type", "application/json");
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (error.retry_after > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after));
-  send(error.status, std::move(headers), to_line(error_body(error)));
+  send(error.status, std::move(headers), to_line(error_body_(error, id())));
 }
 
 HttpHeaders Exchange::with_common(HttpHeaders headers) const {

@@ -30,13 +30,19 @@ class Exchange {
   std::string take_body() { return std::exchange(request_.body, {}); }
   const std::string& id() const { return record_.request_id; }  // the client's X-Request-Id, or a random one
   AccessRecord& record() { return record_; }
+  // The API that the client speaks: how it is told of errors. OpenAI's, unless said.
+  void set_error_body(ErrorBody made) { error_body_ = made; }
+  // Which of the server's keys opened it, counted from 0; 0 where there are none.
+  std::size_t key() const { return key_; }
+  void set_key(std::size_t key) { key_ = key; }
 
   void send(int status, HttpHeaders headers, std::string body);
   void send_json(int status, const OrderedJson& body);
-  // Each is "data: JSON" and an empty line. The first ones begin the answer: until then it may be an error.
+  // As to_event makes them. The first ones begin the answer: until then it may be an error.
   void send_events(std::string events);
-  void end_events();  // with "data: [DONE]"
-  // An answer, or the last event of those that have begun.
+  void end_events(std::string last_events);
+  bool is_streaming() const { return streaming_; }
+  // The answer, before any event.
   void fail(const ApiError& error, HttpHeaders headers = {});
   // As HttpResponder's.
   void on_disconnect(std::function<void()> gone) { responder_->on_disconnect(std::move(gone)); }
@@ -51,11 +57,10 @@ class Exchange {
   OnEnd on_end_;
   AccessRecord record_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  ErrorBody error_body_ = openai_error;
+  std::size_t key_ = 0;
   bool streaming_ = false;
   bool ended_ = false;
 };
-
-// An event of a stream.
-std::string to_event(const OrderedJson& json);
 
 }  // namespace quire::server

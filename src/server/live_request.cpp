@@ -80,8 +80,7 @@ void LiveRequest::answer(std::size_t prompt, const RequestUpdate& update) {
   has_output_ = has_output_ || !update.output.token_ids.empty();
   if (!has_output_ && was_cut_short(update.output)) return fail(ApiError(503, kCutShort));
   if (response_->form().stream) {
-    std::string events;
-    for (const OrderedJson& chunk : response_->chunks(prompt, update)) events += to_event(chunk);
+    std::string events = response_->events(prompt, update);
     if (!events.empty()) exchange_->send_events(std::move(events));
   } else {
     response_->take(update);
@@ -96,15 +95,14 @@ void LiveRequest::finish() {
   std::optional<Timings> timings;
   if (response_->form().timings) timings = timings_of(outputs_);
   if (!response_->form().stream) return exchange_->send_json(200, response_->body(outputs_, timings));
-  if (const std::optional<OrderedJson> last = response_->last(timings))
-    exchange_->send_events(to_event(*last));
-  exchange_->end_events();
+  exchange_->end_events(response_->last_events(timings));
 }
 
 void LiveRequest::fail(const ApiError& error) {
   done_ = true;
   abort_all();
-  exchange_->fail(error);
+  if (!exchange_->is_streaming()) return exchange_->fail(error);
+  exchange_->end_events(response_->failure_events(error));
 }
 
 }  // namespace quire::server

@@ -7,12 +7,12 @@ namespace quire::server {
 namespace {
 
 TEST(ApiErrorTest, HasTheBodyThatClientsRead) {
-  EXPECT_EQ(error_body({400, "n is 0", "n"}).dump(),
+  EXPECT_EQ(openai_error({400, "n is 0", "n"}).dump(),
             R"({"error":{"message":"n is 0","type":"BadRequestError","param":"n","code":400}})");
   EXPECT_EQ(
-      error_body({404, "no such model", "model", "model_not_found"}).dump(),
+      openai_error({404, "no such model", "model", "model_not_found"}).dump(),
       R"({"error":{"message":"no such model","type":"NotFoundError","param":"model","code":"model_not_found"}})");
-  EXPECT_EQ(error_body({503, "loading"}).dump(),
+  EXPECT_EQ(openai_error({503, "loading"}).dump(),
             R"({"error":{"message":"loading","type":"unavailable_error","param":null,"code":503}})");
 }
 
