@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/cuda/kernels/batched_plan.h"
 #include "backends/cuda/kernels/linear.h"
 #include "cuda/device_memory.h"
 #include "parity/ops_fixtures.h"
@@ -205,6 +206,32 @@ TEST_F(BatchedMatmulTest, RowsOfXAndOfOutMayBeStrided) {
   for (std::int64_t t = 0; t < 40; ++t) {
     for (std::int64_t o = 0; o < 72; ++o) ASSERT_EQ(out.at(t, o + 3), dense.at(t, o)) << t << ", " << o;
     for (std::int64_t o = 0; o < 25; ++o) ASSERT_NEAR(out.at(t, o + 75), dense.at(t, o), 0.02);
+  }
+}
+
+TEST(BatchedPlanTest, InAFixedOrderPartsFollowFromTheWeightAlone) {
+  for (const auto& [rows, slices] : {std::pair{1024, 48}, {1024, 16}, {4096, 192}, {24576, 64}, {72, 1}}) {
+    const int split = plan_batched_matmul(1, rows, slices, SumOrder::kFixed).split;
+    for (int tokens = 1; tokens <= 9000; tokens += 1 + tokens / 7) {
+      const BatchedPlan plan = plan_batched_matmul(tokens, rows, slices, SumOrder::kFixed);
+      ASSERT_EQ(plan.split, split) << tokens << " tokens, " << rows << " rows";
+    }
+  }
+}
+
+TEST(BatchedPlanTest, RingsHaveStagesAndFitInSharedMemory) {
+  for (const SumOrder order : {SumOrder::kFree, SumOrder::kFixed}) {
+    for (int tokens = 1; tokens <= 9000; tokens += 1 + tokens / 7) {
+      for (const int rows : {1, 1024, 6144, 151936}) {
+        for (const int slices : {1, 2, 16, 192}) {
+          const BatchedPlan plan = plan_batched_matmul(tokens, rows, slices, order);
+          ASSERT_GE(plan.stages, std::min(2, slices / plan.split))
+              << tokens << ", " << rows << ", " << slices;
+          ASSERT_LE(plan.stages * plan.stage_bytes(), BatchedPlan::kMaxSharedBytes);
+          ASSERT_LE(plan.split, std::max(1, slices));
+        }
+      }
+    }
   }
 }
 

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backends/cuda/kernels/batched_plan.h"
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
@@ -36,25 +37,10 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kWarpgroup = 128;
-constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
-constexpr int kMaxGroups = 2;
-constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
-constexpr int kMaxStages = 16;
-constexpr int kMaxSharedBytes = 222 << 10;   // of one block
-constexpr int kHalfSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
-constexpr int kThirdSharedBytes = 74 << 10;
-constexpr int kMaxThreads = kMaxGroups * kWarpgroup + 32;
-
-constexpr int kTileTokens = 64;       // at most, but of wide tiles
-constexpr int kWideTileTokens = 128;  // of 16 bits: x and the weight leave shared memory half as often
-
-// How a product is cut.
-struct Plan {
-  int tile_tokens;
-  int groups;  // warpgroups of a block
-  int split;   // blocks along k
-  int stages;
-};
+constexpr int kGroupRows = BatchedPlan::kGroupRows;
+constexpr int kRowBytes = BatchedPlan::kRowBytes;
+constexpr int kMaxStages = BatchedPlan::kMaxStages;
+constexpr int kMaxThreads = BatchedPlan::kMaxGroups * kWarpgroup + 32;
 
 struct Maps {
   CUtensorMap weight;
@@ -382,9 +368,10 @@ struct Product : LinearArgs {
 };
 
 template <typename T, typename Out, int kTokens, bool kGated>
-void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps, const Plan& plan) {
+void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps,
+                 const BatchedPlan& plan) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
-  allow_shared_bytes<kernel>(kMaxSharedBytes);
+  allow_shared_bytes<kernel>(BatchedPlan::kMaxSharedBytes);
   const int columns = kGated ? args.n / 2 : args.n;
   const Params params{
       .bias = args.bias,
@@ -413,59 +400,20 @@ void launch_plan(const LaunchContext& context, const Product& args, const Maps& 
 }
 
 template <typename T, typename Out, bool kGated>
-void launch_tokens(const LaunchContext& context, const Product& args, const Maps& maps, const Plan& plan) {
+void launch_tokens(const LaunchContext& context, const Product& args, const Maps& maps,
+                   const BatchedPlan& plan) {
   switch (plan.tile_tokens) {
     case 32:
       return launch_plan<T, Out, 32, kGated>(context, args, maps, plan);
     case 48:
       return launch_plan<T, Out, 48, kGated>(context, args, maps, plan);
-    case kWideTileTokens:
+    case BatchedPlan::kWideTileTokens:
       if constexpr (sizeof(T) > 1)
-        return launch_plan<T, Out, kWideTileTokens, kGated>(context, args, maps, plan);
+        return launch_plan<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, args, maps, plan);
       [[fallthrough]];
     default:
       return launch_plan<T, Out, 64, kGated>(context, args, maps, plan);
   }
-}
-
-// Found by timing products in graphs. In any order, of 17 to 256 tokens: narrow tiles and many blocks beat
-// wide tiles that are split; a split pays where k is long, and never beyond 4. In a fixed order the same
-// split must do for one token, which wants more, and for thousands, for which a split of 2 costs a fifth;
-// there the tiles are the largest that make blocks enough, and fewer blocks than multiprocessors have deep
-// rings.
-Plan make_plan(int tokens, int rows, int slices, SumOrder order) {
-  constexpr int kMultiprocessors = 132;
-  constexpr int kFewBlocks = 96;
-  constexpr int kSplitSlices = 16;                     // of k: more of them are split
-  constexpr int kSplitBlocks = 192;                    // at most, by splitting
-  constexpr int kSingleBlocks = 2 * kMultiprocessors;  // more are merged
-  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
-  const int row_groups = ceil_div(rows, kGroupRows);
-  const int token_tiles = ceil_div(tokens, kTileTokens);
-  Plan plan{};
-  plan.tile_tokens = std::max(ceil_div(ceil_div(tokens, token_tiles), 16) * 16, 32);
-  const auto blocks = [&](int groups, int tile_tokens) {
-    return ceil_div(row_groups, groups) * ceil_div(tokens, tile_tokens) * plan.split;
-  };
-  int most_bytes = kHalfSharedBytes;
-  if (order == SumOrder::kFixed) {
-    plan.split = slices >= 2 * row_groups ? 2 : 1;
-    if (tokens > kTileTokens && blocks(kMaxGroups, kWideTileTokens) >= kFewBlocks)
-      plan.tile_tokens = kWideTileTokens;
-    plan.groups = blocks(kMaxGroups, plan.tile_tokens) >= kFewBlocks ? kMaxGroups : 1;
-    if (blocks(plan.groups, plan.tile_tokens) <= kMultiprocessors) {
-      most_bytes = kMaxSharedBytes;
-    } else if (tokens <= kTileTokens) {
-      most_bytes = kThirdSharedBytes;
-    }
-  } else {
-    const int unsplit = row_groups * token_tiles;
-    plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
-    plan.groups = unsplit > kSingleBlocks ? kMaxGroups : 1;
-  }
-  const int stage_bytes = (plan.groups * kGroupRows + plan.tile_tokens) * kRowBytes;
-  plan.stages = std::min({kMaxStages, ceil_div(slices, plan.split), most_bytes / stage_bytes});
-  return plan;
 }
 
 // Of a weight and x of one type.
@@ -481,7 +429,7 @@ Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, con
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
               const Product& product, bool gated, SumOrder order) {
   if (out.numel() == 0) return;
-  const Plan plan = make_plan(product.tokens, product.n, product.slices, order);
+  const BatchedPlan plan = plan_batched_matmul(product.tokens, product.n, product.slices, order);
   const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+
+#include "backends/cuda/kernels/linear.h"
+
+namespace quire::cuda {
+
+// How batched_matmul cuts a product into tiles and parts of k.
+struct BatchedPlan {
+  static constexpr int kGroupRows = 64;  // of the weight, of a warpgroup
+  static constexpr int kMaxGroups = 2;
+  static constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
+  static constexpr int kMaxStages = 16;
+  static constexpr int kTileTokens = 64;             // at most, but of wide tiles
+  static constexpr int kWideTileTokens = 128;        // of 16 bits: operands leave shared memory half as often
+  static constexpr int kMaxSharedBytes = 222 << 10;  // of one block
+  static constexpr int kHalfSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
+  static constexpr int kThirdSharedBytes = 74 << 10;
+
+  int tile_tokens;
+  int groups;  // warpgroups of a block
+  int split;   // blocks along k
+  int stages;
+
+  int stage_bytes() const { return (groups * kGroupRows + tile_tokens) * kRowBytes; }
+};
+
+// tokens by rows of the weight, over `slices` of k. Found by timing products in graphs. In any order, of 17
+// to 256 tokens: narrow tiles and many blocks beat wide tiles that are split; a split pays where k is long,
+// and never beyond 4. In a fixed order the same split must do for one token, which wants more, and for
+// thousands, for which a split of 2 costs a fifth; there the tiles are the largest that make blocks enough,
+// and fewer blocks than multiprocessors have deep rings.
+inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrder order) {
+  constexpr int kMultiprocessors = 132;
+  constexpr int kFewBlocks = 96;
+  constexpr int kSplitSlices = 16;                     // of k: more of them are split
+  constexpr int kSplitBlocks = 192;                    // at most, by splitting
+  constexpr int kSingleBlocks = 2 * kMultiprocessors;  // more are merged
+  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
+  using P = BatchedPlan;
+  const int row_groups = ceil_div(rows, P::kGroupRows);
+  const int token_tiles = ceil_div(tokens, P::kTileTokens);
+  P plan{};
+  plan.tile_tokens = std::max(ceil_div(ceil_div(tokens, token_tiles), 16) * 16, 32);
+  const auto blocks = [&](int groups, int tile_tokens) {
+    return ceil_div(row_groups, groups) * ceil_div(tokens, tile_tokens) * plan.split;
+  };
+  int most_bytes = P::kHalfSharedBytes;
+  if (order == SumOrder::kFixed) {
+    plan.split = slices >= 2 * row_groups ? 2 : 1;
+    if (tokens > P::kTileTokens && blocks(P::kMaxGroups, P::kWideTileTokens) >= kFewBlocks)
+      plan.tile_tokens = P::kWideTileTokens;
+    plan.groups = blocks(P::kMaxGroups, plan.tile_tokens) >= kFewBlocks ? P::kMaxGroups : 1;
+    if (blocks(plan.groups, plan.tile_tokens) <= kMultiprocessors) {
+      most_bytes = P::kMaxSharedBytes;
+    } else if (tokens <= P::kTileTokens) {
+      most_bytes = P::kThirdSharedBytes;
+    }
+  } else {
+    const int unsplit = row_groups * token_tiles;
+    plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
+    plan.groups = unsplit > kSingleBlocks ? P::kMaxGroups : 1;
+  }
+  plan.stages = std::min({P::kMaxStages, ceil_div(slices, plan.split), most_bytes / plan.stage_bytes()});
+  return plan;
+}
+
+}  // namespace quire::cuda
