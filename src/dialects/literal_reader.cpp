@@ -39,47 +39,20 @@ std::string json_word(std::string_view text) {
 class LiteralReader final : public ArgumentReader {
  public:
   LiteralReader(bool arguments, std::string_view quote)
-      : quote_(quote), arguments_(arguments), state_(arguments ? State::kKey : State::kValue) {
+      : quote_(quote),
+        arguments_(arguments),
+        state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
     if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}'});
   }
 
-  JsonStatus push(char c) override {
-    switch (state_) {
-      case State::kKey:
-        return push_key(c);
-      case State::kBareKey:
-        return push_bare_key(c);
-      case State::kAssign:
-        if (is_json_space(c)) return JsonStatus::kMore;
-        if (c != assigns()) return JsonStatus::kError;
-        json_ += ": ";
-        return become(State::kValue);
-      case State::kValue:
-        return push_value(c);
-      case State::kQuote:
-        word_ += c;
-        if (word_ == quote_) return begin_string(0);
-        return quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
-      case State::kWord:
-        return push_word(c);
-      case State::kString:
-        return gemma() ? push_quoted(c) : push_string(c);
-      case State::kEscape:
-        return push_escape(c);
-      case State::kHex:
-        return push_hex(c);
-      case State::kAfter:
-        if (is_json_space(c)) return JsonStatus::kMore;
-        if (c == ',') return become(in_object() ? State::kKey : State::kValue);
-        return closes(c) ? close() : JsonStatus::kError;
-    }
-    return JsonStatus::kError;
-  }
+  JsonStatus push(char c) override { return (this->*state_)(c); }
   std::string take() override { return std::exchange(json_, {}); }
-  bool in_string() const { return state_ == State::kString || state_ == State::kEscape; }
+  bool in_string() const {
+    return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape;
+  }
 
  private:
-  enum class State { kKey, kBareKey, kAssign, kValue, kQuote, kWord, kString, kEscape, kHex, kAfter };
+  using State = JsonStatus (LiteralReader::*)(char);  // takes the next byte
   struct Level {
     char json, written;  // what closes it in either
     bool empty = true;
@@ -102,7 +75,7 @@ class LiteralReader final : public ArgumentReader {
     if (gemma() ? c == quote_.front() : !bare && (c == '"' || c == '\'')) return begin_quote(c);
     if (!bare || !is_bare_byte(c)) return JsonStatus::kError;
     word_.assign(1, c);
-    return become(State::kBareKey);
+    return become(&LiteralReader::push_bare_key);
   }
 
   JsonStatus push_bare_key(char c) {
@@ -114,7 +87,14 @@ class LiteralReader final : public ArgumentReader {
     separate();
     word_.resize(word_.find_last_not_of(" \t\n\r") + 1);
     json_ += json_string(word_) + ": ";
-    return become(State::kValue);
+    return become(&LiteralReader::push_value);
+  }
+
+  JsonStatus push_assign(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    if (c != assigns()) return JsonStatus::kError;
+    json_ += ": ";
+    return become(&LiteralReader::push_value);
   }
 
   JsonStatus push_value(char c) {
@@ -125,7 +105,7 @@ class LiteralReader final : public ArgumentReader {
     if (gemma() ? c == quote_.front() : c == '"' || c == '\'') return begin_quote(c);
     if (!is_bare_byte(c)) return JsonStatus::kError;
     word_.assign(1, c);
-    return become(State::kWord);
+    return become(&LiteralReader::push_word);
   }
 
   JsonStatus push_word(char c) {
@@ -144,7 +124,13 @@ class LiteralReader final : public ArgumentReader {
 
   JsonStatus begin_quote(char c) {
     word_.assign(1, c);
-    return gemma() ? become(State::kQuote) : begin_string(c);
+    return gemma() ? become(&LiteralReader::push_quote) : begin_string(c);
+  }
+
+  JsonStatus push_quote(char c) {
+    word_ += c;
+    if (word_ == quote_) return begin_string(0);
+    return quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
   }
 
   JsonStatus begin_string(char quote) {
@@ -152,7 +138,7 @@ class LiteralReader final : public ArgumentReader {
     json_ += '"';
     string_quote_ = quote;
     word_.clear();
-    return become(State::kString);
+    return become(gemma() ? &LiteralReader::push_quoted : &LiteralReader::push_string);
   }
 
   JsonStatus push_quoted(char c) {
@@ -163,7 +149,7 @@ class LiteralReader final : public ArgumentReader {
   }
 
   JsonStatus push_string(char c) {
-    if (c == '\\') return become(State::kEscape);
+    if (c == '\\') return become(&LiteralReader::push_escape);
     if (surrogate_) return JsonStatus::kError;
     if (c == string_quote_) return end_string();
     append_json_byte(json_, c);
@@ -172,7 +158,7 @@ class LiteralReader final : public ArgumentReader {
 
   JsonStatus end_string() {
     json_ += '"';
-    return key_ ? become(State::kAssign) : end_value();
+    return key_ ? become(&LiteralReader::push_assign) : end_value();
   }
 
   JsonStatus push_escape(char c) {
@@ -181,12 +167,12 @@ class LiteralReader final : public ArgumentReader {
     if (surrogate_ && c != 'u') return JsonStatus::kError;
     digits_ = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     code_ = 0;
-    if (digits_ > 0) return become(State::kHex);
+    if (digits_ > 0) return become(&LiteralReader::push_hex);
     const std::size_t at = kLetters.find(c);
     if (at == kLetters.npos && c != '\n')
       json_ += "\\\\";  // a backslash that escapes nothing stands for itself
     if (c != '\n') append_json_byte(json_, at == kLetters.npos ? c : kBytes[at]);
-    return become(State::kString);
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus push_hex(char c) {
@@ -203,7 +189,7 @@ class LiteralReader final : public ArgumentReader {
     }
     json_ += format_text("\\u{:04x}", code_);
     surrogate_ = code_ >= 0xD800 && code_ < 0xDC00;
-    return become(State::kString);
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus open(char opener) {
@@ -212,7 +198,7 @@ class LiteralReader final : public ArgumentReader {
     const char json = opener == '{' ? '}' : ']';
     json_ += opener == '{' ? '{' : '[';
     levels_.push_back({.json = json, .written = opener == '(' ? ')' : json});
-    return become(opener == '{' ? State::kKey : State::kValue);
+    return become(opener == '{' ? &LiteralReader::push_key : &LiteralReader::push_value);
   }
 
   JsonStatus close() {
@@ -222,8 +208,14 @@ class LiteralReader final : public ArgumentReader {
     return end_value();
   }
 
+  JsonStatus push_after(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    if (c == ',') return become(in_object() ? &LiteralReader::push_key : &LiteralReader::push_value);
+    return closes(c) ? close() : JsonStatus::kError;
+  }
+
   JsonStatus end_value() {
-    state_ = State::kAfter;
+    state_ = &LiteralReader::push_after;
     return levels_.empty() ? JsonStatus::kEnd : JsonStatus::kMore;
   }
 
