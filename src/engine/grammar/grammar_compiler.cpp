@@ -54,17 +54,6 @@ GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
   }};
 }
 
-grammar::Source to_grammar_source(const StructuredOutputs& source) {
-  using Kind = grammar::Source::Kind;
-  constexpr Kind kKinds[] = {Kind::kJsonSchema, Kind::kJsonObject, Kind::kRegex,
-                             Kind::kChoice,     Kind::kGrammar,    Kind::kStructuralTag};
-  return {.kind = kKinds[static_cast<std::size_t>(source.kind)],
-          .text = source.source,
-          .compact = source.disable_any_whitespace,
-          .whitespace_pattern = source.whitespace_pattern,
-          .additional_properties = !source.disable_additional_properties};
-}
-
 class CompilePool final : public GrammarCompiler {
  public:
   CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault, CompilerLimits limits)
@@ -178,12 +167,12 @@ class CompilePool final : public GrammarCompiler {
     std::optional<OutputGrammar> grammar;
     std::string error;
     bool is_request_at_fault = false;
-    const std::string* wrong = &source->name;
+    std::string wrong = source->name;
     try {
       grammar = compiled(*source, stop.get_token(), wrong);
     } catch (const std::exception& e) {
       is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
-      error = format_text("{} {}: {}", *wrong, is_request_at_fault ? "is refused" : "could not be compiled",
+      error = format_text("{} {}: {}", wrong, is_request_at_fault ? "is refused" : "could not be compiled",
                           e.what());
     }
     job = weak.lock();
@@ -201,8 +190,7 @@ class CompilePool final : public GrammarCompiler {
   }
 
   // `wrong`: the name of what an exception is about.
-  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop,
-                         const std::string*& wrong) {
+  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop, std::string& wrong) {
     if (fault_) fault_(EngineStage::kCompile, 0);
     std::unique_lock lock(mutex_);
     if (const std::size_t bytes = trim(); bytes > limits_.bytes)
@@ -212,13 +200,22 @@ class CompilePool final : public GrammarCompiler {
     lock.unlock();
     const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
     const auto start = std::chrono::steady_clock::now();
-    if (source.whitespace_pattern && !source.whitespace_pattern->empty()) {
-      wrong = &source.whitespace_name;
-      grammar::compile({.kind = grammar::Source::Kind::kRegex, .text = *source.whitespace_pattern}, tokens,
-                       {.compile_time = std::chrono::milliseconds(100)}, stop);
-      wrong = &source.name;
+    std::shared_ptr<const grammar::Grammar> made;
+    try {
+      made = grammar::compile(source, tokens, kGrammarLimits, stop);
+    } catch (const grammar::GrammarError&) {
+      std::vector<StructuredOutputs> parts = source.parts;
+      if (source.whitespace_pattern)
+        parts.insert(parts.begin(), {.kind = StructuredOutputs::Kind::kRegex,
+                                     .source = *source.whitespace_pattern,
+                                     .name = source.whitespace_name});
+      for (const StructuredOutputs& part : parts) {
+        wrong = part.name;
+        grammar::compile(part, tokens, kGrammarLimits, stop);
+      }
+      wrong = source.name;
+      throw;
     }
-    const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     lock.lock();
     const auto observer = observer_;

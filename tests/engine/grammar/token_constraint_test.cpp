@@ -34,7 +34,7 @@ class TokenConstraintTest : public ::testing::Test {
         std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int>{kEos});
     grammar::Source source;
     source.kind = kind;
-    source.text = text;
+    source.source = text;
     StructuredOutputs outputs;
     outputs.name = "regex";
     outputs.free_until = free_until;
