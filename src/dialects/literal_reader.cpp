@@ -268,12 +268,9 @@ class ValueReader final : public ArgumentReader {
     const ArgumentTypes opened = c == '[' ? kTypeArray : c == '{' ? kTypeObject : 0;
     if (first && opened != 0 && (!text || (types_ & opened) != 0))
       literal_.emplace(false, std::string_view());
-    if (text) {  // the literal only tells where strings are
-      if (literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
-      whole_ += c;
-      return true;
-    }
-    if (!literal_) {
+    // Of what may be text, the literal only tells where strings are.
+    if (text && literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
+    if (text || !literal_) {
       whole_ += c;
       return true;
     }

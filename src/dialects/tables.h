@@ -9,16 +9,14 @@ namespace quire::dialects {
 
 // What a row of a constant table has several of.
 template <typename T>
-class Few {
- public:
-  constexpr Few(std::initializer_list<T> items) : size_(items.size()) { std::ranges::copy(items, items_); }
-  constexpr const T* begin() const { return items_; }
-  constexpr const T* end() const { return items_ + size_; }
-  constexpr const T& front() const { return items_[0]; }
+struct Few {
+  constexpr Few(std::initializer_list<T> list) : size(list.size()) { std::ranges::copy(list, items); }
+  constexpr const T* begin() const { return items; }
+  constexpr const T* end() const { return items + size; }
+  constexpr const T& front() const { return items[0]; }
 
- private:
-  T items_[6] = {};
-  std::size_t size_;
+  T items[10] = {};
+  std::size_t size;
 };
 
 // One way of writing tool calls: `begin`, a call, any number of `separator` and call, `end`. Each is a
@@ -51,7 +49,7 @@ enum class CallIds {
 
 // How a family of models writes tool calls: a row of the table. docs/openai_api.md lists all.
 struct ToolDialect {
-  std::string_view names;  // vLLM's first, separated by spaces
+  Few<std::string_view> names;  // vLLM's first
   // A grammar has the first; all are read. One that begins with $ or one byte is read at the start of the
   // content or behind a call alone.
   Few<ToolForm> forms;
@@ -65,7 +63,7 @@ struct ToolDialect {
 
 // How a family of models marks its reasoning, which comes first: a row of the table.
 struct ReasoningDialect {
-  std::string_view names;                     // as above
+  Few<std::string_view> names;                // as above
   Few<std::string_view> begin = {"<think>"};  // after white space at the start of the output
   Few<std::string_view> end = {"</think>"};
   // Tags around other text, and not content. One that is a plain text is so at the start of content, and one
@@ -83,8 +81,5 @@ std::span<const ReasoningDialect> reasoning_dialects();
 // By one of its names. Error on any other.
 const ToolDialect& tool_dialect(std::string_view name);
 const ReasoningDialect& reasoning_dialect(std::string_view name);
-
-// The first of a row's names.
-inline std::string_view first_name(std::string_view names) { return names.substr(0, names.find(' ')); }
 
 }  // namespace quire::dialects

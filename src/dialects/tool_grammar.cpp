@@ -29,11 +29,6 @@ constexpr std::string_view kHeld =
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
 }
-// Of a model, which writes members in the order that it likes. pointer: of the schema, in the request.
-OrderedJson json(OrderedJson schema, std::string_view pointer) {
-  return {
-      {"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}, {"pointer", pointer}};
-}
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
 // Of those that are null, none; null where all are.
@@ -120,7 +115,7 @@ class ToolGrammar {
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(counted(json(tool_.schema, tool_.pointer), tool_.pointer));
+        out.add(json_value(tool_.schema, tool_.pointer));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
         write_arguments(referred(tool_.schema, tool_.pointer), tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
@@ -150,28 +145,26 @@ class ToolGrammar {
   // One argument between tags. Where these say whether it is text, each way is written alone.
   OrderedJson parameter(std::string_view key, const OrderedJson& schema) {
     const ArgumentTypes types = argument_types(&tool_.schema, key), text = types & kTypeText;
-    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
-    OrderedJson made = both ? either({parameter(key, schema, text), parameter(key, schema, types & ~text)})
-                            : parameter(key, schema, types);
-    if (made.is_null()) fail_unwritable(format_text("{}/properties/{}", tool_.pointer, key));
-    return made;
-  }
-
-  OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
-    types_ = types;
-    check_key(key, "<>\"\n");
-    count(key.size(), tool_.pointer);
-    std::string before, behind;
-    bool behind_value = false;
-    for (const Element& element : compile_pattern(dialect_.parameter)) {
-      const std::string_view text = (types & kTypeText) != 0 ? "true" : "false";
-      const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
-      (behind_value ? behind : before) += is_key ? key : is_typed ? text : element.text;
-      behind_value = behind_value || element.kind == Kind::kValue;
-    }
     const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
-    OrderedJson made = any_value(schema, pointer, 0, behind);
-    return made.is_null() ? made : Sequence().text(before).add(std::move(made)).take();
+    const auto written_as = [&](ArgumentTypes allowed) -> OrderedJson {
+      types_ = allowed;
+      count(key.size(), tool_.pointer);
+      std::string parts[2];  // before the value, and behind it
+      bool behind = false;
+      for (const Element& element : compile_pattern(dialect_.parameter)) {
+        const std::string_view typed = (allowed & kTypeText) != 0 ? "true" : "false";
+        const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
+        parts[behind] += is_key ? key : is_typed ? typed : element.text;
+        behind = behind || element.kind == Kind::kValue;
+      }
+      OrderedJson made = any_value(schema, pointer, 0, parts[1]);
+      return made.is_null() ? made : Sequence().text(parts[0]).add(std::move(made)).take();
+    };
+    check_key(key, "<>\"\n");
+    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
+    OrderedJson made = both ? either({written_as(text), written_as(types & ~text)}) : written_as(types);
+    if (made.is_null()) fail_unwritable(pointer);
+    return made;
   }
 
   static void check_key(std::string_view key, std::string_view unwritable) {
@@ -189,12 +182,10 @@ class ToolGrammar {
              key);
   }
 
-  struct Bounds {
-    std::uint64_t least = 0;
-    std::optional<std::uint64_t> most = {};
-  };
-  // of: Items, or Length.
-  static Bounds bounds(const OrderedJson& schema, const std::string& pointer, std::string_view of) {
+  // The least and the most. of: Items, or Length.
+  static std::pair<std::uint64_t, std::optional<std::uint64_t>> bounds(const OrderedJson& schema,
+                                                                       const std::string& pointer,
+                                                                       std::string_view of) {
     const auto bound = [&](const std::string& key, double highest) -> std::optional<std::uint64_t> {
       const OrderedJson* found = member(&schema, key);
       if (found == nullptr) return {};
@@ -203,10 +194,10 @@ class ToolGrammar {
         fail("{}/{} must be an integer of at least 0 and at most {}", pointer, key, highest);
       return static_cast<std::uint64_t>(std::min(count, kMostItems));
     };
-    const Bounds bounds{.least = bound(format_text("min{}", of), kMostItems).value_or(0),
-                        .most = bound(format_text("max{}", of), 1e9)};
-    if (bounds.most && bounds.least > *bounds.most) fail("{}: min{} is above max{}", pointer, of, of);
-    return bounds;
+    const auto least = bound(format_text("min{}", of), kMostItems),
+               most = bound(format_text("max{}", of), 1e9);
+    if (least && most && *least > *most) fail("{}: min{} is above max{}", pointer, of, of);
+    return {least.value_or(0), most};
   }
 
   // A string without quotes, up to and with `end`.
@@ -253,10 +244,12 @@ class ToolGrammar {
     return made;
   }
 
-  // With what its references point to.
+  // With what its references point to. A model writes members in the order that it likes.
   OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
     if (schema.dump().find("\"$ref\"") != std::string::npos) schema.update(definitions_);
-    return counted(json(std::move(schema), pointer), pointer);
+    OrderedJson made = format("json_schema", "json_schema", std::move(schema));
+    made.update({{"any_order", true}, {"pointer", pointer}});
+    return counted(std::move(made), pointer);
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.

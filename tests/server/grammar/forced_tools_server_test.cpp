@@ -55,8 +55,8 @@ void expect_call(const OrderedJson& call) {
 
 TEST_F(ForcedToolsServerTest, EveryDialectCallsWhereItHasTo) {
   for (const dialects::ToolDialect& dialect : dialects::tool_dialects()) {
-    SCOPED_TRACE(dialects::first_name(dialect.names));
-    serve(dialects::first_name(dialect.names));
+    SCOPED_TRACE(dialect.names.front());
+    serve(dialect.names.front());
     for (const OrderedJson& choice :
          choices(R"("tool_choice": "required", "parallel_tool_calls": false, "n": 3)")) {
       EXPECT_EQ(choice["finish_reason"], "tool_calls");
