@@ -46,7 +46,6 @@ class LiteralReader final : public ArgumentReader {
   }
 
   JsonStatus push(char c) override { return (this->*state_)(c); }
-  std::string take() override { return std::exchange(json_, {}); }
   bool in_string() const {
     return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape;
   }
@@ -231,7 +230,6 @@ class LiteralReader final : public ArgumentReader {
   State state_;
   std::vector<Level> levels_;
   std::string word_;  // a bare key or word, or the part of `quote_` that came
-  std::string json_;
   char string_quote_ = 0;
   bool key_ = false;  // the string that is read is one
   int digits_ = 0;    // of a \x, \u or \U, still to come
@@ -254,7 +252,6 @@ class ValueReader final : public ArgumentReader {
     }
     return JsonStatus::kMore;
   }
-  std::string take() override { return std::exchange(json_, {}); }
 
  private:
   bool push_value(char c) {
@@ -302,7 +299,6 @@ class ValueReader final : public ArgumentReader {
   std::optional<LiteralReader> literal_;
   bool literal_ended_ = false;
   bool begun_ = false;
-  std::string json_;
 };
 
 }  // namespace

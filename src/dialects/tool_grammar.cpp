@@ -17,8 +17,8 @@ namespace {
 using Kind = Element::Kind;
 
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
-constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
-constexpr std::size_t kMostBytes = 1 << 20;  // of their text: what the engine takes of a source
+constexpr std::size_t kMostBytes = 1 << 20;  // of all tools' text: what the engine takes of a source
+constexpr std::size_t kValueBytes = 20;      // that each value counts for, however short
 constexpr double kMostItems = 1 << 16;       // or characters, where a schema bounds them
 constexpr std::string_view kAskNothing =
     " $defs definitions $schema title description default examples deprecated ";
@@ -78,14 +78,10 @@ OrderedJson listed_values(const OrderedJson& schema) {
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
 }
 
-// By all tools.
-struct Written {
-  std::size_t values = 0, bytes = 0;
-};
-
 class ToolGrammar {
  public:
-  ToolGrammar(const ToolDialect& dialect, const Tool& tool, Written& written)
+  // written: bytes, by all tools.
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
       : dialect_(dialect), tool_(tool), written_(written) {
     for (const char* key : {"$defs", "definitions"})
       if (const OrderedJson* found = member(&tool.schema, key)) definitions_[key] = *found;
@@ -232,11 +228,9 @@ class ToolGrammar {
     out.add(either({std::move(begins_so), std::move(is_so)})).text(behind);
   }
 
-  [[noreturn]] static void fail_too_much(std::string_view pointer) {
-    fail("{}: with all before it more than can be written out", pointer);
-  }
   void count(std::size_t bytes, std::string_view pointer) {
-    if ((written_.bytes += bytes) > kMostBytes) fail_too_much(pointer);
+    if ((written_ += bytes) > kMostBytes)
+      fail("{}: with all before it more than can be written out", pointer);
   }
   // What is written, whose bytes are counted.
   OrderedJson counted(OrderedJson made, std::string_view pointer) {
@@ -244,11 +238,11 @@ class ToolGrammar {
     return made;
   }
 
-  // With what its references point to. A model writes members in the order that it likes.
+  // With what its references point to.
   OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
     if (schema.dump().find("\"$ref\"") != std::string::npos) schema.update(definitions_);
     OrderedJson made = format("json_schema", "json_schema", std::move(schema));
-    made.update({{"any_order", true}, {"pointer", pointer}});
+    made["pointer"] = pointer;
     return counted(std::move(made), pointer);
   }
 
@@ -291,7 +285,7 @@ class ToolGrammar {
   // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
   OrderedJson any_value(const OrderedJson& given, const std::string& pointer, int depth,
                         const std::string& behind) {
-    if (++written_.values > kMostValues) fail_too_much(pointer);
+    count(kValueBytes, pointer);
     const bool gemma = !dialect_.quote.empty();
     if (!gemma && behind.empty()) {
       return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
@@ -386,7 +380,7 @@ class ToolGrammar {
   const ToolDialect& dialect_;
   const Tool& tool_;
   ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
-  Written& written_;
+  std::size_t& written_;
   OrderedJson definitions_ = OrderedJson::object();
 };
 
@@ -451,7 +445,7 @@ std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
   run["separator"] = form.separator;
   run["at_least_one"] = true;
   run["stop_after_first"] = !options.parallel;
-  Written written;
+  std::size_t written = 0;
   for (const Tool& tool : callable(tools, options.name))
     run["tags"].push_back(
         {{"begin", ""}, {"content", ToolGrammar(dialect, tool, written).call()}, {"end", ""}});
