@@ -26,7 +26,7 @@ constexpr grammar::Limits kGrammarLimits;
 constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
 constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
-// Longer sources wait for all others, and one thread never takes them: they delay only each other.
+// Longer sources wait for all others, and the last thread never takes them: they delay only each other.
 constexpr std::size_t kShortSourceBytes = std::size_t{16} << 10;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
@@ -114,8 +114,8 @@ class CompilePool final : public GrammarCompiler {
     entries_.push_front({job, nullptr});
     (source->source.size() <= kShortSourceBytes ? short_ : long_).push_back(job);
     if (num_idle_ < short_.size() + long_.size() && std::ssize(threads_) < most_threads_)
-      threads_.emplace_back([this] { work(); });
-    wake_.notify_one();
+      threads_.emplace_back([this, is_last = std::ssize(threads_) + 1 == most_threads_] { work(!is_last); });
+    wake_.notify_all();
     return job;
   }
 
@@ -136,28 +136,22 @@ class CompilePool final : public GrammarCompiler {
     return bytes;
   }
 
-  void work() {
+  void work(bool takes_long) {
     name_thread("quire-compile");
     std::unique_lock lock(mutex_);
-    const auto may_take_long = [this] { return !long_.empty() && num_long_taken_ + 1 < most_threads_; };
     while (!closing_) {
-      const bool is_long = short_.empty();
-      if (is_long && !may_take_long()) {
+      std::deque<std::weak_ptr<Job>>& queue = takes_long && short_.empty() ? long_ : short_;
+      if (queue.empty()) {
         ++num_idle_;
-        wake_.wait(lock, [&] { return closing_ || !short_.empty() || may_take_long(); });
+        wake_.wait(lock);
         --num_idle_;
         continue;
       }
-      std::deque<std::weak_ptr<Job>>& queue = is_long ? long_ : short_;
       const std::weak_ptr<Job> job = std::move(queue.front());
       queue.pop_front();
-      if (is_long) ++num_long_taken_;
       lock.unlock();
       run(job);
       lock.lock();
-      if (!is_long) continue;
-      --num_long_taken_;
-      wake_.notify_one();
     }
   }
 
@@ -246,7 +240,6 @@ class CompilePool final : public GrammarCompiler {
   std::mutex mutex_;                                       // of what follows, and of jobs that are not done
   std::condition_variable wake_;
   std::deque<std::weak_ptr<Job>> short_, long_;
-  int num_long_taken_ = 0;
   std::list<Entry> entries_;  // of all jobs, what was asked for last first
   std::function<void(double)> observer_;
   std::size_t num_idle_ = 0;
