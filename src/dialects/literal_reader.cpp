@@ -122,36 +122,28 @@ class LiteralReader final : public ArgumentReader {
   }
 
   JsonStatus begin_quote(char c) {
-    word_.assign(1, c);
-    return gemma() ? become(&LiteralReader::push_quote) : begin_string(c);
+    string_quote_ = gemma() ? std::string(quote_) : std::string(1, c);
+    word_.clear();
+    state_ = &LiteralReader::push_quote;
+    return push_quote(c);
   }
 
   JsonStatus push_quote(char c) {
     word_ += c;
-    if (word_ == quote_) return begin_string(0);
-    return quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
-  }
-
-  JsonStatus begin_string(char quote) {
+    if (word_ != string_quote_)
+      return string_quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
     separate();
     json_ += '"';
-    string_quote_ = quote;
     word_.clear();
-    return become(gemma() ? &LiteralReader::push_quoted : &LiteralReader::push_string);
-  }
-
-  JsonStatus push_quoted(char c) {
-    word_ += c;
-    if (word_ == quote_) return end_string();
-    for (; !quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
-    return JsonStatus::kMore;
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus push_string(char c) {
-    if (c == '\\') return become(&LiteralReader::push_escape);
+    if (c == '\\' && !gemma()) return become(&LiteralReader::push_escape);
     if (surrogate_) return JsonStatus::kError;
-    if (c == string_quote_) return end_string();
-    append_json_byte(json_, c);
+    word_ += c;
+    if (word_ == string_quote_) return end_string();
+    for (; !string_quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
     return JsonStatus::kMore;
   }
 
@@ -229,10 +221,10 @@ class LiteralReader final : public ArgumentReader {
   const bool arguments_;
   State state_;
   std::vector<Level> levels_;
-  std::string word_;  // a bare key or word, or the part of `quote_` that came
-  char string_quote_ = 0;
-  bool key_ = false;  // the string that is read is one
-  int digits_ = 0;    // of a \x, \u or \U, still to come
+  std::string word_;          // a bare key or word, or the part of `string_quote_` that came
+  std::string string_quote_;  // around the string that is read
+  bool key_ = false;          // the string that is read is one
+  int digits_ = 0;            // of a \x, \u or \U, still to come
   unsigned code_ = 0;
   bool surrogate_ = false;  // the first of two came
 };
@@ -279,15 +271,14 @@ class ValueReader final : public ArgumentReader {
   }
 
   JsonStatus end() {
-    if (literal_ && (types_ & kTypeText) == 0) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
+    const bool text = (types_ & kTypeText) != 0;
+    if (literal_ && !text) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
     if (types_ == kTypeText) {
       json_ += begun_ ? "\"" : "\"\"";
-      return JsonStatus::kEnd;
+    } else {
+      const ArgumentTypes read = types_read(whole_), wanted = text ? types_ & ~kTypeText : kAnyType;
+      json_ = (read & wanted) != 0 ? json_word(whole_) : json_string(whole_);
     }
-    const ArgumentTypes types = types_read(whole_);
-    const bool text = (types_ & kTypeText) != 0;
-    const bool json = types != 0 && (!text || (types & types_ & ~kTypeText) != 0);
-    json_ = json ? json_word(whole_) : json_string(whole_);
     return JsonStatus::kEnd;
   }
 

@@ -16,19 +16,25 @@ const Row& named_row(std::span<const Row> rows, std::string_view name, std::stri
 }
 
 // Sources of both tables: the models' chat templates.
-constexpr std::string_view kParameters = R"({"name": "$N", "parameters": $J})";
-constexpr ToolForm kNames = {"[TOOL_CALLS]$N$([CALL_ID]$I$)$[[ARGS]$]$J", ""};
-constexpr ToolForm kList = {"$O", ", ", "[TOOL_CALLS] [", "]"};
+constexpr std::string_view kWithParameters = R"({"name": "$N", "parameters": $J})";
+constexpr ToolForm kMistralNames = {"[TOOL_CALLS]$N$([CALL_ID]$I$)$[[ARGS]$]$J", ""};
+constexpr ToolForm kMistralList = {"$O", ", ", "[TOOL_CALLS] [", "]"};
 constexpr ToolDialect kToolDialects[] = {
     {.names = {"hermes", "granite4", "ernie45"}, .forms = {{"<tool_call>\n$O\n</tool_call>"}}},
     {.names = {"llama3_json", "llama4_json"},
      .forms = {{"$O", "; "}, {"<|python_tag|>$O", "; "}, {"$O", "; ", "<|python_start|>", "<|python_end|>"}},
-     .object = kParameters,
+     .object = kWithParameters,
      .ends_reasoning = true},
     {.names = {"llama4_pythonic", "pythonic"},
      .forms = {{"$N($P", ", ", "[", "]"}, {"$N($P", ", ", "<|python_start|>[", "]<|python_end|>"}}},
-    {.names = {"mistral"}, .forms = {kList, kNames}, .ends_reasoning = true, .ids = CallIds::kNine},
-    {.names = {"mistral_args"}, .forms = {kNames, kList}, .ends_reasoning = true, .ids = CallIds::kNine},
+    {.names = {"mistral"},
+     .forms = {kMistralList, kMistralNames},
+     .ends_reasoning = true,
+     .ids = CallIds::kNine},
+    {.names = {"mistral_args"},
+     .forms = {kMistralNames, kMistralList},
+     .ends_reasoning = true,
+     .ids = CallIds::kNine},
     {.names = {"qwen3_coder", "qwen3_xml", "mimo", "step3p5"},
      .forms = {{"<tool_call>\n<function=$N>\n$X</function>\n</tool_call>"}},
      .parameter = "<parameter=$K>\n$V\n</parameter>\n"},
@@ -95,7 +101,7 @@ constexpr ToolDialect kToolDialects[] = {
     {.names = {"hunyuan_a13b", "jamba"}, .forms = {{"$O", ", ", "<tool_calls>[", "]</tool_calls>"}}},
     {.names = {"internlm"},
      .forms = {{"<|action_start|><|plugin|>\n$O<|action_end|>"}},
-     .object = kParameters,
+     .object = kWithParameters,
      .ends_reasoning = true},
     {.names = {"longcat"}, .forms = {{"<longcat_tool_call>\n$O\n</longcat_tool_call>"}}},
 };
