@@ -122,20 +122,7 @@ ArgumentTypes named_types(const OrderedJson& type) {
 }
 
 ArgumentTypes types_of(const OrderedJson& value) {
-  switch (value.type()) {
-    case OrderedJson::value_t::string:
-      return kTypeText;
-    case OrderedJson::value_t::null:
-      return kTypeNull;
-    case OrderedJson::value_t::boolean:
-      return kTypeBoolean;
-    case OrderedJson::value_t::array:
-      return kTypeArray;
-    case OrderedJson::value_t::object:
-      return kTypeObject;
-    default:
-      return value.is_number_integer() ? kTypeInteger | kTypeNumber : kTypeNumber;
-  }
+  return value.is_number_integer() ? kTypeInteger | kTypeNumber : named_types(value.type_name());
 }
 
 std::vector<TextBeginning> text_beginnings(ArgumentTypes types, char excluded) {

@@ -305,21 +305,13 @@ std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool
 ArgumentTypes types_read(std::string_view text) {
   const std::string word = json_word(text);
   if (!is_json(word)) return 0;
-  switch (word.front()) {
-    case '"':
-      return kTypeText;
-    case 'n':
-      return kTypeNull;
-    case 't':
-    case 'f':
-      return kTypeBoolean;
-    case '[':
-      return kTypeArray;
-    case '{':
-      return kTypeObject;
-    default:  // a number of any size
-      return word.find_first_of(".eE") == word.npos ? kTypeInteger | kTypeNumber : kTypeNumber;
-  }
+  constexpr std::pair<char, ArgumentTypes> kFirst[] = {{'"', kTypeText},    {'n', kTypeNull},
+                                                       {'t', kTypeBoolean}, {'f', kTypeBoolean},
+                                                       {'[', kTypeArray},   {'{', kTypeObject}};
+  for (const auto& [first, types] : kFirst)
+    if (word.front() == first) return types;
+  // A number of any size.
+  return word.find_first_of(".eE") == word.npos ? kTypeInteger | kTypeNumber : kTypeNumber;
 }
 
 std::string json_string(std::string_view text) {
