@@ -31,12 +31,6 @@ constexpr std::size_t kShortSourceBytes = std::size_t{16} << 10;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
 
-struct Outcome {
-  std::optional<OutputGrammar> grammar = {};  // or why there is none:
-  std::string error = {};
-  bool is_request_at_fault = false;
-};
-
 // A source that is compiled, or will be. Guarded by the pool's mutex until it is done, constant from then on.
 struct Job {
   explicit Job(Source wanted) : source(std::move(wanted)) {}
@@ -45,14 +39,15 @@ struct Job {
   const Source source;
   std::stop_source stop;
   std::vector<GrammarCompiler::Done> waiting;
-  std::optional<Outcome> outcome;  // once it is done
+  bool is_done = false;
+  std::optional<OutputGrammar> grammar;
+  GrammarCompiler::Result failure;  // where there is none
 };
 
 // What one who asked is told. The job is alive as long as a constraint has its grammar.
 GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
-  const Outcome& outcome = *job->outcome;
-  if (!outcome.grammar) return {.error = outcome.error, .is_request_at_fault = outcome.is_request_at_fault};
-  return {.make = [grammar = std::shared_ptr<const OutputGrammar>(job, &*outcome.grammar),
+  if (!job->grammar) return job->failure;
+  return {.make = [grammar = std::shared_ptr<const OutputGrammar>(job, &*job->grammar),
                    time_left = std::make_shared<MaskTime>(kMaskTimeOfRequest.count())] {
     return std::make_shared<TokenConstraint>(grammar, time_left);
   }};
@@ -82,7 +77,7 @@ class CompilePool final : public GrammarCompiler {
   std::shared_ptr<const void> compile(const Source& source, Done done) override {
     std::unique_lock lock(mutex_);
     const std::shared_ptr<Job> job = find_or_queue(source);
-    if (!job->outcome) {
+    if (!job->is_done) {
       job->waiting.push_back(std::move(done));
       return job;
     }
@@ -125,8 +120,8 @@ class CompilePool final : public GrammarCompiler {
     std::size_t num_kept = 0, kept_bytes = 0, bytes = 0;
     std::erase_if(entries_, [&](Entry& entry) {
       const std::shared_ptr<Job> job = entry.job.lock();
-      if (!job || !job->outcome || !job->outcome->grammar) return !job;
-      const std::size_t size = job->outcome->grammar->grammar->memory_bytes();
+      if (!job || !job->grammar) return !job;
+      const std::size_t size = job->grammar->grammar->memory_bytes();
       if (entry.kept && (++num_kept > kMostKept || (kept_bytes += size) > limits_.kept_bytes))
         entry.kept.reset();
       const bool is_wanted = entry.kept || job.use_count() > 1;
@@ -162,21 +157,24 @@ class CompilePool final : public GrammarCompiler {
     const Source source = job->source;
     const std::stop_source stop = job->stop;
     job.reset();
-    Outcome outcome;
+    std::optional<OutputGrammar> grammar;
+    Result failure;
     std::string wrong = source->name;
     try {
-      outcome.grammar.emplace(compiled(*source, stop.get_token(), wrong), source);
+      grammar.emplace(compiled(*source, stop.get_token(), wrong), source);
     } catch (const std::exception& e) {
-      const bool is_refused = outcome.is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
-      outcome.error =
+      const bool is_refused = failure.is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
+      failure.error =
           format_text("{} {}: {}", wrong, is_refused ? "is refused" : "could not be compiled", e.what());
     }
     job = weak.lock();
     std::unique_lock lock(mutex_);
     if (!job || closing_) return;
-    job->outcome = std::move(outcome);
+    job->grammar = std::move(grammar);
+    job->failure = std::move(failure);
+    job->is_done = true;
     const auto entry = std::ranges::find_if(entries_, [&](const Entry& e) { return e.job.lock() == job; });
-    if (job->outcome->grammar && entry != entries_.end()) entry->kept = job;
+    if (job->grammar && entry != entries_.end()) entry->kept = job;
     const auto waiting = std::exchange(job->waiting, {});
     lock.unlock();
     for (const Done& done : waiting) done(result_of(job));

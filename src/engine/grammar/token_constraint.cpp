@@ -68,30 +68,30 @@ auto TokenConstraint::charged(const Work& work) try {
 bool TokenConstraint::fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
   // The others that hold it: the request, to make more, and the constraints of its other outputs.
   free_ = kFreeNanoseconds / std::max(time_left_.use_count() - 1, 1L);
-  return charged([&] { return fill(output, mask); });
-}
-
-bool TokenConstraint::fill(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
-  const grammar::Vocabulary& vocabulary = grammar_->grammar->vocabulary();
-  const auto word_of = [&](TokenId id) -> std::uint32_t& { return mask[static_cast<std::size_t>(id) / 32]; };
-  if (!matcher_) matcher_.emplace(grammar_->grammar);
-  for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
-  if (is_free_) return false;
-  if (is_held_)
-    matcher_->fill_mask(mask);
-  else
-    std::ranges::fill(mask, 0);
-  for (const TokenId id : vocabulary.end_ids()) {
-    if ((word_of(id) >> id % 32 & 1) == 0 || !ends_early(id)) continue;
-    word_of(id) &= ~(1U << id % 32);
-    if (!may_open_ && std::ranges::count(mask, 0U) == std::ssize(mask))
-      fail("the grammar wants an end token before its end");
-  }
-  if (!may_open_) return true;
-  const std::string_view rest = std::string_view(grammar_->source->free_after).substr(tail_.size());
-  for (const TokenId id : tail_.empty() ? grammar_->openings : beginnings_of(rest, vocabulary))
-    word_of(id) |= 1U << id % 32;
-  return true;
+  return charged([&] {
+    const grammar::Vocabulary& vocabulary = grammar_->grammar->vocabulary();
+    const auto word_of = [&](TokenId id) -> std::uint32_t& {
+      return mask[static_cast<std::size_t>(id) / 32];
+    };
+    if (!matcher_) matcher_.emplace(grammar_->grammar);
+    for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
+    if (is_free_) return false;
+    if (is_held_)
+      matcher_->fill_mask(mask);
+    else
+      std::ranges::fill(mask, 0);
+    for (const TokenId id : vocabulary.end_ids()) {
+      if ((word_of(id) >> id % 32 & 1) == 0 || !ends_early(id)) continue;
+      word_of(id) &= ~(1U << id % 32);
+      if (!may_open_ && std::ranges::count(mask, 0U) == std::ssize(mask))
+        fail("the grammar wants an end token before its end");
+    }
+    if (!may_open_) return true;
+    const std::string_view rest = std::string_view(grammar_->source->free_after).substr(tail_.size());
+    for (const TokenId id : tail_.empty() ? grammar_->openings : beginnings_of(rest, vocabulary))
+      word_of(id) |= 1U << id % 32;
+    return true;
+  });
 }
 
 // Of a token that may come next: whether it ends the output, and not the text of the grammar. Rules may name

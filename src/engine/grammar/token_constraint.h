@@ -41,7 +41,6 @@ class TokenConstraint final : public Constraint {
  private:
   template <typename Work>
   auto charged(const Work& work);
-  bool fill(std::span<const TokenId> output, std::span<std::uint32_t> mask);
   void take(TokenId token);
   void take_free(const std::string& bytes);
   bool ends_early(TokenId token);
