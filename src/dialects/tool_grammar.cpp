@@ -118,8 +118,7 @@ class ToolGrammar {
       } else if (kind == Kind::kParameters) {
         const OrderedJson& schema = referred(tool_.schema, tool_.pointer);
         check_held(schema, tool_.pointer);
-        const std::set<std::string> required = required_of(schema, tool_.pointer);
-        const OrderedJson all = properties_of(schema, required, tool_.pointer);
+        const auto [all, required] = properties_of(schema, tool_.pointer);
         for (const auto& [key, argument] : all.items()) {
           OrderedJson one = parameter(key, argument);
           out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
@@ -252,8 +251,7 @@ class ToolGrammar {
     check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
-    const std::set<std::string> required = required_of(schema, pointer);
-    const OrderedJson all = properties_of(schema, required, pointer);
+    const auto [all, required] = properties_of(schema, pointer);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
@@ -400,8 +398,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
-        tool.schema["properties"] =
-            properties_of(tool.schema, required_of(tool.schema, tool.pointer), tool.pointer);
+        tool.schema["properties"] = properties_of(tool.schema, tool.pointer).all;
     const OrderedJson* strict = member(&function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     drop_keywords(tool.schema, tool.strict);
