@@ -26,7 +26,7 @@ ALLOWED = {
     "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
     "scheduler": ["base", "kvcache", "quire"],
     "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h", "kvcache/ids.h", "scheduler/step_plan.h"],
-    "grammar": ["base"],
+    "grammar": ["base", "quire"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                "runner", "grammar", "quire", "backends/registry.h"],
     "beams": ["base", "kvcache", "scheduler", "engine", "quire"],

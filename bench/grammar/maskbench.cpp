@@ -58,7 +58,7 @@ class Bench {
     std::shared_ptr<const quire::grammar::Grammar> grammar;
     const double start = microseconds();
     try {
-      grammar = quire::grammar::compile({.text = schema.dump(), .any_order = any_order_}, vocabulary_);
+      grammar = quire::grammar::compile({.source = schema.dump(), .any_order = any_order_}, vocabulary_);
       const Matcher first(grammar);  // makes the states that matchers share
     } catch (const quire::Error& error) {
       ++totals_.refused;

@@ -19,8 +19,8 @@ enum class EarlyStopping : std::uint8_t {
 // What the text of an output must be: see docs/sampling.md.
 struct StructuredOutputs {
   enum class Kind : std::uint8_t {
-    kJsonSchema,     // `source` is the schema
-    kJsonObject,     // any JSON object; there is no source
+    kJsonSchema,     // `source` is the schema: an object, true or false
+    kJsonObject,     // any JSON object; `source` is not looked at
     kRegex,          // `source` matches the whole text
     kChoice,         // `source` is a JSON array of strings, one of which the text is
     kGrammar,        // `source` has rules as in GBNF, EBNF or Lark
@@ -28,15 +28,20 @@ struct StructuredOutputs {
   };
   Kind kind = Kind::kJsonSchema;
   std::string source = {};
-  std::string name = "structured_outputs";             // what messages call them
-  bool disable_any_whitespace = false;                 // none between the tokens of JSON
-  std::optional<std::string> whitespace_pattern = {};  // what may stand between them, as a regular expression
+  std::string name = "structured_outputs";  // what messages call them
+  // Between the tokens of JSON: nothing at all, or what this regular expression matches. By default a space,
+  // or a line break and at most 64 spaces and tabs.
+  bool disable_any_whitespace = false;
+  std::optional<std::string> whitespace_pattern = {};
   std::string whitespace_name = "whitespace_pattern";  // what messages call that
   bool disable_additional_properties = false;          // of objects whose schema says nothing of them
+  bool any_order = true;                               // of an object's properties, not the schema's alone
   // What a model says before its answer is free: text up to and with the first `free_until`. With
   // `free_after` only where that comes first. Empty: nothing is.
   std::string free_until = {};
   std::string free_after = {};
+  // What `source` was made of: messages name the one that is wrong by itself.
+  std::vector<StructuredOutputs> parts = {};
 
   bool operator==(const StructuredOutputs&) const = default;
 };

@@ -182,27 +182,24 @@ void add_structure_options(Flags flags, std::shared_ptr<const StructuredOutputs>
     outputs = std::make_shared<const StructuredOutputs>(
         StructuredOutputs{.kind = kind, .source = std::move(source)});
   };
-  const auto add_file = [&](const char* name, Kind kind, const char* what) {
-    const auto read = [take, kind](const std::string& path) {
-      take(kind, read_text_file(path, std::size_t{16} << 20));
+  const auto add = [&](const char* name, Kind kind, bool is_file, const char* what) {
+    const auto read = [=](const std::string& text) {
+      take(kind, is_file ? read_text_file(text, std::size_t{16} << 20) : text);
     };
-    flags.command.add_option_function<std::string>(name, read, what)->type_name("FILE");
+    flags.command.add_option_function<std::string>(name, read, what)->type_name(is_file ? "FILE" : "TEXT");
   };
-  add_file("--json-schema", Kind::kJsonSchema, "the text is JSON of this schema");
-  add_file("--grammar", Kind::kGrammar, "the text is as these rules say (GBNF, EBNF or Lark)");
-  add_file("--structural-tag", Kind::kStructuralTag, "the text is as this JSON says");
+  add("--json-schema", Kind::kJsonSchema, true, "the text is JSON of this schema");
+  add("--grammar", Kind::kGrammar, true, "the text is as these rules say (GBNF, EBNF or Lark)");
+  add("--structural-tag", Kind::kStructuralTag, true, "the text is as this JSON says");
+  add("--regex", Kind::kRegex, false, "this regular expression matches the text");
   flags.command.add_flag_callback(
       "--json-object", [take] { take(Kind::kJsonObject, ""); }, "the text is a JSON object");
-  flags.command.add_option_function<std::string>(
-      "--regex", [take](const std::string& regex) { take(Kind::kRegex, regex); },
-      "this regular expression matches the text");
+  const auto choose = [take](const std::vector<std::string>& texts) {
+    take(Kind::kChoice, OrderedJson(texts).dump());
+  };
   flags.command
-      .add_option_function<std::vector<std::string>>(
-          "--choice",
-          [take](const std::vector<std::string>& choices) {
-            take(Kind::kChoice, OrderedJson(choices).dump());
-          },
-          "the text is this, or another one of these (repeatable)")
+      .add_option_function<std::vector<std::string>>("--choice", choose,
+                                                     "the text is this, or another one of these (repeatable)")
       ->allow_extra_args(false);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "dialects/argument_types.h"
 #include "dialects/json_scanner.h"
@@ -17,7 +18,10 @@ class ArgumentReader {
   // kEnd: with this byte it has ended. kError: this byte cannot stand here.
   virtual JsonStatus push(char c) = 0;
   // What was read since the last call of this, so far as it is certain.
-  virtual std::string take() = 0;
+  virtual std::string take() { return std::exchange(json_, {}); }
+
+ protected:
+  std::string json_;
 };
 
 // Of one call written as a JSON object: "name" or "tool_name", and "arguments" or "parameters", in any order,

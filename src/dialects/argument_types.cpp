@@ -73,27 +73,21 @@ void drop_keywords(OrderedJson& schema, bool strict) {
       std::for_each(found->begin(), found->end(), drop);
 }
 
-std::set<std::string> required_of(const OrderedJson& schema, std::string_view pointer) {
-  std::set<std::string> names;
-  const OrderedJson* required = member(&schema, "required");
-  if (required == nullptr) return names;
-  const auto is_name = [](const OrderedJson& name) { return name.is_string(); };
-  if (!required->is_array() || !std::all_of(required->begin(), required->end(), is_name))
-    fail("{}/required must be a list of names", pointer);
-  for (const OrderedJson& name : *required) names.insert(name.get<std::string>());
-  return names;
-}
-
-OrderedJson properties_of(const OrderedJson& schema, const std::set<std::string>& required,
-                          std::string_view pointer) {
+Properties properties_of(const OrderedJson& schema, std::string_view pointer) {
+  Properties made;
+  if (const OrderedJson* required = member(&schema, "required")) {
+    const auto is_name = [](const OrderedJson& name) { return name.is_string(); };
+    if (!required->is_array() || !std::all_of(required->begin(), required->end(), is_name))
+      fail("{}/required must be a list of names", pointer);
+    for (const OrderedJson& name : *required) made.required.insert(name.get<std::string>());
+  }
   const OrderedJson* found = member(&schema, "properties");
   if (found != nullptr && !found->is_object()) fail("{}/properties must be an object", pointer);
-  OrderedJson all = OrderedJson::object();
   if (found != nullptr)
     for (const auto& [name, property] : found->items())
-      if (property != false || required.contains(name)) all[name] = property;
-  for (const std::string& name : required) all.emplace(name, OrderedJson::object());
-  return all;
+      if (property != false || made.required.contains(name)) made.all[name] = property;
+  for (const std::string& name : made.required) made.all.emplace(name, OrderedJson::object());
+  return made;
 }
 
 const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name) {
@@ -122,20 +116,7 @@ ArgumentTypes named_types(const OrderedJson& type) {
 }
 
 ArgumentTypes types_of(const OrderedJson& value) {
-  switch (value.type()) {
-    case OrderedJson::value_t::string:
-      return kTypeText;
-    case OrderedJson::value_t::null:
-      return kTypeNull;
-    case OrderedJson::value_t::boolean:
-      return kTypeBoolean;
-    case OrderedJson::value_t::array:
-      return kTypeArray;
-    case OrderedJson::value_t::object:
-      return kTypeObject;
-    default:
-      return value.is_number_integer() ? kTypeInteger | kTypeNumber : kTypeNumber;
-  }
+  return value.is_number_integer() ? kTypeInteger | kTypeNumber : named_types(value.type_name());
 }
 
 std::vector<TextBeginning> text_beginnings(ArgumentTypes types, char excluded) {

@@ -41,12 +41,13 @@ std::vector<TextBeginning> text_beginnings(ArgumentTypes types, char excluded);
 // The schema that a "$ref" within `root` points to, or the schema itself. nullptr: it points nowhere.
 const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema);
 
-// An object's required properties; and those that it may have, with the required ones that have no schema,
-// and without those whose schema is false. pointer: of the object's schema, for an Error where they are no
-// such.
-std::set<std::string> required_of(const OrderedJson& schema, std::string_view pointer);
-OrderedJson properties_of(const OrderedJson& schema, const std::set<std::string>& required,
-                          std::string_view pointer);
+// The properties that an object may have, without those whose schema is false: by name, with the required
+// ones that have no schema. pointer: of the object's schema, for an Error where they are no such.
+struct Properties {
+  OrderedJson all = OrderedJson::object();
+  std::set<std::string> required = {};
+};
+Properties properties_of(const OrderedJson& schema, std::string_view pointer);
 
 // Takes out of a schema, and those within it, what asks nothing of a value and may be long; if it is not
 // strict, also the keywords that no grammar enforces.

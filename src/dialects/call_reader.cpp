@@ -11,14 +11,12 @@ class JsonReader final : public ArgumentReader {
  public:
   JsonStatus push(char c) override {
     const JsonStatus status = scanner_.push(c);
-    if (status != JsonStatus::kError) text_ += c;
+    if (status != JsonStatus::kError) json_ += c;
     return status;
   }
-  std::string take() override { return std::exchange(text_, {}); }
 
  private:
   JsonScanner<> scanner_;
-  std::string text_;
 };
 
 class CallReader final : public ArgumentReader {
@@ -38,15 +36,15 @@ class CallReader final : public ArgumentReader {
     const JsonStatus status = scanner_.push(c);
     if (status == JsonStatus::kError) return status;
     if (value_ == Value::kArguments) {
-      arguments_ += c;
+      json_ += c;
       if (depth_ == 1) value_ = Value::kOther;
     }
     if (status == JsonStatus::kMore) return status;
     if (!named_ || (!has_arguments_ && !tagged_)) return JsonStatus::kError;
-    if (!std::exchange(has_arguments_, true)) arguments_ = "{}";
+    if (!std::exchange(has_arguments_, true)) json_ = "{}";
     return JsonStatus::kEnd;
   }
-  std::string take() override { return known() ? std::exchange(arguments_, {}) : std::string(); }
+  std::string take() override { return known() ? ArgumentReader::take() : std::string(); }
 
  private:
   // Tells the reader of the keys and strings of the object.
@@ -116,7 +114,7 @@ class CallReader final : public ArgumentReader {
     if (ended == Value::kName) return named_ = !name_.empty();
     if (has_arguments_) return text_ended_;
     has_arguments_ = true;
-    arguments_ = "{}";
+    json_ = "{}";
     return true;
   }
 
@@ -126,7 +124,7 @@ class CallReader final : public ArgumentReader {
     has_arguments_ = true;
     const JsonStatus status = text_scanner_.push(c);
     if (status == JsonStatus::kError) return false;
-    arguments_ += c;
+    json_ += c;
     text_ended_ = status == JsonStatus::kEnd;
     return true;
   }
@@ -139,7 +137,6 @@ class CallReader final : public ArgumentReader {
   bool at_value_ = false;       // a colon, blanks and the value follow
   Value value_ = Value::kOther;
   std::string& name_;
-  std::string arguments_;
   bool named_ = false;
   bool has_arguments_ = false;
   bool text_ended_ = false;  // the object in the string has

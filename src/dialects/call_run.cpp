@@ -170,10 +170,9 @@ CallRun::Status CallRun::push_value(char c) {
   consumed_ = begun_;
   if (status == JsonStatus::kMore) return Status::kMore;
   value_.reset();
-  // The closing tag of an argument was its reader's.
-  at_.index += at_.part == Form::kParameter && at_.pattern()[at_.index + 1].kind == Kind::kLine ? 3
-               : at_.part == Form::kParameter                                                   ? 2
-                                                                                                : 1;
+  ++at_.index;
+  if (at_.part == Form::kParameter)  // whose closing tag was its reader's
+    at_.index += at_.pattern()[at_.index].kind == Kind::kLine ? 2 : 1;
   positions_.push_back(at_);
   complete(at_);
   return done_ ? Status::kDone : Status::kMore;

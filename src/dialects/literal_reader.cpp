@@ -39,47 +39,19 @@ std::string json_word(std::string_view text) {
 class LiteralReader final : public ArgumentReader {
  public:
   LiteralReader(bool arguments, std::string_view quote)
-      : quote_(quote), arguments_(arguments), state_(arguments ? State::kKey : State::kValue) {
+      : quote_(quote),
+        arguments_(arguments),
+        state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
     if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}'});
   }
 
-  JsonStatus push(char c) override {
-    switch (state_) {
-      case State::kKey:
-        return push_key(c);
-      case State::kBareKey:
-        return push_bare_key(c);
-      case State::kAssign:
-        if (is_json_space(c)) return JsonStatus::kMore;
-        if (c != assigns()) return JsonStatus::kError;
-        json_ += ": ";
-        return become(State::kValue);
-      case State::kValue:
-        return push_value(c);
-      case State::kQuote:
-        word_ += c;
-        if (word_ == quote_) return begin_string(0);
-        return quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
-      case State::kWord:
-        return push_word(c);
-      case State::kString:
-        return gemma() ? push_quoted(c) : push_string(c);
-      case State::kEscape:
-        return push_escape(c);
-      case State::kHex:
-        return push_hex(c);
-      case State::kAfter:
-        if (is_json_space(c)) return JsonStatus::kMore;
-        if (c == ',') return become(in_object() ? State::kKey : State::kValue);
-        return closes(c) ? close() : JsonStatus::kError;
-    }
-    return JsonStatus::kError;
+  JsonStatus push(char c) override { return (this->*state_)(c); }
+  bool in_string() const {
+    return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape;
   }
-  std::string take() override { return std::exchange(json_, {}); }
-  bool in_string() const { return state_ == State::kString || state_ == State::kEscape; }
 
  private:
-  enum class State { kKey, kBareKey, kAssign, kValue, kQuote, kWord, kString, kEscape, kHex, kAfter };
+  using State = JsonStatus (LiteralReader::*)(char);  // takes the next byte
   struct Level {
     char json, written;  // what closes it in either
     bool empty = true;
@@ -102,7 +74,7 @@ class LiteralReader final : public ArgumentReader {
     if (gemma() ? c == quote_.front() : !bare && (c == '"' || c == '\'')) return begin_quote(c);
     if (!bare || !is_bare_byte(c)) return JsonStatus::kError;
     word_.assign(1, c);
-    return become(State::kBareKey);
+    return become(&LiteralReader::push_bare_key);
   }
 
   JsonStatus push_bare_key(char c) {
@@ -114,7 +86,14 @@ class LiteralReader final : public ArgumentReader {
     separate();
     word_.resize(word_.find_last_not_of(" \t\n\r") + 1);
     json_ += json_string(word_) + ": ";
-    return become(State::kValue);
+    return become(&LiteralReader::push_value);
+  }
+
+  JsonStatus push_assign(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    if (c != assigns()) return JsonStatus::kError;
+    json_ += ": ";
+    return become(&LiteralReader::push_value);
   }
 
   JsonStatus push_value(char c) {
@@ -125,7 +104,7 @@ class LiteralReader final : public ArgumentReader {
     if (gemma() ? c == quote_.front() : c == '"' || c == '\'') return begin_quote(c);
     if (!is_bare_byte(c)) return JsonStatus::kError;
     word_.assign(1, c);
-    return become(State::kWord);
+    return become(&LiteralReader::push_word);
   }
 
   JsonStatus push_word(char c) {
@@ -143,36 +122,34 @@ class LiteralReader final : public ArgumentReader {
   }
 
   JsonStatus begin_quote(char c) {
-    word_.assign(1, c);
-    return gemma() ? become(State::kQuote) : begin_string(c);
+    string_quote_ = gemma() ? std::string(quote_) : std::string(1, c);
+    word_.clear();
+    state_ = &LiteralReader::push_quote;
+    return push_quote(c);
   }
 
-  JsonStatus begin_string(char quote) {
+  JsonStatus push_quote(char c) {
+    word_ += c;
+    if (word_ != string_quote_)
+      return string_quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
     separate();
     json_ += '"';
-    string_quote_ = quote;
     word_.clear();
-    return become(State::kString);
-  }
-
-  JsonStatus push_quoted(char c) {
-    word_ += c;
-    if (word_ == quote_) return end_string();
-    for (; !quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
-    return JsonStatus::kMore;
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus push_string(char c) {
-    if (c == '\\') return become(State::kEscape);
+    if (c == '\\' && !gemma()) return become(&LiteralReader::push_escape);
     if (surrogate_) return JsonStatus::kError;
-    if (c == string_quote_) return end_string();
-    append_json_byte(json_, c);
+    word_ += c;
+    if (word_ == string_quote_) return end_string();
+    for (; !string_quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
     return JsonStatus::kMore;
   }
 
   JsonStatus end_string() {
     json_ += '"';
-    return key_ ? become(State::kAssign) : end_value();
+    return key_ ? become(&LiteralReader::push_assign) : end_value();
   }
 
   JsonStatus push_escape(char c) {
@@ -181,12 +158,12 @@ class LiteralReader final : public ArgumentReader {
     if (surrogate_ && c != 'u') return JsonStatus::kError;
     digits_ = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     code_ = 0;
-    if (digits_ > 0) return become(State::kHex);
+    if (digits_ > 0) return become(&LiteralReader::push_hex);
     const std::size_t at = kLetters.find(c);
     if (at == kLetters.npos && c != '\n')
       json_ += "\\\\";  // a backslash that escapes nothing stands for itself
     if (c != '\n') append_json_byte(json_, at == kLetters.npos ? c : kBytes[at]);
-    return become(State::kString);
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus push_hex(char c) {
@@ -203,7 +180,7 @@ class LiteralReader final : public ArgumentReader {
     }
     json_ += format_text("\\u{:04x}", code_);
     surrogate_ = code_ >= 0xD800 && code_ < 0xDC00;
-    return become(State::kString);
+    return become(&LiteralReader::push_string);
   }
 
   JsonStatus open(char opener) {
@@ -212,7 +189,7 @@ class LiteralReader final : public ArgumentReader {
     const char json = opener == '{' ? '}' : ']';
     json_ += opener == '{' ? '{' : '[';
     levels_.push_back({.json = json, .written = opener == '(' ? ')' : json});
-    return become(opener == '{' ? State::kKey : State::kValue);
+    return become(opener == '{' ? &LiteralReader::push_key : &LiteralReader::push_value);
   }
 
   JsonStatus close() {
@@ -222,8 +199,14 @@ class LiteralReader final : public ArgumentReader {
     return end_value();
   }
 
+  JsonStatus push_after(char c) {
+    if (is_json_space(c)) return JsonStatus::kMore;
+    if (c == ',') return become(in_object() ? &LiteralReader::push_key : &LiteralReader::push_value);
+    return closes(c) ? close() : JsonStatus::kError;
+  }
+
   JsonStatus end_value() {
-    state_ = State::kAfter;
+    state_ = &LiteralReader::push_after;
     return levels_.empty() ? JsonStatus::kEnd : JsonStatus::kMore;
   }
 
@@ -238,11 +221,10 @@ class LiteralReader final : public ArgumentReader {
   const bool arguments_;
   State state_;
   std::vector<Level> levels_;
-  std::string word_;  // a bare key or word, or the part of `quote_` that came
-  std::string json_;
-  char string_quote_ = 0;
-  bool key_ = false;  // the string that is read is one
-  int digits_ = 0;    // of a \x, \u or \U, still to come
+  std::string word_;          // a bare key or word, or the part of `string_quote_` that came
+  std::string string_quote_;  // around the string that is read
+  bool key_ = false;          // the string that is read is one
+  int digits_ = 0;            // of a \x, \u or \U, still to come
   unsigned code_ = 0;
   bool surrogate_ = false;  // the first of two came
 };
@@ -262,7 +244,6 @@ class ValueReader final : public ArgumentReader {
     }
     return JsonStatus::kMore;
   }
-  std::string take() override { return std::exchange(json_, {}); }
 
  private:
   bool push_value(char c) {
@@ -276,12 +257,9 @@ class ValueReader final : public ArgumentReader {
     const ArgumentTypes opened = c == '[' ? kTypeArray : c == '{' ? kTypeObject : 0;
     if (first && opened != 0 && (!text || (types_ & opened) != 0))
       literal_.emplace(false, std::string_view());
-    if (text) {  // the literal only tells where strings are
-      if (literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
-      whole_ += c;
-      return true;
-    }
-    if (!literal_) {
+    // Of what may be text, the literal only tells where strings are.
+    if (text && literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
+    if (text || !literal_) {
       whole_ += c;
       return true;
     }
@@ -293,15 +271,14 @@ class ValueReader final : public ArgumentReader {
   }
 
   JsonStatus end() {
-    if (literal_ && (types_ & kTypeText) == 0) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
+    const bool text = (types_ & kTypeText) != 0;
+    if (literal_ && !text) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
     if (types_ == kTypeText) {
       json_ += begun_ ? "\"" : "\"\"";
-      return JsonStatus::kEnd;
+    } else {
+      const ArgumentTypes read = types_read(whole_), wanted = text ? types_ & ~kTypeText : kAnyType;
+      json_ = (read & wanted) != 0 ? json_word(whole_) : json_string(whole_);
     }
-    const ArgumentTypes types = types_read(whole_);
-    const bool text = (types_ & kTypeText) != 0;
-    const bool json = types != 0 && (!text || (types & types_ & ~kTypeText) != 0);
-    json_ = json ? json_word(whole_) : json_string(whole_);
     return JsonStatus::kEnd;
   }
 
@@ -313,7 +290,6 @@ class ValueReader final : public ArgumentReader {
   std::optional<LiteralReader> literal_;
   bool literal_ended_ = false;
   bool begun_ = false;
-  std::string json_;
 };
 
 }  // namespace
@@ -329,21 +305,13 @@ std::unique_ptr<ArgumentReader> make_value_reader(std::string_view closing, bool
 ArgumentTypes types_read(std::string_view text) {
   const std::string word = json_word(text);
   if (!is_json(word)) return 0;
-  switch (word.front()) {
-    case '"':
-      return kTypeText;
-    case 'n':
-      return kTypeNull;
-    case 't':
-    case 'f':
-      return kTypeBoolean;
-    case '[':
-      return kTypeArray;
-    case '{':
-      return kTypeObject;
-    default:  // a number of any size
-      return word.find_first_of(".eE") == word.npos ? kTypeInteger | kTypeNumber : kTypeNumber;
-  }
+  constexpr std::pair<char, ArgumentTypes> kFirst[] = {{'"', kTypeText},    {'n', kTypeNull},
+                                                       {'t', kTypeBoolean}, {'f', kTypeBoolean},
+                                                       {'[', kTypeArray},   {'{', kTypeObject}};
+  for (const auto& [first, types] : kFirst)
+    if (word.front() == first) return types;
+  // A number of any size.
+  return word.find_first_of(".eE") == word.npos ? kTypeInteger | kTypeNumber : kTypeNumber;
 }
 
 std::string json_string(std::string_view text) {

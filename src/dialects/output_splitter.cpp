@@ -10,7 +10,7 @@
 namespace quire::dialects {
 namespace {
 
-bool ends_with_any(std::string_view text, const std::vector<std::string_view>& tags) {
+bool ends_with_any(std::string_view text, const Few<std::string_view>& tags) {
   return std::any_of(tags.begin(), tags.end(), [&](std::string_view tag) {
     return text.ends_with(tag.substr(0, tag.find_last_not_of(" \t\n\r") + 1));
   });

@@ -1,7 +1,5 @@
 #include "dialects/pattern.h"
 
-#include <map>
-
 #include "base/error.h"
 
 namespace quire::dialects {
@@ -113,16 +111,15 @@ CompiledForm compile_form(const ToolDialect& dialect, const ToolForm& form) {
 Pattern compile_pattern(std::string_view text) { return PatternCompiler(text).run(); }
 
 const CompiledDialect& compiled(const ToolDialect& dialect) {
-  static const std::map<const ToolDialect*, CompiledDialect> all = [] {
-    std::map<const ToolDialect*, CompiledDialect> made;
+  static const std::vector<CompiledDialect> all = [] {
+    std::vector<CompiledDialect> made;
     for (const ToolDialect& row : tool_dialects()) {
-      CompiledDialect& one = made[&row];
-      one.dialect = &row;
-      for (const ToolForm& form : row.forms) one.forms.push_back(compile_form(row, form));
+      made.push_back({.dialect = &row, .forms = {}});
+      for (const ToolForm& form : row.forms) made.back().forms.push_back(compile_form(row, form));
     }
     return made;
   }();
-  return all.at(&dialect);
+  return all.at(static_cast<std::size_t>(&dialect - tool_dialects().data()));
 }
 
 }  // namespace quire::dialects

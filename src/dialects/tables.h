@@ -1,10 +1,23 @@
 #pragma once
 
-#include <string>
+#include <algorithm>
+#include <initializer_list>
+#include <span>
 #include <string_view>
-#include <vector>
 
 namespace quire::dialects {
+
+// What a row of a constant table has several of.
+template <typename T>
+struct Few {
+  constexpr Few(std::initializer_list<T> list) : size(list.size()) { std::ranges::copy(list, items); }
+  constexpr const T* begin() const { return items; }
+  constexpr const T* end() const { return items + size; }
+  constexpr const T& front() const { return items[0]; }
+
+  T items[10] = {};
+  std::size_t size;
+};
 
 // One way of writing tool calls: `begin`, a call, any number of `separator` and call, `end`. Each is a
 // pattern: a text in which stand for something
@@ -21,7 +34,7 @@ namespace quire::dialects {
 //   $_      exactly one space
 // Other white space, and that beside a $, may be any, also none; beside $V it is one line break or none.
 struct ToolForm {
-  std::string_view call;
+  std::string_view call = "";
   std::string_view separator = "\n";
   std::string_view begin = "";
   std::string_view end = "";  // empty: each call stands for itself, and may come anywhere
@@ -36,10 +49,10 @@ enum class CallIds {
 
 // How a family of models writes tool calls: a row of the table. docs/openai_api.md lists all.
 struct ToolDialect {
-  std::string_view names;  // vLLM's first, separated by spaces
+  Few<std::string_view> names;  // vLLM's first
   // A grammar has the first; all are read. One that begins with $ or one byte is read at the start of the
   // content or behind a call alone.
-  std::vector<ToolForm> forms;
+  Few<ToolForm> forms;
   std::string_view parameter = "";
   std::string_view object = R"({"name": "$N", "arguments": $J})";
   std::string_view quote = "";  // on both sides of Gemma's strings
@@ -50,12 +63,12 @@ struct ToolDialect {
 
 // How a family of models marks its reasoning, which comes first: a row of the table.
 struct ReasoningDialect {
-  std::string_view names;                             // as above
-  std::vector<std::string_view> begin = {"<think>"};  // after white space at the start of the output
-  std::vector<std::string_view> end = {"</think>"};
+  Few<std::string_view> names;                // as above
+  Few<std::string_view> begin = {"<think>"};  // after white space at the start of the output
+  Few<std::string_view> end = {"</think>"};
   // Tags around other text, and not content. One that is a plain text is so at the start of content, and one
   // that closes it, </…>, behind such a one.
-  std::vector<std::string_view> dropped = {};
+  Few<std::string_view> dropped = {};
   bool implicit = false;  // the output begins within reasoning, unless the prompt ended with an end tag
   bool repeats = false;   // reasoning may come again behind content
   // Where a grammar holds what follows: what it follows besides the end tag, and what stands around an
@@ -63,13 +76,10 @@ struct ReasoningDialect {
   std::string_view behind = "", answer = "", answer_end = "";
 };
 
-const std::vector<ToolDialect>& tool_dialects();
-const std::vector<ReasoningDialect>& reasoning_dialects();
+std::span<const ToolDialect> tool_dialects();
+std::span<const ReasoningDialect> reasoning_dialects();
 // By one of its names. Error on any other.
 const ToolDialect& tool_dialect(std::string_view name);
 const ReasoningDialect& reasoning_dialect(std::string_view name);
-
-// The first of a row's names.
-inline std::string_view first_name(std::string_view names) { return names.substr(0, names.find(' ')); }
 
 }  // namespace quire::dialects

@@ -17,8 +17,8 @@ namespace {
 using Kind = Element::Kind;
 
 constexpr int kDeepest = 16;                 // schemas within each other, which are written out
-constexpr std::size_t kMostValues = 50'000;  // of arguments of all tools, as often as they are written
-constexpr std::size_t kMostBytes = 1 << 20;  // of their text: what the engine takes of a source
+constexpr std::size_t kMostBytes = 1 << 20;  // of all tools' text: what the engine takes of a source
+constexpr std::size_t kValueBytes = 20;      // that each value counts for, however short
 constexpr double kMostItems = 1 << 16;       // or characters, where a schema bounds them
 constexpr std::string_view kAskNothing =
     " $defs definitions $schema title description default examples deprecated ";
@@ -28,11 +28,6 @@ constexpr std::string_view kHeld =
 
 OrderedJson format(std::string_view type, std::string_view key, OrderedJson value) {
   return {{"type", type}, {key, std::move(value)}};
-}
-// Of a model, which writes members in the order that it likes. pointer: of the schema, in the request.
-OrderedJson json(OrderedJson schema, std::string_view pointer) {
-  return {
-      {"type", "json_schema"}, {"json_schema", std::move(schema)}, {"any_order", true}, {"pointer", pointer}};
 }
 OrderedJson optional(OrderedJson content) { return format("optional", "content", std::move(content)); }
 OrderedJson regex(std::string_view pattern) { return format("regex", "pattern", pattern); }
@@ -83,14 +78,10 @@ OrderedJson listed_values(const OrderedJson& schema) {
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
 }
 
-// By all tools.
-struct Written {
-  std::size_t values = 0, bytes = 0;
-};
-
 class ToolGrammar {
  public:
-  ToolGrammar(const ToolDialect& dialect, const Tool& tool, Written& written)
+  // written: bytes, by all tools.
+  ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
       : dialect_(dialect), tool_(tool), written_(written) {
     for (const char* key : {"$defs", "definitions"})
       if (const OrderedJson* found = member(&tool.schema, key)) definitions_[key] = *found;
@@ -120,15 +111,14 @@ class ToolGrammar {
       } else if (kind == Kind::kObject) {
         write(compile_pattern(dialect_.object), out, true);
       } else if (kind == Kind::kJson) {
-        out.add(counted(json(tool_.schema, tool_.pointer), tool_.pointer));
+        out.add(json_value(tool_.schema, tool_.pointer));
       } else if (kind == Kind::kPython || kind == Kind::kGemma) {
         write_arguments(referred(tool_.schema, tool_.pointer), tool_.pointer, 0, out);
         out.text(kind == Kind::kGemma ? "}" : ")");
       } else if (kind == Kind::kParameters) {
         const OrderedJson& schema = referred(tool_.schema, tool_.pointer);
         check_held(schema, tool_.pointer);
-        const std::set<std::string> required = required_of(schema, tool_.pointer);
-        const OrderedJson all = properties_of(schema, required, tool_.pointer);
+        const auto [all, required] = properties_of(schema, tool_.pointer);
         for (const auto& [key, argument] : all.items()) {
           OrderedJson one = parameter(key, argument);
           out.add(required.contains(key) ? std::move(one) : optional(std::move(one)));
@@ -150,28 +140,26 @@ class ToolGrammar {
   // One argument between tags. Where these say whether it is text, each way is written alone.
   OrderedJson parameter(std::string_view key, const OrderedJson& schema) {
     const ArgumentTypes types = argument_types(&tool_.schema, key), text = types & kTypeText;
-    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
-    OrderedJson made = both ? either({parameter(key, schema, text), parameter(key, schema, types & ~text)})
-                            : parameter(key, schema, types);
-    if (made.is_null()) fail_unwritable(format_text("{}/properties/{}", tool_.pointer, key));
-    return made;
-  }
-
-  OrderedJson parameter(std::string_view key, const OrderedJson& schema, ArgumentTypes types) {
-    types_ = types;
-    check_key(key, "<>\"\n");
-    count(key.size(), tool_.pointer);
-    std::string before, behind;
-    bool behind_value = false;
-    for (const Element& element : compile_pattern(dialect_.parameter)) {
-      const std::string_view text = (types & kTypeText) != 0 ? "true" : "false";
-      const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
-      (behind_value ? behind : before) += is_key ? key : is_typed ? text : element.text;
-      behind_value = behind_value || element.kind == Kind::kValue;
-    }
     const std::string pointer = format_text("{}/properties/{}", tool_.pointer, key);
-    OrderedJson made = any_value(schema, pointer, 0, behind);
-    return made.is_null() ? made : Sequence().text(before).add(std::move(made)).take();
+    const auto written_as = [&](ArgumentTypes allowed) -> OrderedJson {
+      types_ = allowed;
+      count(key.size(), tool_.pointer);
+      std::string parts[2];  // before the value, and behind it
+      bool behind = false;
+      for (const Element& element : compile_pattern(dialect_.parameter)) {
+        const std::string_view typed = (allowed & kTypeText) != 0 ? "true" : "false";
+        const bool is_key = element.kind == Kind::kKey, is_typed = element.kind == Kind::kTyped;
+        parts[behind] += is_key ? key : is_typed ? typed : element.text;
+        behind = behind || element.kind == Kind::kValue;
+      }
+      OrderedJson made = any_value(schema, pointer, 0, parts[1]);
+      return made.is_null() ? made : Sequence().text(parts[0]).add(std::move(made)).take();
+    };
+    check_key(key, "<>\"\n");
+    const bool both = dialect_.parameter.find("$T") != std::string_view::npos && text != 0 && text != types;
+    OrderedJson made = both ? either({written_as(text), written_as(types & ~text)}) : written_as(types);
+    if (made.is_null()) fail_unwritable(pointer);
+    return made;
   }
 
   static void check_key(std::string_view key, std::string_view unwritable) {
@@ -189,12 +177,10 @@ class ToolGrammar {
              key);
   }
 
-  struct Bounds {
-    std::uint64_t least = 0;
-    std::optional<std::uint64_t> most = {};
-  };
-  // of: Items, or Length.
-  static Bounds bounds(const OrderedJson& schema, const std::string& pointer, std::string_view of) {
+  // The least and the most. of: Items, or Length.
+  static std::pair<std::uint64_t, std::optional<std::uint64_t>> bounds(const OrderedJson& schema,
+                                                                       const std::string& pointer,
+                                                                       std::string_view of) {
     const auto bound = [&](const std::string& key, double highest) -> std::optional<std::uint64_t> {
       const OrderedJson* found = member(&schema, key);
       if (found == nullptr) return {};
@@ -203,10 +189,10 @@ class ToolGrammar {
         fail("{}/{} must be an integer of at least 0 and at most {}", pointer, key, highest);
       return static_cast<std::uint64_t>(std::min(count, kMostItems));
     };
-    const Bounds bounds{.least = bound(format_text("min{}", of), kMostItems).value_or(0),
-                        .most = bound(format_text("max{}", of), 1e9)};
-    if (bounds.most && bounds.least > *bounds.most) fail("{}: min{} is above max{}", pointer, of, of);
-    return bounds;
+    const auto least = bound(format_text("min{}", of), kMostItems),
+               most = bound(format_text("max{}", of), 1e9);
+    if (least && most && *least > *most) fail("{}: min{} is above max{}", pointer, of, of);
+    return {least.value_or(0), most};
   }
 
   // A string without quotes, up to and with `end`.
@@ -241,11 +227,9 @@ class ToolGrammar {
     out.add(either({std::move(begins_so), std::move(is_so)})).text(behind);
   }
 
-  [[noreturn]] static void fail_too_much(std::string_view pointer) {
-    fail("{}: with all before it more than can be written out", pointer);
-  }
   void count(std::size_t bytes, std::string_view pointer) {
-    if ((written_.bytes += bytes) > kMostBytes) fail_too_much(pointer);
+    if ((written_ += bytes) > kMostBytes)
+      fail("{}: with all before it more than can be written out", pointer);
   }
   // What is written, whose bytes are counted.
   OrderedJson counted(OrderedJson made, std::string_view pointer) {
@@ -256,7 +240,9 @@ class ToolGrammar {
   // With what its references point to.
   OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
     if (schema.dump().find("\"$ref\"") != std::string::npos) schema.update(definitions_);
-    return counted(json(std::move(schema), pointer), pointer);
+    OrderedJson made = format("json_schema", "json_schema", std::move(schema));
+    made["pointer"] = pointer;
+    return counted(std::move(made), pointer);
   }
 
   // Python's and Gemma's, with commas: each but the first that is there has one before it.
@@ -265,8 +251,7 @@ class ToolGrammar {
     check_held(schema, pointer);
     OrderedJson choices = OrderedJson::array();
     bool none = true;  // all that came so far may be absent
-    const std::set<std::string> required = required_of(schema, pointer);
-    const OrderedJson all = properties_of(schema, required, pointer);
+    const auto [all, required] = properties_of(schema, pointer);
     for (auto first = all.begin(); first != all.end() && none; ++first) {
       Sequence choice;
       for (auto at = first; at != all.end(); ++at) {
@@ -298,7 +283,7 @@ class ToolGrammar {
   // `behind` ends it, where it stands between tags; null: it has no way of writing one of `types_`.
   OrderedJson any_value(const OrderedJson& given, const std::string& pointer, int depth,
                         const std::string& behind) {
-    if (++written_.values > kMostValues) fail_too_much(pointer);
+    count(kValueBytes, pointer);
     const bool gemma = !dialect_.quote.empty();
     if (!gemma && behind.empty()) {
       return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
@@ -393,7 +378,7 @@ class ToolGrammar {
   const ToolDialect& dialect_;
   const Tool& tool_;
   ArgumentTypes types_ = kTypeText;  // of the argument that is written between tags
-  Written& written_;
+  std::size_t& written_;
   OrderedJson definitions_ = OrderedJson::object();
 };
 
@@ -413,8 +398,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
-        tool.schema["properties"] =
-            properties_of(tool.schema, required_of(tool.schema, tool.pointer), tool.pointer);
+        tool.schema["properties"] = properties_of(tool.schema, tool.pointer).all;
     const OrderedJson* strict = member(&function, "strict");
     tool.strict = strict != nullptr && *strict == true;
     drop_keywords(tool.schema, tool.strict);
@@ -458,7 +442,7 @@ std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
   run["separator"] = form.separator;
   run["at_least_one"] = true;
   run["stop_after_first"] = !options.parallel;
-  Written written;
+  std::size_t written = 0;
   for (const Tool& tool : callable(tools, options.name))
     run["tags"].push_back(
         {{"begin", ""}, {"content", ToolGrammar(dialect, tool, written).call()}, {"end", ""}});

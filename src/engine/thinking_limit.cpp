@@ -16,19 +16,17 @@ ThinkingLimit::ThinkingLimit(ThinkingBudget budget, const Tokenizer& tokenizer,
 
 bool ThinkingLimit::fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
   for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
-  if (state_ != State::kEnding && other_) return other_->fill_mask(output, mask);
-  std::ranges::fill(mask, state_ == State::kEnding ? 0U : ~0U);
-  if (state_ != State::kEnding) return true;
-  const auto id = static_cast<std::size_t>(end_[num_ending_]);
-  mask[id / 32] = 1U << id % 32;
+  const bool ends = state_ == State::kEnding;
+  if (!ends && other_) return other_->fill_mask(output, mask);
+  std::ranges::fill(mask, ends ? 0U : ~0U);
+  if (ends) mask[static_cast<std::size_t>(end_[num_ending_]) / 32] = 1U << end_[num_ending_] % 32;
   return true;
 }
 
 std::vector<TokenId> ThinkingLimit::forced(int most) {
   if (state_ != State::kEnding) return other_ ? other_->forced(most) : std::vector<TokenId>();
-  const auto rest = std::span(end_).subspan(num_ending_);
-  const auto taken = rest.first(std::min(rest.size(), static_cast<std::size_t>(most)));
-  return {taken.begin(), taken.end()};
+  const auto first = end_.begin() + static_cast<std::ptrdiff_t>(num_ending_);
+  return {first, first + std::min<std::ptrdiff_t>(end_.end() - first, most)};
 }
 
 void ThinkingLimit::take(TokenId token) {

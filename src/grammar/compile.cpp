@@ -23,7 +23,7 @@ ExprId compile_choice(Expressions& expressions, const OrderedJson& choices) {
 
 ExprId compile_source(Expressions& expressions, const Source& source, const Vocabulary& vocabulary) {
   const auto parse = [&](const char* where) {
-    return parse_ordered_json(source.text, where, {.max_bytes = source.text.size() + 1});
+    return parse_ordered_json(source.source, where, {.max_bytes = source.source.size() + 1});
   };
   using Kind = Source::Kind;
   if (source.whitespace_pattern &&
@@ -39,11 +39,11 @@ ExprId compile_source(Expressions& expressions, const Source& source, const Voca
     case Kind::kJsonObject:
       return json.any_object();
     case Kind::kRegex:
-      return expressions.lexeme(utf8_regex(expressions, source.text));
+      return expressions.lexeme(utf8_regex(expressions, source.source));
     case Kind::kChoice:
       return compile_choice(expressions, parse("choice"));
     case Kind::kGrammar:
-      return compile_rules(expressions, source.text, vocabulary);
+      return compile_rules(expressions, source.source, vocabulary);
     case Kind::kStructuralTag: {
       const OrderedJson tag = parse("structural tag");
       return compile_structural_tag(expressions, json, source, tag, vocabulary);
@@ -56,8 +56,8 @@ ExprId compile_source(Expressions& expressions, const Source& source, const Voca
 
 std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<const Vocabulary> vocabulary,
                                        const Limits& limits, const std::stop_token& stop) {
-  if (source.text.size() > limits.source_bytes)
-    throw GrammarError(format_text("the grammar has {} bytes; at most {} are supported", source.text.size(),
+  if (source.source.size() > limits.source_bytes)
+    throw GrammarError(format_text("the grammar has {} bytes; at most {} are supported", source.source.size(),
                                    limits.source_bytes));
   Expressions expressions;
   expressions.memory().budget().limit = limits.memory_bytes / kCompilePart;

@@ -8,11 +8,11 @@
 #include <optional>
 #include <span>
 #include <stop_token>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "grammar/vocabulary.h"
+#include "quire/sampling_params.h"
 
 // Languages that a text must belong to, and which tokens keep it in them (docs/structured_output.md).
 namespace quire::grammar {
@@ -30,26 +30,7 @@ class LimitError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-struct Source {
-  enum class Kind {
-    kJsonSchema,     // a schema: an object, true or false
-    kJsonObject,     // any JSON object; `text` is not looked at
-    kRegex,          // a regular expression, which the whole text matches
-    kChoice,         // a JSON array of strings, one of which the text is
-    kGrammar,        // rules as in GBNF, EBNF or Lark
-    kStructuralTag,  // {"type": "structural_tag", "format": {...}}
-  };
-  Kind kind = Kind::kJsonSchema;
-  std::string text{};
-  // Between the tokens of JSON: nothing at all (compact), or what this regular expression matches, which is
-  // refused where there is no JSON. By default a space, or a line break and at most 64 spaces and tabs.
-  bool compact = false;
-  std::optional<std::string> whitespace_pattern = std::nullopt;
-  // For a schema that says nothing of them.
-  bool additional_properties = true;
-  // The properties of an object come in any order, rather than in the schema's.
-  bool any_order = true;
-};
+using Source = StructuredOutputs;  // whose names, parts and free text are not looked at
 
 struct Limits {
   std::size_t source_bytes = std::size_t{1} << 20;

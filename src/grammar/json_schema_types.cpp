@@ -278,7 +278,7 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   if (!quoted.empty())
     names = ex_.all_of({names, ex_.complement(ex_.literals({quoted.begin(), quoted.end()}))});
   std::vector<Region> regions = {{names, {}}};
-  bool mentioned = source_.additional_properties;
+  bool mentioned = !source_.disable_additional_properties;
   for (const Schema schema : place.schemas) {
     mentioned |= schema->contains("additionalProperties");
     if (!schema->contains("patternProperties")) continue;

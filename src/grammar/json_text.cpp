@@ -54,7 +54,9 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : expressions
   const auto with_space = [&](char mark) {
     return expressions_.concat({space_, expressions_.literal({&mark, 1}), space_});
   };
-  space_ = source.compact ? kEmpty : make(source.whitespace_pattern ? *source.whitespace_pattern : kSpace);
+  space_ = source.disable_any_whitespace
+               ? kEmpty
+               : make(source.whitespace_pattern ? *source.whitespace_pattern : kSpace);
   comma_ = with_space(',');
   colon_ = with_space(':');
   integer_ = make("-?(0|[1-9][0-9]*)");

@@ -48,7 +48,10 @@ std::optional<StructuredOutputs> asked_of(const dialects::OutputFormat& format, 
                                          .parallel = !request.one_tool_call && request.only_tool.empty(),
                                          .required = request.require_call,
                                          .reasoning = format.reasoning};
-    if (asked && !request.require_call) options.answer = to_format(held);
+    if (asked && !request.require_call) {
+      options.answer = to_format(held);
+      held.parts = {*asked};
+    }
     held.name = "tools";
     try {
       held.source = tool_grammar(*format.tool_calls, request.context["tools"], options);

@@ -1,7 +1,6 @@
 #include "server/structured_fields.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,17 +13,14 @@ namespace {
 using Kind = StructuredOutputs::Kind;
 using SourceField = std::pair<const char*, Kind>;
 
-constexpr std::array<SourceField, 6> kSources = {{{"json", Kind::kJsonSchema},
-                                                  {"json_object", Kind::kJsonObject},
-                                                  {"regex", Kind::kRegex},
-                                                  {"choice", Kind::kChoice},
-                                                  {"grammar", Kind::kGrammar},
-                                                  {"structural_tag", Kind::kStructuralTag}}};
-constexpr std::array<SourceField, 5> kOfOtherServers = {{{"json_schema", Kind::kJsonSchema},
-                                                         {"regex", Kind::kRegex},
-                                                         {"grammar", Kind::kGrammar},
-                                                         {"ebnf", Kind::kGrammar},
-                                                         {"structural_tag", Kind::kStructuralTag}}};
+constexpr SourceField kSources[] = {{"json", Kind::kJsonSchema}, {"json_object", Kind::kJsonObject},
+                                    {"regex", Kind::kRegex},     {"choice", Kind::kChoice},
+                                    {"grammar", Kind::kGrammar}, {"structural_tag", Kind::kStructuralTag}};
+constexpr SourceField kOfOtherServers[] = {{"json_schema", Kind::kJsonSchema},
+                                           {"regex", Kind::kRegex},
+                                           {"grammar", Kind::kGrammar},
+                                           {"ebnf", Kind::kGrammar},
+                                           {"structural_tag", Kind::kStructuralTag}};
 
 // Refuses what asks for something that nobody would enforce.
 void check_names(const OrderedJson& object, const std::string& place,
@@ -82,7 +78,8 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
   const OrderedJson* const format = body.find("response_format");
   if (format == nullptr) return;
   const std::string place = "response_format";
-  const std::string& type = to_text(JsonFields(*format, place).required("type"), place + ".type");
+  const JsonFields fields(*format, place);
+  const std::string& type = to_text(fields.required("type"), fields.place_of("type"));
   const auto take_schema = [&](const JsonFields& of) {
     take(Kind::kJsonSchema, to_source(Kind::kJsonSchema, of.required("schema"), of.place_of("schema")), place,
          outputs);
@@ -91,12 +88,10 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
     check_names(*format, place, {"type"});
   } else if (type == "json_object") {
     check_names(*format, place, {"type", "schema"});  // the latter is llama.cpp's
-    const JsonFields fields(*format, place);
     if (fields.find("schema") == nullptr) return take(Kind::kJsonObject, "", place, outputs);
     take_schema(fields);
   } else if (type == "json_schema") {
     check_names(*format, place, {"type", "json_schema"});
-    const JsonFields fields(*format, place);
     const std::string inner = fields.place_of("json_schema");
     const OrderedJson& named = to_object(fields.required("json_schema"), inner);
     check_names(named, inner, {"name", "description", "schema", "strict"});
@@ -116,8 +111,9 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
 
 // Whether the text may be JSON. Refuses a field that says how that is written where it may not.
 bool check_is_json(const JsonFields& fields, std::string_view name, const StructuredOutputs& outputs) {
-  constexpr std::array kOfJson = {Kind::kJsonSchema, Kind::kJsonObject, Kind::kStructuralTag};
-  const bool is_json = !outputs.name.empty() && std::ranges::find(kOfJson, outputs.kind) != kOfJson.end();
+  const bool is_text =
+      outputs.kind == Kind::kRegex || outputs.kind == Kind::kChoice || outputs.kind == Kind::kGrammar;
+  const bool is_json = !outputs.name.empty() && !is_text;
   const std::string place = fields.place_of(name);
   if (!is_json && fields.asks(name))
     refuse(place, "{} is for JSON: a schema, any object or a structural tag; {} asks for none", place,

@@ -150,14 +150,13 @@ TEST(DialectsTest, CallsAsTemplatesWriteThem) {
 // Every dialect has an example, and every example's calls are found behind a text, too.
 TEST(DialectsTest, EveryDialectHasAnExample) {
   for (const ToolDialect& dialect : tool_dialects()) {
-    const bool has_tests = first_name(dialect.names) == "hermes" ||
-                           first_name(dialect.names) == "llama3_json" ||
-                           first_name(dialect.names) == "mistral";
+    const bool has_tests = dialect.names.front() == "hermes" || dialect.names.front() == "llama3_json" ||
+                           dialect.names.front() == "mistral";
     EXPECT_TRUE(has_tests || std::any_of(kExamples.begin(), kExamples.end(),
                                          [&](const Example& example) {
                                            return &tool_dialect(example.dialect) == &dialect;
                                          }))
-        << first_name(dialect.names);
+        << dialect.names.front();
   }
 }
 
@@ -183,8 +182,8 @@ TEST(DialectsTest, TagsThatBeginNoCallAreContent) {
     std::string text = "x";
     for (const std::string& tag : tags_of({.tool_calls = &dialect}))
       if (tag != dialect.lead) text += " " + tag + " " + tag + "é";
-    const Parsed parsed = test::parse_pieces(*parser_of(first_name(dialect.names))(), {text});
-    EXPECT_EQ(parsed.content, text) << first_name(dialect.names);
+    const Parsed parsed = test::parse_pieces(*parser_of(dialect.names.front())(), {text});
+    EXPECT_EQ(parsed.content, text) << dialect.names.front();
     EXPECT_TRUE(parsed.calls.empty());
   }
 }
@@ -382,8 +381,8 @@ TEST(DialectsTest, PublishedTemplatesAreKnownAndTheirCallsAreFound) {
     const std::filesystem::path path = folder / (name + ".json");
     const OrderedJson file = parse_ordered_json(read_text_file(path, 1 << 24), path.string());
     const OutputFormat format = guess_output_format(file.at("template").get<std::string>()).format;
-    EXPECT_EQ(format.tool_calls == nullptr ? "" : first_name(format.tool_calls->names), dialects.first);
-    EXPECT_EQ(format.reasoning == nullptr ? "" : first_name(format.reasoning->names), dialects.second);
+    EXPECT_EQ(format.tool_calls == nullptr ? "" : format.tool_calls->names.front(), dialects.first);
+    EXPECT_EQ(format.reasoning == nullptr ? "" : format.reasoning->names.front(), dialects.second);
     if (format.tool_calls == nullptr) continue;
     for (const OrderedJson& one : file.at("cases"))
       if (one.contains("output"))

@@ -73,7 +73,7 @@ TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
 
 TEST(ReasoningParserTest, Names) {
   for (const ReasoningDialect& dialect : reasoning_dialects())
-    EXPECT_EQ(&reasoning_dialect(first_name(dialect.names)), &dialect);
+    EXPECT_EQ(&reasoning_dialect(dialect.names.front()), &dialect);
   EXPECT_EQ(&reasoning_dialect("glm45"), &reasoning_dialect("qwen3"));
   expect_error([] { reasoning_dialect("xml"); }, {"xml", "qwen3, deepseek_r1, granite"});
 }

@@ -171,10 +171,10 @@ TEST(ToolGrammarTest, DrawnTextsParseBackToTheCalls) {
         return test::parse_pieces(*parser, {text.substr(0, cut), text.substr(cut)});
       };
       const Parsed parsed = parse(seed % (text.size() + 1));
-      ASSERT_EQ(parsed, parse(text.size())) << first_name(dialect.names);
-      ASSERT_FALSE(parsed.calls.empty()) << first_name(dialect.names) << "\n" << text;
-      ASSERT_EQ(parsed.content, "") << first_name(dialect.names) << "\n" << text;
-      ASSERT_EQ(values_of(parsed, enums), drawer.values()) << first_name(dialect.names) << "\n"
+      ASSERT_EQ(parsed, parse(text.size())) << dialect.names.front();
+      ASSERT_FALSE(parsed.calls.empty()) << dialect.names.front() << "\n" << text;
+      ASSERT_EQ(parsed.content, "") << dialect.names.front() << "\n" << text;
+      ASSERT_EQ(values_of(parsed, enums), drawer.values()) << dialect.names.front() << "\n"
                                                            << text << "\n"
                                                            << parsed;
     }
@@ -189,7 +189,7 @@ TEST(ToolGrammarTest, ChoosesToolsAndCalls) {
       Drawer drawer(seed);
       const Parsed parsed = test::parse_pieces(*make_output_parser({.tool_calls = &dialect}, ""),
                                                {drawer.draw(one.at("format"))});
-      ASSERT_EQ(parsed.calls.size(), 1U) << first_name(dialect.names);
+      ASSERT_EQ(parsed.calls.size(), 1U) << dialect.names.front();
       EXPECT_EQ(parsed.calls[0].name, "now");
       EXPECT_EQ(parsed.calls[0].arguments, "{}");
     }

@@ -347,7 +347,7 @@ TEST(ToolParserTest, LongTextsTakeLinearTime) {
 
 TEST(ToolParserTest, Names) {
   for (const ToolDialect& dialect : tool_dialects())
-    EXPECT_EQ(&tool_dialect(first_name(dialect.names)), &dialect);
+    EXPECT_EQ(&tool_dialect(dialect.names.front()), &dialect);
   EXPECT_EQ(&tool_dialect("qwen3_xml"), &tool_dialect("qwen3_coder"));
   expect_error([] { tool_dialect("xml"); }, {"xml", "hermes, llama3_json, llama4_pythonic, mistral"});
   expect_error([] { tool_dialect(""); }, {"tool-call parser"});

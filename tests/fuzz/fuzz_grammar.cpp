@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data) + 2, size - 2);
   try {
     walk({.kind = static_cast<grammar::Source::Kind>(data[0] % 6),
-          .text = text,
+          .source = text,
           .any_order = data[1] % 2 == 0},
          data[1]);
   } catch (const grammar::GrammarError&) {

@@ -98,7 +98,7 @@ inline Limits with_memory(std::size_t bytes = Limits{}.memory_bytes) {
 
 inline std::shared_ptr<const Grammar> compiled(Source::Kind kind, std::string_view text,
                                                const Limits& limits = with_memory()) {
-  return compile({.kind = kind, .text = std::string(text)}, vocabulary(), limits);
+  return compile({.kind = kind, .source = std::string(text)}, vocabulary(), limits);
 }
 
 // Whether the text, byte by byte, is one of the grammar's.

@@ -50,7 +50,7 @@ TEST(JsonObject, IsAnyObjectWithBoundedSpace) {
          {"{}", R"({"a": [1, {"b": null}], "c": -1.5e+3})", "{\n  \"a\": \"\\u00e9\\ud83d\\ude00\"\n}"},
          {"[]", "{\"a\": 01}", "{\"a\":    1}", "{\"a\": \"\\ud800\"}", "{,}", "{\"a\": \"\n\"}",
           "{\"a\": tru}"}});
-  const auto compact = compile({.kind = Kind::kJsonObject, .compact = true}, vocabulary());
+  const auto compact = compile({.kind = Kind::kJsonObject, .disable_any_whitespace = true}, vocabulary());
   EXPECT_TRUE(accepts(compact, R"({"a":[1,2]})"));
   EXPECT_FALSE(accepts(compact, R"({"a": 1})"));
   const auto two = compile({.kind = Kind::kJsonObject, .whitespace_pattern = " {0,2}"}, vocabulary());
@@ -60,7 +60,7 @@ TEST(JsonObject, IsAnyObjectWithBoundedSpace) {
 
 TEST(WhitespacePattern, IsRefusedWhereThereIsNoJson) {
   const auto with_pattern = [](Kind kind, std::string text) {
-    return compile({.kind = kind, .text = std::move(text), .whitespace_pattern = ""}, vocabulary());
+    return compile({.kind = kind, .source = std::move(text), .whitespace_pattern = ""}, vocabulary());
   };
   for (const auto& [kind, text] : std::vector<std::pair<Kind, const char*>>{
            {Kind::kRegex, "a"}, {Kind::kChoice, R"(["a"])"}, {Kind::kGrammar, "root ::= \"a\""}})
@@ -198,15 +198,15 @@ TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
        {"{}", R"({"b": 1})", R"({"a": 1, "b": 1})"},
        {R"({"a": 1})"}});
   const auto in_order =
-      compile({.text = R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "type": "object"})",
+      compile({.source = R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "type": "object"})",
                .any_order = false},
               vocabulary());
   EXPECT_TRUE(accepts(in_order, R"({"a": 1, "b": 2, "c": 3})"));
   EXPECT_FALSE(accepts(in_order, R"({"b": 1, "a": 2})"));
   EXPECT_FALSE(accepts(in_order, R"({"c": 1, "a": 2})"));
-  const auto closed =
-      compile({.text = R"({"properties": {"a": {}}, "type": "object"})", .additional_properties = false},
-              vocabulary());
+  const auto closed = compile(
+      {.source = R"({"properties": {"a": {}}, "type": "object"})", .disable_additional_properties = true},
+      vocabulary());
   EXPECT_FALSE(accepts(closed, R"({"b": 1})"));
 }
 
@@ -285,8 +285,7 @@ TEST(JsonSchema, RefersToWhatANegationNegates) {
                             : R"({"type": "string"})");
     schema += "]}";
   }
-  const auto grammar =
-      compiled(Kind::kJsonSchema, schema + "}}", {.compile_time = std::chrono::seconds(5)});
+  const auto grammar = compiled(Kind::kJsonSchema, schema + "}}", {.compile_time = std::chrono::seconds(5)});
   EXPECT_TRUE(accepts(grammar, "1"));
   EXPECT_FALSE(accepts(grammar, "\"\""));
   check({Kind::kJsonSchema,

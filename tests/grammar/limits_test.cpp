@@ -249,7 +249,7 @@ TEST(Limits, ATokenLongerThanAnyTextNeedsIsNotAllowed) {
   const std::vector<TokenText> tokens = {
       {"a", false}, {std::string(4096, 'a'), false}, {std::string(400'000, 'a'), false}, {"</s>", true}};
   const auto long_ones = std::make_shared<const Vocabulary>(tokens, std::vector<int>{3});
-  Matcher matcher(compile({.kind = Kind::kRegex, .text = "a*"}, long_ones));
+  Matcher matcher(compile({.kind = Kind::kRegex, .source = "a*"}, long_ones));
   std::vector<std::uint32_t> mask(1);
   matcher.fill_mask(mask);
   EXPECT_EQ(mask[0], 0b1011u);
@@ -322,7 +322,7 @@ TEST(Limits, ACompilationStopsWhenAsked) {
   stop.request_stop();
   std::string text = "[\"\"";
   for (int i = 0; i < 5000; ++i) text += ",\"" + std::to_string(i * 7919) + "\"";
-  EXPECT_THROW(compile({.kind = Kind::kChoice, .text = text + "]"}, vocabulary(), {}, stop.get_token()),
+  EXPECT_THROW(compile({.kind = Kind::kChoice, .source = text + "]"}, vocabulary(), {}, stop.get_token()),
                Stopped);
 }
 

@@ -70,7 +70,7 @@ TEST(Mask, IsTheNaiveOneForSchemas) {
   for (const auto schema : kSchemas) {
     SCOPED_TRACE(schema);
     for (const bool any_order : {false, true}) {
-      const auto grammar = compile({.text = std::string(schema), .any_order = any_order}, vocabulary());
+      const auto grammar = compile({.source = std::string(schema), .any_order = any_order}, vocabulary());
       for (int i = 0; i < 2; ++i) walk(grammar, random, 25, true);
     }
   }
@@ -145,7 +145,8 @@ TEST(Mask, WalksGiveWhatPythonsJsonschemaAccepts) {
   // QUIRE_GRAMMAR_WALKS sets how many of each schema.
   if (const char* more = std::getenv("QUIRE_GRAMMAR_WALKS")) num_walks = std::strtoul(more, nullptr, 10);
   for (const auto schema : kSchemas) {
-    const auto grammar = compile({.text = std::string(schema), .any_order = random() % 2 == 0}, vocabulary());
+    const auto grammar =
+        compile({.source = std::string(schema), .any_order = random() % 2 == 0}, vocabulary());
     int ended = 0;
     for (std::size_t i = 0; i < num_walks; ++i) {
       const auto text = walk(grammar, random, 200, false);

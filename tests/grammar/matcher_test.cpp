@@ -80,7 +80,7 @@ TEST(Matcher, TakesCharactersInPieces) {
 TEST(Matcher, SaysSoWhenNoTokenOfTheVocabularyCanContinue) {
   const auto letters = std::make_shared<const Vocabulary>(
       std::vector<TokenText>{{"a", false}, {"</s>", true}}, std::vector<int>{1});
-  Matcher matcher(compile({.kind = Kind::kRegex, .text = "ab"}, letters));
+  Matcher matcher(compile({.kind = Kind::kRegex, .source = "ab"}, letters));
   ASSERT_TRUE(matcher.accept(0));
   std::vector<std::uint32_t> mask(letters->mask_words());
   expect_error([&] { matcher.fill_mask(mask); }, {"no token"});

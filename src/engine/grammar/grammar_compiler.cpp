@@ -26,7 +26,7 @@ constexpr grammar::Limits kGrammarLimits;
 constexpr std::chrono::nanoseconds kMaskTimeOfRequest = std::chrono::seconds(2);
 constexpr std::size_t kMostKept = 256;
 constexpr int kLeastCompileThreads = 2, kMostCompileThreads = 4;
-// Longer sources wait for all others, and one thread never takes them: they delay only each other.
+// Longer sources wait for all others, and the last thread never takes them: they delay only each other.
 constexpr std::size_t kShortSourceBytes = std::size_t{16} << 10;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
@@ -40,29 +40,17 @@ struct Job {
   std::stop_source stop;
   std::vector<GrammarCompiler::Done> waiting;
   bool is_done = false;
-  std::optional<OutputGrammar> grammar;  // or why there is none:
-  std::string error;
-  bool is_request_at_fault = false;
+  std::optional<OutputGrammar> grammar;
+  GrammarCompiler::Result failure;  // where there is none
 };
 
 // What one who asked is told. The job is alive as long as a constraint has its grammar.
 GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
-  if (!job->grammar) return {.error = job->error, .is_request_at_fault = job->is_request_at_fault};
+  if (!job->grammar) return job->failure;
   return {.make = [grammar = std::shared_ptr<const OutputGrammar>(job, &*job->grammar),
                    time_left = std::make_shared<MaskTime>(kMaskTimeOfRequest.count())] {
     return std::make_shared<TokenConstraint>(grammar, time_left);
   }};
-}
-
-grammar::Source to_grammar_source(const StructuredOutputs& source) {
-  using Kind = grammar::Source::Kind;
-  constexpr Kind kKinds[] = {Kind::kJsonSchema, Kind::kJsonObject, Kind::kRegex,
-                             Kind::kChoice,     Kind::kGrammar,    Kind::kStructuralTag};
-  return {.kind = kKinds[static_cast<std::size_t>(source.kind)],
-          .text = source.source,
-          .compact = source.disable_any_whitespace,
-          .whitespace_pattern = source.whitespace_pattern,
-          .additional_properties = !source.disable_additional_properties};
 }
 
 class CompilePool final : public GrammarCompiler {
@@ -121,8 +109,8 @@ class CompilePool final : public GrammarCompiler {
     entries_.push_front({job, nullptr});
     (source->source.size() <= kShortSourceBytes ? short_ : long_).push_back(job);
     if (num_idle_ < short_.size() + long_.size() && std::ssize(threads_) < most_threads_)
-      threads_.emplace_back([this] { work(); });
-    wake_.notify_one();
+      threads_.emplace_back([this, is_last = std::ssize(threads_) + 1 == most_threads_] { work(!is_last); });
+    wake_.notify_all();
     return job;
   }
 
@@ -132,7 +120,7 @@ class CompilePool final : public GrammarCompiler {
     std::size_t num_kept = 0, kept_bytes = 0, bytes = 0;
     std::erase_if(entries_, [&](Entry& entry) {
       const std::shared_ptr<Job> job = entry.job.lock();
-      if (!job || !job->is_done || !job->grammar) return !job;
+      if (!job || !job->grammar) return !job;
       const std::size_t size = job->grammar->grammar->memory_bytes();
       if (entry.kept && (++num_kept > kMostKept || (kept_bytes += size) > limits_.kept_bytes))
         entry.kept.reset();
@@ -143,28 +131,22 @@ class CompilePool final : public GrammarCompiler {
     return bytes;
   }
 
-  void work() {
+  void work(bool takes_long) {
     name_thread("quire-compile");
     std::unique_lock lock(mutex_);
-    const auto may_take_long = [this] { return !long_.empty() && num_long_taken_ + 1 < most_threads_; };
     while (!closing_) {
-      const bool is_long = short_.empty();
-      if (is_long && !may_take_long()) {
+      std::deque<std::weak_ptr<Job>>& queue = takes_long && short_.empty() ? long_ : short_;
+      if (queue.empty()) {
         ++num_idle_;
-        wake_.wait(lock, [&] { return closing_ || !short_.empty() || may_take_long(); });
+        wake_.wait(lock);
         --num_idle_;
         continue;
       }
-      std::deque<std::weak_ptr<Job>>& queue = is_long ? long_ : short_;
       const std::weak_ptr<Job> job = std::move(queue.front());
       queue.pop_front();
-      if (is_long) ++num_long_taken_;
       lock.unlock();
       run(job);
       lock.lock();
-      if (!is_long) continue;
-      --num_long_taken_;
-      wake_.notify_one();
     }
   }
 
@@ -176,22 +158,20 @@ class CompilePool final : public GrammarCompiler {
     const std::stop_source stop = job->stop;
     job.reset();
     std::optional<OutputGrammar> grammar;
-    std::string error;
-    bool is_request_at_fault = false;
-    const std::string* wrong = &source->name;
+    Result failure;
+    std::string wrong = source->name;
     try {
-      grammar = compiled(*source, stop.get_token(), wrong);
+      grammar.emplace(compiled(*source, stop.get_token(), wrong), source);
     } catch (const std::exception& e) {
-      is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
-      error = format_text("{} {}: {}", *wrong, is_request_at_fault ? "is refused" : "could not be compiled",
-                          e.what());
+      const bool is_refused = failure.is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
+      failure.error =
+          format_text("{} {}: {}", wrong, is_refused ? "is refused" : "could not be compiled", e.what());
     }
     job = weak.lock();
     std::unique_lock lock(mutex_);
     if (!job || closing_) return;
     job->grammar = std::move(grammar);
-    job->error = std::move(error);
-    job->is_request_at_fault = is_request_at_fault;
+    job->failure = std::move(failure);
     job->is_done = true;
     const auto entry = std::ranges::find_if(entries_, [&](const Entry& e) { return e.job.lock() == job; });
     if (job->grammar && entry != entries_.end()) entry->kept = job;
@@ -201,8 +181,8 @@ class CompilePool final : public GrammarCompiler {
   }
 
   // `wrong`: the name of what an exception is about.
-  OutputGrammar compiled(const StructuredOutputs& source, const std::stop_token& stop,
-                         const std::string*& wrong) {
+  std::shared_ptr<const grammar::Grammar> compiled(const StructuredOutputs& source,
+                                                   const std::stop_token& stop, std::string& wrong) {
     if (fault_) fault_(EngineStage::kCompile, 0);
     std::unique_lock lock(mutex_);
     if (const std::size_t bytes = trim(); bytes > limits_.bytes)
@@ -212,19 +192,28 @@ class CompilePool final : public GrammarCompiler {
     lock.unlock();
     const std::shared_ptr<const grammar::Vocabulary> tokens = vocabulary();
     const auto start = std::chrono::steady_clock::now();
-    if (source.whitespace_pattern && !source.whitespace_pattern->empty()) {
-      wrong = &source.whitespace_name;
-      grammar::compile({.kind = grammar::Source::Kind::kRegex, .text = *source.whitespace_pattern}, tokens,
-                       {.compile_time = std::chrono::milliseconds(100)}, stop);
-      wrong = &source.name;
+    std::shared_ptr<const grammar::Grammar> made;
+    try {
+      made = grammar::compile(source, tokens, kGrammarLimits, stop);
+    } catch (const grammar::GrammarError&) {
+      std::vector<StructuredOutputs> parts = source.parts;
+      if (source.whitespace_pattern)
+        parts.insert(parts.begin(), {.kind = StructuredOutputs::Kind::kRegex,
+                                     .source = *source.whitespace_pattern,
+                                     .name = source.whitespace_name});
+      for (const StructuredOutputs& part : parts) {
+        wrong = part.name;
+        grammar::compile(part, tokens, kGrammarLimits, stop);
+      }
+      wrong = source.name;
+      throw;
     }
-    const auto made = grammar::compile(to_grammar_source(source), tokens, kGrammarLimits, stop);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     lock.lock();
     const auto observer = observer_;
     lock.unlock();
     if (observer) observer(taken.count());
-    return output_grammar(made, source);
+    return made;
   }
 
   // Made by whoever is the first to want it.
@@ -249,7 +238,6 @@ class CompilePool final : public GrammarCompiler {
   std::mutex mutex_;                                       // of what follows, and of jobs that are not done
   std::condition_variable wake_;
   std::deque<std::weak_ptr<Job>> short_, long_;
-  int num_long_taken_ = 0;
   std::list<Entry> entries_;  // of all jobs, what was asked for last first
   std::function<void(double)> observer_;
   std::size_t num_idle_ = 0;

@@ -33,12 +33,10 @@ std::vector<TokenId> beginnings_of(std::string_view text, const grammar::Vocabul
 
 }  // namespace
 
-OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
-                             const StructuredOutputs& source) {
-  OutputGrammar made{std::move(grammar), source.name, source.free_until, source.free_after, {}};
-  if (!source.free_after.empty())
-    made.openings = beginnings_of(source.free_after, made.grammar->vocabulary());
-  return made;
+OutputGrammar::OutputGrammar(std::shared_ptr<const grammar::Grammar> compiled,
+                             std::shared_ptr<const StructuredOutputs> of)
+    : grammar(std::move(compiled)), source(std::move(of)) {
+  if (!source->free_after.empty()) openings = beginnings_of(source->free_after, grammar->vocabulary());
 }
 
 // Does something at the expense of the request, whatever comes of it.
@@ -64,40 +62,36 @@ auto TokenConstraint::charged(const Work& work) try {
   check();
   return result;
 } catch (const Error& e) {
-  throw Error(cannot_be_met(e.what()));
-}
-
-std::string TokenConstraint::cannot_be_met(const char* why) const {
-  return format_text("{} cannot be met: {}", grammar_->name, why);
+  fail("{} cannot be met: {}", grammar_->source->name, e.what());
 }
 
 bool TokenConstraint::fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
   // The others that hold it: the request, to make more, and the constraints of its other outputs.
   free_ = kFreeNanoseconds / std::max(time_left_.use_count() - 1, 1L);
-  return charged([&] { return fill(output, mask); });
-}
-
-bool TokenConstraint::fill(std::span<const TokenId> output, std::span<std::uint32_t> mask) {
-  const grammar::Vocabulary& vocabulary = grammar_->grammar->vocabulary();
-  const auto word_of = [&](TokenId id) -> std::uint32_t& { return mask[static_cast<std::size_t>(id) / 32]; };
-  if (!matcher_) matcher_.emplace(grammar_->grammar);
-  for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
-  if (is_free_) return false;
-  if (is_held_)
-    matcher_->fill_mask(mask);
-  else
-    std::ranges::fill(mask, 0);
-  for (const TokenId id : vocabulary.end_ids()) {
-    if ((word_of(id) >> id % 32 & 1) == 0 || !ends_early(id)) continue;
-    word_of(id) &= ~(1U << id % 32);
-    if (!may_open_ && std::ranges::count(mask, 0U) == std::ssize(mask))
-      fail("the grammar wants an end token before its end");
-  }
-  if (!may_open_) return true;
-  const std::string_view rest = std::string_view(grammar_->free_after).substr(tail_.size());
-  for (const TokenId id : tail_.empty() ? grammar_->openings : beginnings_of(rest, vocabulary))
-    word_of(id) |= 1U << id % 32;
-  return true;
+  return charged([&] {
+    const grammar::Vocabulary& vocabulary = grammar_->grammar->vocabulary();
+    const auto word_of = [&](TokenId id) -> std::uint32_t& {
+      return mask[static_cast<std::size_t>(id) / 32];
+    };
+    if (!matcher_) matcher_.emplace(grammar_->grammar);
+    for (; num_taken_ < output.size(); ++num_taken_) take(output[num_taken_]);
+    if (is_free_) return false;
+    if (is_held_)
+      matcher_->fill_mask(mask);
+    else
+      std::ranges::fill(mask, 0);
+    for (const TokenId id : vocabulary.end_ids()) {
+      if ((word_of(id) >> id % 32 & 1) == 0 || !ends_early(id)) continue;
+      word_of(id) &= ~(1U << id % 32);
+      if (!may_open_ && std::ranges::count(mask, 0U) == std::ssize(mask))
+        fail("the grammar wants an end token before its end");
+    }
+    if (!may_open_) return true;
+    const std::string_view rest = std::string_view(grammar_->source->free_after).substr(tail_.size());
+    for (const TokenId id : tail_.empty() ? grammar_->openings : beginnings_of(rest, vocabulary))
+      word_of(id) |= 1U << id % 32;
+    return true;
+  });
 }
 
 // Of a token that may come next: whether it ends the output, and not the text of the grammar. Rules may name
@@ -115,9 +109,9 @@ void TokenConstraint::take(TokenId token) {
   if (is_free_) return take_free(bytes);
   if (may_open_) {
     tail_ += bytes;
-    is_free_ = tail_.starts_with(grammar_->free_after);
-    if (is_free_) return take_free(std::exchange(tail_, {}).substr(grammar_->free_after.size()));
-    may_open_ = std::string_view(grammar_->free_after).starts_with(tail_);
+    is_free_ = tail_.starts_with(grammar_->source->free_after);
+    if (is_free_) return take_free(std::exchange(tail_, {}).substr(grammar_->source->free_after.size()));
+    may_open_ = std::string_view(grammar_->source->free_after).starts_with(tail_);
   }
   is_held_ = is_held_ && matcher_->accept(token);
   if (!is_held_ && !may_open_)
@@ -125,7 +119,7 @@ void TokenConstraint::take(TokenId token) {
 }
 
 void TokenConstraint::take_free(const std::string& bytes) {
-  const std::string& until = grammar_->free_until;
+  const std::string& until = grammar_->source->free_until;
   may_open_ = false;
   tail_ += bytes;
   const std::size_t found = tail_.find(until);

@@ -14,12 +14,13 @@ namespace quire {
 
 // A compiled grammar and where in an output it begins to hold.
 struct OutputGrammar {
+  OutputGrammar(std::shared_ptr<const grammar::Grammar> compiled,
+                std::shared_ptr<const StructuredOutputs> of);
+
   std::shared_ptr<const grammar::Grammar> grammar;
-  std::string name, free_until, free_after;  // as StructuredOutputs'
-  std::vector<TokenId> openings;             // that free_after may begin with
+  std::shared_ptr<const StructuredOutputs> source;
+  std::vector<TokenId> openings;  // that free_after may begin with
 };
-OutputGrammar output_grammar(std::shared_ptr<const grammar::Grammar> grammar,
-                             const StructuredOutputs& source);
 
 // What the masks of a request may yet take: nanoseconds of a thread, beyond what those of a step may take
 // anyhow.
@@ -31,8 +32,8 @@ class TokenConstraint final : public Constraint {
   TokenConstraint(std::shared_ptr<const OutputGrammar> grammar, std::shared_ptr<MaskTime> time_left)
       : grammar_(std::move(grammar)),
         time_left_(std::move(time_left)),
-        is_free_(!grammar_->free_until.empty() && grammar_->free_after.empty()),
-        may_open_(!grammar_->free_after.empty()) {}
+        is_free_(!grammar_->source->free_until.empty() && grammar_->source->free_after.empty()),
+        may_open_(!grammar_->source->free_after.empty()) {}
 
   bool fill_mask(std::span<const TokenId> output, std::span<std::uint32_t> mask) override;
   std::vector<TokenId> forced(int most) override;
@@ -40,8 +41,6 @@ class TokenConstraint final : public Constraint {
  private:
   template <typename Work>
   auto charged(const Work& work);
-  std::string cannot_be_met(const char* why) const;
-  bool fill(std::span<const TokenId> output, std::span<std::uint32_t> mask);
   void take(TokenId token);
   void take_free(const std::string& bytes);
   bool ends_early(TokenId token);

@@ -155,10 +155,7 @@ class Reference {
   std::shared_ptr<const grammar::Grammar> compiled(const StructuredOutputs& outputs) {
     auto& grammar = grammars_[outputs.source];
     if (grammar) return grammar;
-    grammar::Source source;
-    source.kind = static_cast<grammar::Source::Kind>(outputs.kind);
-    source.text = outputs.source;
-    return grammar = grammar::compile(source, vocabulary_);
+    return grammar = grammar::compile({.kind = outputs.kind, .source = outputs.source}, vocabulary_);
   }
 
   std::vector<TokenId> not_ends() const {

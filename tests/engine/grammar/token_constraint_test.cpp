@@ -32,16 +32,9 @@ class TokenConstraintTest : public ::testing::Test {
     tokens.resize(kVocabulary);
     const auto vocabulary =
         std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int>{kEos});
-    grammar::Source source;
-    source.kind = kind;
-    source.text = text;
-    StructuredOutputs outputs;
-    outputs.name = "regex";
-    outputs.free_until = free_until;
-    outputs.free_after = free_after;
-    return {
-        std::make_shared<const OutputGrammar>(output_grammar(grammar::compile(source, vocabulary), outputs)),
-        time_left_};
+    const auto source = std::make_shared<const StructuredOutputs>(StructuredOutputs{
+        .kind = kind, .source = text, .name = "regex", .free_until = free_until, .free_after = free_after});
+    return {std::make_shared<const OutputGrammar>(grammar::compile(*source, vocabulary), source), time_left_};
   }
   TokenConstraint rules(const std::string& text) const {
     return constraint(text, "", "", grammar::Source::Kind::kGrammar);

@@ -55,8 +55,8 @@ void expect_call(const OrderedJson& call) {
 
 TEST_F(ForcedToolsServerTest, EveryDialectCallsWhereItHasTo) {
   for (const dialects::ToolDialect& dialect : dialects::tool_dialects()) {
-    SCOPED_TRACE(dialects::first_name(dialect.names));
-    serve(dialects::first_name(dialect.names));
+    SCOPED_TRACE(dialect.names.front());
+    serve(dialect.names.front());
     for (const OrderedJson& choice :
          choices(R"("tool_choice": "required", "parallel_tool_calls": false, "n": 3)")) {
       EXPECT_EQ(choice["finish_reason"], "tool_calls");
@@ -137,9 +137,22 @@ TEST_F(ForcedToolsServerTest, StructuralTagsMeanTheSameBesideTools) {
     EXPECT_EQ(no_json.status, 400);
     EXPECT_EQ(json_of(no_json)["error"]["param"], "guided_json") << no_json.body;
   }
-  const HttpReply refused = post(R"("guided_json": {"items": {"type": "thing"}})");
-  EXPECT_THAT(json_of(refused)["error"]["message"].get<std::string>(),
-              HasSubstr(R"(schema at "guided_json/items/type": )"));
+}
+
+TEST_F(ForcedToolsServerTest, WhatIsWrongBesideToolsIsCalledByItsName) {
+  serve("hermes");
+  const auto expect_wrong = [&](const std::string& fields, const std::string& name) {
+    const HttpReply reply = post(fields);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(json_of(reply)["error"]["param"], name) << reply.body;
+    EXPECT_THAT(json_of(reply)["error"]["message"].get<std::string>(), HasSubstr(name + " is refused: "));
+  };
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "strict": true,
+                               "parameters": {"properties": {"a": {"uniqueItems": 1}}}}}], )";
+  expect_wrong(R"("guided_json": {"items": {"type": "thing"}})", "guided_json");
+  expect_wrong(R"("structured_outputs": {"regex": "("})", "structured_outputs.regex");
+  expect_wrong(R"("guided_whitespace_pattern": "(", "guided_json": {})", "guided_whitespace_pattern");
+  expect_wrong(R"("guided_json": {"type": "integer"}, )" + tools + R"("tool_choice": "auto")", "tools");
 }
 
 TEST_F(ForcedToolsServerTest, ReasoningDoesNotBeginWithinAContinuedMessage) {
