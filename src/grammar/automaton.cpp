@@ -9,12 +9,12 @@ namespace quire::grammar {
 namespace {
 
 constexpr std::size_t kMaxEnds = 16384;
-constexpr std::size_t kMaxPlainStates = 500;  // beyond which walking all tokens takes less time
-constexpr std::uint32_t kCounterSlack = 8;    // beyond the longest token, to complete what it begins
-constexpr std::uint32_t kFewChildren = 4;     // for which no table is made
-constexpr std::size_t kMasksPart = 8;         // of the memory, for masks
-constexpr std::size_t kFullPart = 3;          // of the memory, beyond which a fresh copy takes over
-constexpr std::size_t kBytesOfEntry = 64;     // of an entry of masks_ or plain_bytes_
+constexpr std::size_t kMaxPlainPairs = 500;  // beyond which walking all tokens takes less time
+constexpr std::uint32_t kCounterSlack = 8;   // beyond the longest token, to complete what it begins
+constexpr std::uint32_t kFewChildren = 4;    // for which no table is made
+constexpr std::size_t kMasksPart = 8;        // of the memory, for masks
+constexpr std::size_t kFullPart = 3;         // of the memory, beyond which a fresh copy takes over
+constexpr std::size_t kBytesOfEntry = 64;    // of an entry of masks_ or plain_pairs_
 
 ExprId plain_text(Expressions& expressions) {
   const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
@@ -35,12 +35,7 @@ Automaton::Automaton(Expressions expressions, ExprId root, std::shared_ptr<const
 }
 
 Automaton::Automaton(const Automaton& other)
-    : expressions_(other.expressions_),
-      root_(other.root_),
-      plain_(other.plain_),
-      vocabulary_(other.vocabulary_),
-      limits_(other.limits_),
-      num_common_(other.num_common_) {}
+    : Automaton(other.expressions_, other.root_, other.vocabulary_, other.limits_) {}
 
 template <typename F>
 auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {
@@ -156,61 +151,40 @@ void Automaton::split(ExprId whole) {
   }
 }
 
-bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,
-                                 std::vector<std::uint64_t>& assumed) {
-  if (bytes == 0) return true;
-  if (assumed.size() > kMaxPlainStates) return false;
-  expressions_.memory().take(kBytesOfEntry);
-  unsigned& known = plain_bytes_[std::uint64_t{plain} << 32 | state];
-  if (known >= bytes) {
-    expressions_.memory().give(kBytesOfEntry);
-    return true;
-  }
-  known = bytes;  // so that a circle comes to an end
-  assumed.push_back(std::uint64_t{plain} << 32 | state);
-  const auto of_plain = expressions_.edges(plain);
-  const std::vector<Edge> from(of_plain.begin(), of_plain.end());
-  const auto of_state = expressions_.edges(state);
-  const std::vector<Edge> to(of_state.begin(), of_state.end());
-  for (const Edge& a : from) {
-    ByteSet missing = a.bytes;
-    for (const Edge& b : to) {
-      if ((a.bytes & b.bytes).empty()) continue;
-      missing = missing & ~b.bytes;
-      if (!takes_plain_text(a.next, b.next, bytes - 1, assumed)) return false;
+// Whether no plain text leads out of it.
+bool Automaton::takes_plain_text(ExprId state) {
+  if (not_plain_.contains(state)) return false;
+  std::set<std::pair<ExprId, ExprId>> pairs = {{plain_, state}};
+  std::vector<std::pair<ExprId, ExprId>> open = {{plain_, state}};
+  while (!open.empty()) {
+    const auto [plain, other] = open.back();
+    open.pop_back();
+    if (plain_pairs_.contains({plain, other})) continue;
+    const std::vector<Edge> of_other = expressions_.copied_edges(other);
+    for (const Edge& from : expressions_.copied_edges(plain)) {
+      ByteSet missing = from.bytes;
+      for (const Edge& to : of_other) {
+        if ((from.bytes & to.bytes).empty()) continue;
+        missing = missing & ~to.bytes;
+        if (pairs.emplace(from.next, to.next).second) open.emplace_back(from.next, to.next);
+      }
+      if (!missing.empty() || pairs.size() > kMaxPlainPairs) {
+        not_plain_.insert(state);
+        return false;
+      }
     }
-    if (!missing.empty()) return false;
   }
+  expressions_.memory().take(pairs.size() * kBytesOfEntry);
+  plain_pairs_.merge(pairs);
   return true;
 }
 
-// Whether every text of so many bytes that is plain, or the beginning of one, leaves it alive.
-bool Automaton::takes_plain_text(ExprId state) {
-  if (not_plain_.contains(state)) return false;
-  std::vector<std::uint64_t> assumed;
-  const auto forget = [&] {
-    for (const std::uint64_t key : assumed) plain_bytes_.erase(key);
-    expressions_.memory().give(assumed.size() * kBytesOfEntry);
-  };
-  try {
-    if (takes_plain_text(plain_, state, TokenTrie::kPlainBytes, assumed)) return true;
-  } catch (...) {
-    forget();
-    throw;
-  }
-  forget();
-  not_plain_.insert(state);
-  return false;
-}
-
-TokenSet Automaton::take_found(bool sorted_unique) {
+TokenSet Automaton::take_found() {
   TokenSet set;
   if (found_.size() <= vocabulary_->mask_words() / 2) {
     set.ids = found_;
-    if (sorted_unique) {
-      std::ranges::sort(set.ids);
-      set.ids.erase(std::unique(set.ids.begin(), set.ids.end()), set.ids.end());
-    }
+    std::ranges::sort(set.ids);
+    set.ids.erase(std::unique(set.ids.begin(), set.ids.end()), set.ids.end());
   } else {
     set.words.resize(vocabulary_->mask_words(), 0);
     for (const std::uint32_t id : found_) set.words[id / 32] |= 1u << id % 32;
@@ -245,7 +219,7 @@ std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std:
                               vocabulary_->trie().plain_tokens().end());
   } else {
     walk(lexeme, root, made.get());
-    made->inside = take_found(false);
+    made->inside = take_found();
   }
   std::swap(outer, found_);
   if (made->ends.size() > kMaxEnds) {
@@ -291,7 +265,7 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
     few = few && tokens->inside.words.empty();
   }
   auto made = std::make_shared<Mask>();
-  made->tokens = take_found(true);
+  made->tokens = take_found();
   if (!few) {
     made->tokens.words.resize(vocabulary_->mask_words(), 0);
     for (const auto& tokens : whole)
