@@ -19,7 +19,7 @@ namespace quire::grammar {
 namespace {
 
 constexpr unsigned kMaxRuleDepth = 300;
-constexpr std::string_view kHexDigits = "0123456789abcdef";
+constexpr std::string_view kEscapes = "nrtfv0\\\"'/[]^-xuU";  // of strings
 constexpr std::size_t kNoRule = static_cast<std::size_t>(-1);
 
 // One part of an alternative: a rule, or an expression that names none.
@@ -144,12 +144,17 @@ class RuleParser {
     if (is_new) rules_.push_back({.name = name});
     return found->second;
   }
-  ExprId regex(std::string_view pattern) {
+  // What `read` makes of a part of the text. Its errors stand where the part ends.
+  template <typename F>
+  auto located(F&& read) const {
     try {
-      return utf8_regex(ex_, pattern);
+      return read();
     } catch (const GrammarError& error) {
       fail_here(error.what());
     }
+  }
+  ExprId regex(std::string_view pattern) const {
+    return located([&] { return utf8_regex(ex_, pattern); });
   }
 
   void directive() {
@@ -241,7 +246,7 @@ class RuleParser {
       std::size_t end = at_ + 1;
       while (end < text_.size() && text_[end] != ']') end += text_[end] == '\\' ? 2 : 1;
       at_ = std::min(end + 1, text_.size());
-      return Element{.expr = regex(with_braces(text_.substr(start, at_ - start))), .terminal = true};
+      return Element{.expr = regex(text_.substr(start, at_ - start)), .terminal = true};
     }
     if (lark_ && take("/")) {
       std::size_t end = at_;
@@ -288,52 +293,15 @@ class RuleParser {
 
   // A quoted string's characters.
   std::u32string string() {
-    const std::size_t start = at_;
     const char quote = text_[at_++];
-    while (at_ < text_.size() && text_[at_] != quote) at_ += text_[at_] == '\\' ? 2 : 1;
+    const std::size_t start = at_;
+    for (; at_ < text_.size() && text_[at_] != quote; ++at_)
+      if (text_[at_] == '\\' && ++at_ < text_.size() && kEscapes.find(text_[at_]) == kEscapes.npos)
+        fail_here(
+            "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and "
+            "marks");
     if (at_ >= text_.size()) fail_here("a string is not closed");
-    const auto inside = decode_utf8(text_.substr(start + 1, at_++ - start - 1));
-    if (!inside) fail_here("a string is not valid UTF-8");
-    std::u32string result;
-    for (std::size_t i = 0; i < inside->size(); ++i)
-      result += (*inside)[i] == '\\' ? escaped(*inside, ++i) : (*inside)[i];
-    return result;
-  }
-
-  // The character that the escape at `at`, behind its backslash, stands for; `at` moves to its end.
-  char32_t escaped(std::u32string_view text, std::size_t& at) const {
-    constexpr std::string_view kLetters = "nrtfv0\\\"'/[]^-", kMeanings("\n\r\t\f\v\0\\\"'/[]^-", 14);
-    const char32_t letter = text[at];
-    const std::size_t known =
-        letter < 128 ? kLetters.find(static_cast<char>(letter)) : std::string_view::npos;
-    if (known != std::string_view::npos) return static_cast<unsigned char>(kMeanings[known]);
-    const std::size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
-    char32_t value = 0;
-    for (std::size_t i = 0; i < digits; ++i) {
-      const char32_t digit = ++at < text.size() ? text[at] : U' ';
-      const std::size_t of = digit < 128 ? kHexDigits.find(static_cast<char>(digit | 32)) : kHexDigits.npos;
-      if (of == kHexDigits.npos) fail_here(format_text("{} hexadecimal digits are expected", digits));
-      value = value * 16 + static_cast<char32_t>(of);
-    }
-    if (digits == 0 || value > kLastCharacter)
-      fail_here(
-          "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and marks");
-    return value;
-  }
-
-  // A class with \U as regular expressions spell it.
-  static std::string with_braces(std::string_view text) {
-    std::string result;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      if (text.substr(i).starts_with("\\U00") && i + 9 < text.size()) {
-        result += "\\u{" + std::string(text.substr(i + 4, 6)) + "}";
-        i += 9;
-      } else {
-        result += text[i];
-        if (text[i] == '\\' && i + 1 < text.size()) result += text[++i];
-      }
-    }
-    return result;
+    return located([&] { return string_characters(text_.substr(start, at_++ - start)); });
   }
 
   Element named_token() {
