@@ -230,9 +230,9 @@ ExprId Expressions::concat(ExprId a, ExprId b) {
   return intern({.kind = ExprKind::kConcat, .a = a, .b = b});
 }
 
-ExprId Expressions::concat(std::initializer_list<ExprId> parts) {
+ExprId Expressions::concat(const std::vector<ExprId>& parts) {
   ExprId result = kEmpty;
-  for (const ExprId* part = parts.end(); part != parts.begin();) result = concat(*--part, result);
+  for (std::size_t i = parts.size(); i-- > 0;) result = concat(parts[i], result);
   return result;
 }
 

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <span>
@@ -108,7 +107,7 @@ class Expressions {
   ExprId bytes(const ByteSet& set);
   ExprId literal(std::string_view text);
   ExprId concat(ExprId a, ExprId b);
-  ExprId concat(std::initializer_list<ExprId> parts);
+  ExprId concat(const std::vector<ExprId>& parts);
   ExprId any_of(std::vector<ExprId> parts);
   ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
   ExprId complement(ExprId a);               // for all_of; of a regular expression

@@ -66,28 +66,15 @@ ExprId JsonText::magnitude(const Decimal& bound, bool at_least, bool exclusive) 
   return ex.any_of({same, other});
 }
 
-ExprId JsonText::range(const NumberRange& range) const {
+ExprId JsonText::bounded(const Decimal& bound, bool at_least, bool exclusive) const {
+  const Decimal zero(0.0);
+  const ExprId same_sign = magnitude(bound, at_least != bound.negative, exclusive);
+  const ExprId other_sign = at_least == bound.negative ? magnitude(zero, true, false) : kNothing;
+  const ExprId positive = bound.negative ? other_sign : same_sign,
+               negative = bound.negative ? same_sign : other_sign;
   Expressions& ex = expressions_;
-  const ExprId minus = ex.bytes(ByteSet::of("-"));
-  Decimal zero(0.0);
-  std::vector<ExprId> positive = {magnitude(zero, true, false)}, negative = {magnitude(zero, true, true)};
-  if (range.min) {
-    if (!range.min->negative) {
-      positive.push_back(magnitude(*range.min, true, range.exclusive_min));
-      negative.push_back(kNothing);
-    } else {
-      negative.push_back(magnitude(*range.min, false, range.exclusive_min));
-    }
-  }
-  if (range.max) {
-    if (range.max->negative) {
-      negative.push_back(magnitude(*range.max, true, range.exclusive_max));
-      positive.push_back(kNothing);
-    } else {
-      positive.push_back(magnitude(*range.max, false, range.exclusive_max));
-    }
-  }
-  return ex.any_of({ex.all_of(std::move(positive)), ex.concat(minus, ex.all_of(std::move(negative)))});
+  return ex.any_of(
+      {positive, ex.concat(ex.literal("-"), ex.all_of({negative, magnitude(zero, true, true)}))});
 }
 
 ExprId JsonText::multiple_of(const Decimal& factor) const {

@@ -60,8 +60,14 @@ class SchemaCompiler {
 
   [[noreturn]] void fail_at(Schema schema, std::string_view keyword, std::string_view what) const;
   std::string pointer(Schema schema) const;
-  Schema child(Schema parent, std::string_view key);
-  Schema child(Schema parent, std::string_view key, std::string_view name);
+  // The schema at these keys of another.
+  template <typename... Keys>
+  Schema child(Schema parent, const Keys&... keys) {
+    const OrderedJson::json_pointer way = (OrderedJson::json_pointer() / ... / keys);
+    const Schema found = &parent->at(way);
+    parents_.try_emplace(found, parent, way.to_string());
+    return found;
+  }
   Schema made(OrderedJson schema, Schema at);
   OrderedJson reference_to(Schema schema);
   Schema resolve(Schema schema, const std::string& reference);
@@ -71,7 +77,7 @@ class SchemaCompiler {
   void add(Place& place, Schema schema, const Schemas& path);
   void add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path);
   void add_one_of(Place& place, Schema schema, const Schemas& path);
-  void add_dependencies(Place& place, Schema schema, std::string_view key, const Schemas& path);
+  void add_dependencies(Place& place, Schema schema, const std::string& key, const Schemas& path);
   void check_keyword(Schema schema, const std::string& key) const;
   void check_listed(Schema schema, std::string_view key, const OrderedJson& value) const;
   ExprId expand(Place& place, std::size_t choice);

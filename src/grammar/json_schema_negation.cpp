@@ -80,7 +80,7 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
   const auto negate_all = [&] {
     OrderedJson all = OrderedJson::array();
     for (std::size_t i = 0; i < value.size(); ++i)
-      all.push_back(reference_to(negation(child(schema, key, std::to_string(i)))));
+      all.push_back(reference_to(negation(child(schema, key, i))));
     return all;
   };
   if (negate_bound(schema, key, alternatives)) return;

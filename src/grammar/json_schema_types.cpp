@@ -106,23 +106,18 @@ std::optional<ExprId> SchemaCompiler::pattern(Schema schema, std::string_view ke
 ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
   std::vector<ExprId> all;
   for (const Schema schema : place.schemas) {
-    NumberRange range;
-    const auto read = [&](std::string_view key, std::optional<Decimal>& bound) {
+    const auto read = [&](std::string_view key) {
       const auto found = schema->find(std::string(key));
-      if (found != schema->end() && found->is_number()) bound.emplace(exact_bound(key, *found));
-      return found != schema->end() && found->is_boolean() && found->get<bool>();
+      const bool is_number = found != schema->end() && found->is_number();
+      return is_number ? std::optional(exact_bound(key, *found)) : std::nullopt;
     };
-    read("minimum", range.min);
-    read("maximum", range.max);
-    NumberRange exclusive;
-    exclusive.exclusive_min = exclusive.exclusive_max = true;
-    range.exclusive_min = read("exclusiveMinimum", exclusive.min);  // true: of minimum, in draft 4
-    range.exclusive_max = read("exclusiveMaximum", exclusive.max);
-    if (range.min || range.max) all.push_back(json_.range(range));
-    if (exclusive.min || exclusive.max) all.push_back(json_.range(exclusive));
-    std::optional<Decimal> factor, not_factor;
-    read("multipleOf", factor);
-    read(kNotMultiple, not_factor);
+    for (const std::string key : {"minimum", "maximum"}) {
+      const std::string exclusive = key == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum";
+      const bool in_draft_4 = schema->contains(exclusive) && schema->at(exclusive) == true;
+      if (const auto bound = read(key)) all.push_back(json_.bounded(*bound, key == "minimum", in_draft_4));
+      if (const auto bound = read(exclusive)) all.push_back(json_.bounded(*bound, key == "minimum", true));
+    }
+    const std::optional<Decimal> factor = read("multipleOf"), not_factor = read(kNotMultiple);
     try {
       if (factor) all.push_back(json_.multiple_of(*factor));
       if (not_factor) all.push_back(ex_.complement(json_.multiple_of(*not_factor)));
@@ -135,7 +130,7 @@ ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
     for (const OrderedJson& value : *excluded) {
       if (!value.is_number()) continue;
       const Decimal same(value);
-      numbers.push_back(json_.range({same, same}));
+      numbers.push_back(ex_.all_of({json_.bounded(same, true), json_.bounded(same, false)}));
       if (value == 0) numbers.push_back(utf8_regex(ex_, "-0(\\.0+)?"));
     }
     all.push_back(ex_.complement(ex_.any_of(std::move(numbers))));
@@ -160,7 +155,7 @@ ExprId SchemaCompiler::array(const Place& place) {
     for (const Schema schema : place.schemas) {
       const char* key = first_key(schema);
       if (key != nullptr && index < schema->at(key).size()) {
-        all.push_back(child(schema, key, std::to_string(index)));
+        all.push_back(child(schema, key, index));
         continue;
       }
       const char* rest =
@@ -192,7 +187,7 @@ ExprId SchemaCompiler::array(const Place& place) {
     one.push_back(child(schema, "contains"));
     const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()), 0, kNoLimit);
     const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others), 0, kNoLimit);
-    return json_list(ex_, json_, '[', ex_.concat({before, compile(one), after}), false, ']');
+    return json_.list("[]", ex_.concat({before, compile(one), after}), false);
   }
   return list(first, others, min, max);
 }
@@ -210,7 +205,7 @@ ExprId SchemaCompiler::list(const std::vector<ExprId>& first, ExprId rest, std::
     if (i + 1 < num_first && i + 1 >= min) tail = ex_.optional(tail);
     tail = ex_.concat({i == 0 ? kEmpty : json_.comma(), first[i], tail});
   }
-  return json_list(ex_, json_, '[', tail, min == 0, ']');
+  return json_.list("[]", tail, min == 0);
 }
 
 ExprId SchemaCompiler::object(const Place& place) {
@@ -329,7 +324,7 @@ ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>
             "is supported up to one more than there are named properties");
   bool may_be_empty = false;
   const ExprId some = ex_.some_members(std::move(list), may_be_empty);
-  return json_list(ex_, json_, '{', some, may_be_empty, '}');
+  return json_.list("{}", some, may_be_empty);
 }
 
 }  // namespace quire::grammar

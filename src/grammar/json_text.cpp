@@ -98,12 +98,11 @@ ExprId JsonText::pattern(std::string_view regex) {
              expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
 }
 
-ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,
-                 char close) {
-  ExprId inside = expressions.concat(items, json.space());
-  if (may_be_empty) inside = expressions.optional(inside);
-  return expressions.concat(
-      {expressions.literal({&open, 1}), json.space(), inside, expressions.literal({&close, 1})});
+ExprId JsonText::list(std::string_view brackets, ExprId items, bool may_be_empty) const {
+  const ExprId inside = expressions_.concat(items, space_);
+  return expressions_.concat({expressions_.literal(brackets.substr(0, 1)), space_,
+                              may_be_empty ? expressions_.optional(inside) : inside,
+                              expressions_.literal(brackets.substr(1))});
 }
 
 ExprId JsonText::any_value() {
@@ -120,30 +119,24 @@ ExprId JsonText::any_object() {
   const ExprId member = expressions_.concat({any_string(), colon_, any_value()});
   const ExprId members =
       expressions_.concat(member, expressions_.repeat(expressions_.concat(comma_, member), 0, kNoLimit));
-  return json_list(expressions_, *this, '{', members, true, '}');
+  return list("{}", members, true);
 }
 
 ExprId JsonText::any_array() {
   const ExprId more = expressions_.repeat(expressions_.concat(comma_, any_value()), 0, kNoLimit);
-  return json_list(expressions_, *this, '[', expressions_.concat(any_value(), more), true, ']');
+  return list("[]", expressions_.concat(any_value(), more), true);
 }
 
 ExprId JsonText::literal(const OrderedJson& value) const {
   if (!value.is_structured()) return expressions_.literal(value.dump());
-  std::vector<ExprId> items;
+  std::vector<ExprId> parts;
   for (const auto& [key, item] : value.items()) {
-    const ExprId of_item = literal(item);
-    items.push_back(value.is_array() ? of_item
-                                     : expressions_.concat(
-                                           {expressions_.literal(OrderedJson(key).dump()), colon_, of_item}));
+    if (!parts.empty()) parts.push_back(comma_);
+    if (value.is_object()) parts.insert(parts.end(), {expressions_.literal(OrderedJson(key).dump()), colon_});
+    parts.push_back(literal(item));
   }
-  ExprId all = kEmpty;
-  for (std::size_t i = items.size(); i-- > 0;)
-    all = expressions_.concat({i == 0 ? kEmpty : comma_, items[i], all});
-  const bool array = value.is_array();
-  if (items.empty())
-    return json_list(expressions_, *this, array ? '[' : '{', kNothing, true, array ? ']' : '}');
-  return json_list(expressions_, *this, array ? '[' : '{', all, false, array ? ']' : '}');
+  return list(value.is_array() ? "[]" : "{}", parts.empty() ? kNothing : expressions_.concat(parts),
+              parts.empty());
 }
 
 }  // namespace quire::grammar
