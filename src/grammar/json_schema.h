@@ -63,9 +63,10 @@ class SchemaCompiler {
   // The schema at these keys of another.
   template <typename... Keys>
   Schema child(Schema parent, const Keys&... keys) {
-    const OrderedJson::json_pointer way = (OrderedJson::json_pointer() / ... / keys);
-    const Schema found = &parent->at(way);
-    parents_.try_emplace(found, parent, way.to_string());
+    Schema found = parent;
+    ((found = &found->at(keys)), ...);
+    if (!parents_.contains(found))
+      parents_.try_emplace(found, parent, (OrderedJson::json_pointer() / ... / keys).to_string());
     return found;
   }
   Schema made(OrderedJson schema, Schema at);

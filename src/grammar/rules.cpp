@@ -44,7 +44,7 @@ struct Rule {
 };
 
 // Terminals that %import common knows.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCommonTerminals = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCommonTerminals = {
     {{"DIGIT", "[0-9]"},
      {"LETTER", "[A-Za-z]"},
      {"WORD", "[A-Za-z]+"},
@@ -53,6 +53,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCommonT
      {"NUMBER", "[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
      {"SIGNED_NUMBER", "[+-]?[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
      {"WS", "[ \\t\\f\\r\\n]+"},
+     {"WS_INLINE", "[ \\t]+"},
      {"NEWLINE", "(\\r?\\n)+"},
      {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""}}};
 
@@ -368,7 +369,7 @@ class RuleBuilder {
       throw GrammarError("grammar: rules refer to one another in a chain that is too long");
     rule.state = Rule::kOpen;
     const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
-    const std::vector<std::size_t> circle = left_circle(index);
+    const std::set<std::size_t> circle = left_circle(index);
     if (circle.empty()) {
       std::vector<ExprId> parts;
       for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
@@ -392,33 +393,33 @@ class RuleBuilder {
     return !sequence.empty() && sequence.front().once() ? sequence.front().rule : kNoRule;
   }
 
-  // The rules that a rule may begin with and that may begin with it; none, if it may not begin with itself.
-  std::vector<std::size_t> left_circle(std::size_t index) {
-    const auto reach = [&](std::size_t from) {
-      std::set<std::size_t> found;
-      std::vector<std::size_t> open = {from};
-      while (!open.empty()) {
-        const std::size_t at = open.back();
-        open.pop_back();
-        ex_.check_time();
-        for (const Sequence& sequence : rules_[at].alternatives) {
-          const std::size_t next = left_rule(sequence);
-          if (next != kNoRule && found.insert(next).second) open.push_back(next);
-        }
+  // The rules that a rule may begin with.
+  std::set<std::size_t> left_rules(std::size_t from) {
+    std::set<std::size_t> found;
+    std::vector<std::size_t> open = {from};
+    while (!open.empty()) {
+      const std::size_t at = open.back();
+      open.pop_back();
+      ex_.check_time();
+      for (const Sequence& sequence : rules_[at].alternatives) {
+        const std::size_t next = left_rule(sequence);
+        if (next != kNoRule && found.insert(next).second) open.push_back(next);
       }
-      return found;
-    };
-    const std::set<std::size_t> all = reach(index);
-    std::vector<std::size_t> circle;
-    if (!all.contains(index)) return circle;
-    for (const std::size_t other : all)
-      if (reach(other).contains(index)) circle.push_back(other);
+    }
+    return found;
+  }
+
+  // Those of them that may begin with it; none, if it may not begin with itself.
+  std::set<std::size_t> left_circle(std::size_t index) {
+    std::set<std::size_t> circle = left_rules(index);
+    if (!circle.contains(index)) return {};
+    std::erase_if(circle, [&](std::size_t other) { return !left_rules(other).contains(index); });
     return circle;
   }
 
   // A rule A of a circle begins with an alternative of one of its rules B that begins otherwise; what may
   // follow until A is complete is a rule of its own for each B.
-  ExprId left_recursive(std::size_t index, const std::vector<std::size_t>& circle) {
+  ExprId left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
     std::map<std::size_t, std::uint32_t> after;
     for (const std::size_t b : circle) after[b] = ex_.new_rule();
     std::vector<ExprId> starts;
