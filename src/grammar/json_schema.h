@@ -102,7 +102,11 @@ class SchemaCompiler {
   std::vector<Member> members(const Place& place, ExprId names);
   ExprId other_members(const Place& place, const std::vector<Member>& known, ExprId names);
   ExprId member_list(const Place& place, const std::vector<Member>& members, ExprId other);
-  std::uint32_t bound(const Place& place, std::string_view key, bool lowest) const;
+  // The schemas of a place that have a keyword, and its value there.
+  static std::vector<std::pair<Schema, const OrderedJson&>> having(const Place& place, std::string_view key);
+  static std::uint32_t bound(const Place& place, std::string_view key, bool lowest);
+  // What a member must be whose name schemas match with schemas of their own.
+  ExprId member_value(const Place& place, const std::vector<std::pair<Schema, Schema>>& matched);
   ExprId member(ExprId key, ExprId value) { return ex_.concat({key, json_.colon(), value}); }
 
   Expressions& ex_;

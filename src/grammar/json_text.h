@@ -43,7 +43,7 @@ class JsonText {
 
   // With quotation marks.
   ExprId quoted(ExprId body) const;
-  ExprId any_string() const { return quoted(expressions_.repeat(character_, 0, kNoLimit)); }
+  ExprId any_string() const { return quoted(ex_.repeat(character_, 0, kNoLimit)); }
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks
@@ -68,7 +68,7 @@ class JsonText {
   ExprId magnitude(const Decimal& bound, bool at_least, bool exclusive) const;
   ExprId fraction(std::string_view digits, bool at_least, bool exclusive) const;
 
-  Expressions& expressions_;
+  Expressions& ex_;
   ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
   std::optional<std::uint32_t> any_value_;
   std::unordered_map<std::string, ExprId> patterns_;
