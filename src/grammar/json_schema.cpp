@@ -78,29 +78,13 @@ bool same_value(const OrderedJson& a, const OrderedJson& b) {
   return a.is_structured() && b.is_structured() ? Json(a) == Json(b) : a == b;
 }
 
-unsigned type_bits(const OrderedJson& type) {
-  if (type.is_array()) {
-    unsigned bits = 0;
-    for (const auto& item : type) {
-      const unsigned of_item = item.is_string() ? type_bits(item) : 0;
-      if (of_item == 0) return 0;
-      bits |= of_item;
-    }
-    return bits;
-  }
-  constexpr std::array<std::pair<std::string_view, unsigned>, 8> kTypes = {
-      {{"null", kNullType},
-       {"boolean", kBooleanType},
-       {"object", kObjectType},
-       {"array", kArrayType},
-       {"string", kStringType},
-       {"integer", kIntegerType},
-       {"number", kIntegerType | kFractionType},
-       {"any", kAllTypes}}};
-  if (!type.is_string()) return 0;
-  for (const auto& [name, bits] : kTypes)
-    if (type.get_ref<const std::string&>() == name) return bits;
-  return 0;
+unsigned type_bits(std::string_view name) {
+  if (name == "any") return kAllTypes;
+  if (name == "number") return kIntegerType | kFractionType;
+  constexpr std::array<std::string_view, 6> kNames = {"null",  "boolean", "object",
+                                                      "array", "string",  "integer"};
+  const auto index = std::ranges::find(kNames, name) - kNames.begin();
+  return index < std::ssize(kNames) ? 1u << index : 0;
 }
 
 SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
@@ -271,7 +255,12 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
     const bool says_nothing = key.starts_with("unevaluated") && value == true;
     if (!says_nothing) fail_at(schema, key, "this keyword is not supported");
   } else if (key == "type" || key == kNotType) {
-    const unsigned bits = type_bits(value);
+    unsigned bits = 0;
+    for (const auto& name : value.is_array() ? value : OrderedJson::array({value})) {
+      const unsigned of_name = name.is_string() ? type_bits(name.get_ref<const std::string&>()) : 0;
+      bits = of_name == 0 ? 0 : bits | of_name;
+      if (bits == 0) break;
+    }
     if (bits == 0) fail_at(schema, key, "must be a type's name, or a list of them");
     place.types &= key == "type" ? bits : ~bits;
   } else if (key == "$ref") {

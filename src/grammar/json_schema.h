@@ -135,6 +135,6 @@ inline constexpr unsigned kSchemaWeight = 4;
 
 bool same_value(const OrderedJson& a, const OrderedJson& b);  // whatever order members have
 
-unsigned type_bits(const OrderedJson& type);  // of a name or a list of names; 0: no such type
+unsigned type_bits(std::string_view name);  // 0: no such type
 
 }  // namespace quire::grammar
