@@ -35,7 +35,12 @@ Automaton::Automaton(Expressions expressions, ExprId root, std::shared_ptr<const
 }
 
 Automaton::Automaton(const Automaton& other)
-    : Automaton(other.expressions_, other.root_, other.vocabulary_, other.limits_) {}
+    : expressions_(other.expressions_),
+      root_(other.root_),
+      plain_(other.plain_),
+      vocabulary_(other.vocabulary_),
+      limits_(other.limits_),
+      num_common_(other.num_common_) {}
 
 template <typename F>
 auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {
@@ -135,8 +140,7 @@ void Automaton::split(ExprId whole) {
     } else if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) {
       with(expressions_.body(first));
     } else if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
-      const auto parts = expressions_.children(first);
-      for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
+      for (const ExprId part : expressions_.parts(first)) with(part);
     } else {
       if (head.kind == ExprKind::kLexeme && head.b == 0)
         split_lexemes_.emplace_back(head.a, tail);

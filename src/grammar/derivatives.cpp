@@ -237,28 +237,24 @@ std::uint32_t Expressions::distance(ExprId id) {
 
 Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsigned depth) {
   const Expr expr = exprs_[id];
-  Loosened made{id};
   if (expr.kind == ExprKind::kRepeat && expr.c != kNoLimit && expr.c >= least)
     return {repeat(expr.a, expr.b, kNoLimit), expr.c};
-  if (depth == kMaxLoosened) return made;
-  const auto inner = [&](ExprId part) {
-    const Loosened loose = loosen(part, least, depth + 1);
-    made.bound = std::min(made.bound, loose.bound);
-    made.has_conjunction |= loose.has_conjunction;
-    return loose.id;
-  };
-  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(inner(expr.a), expr.b != 0);
-  if (expr.kind == ExprKind::kConcat) {
-    const ExprId first = inner(expr.a);
-    made.id = concat(first, inner(expr.b));
+  Loosened made{.id = id, .has_conjunction = expr.kind == ExprKind::kAllOf};
+  std::vector<ExprId> loose = parts(id);
+  if (expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kNot ||
+      std::max<std::size_t>(loose.size(), depth) > kMaxLoosened)
+    return made;
+  for (ExprId& part : loose) {
+    const Loosened inner = loosen(part, least, depth + 1);
+    part = inner.id;
+    made.bound = std::min(made.bound, inner.bound);
+    made.has_conjunction |= inner.has_conjunction;
   }
-  if ((expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) && expr.b <= kMaxLoosened) {
-    const auto of = children(id);
-    std::vector<ExprId> parts(of.begin(), of.end());
-    for (ExprId& part : parts) part = inner(part);
-    made.id = expr.kind == ExprKind::kAnyOf ? any_of(std::move(parts)) : all_of(std::move(parts));
-  }
-  made.has_conjunction |= expr.kind == ExprKind::kAllOf;
+  if (made.bound == kNoLimit) return made;
+  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(loose.front(), expr.b != 0);
+  if (expr.kind == ExprKind::kConcat) made.id = concat(loose);
+  if (expr.kind == ExprKind::kAnyOf) made.id = any_of(std::move(loose));
+  if (expr.kind == ExprKind::kAllOf) made.id = all_of(std::move(loose));
   return made;
 }
 
@@ -282,8 +278,7 @@ ExprId Expressions::derivative_by_token(ExprId id, int token) {
     case ExprKind::kRepeat:
       return concat(derivative_by_token(expr.a, token), one_less(expr));
     case ExprKind::kAnyOf: {
-      const auto parts = children(id);
-      std::vector<ExprId> next(parts.begin(), parts.end());
+      std::vector<ExprId> next = parts(id);
       for (ExprId& part : next) part = derivative_by_token(part, token);
       return any_of(std::move(next));
     }

@@ -143,6 +143,8 @@ class Expressions {
     const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
     return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
   }
+  // What it is made of, children or not. Their numbers are lower.
+  std::vector<ExprId> parts(ExprId id) const;
   const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }
   std::size_t size() const { return exprs_.size(); }
@@ -208,7 +210,6 @@ class Expressions {
   };
 
   ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
-  std::vector<ExprId> parts(ExprId id) const;  // that it is made of; their numbers are lower
   void set_flags(Expr& expr, std::span<const ExprId> children) const;
   void grow_table();
   bool dead(ExprId id);

@@ -87,8 +87,7 @@ class RuleParser {
       if (!gbnf && !take(":")) fail_here("::= or : is expected behind a rule's name");
       lark_ = !gbnf;
       rules_[rule].terminal = lark_ && is_terminal(name);
-      auto alternatives = parse_alternatives();
-      rules_[rule].alternatives = std::move(alternatives);
+      rules_[rule].alternatives = parse_alternatives();
     }
     for (const Rule& rule : rules_)
       if (!rule.defined)
@@ -243,18 +242,12 @@ class RuleParser {
       part.min = 0;
       return part;
     }
-    if (peek() == '[') {
-      std::size_t end = at_ + 1;
-      while (end < text_.size() && text_[end] != ']') end += text_[end] == '\\' ? 2 : 1;
-      at_ = std::min(end + 1, text_.size());
+    if (take("[")) {
+      inside("a class", ']');
       return Element{.expr = regex(text_.substr(start, at_ - start)), .terminal = true};
     }
     if (lark_ && take("/")) {
-      std::size_t end = at_;
-      while (end < text_.size() && text_[end] != '/') end += text_[end] == '\\' ? 2 : 1;
-      if (end >= text_.size()) fail_here("a regular expression is not closed by '/'");
-      const ExprId expr = regex(text_.substr(at_, end - at_));
-      at_ = end + 1;
+      const ExprId expr = regex(inside("a regular expression", '/'));
       if (is_name(peek())) fail_here("flags of regular expressions are not supported");
       return Element{.expr = expr, .terminal = true};
     }
@@ -294,15 +287,21 @@ class RuleParser {
 
   // A quoted string's characters.
   std::u32string string() {
-    const char quote = text_[at_++];
-    const std::size_t start = at_;
-    for (; at_ < text_.size() && text_[at_] != quote; ++at_)
-      if (text_[at_] == '\\' && ++at_ < text_.size() && kEscapes.find(text_[at_]) == kEscapes.npos)
+    const std::string_view text = inside("a string", text_[at_++]);
+    for (std::size_t i = 0; i < text.size(); ++i)
+      if (text[i] == '\\' && kEscapes.find(text[++i]) == kEscapes.npos)
         fail_here(
             "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and "
             "marks");
-    if (at_ >= text_.size()) fail_here("a string is not closed");
-    return located([&] { return string_characters(text_.substr(start, at_++ - start)); });
+    return located([&] { return string_characters(text); });
+  }
+
+  // The text up to a mark that no backslash stands before. Moves behind that.
+  std::string_view inside(std::string_view what, char close) {
+    const std::size_t start = at_;
+    while (at_ < text_.size() && text_[at_] != close) at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) fail_here(format_text("{} is not closed by {}", what, close));
+    return text_.substr(start, at_++ - start);
   }
 
   Element named_token() {
