@@ -179,7 +179,8 @@ bool Automaton::takes_plain_text(ExprId state) {
     }
   }
   expressions_.memory().take(pairs.size() * kBytesOfEntry);
-  plain_pairs_.merge(pairs);
+  plain_pairs_.merge(pairs);  // leaves those that it had
+  expressions_.memory().give(pairs.size() * kBytesOfEntry);
   return true;
 }
 

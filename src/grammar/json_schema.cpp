@@ -269,13 +269,11 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
     add(place, references_[value.get<std::size_t>()], path);
   } else if (key == "allOf") {
     for (const Schema part : schemas()) add(place, part, path);
-  } else if (key == "anyOf") {
+  } else if (key == "anyOf" || key == "oneOf") {
     Choice choice{.alternatives = {}, .path = path};
     for (const Schema part : schemas()) choice.alternatives.push_back({part});
+    if (key == "oneOf") exclude_others(choice, schema);
     place.choices.push_back(std::move(choice));
-  } else if (key == "oneOf") {
-    static_cast<void>(schemas());
-    add_one_of(place, schema, path);
   } else if (key == "not") {
     add(place, negation(child(schema, key)), path);
   } else if (key == "if" && (schema->contains("then") || schema->contains("else"))) {
@@ -289,25 +287,23 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
   }
 }
 
-void SchemaCompiler::add_one_of(Place& place, Schema schema, const Schemas& path) {
-  const std::size_t size = schema->at("oneOf").size();
-  if (size > kMaxExclusive)
+// Of a oneOf: adds to each alternative the opposites of those that it has instances in common with.
+void SchemaCompiler::exclude_others(Choice& choice, Schema schema) {
+  auto& all = choice.alternatives;
+  if (all.size() > kMaxExclusive)
     fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
-  Choice choice{.alternatives = std::vector<Schemas>(size), .path = path};
-  for (std::size_t i = 0; i < size; ++i) choice.alternatives[i].push_back(child(schema, "oneOf", i));
   Schemas together;  // with two of them; they often have nothing in common but values of other types
   if (schema->contains("type")) together.push_back(made({{"type", schema->at("type")}}, schema));
   together.resize(together.size() + 2);
-  for (std::size_t i = 0; i < size; ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      const Schema a = choice.alternatives[i].front(), b = choice.alternatives[j].front();
+      const Schema a = all[i].front(), b = all[j].front();
       std::ranges::copy(Schemas{a, b}, together.end() - 2);
       if (compile(together) == kNothing) continue;
-      choice.alternatives[i].push_back(negation(b));
-      choice.alternatives[j].push_back(negation(a));
+      all[i].push_back(negation(b));
+      all[j].push_back(negation(a));
     }
   }
-  place.choices.push_back(std::move(choice));
 }
 
 void SchemaCompiler::add_dependencies(Place& place, Schema schema, const std::string& key,

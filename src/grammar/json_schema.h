@@ -77,7 +77,7 @@ class SchemaCompiler {
   ExprId compile(Schemas schemas);
   void add(Place& place, Schema schema, const Schemas& path);
   void add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path);
-  void add_one_of(Place& place, Schema schema, const Schemas& path);
+  void exclude_others(Choice& choice, Schema schema);
   void add_dependencies(Place& place, Schema schema, const std::string& key, const Schemas& path);
   void check_keyword(Schema schema, const std::string& key) const;
   void check_listed(Schema schema, std::string_view key, const OrderedJson& value) const;
