@@ -100,11 +100,6 @@ const Automaton::Table* Automaton::table(ExprId state, bool make) {
   return table_of_[state] = &made;
 }
 
-void Automaton::add(int token) {
-  const TokenTrie& trie = vocabulary_->trie();
-  for (; token >= 0; token = trie.next_equal(token)) found_.push_back(static_cast<std::uint32_t>(token));
-}
-
 void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, unsigned depth) {
   const TokenTrie& trie = vocabulary_->trie();
   const std::uint32_t first = trie.first_child(node), end = trie.end_child(node);
@@ -113,7 +108,8 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
     const ExprId after = next(state, derivatives, trie.byte(child));
     expressions_.step();
     if (after == kNothing) continue;
-    if (trie.token(child) >= 0) add(trie.token(child));
+    for (int token = trie.token(child); token >= 0; token = trie.next_equal(token))
+      found_.push_back(static_cast<std::uint32_t>(token));
     if (lexeme != nullptr && lexeme->with_reach)
       lexeme->reach =
           std::max<std::uint64_t>(lexeme->reach, depth + std::uint64_t{1} + expressions_.distance(after));
@@ -184,15 +180,15 @@ bool Automaton::takes_plain_text(ExprId state) {
   return true;
 }
 
-TokenSet Automaton::take_found() {
+TokenSet Automaton::take_found(bool as_words) {
   TokenSet set;
-  if (found_.size() <= vocabulary_->mask_words() / 2) {
+  if (as_words || found_.size() > vocabulary_->mask_words() / 2) {
+    set.words.resize(vocabulary_->mask_words(), 0);
+    for (const std::uint32_t id : found_) set.words[id / 32] |= 1u << id % 32;
+  } else {
     set.ids = found_;
     std::ranges::sort(set.ids);
     set.ids.erase(std::unique(set.ids.begin(), set.ids.end()), set.ids.end());
-  } else {
-    set.words.resize(vocabulary_->mask_words(), 0);
-    for (const std::uint32_t id : found_) set.words[id / 32] |= 1u << id % 32;
   }
   found_.clear();
   return set;
@@ -264,19 +260,15 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
   }
   if (expressions_.nullable(state))
     for (const int id : vocabulary_->end_ids()) found_.push_back(static_cast<std::uint32_t>(id));
-  bool few = true;
+  bool as_words = false;
   for (const auto& tokens : whole) {
     found_.insert(found_.end(), tokens->inside.ids.begin(), tokens->inside.ids.end());
-    few = few && tokens->inside.words.empty();
+    as_words |= !tokens->inside.words.empty();
   }
   auto made = std::make_shared<Mask>();
-  made->tokens = take_found();
-  if (!few) {
-    made->tokens.words.resize(vocabulary_->mask_words(), 0);
-    for (const auto& tokens : whole)
-      if (!tokens->inside.words.empty()) tokens->inside.add_to(made->tokens.words);
-    TokenSet{std::exchange(made->tokens.ids, {}), {}}.add_to(made->tokens.words);
-  }
+  made->tokens = take_found(as_words);
+  if (as_words)
+    for (const auto& tokens : whole) tokens->inside.add_to(made->tokens.words);
   if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
     made->forced = static_cast<int>(made->tokens.ids.front());
   const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;

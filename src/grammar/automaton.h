@@ -67,8 +67,7 @@ class Automaton {
   std::shared_ptr<const LexemeTokens> lexeme_tokens(ExprId lexeme, std::uint32_t root);
   std::shared_ptr<const LexemeTokens> tokens_within(ExprId lexeme, std::uint32_t root, bool with_reach);
   bool takes_plain_text(ExprId state);
-  void add(int token);
-  TokenSet take_found();
+  TokenSet take_found(bool as_words = false);  // bits, also where a list is shorter
 
   Expressions expressions_;
   ExprId root_, plain_;
