@@ -9,12 +9,12 @@ namespace quire::grammar {
 namespace {
 
 constexpr std::size_t kMaxEnds = 16384;
-constexpr std::size_t kMaxPlainStates = 500;  // beyond which walking all tokens takes less time
-constexpr std::uint32_t kCounterSlack = 8;    // beyond the longest token, to complete what it begins
-constexpr std::uint32_t kFewChildren = 4;     // for which no table is made
-constexpr std::size_t kMasksPart = 8;         // of the memory, for masks
-constexpr std::size_t kFullPart = 3;          // of the memory, beyond which a fresh copy takes over
-constexpr std::size_t kBytesOfEntry = 64;     // of an entry of masks_ or plain_bytes_
+constexpr std::size_t kMaxPlainPairs = 500;  // beyond which walking all tokens takes less time
+constexpr std::uint32_t kCounterSlack = 8;   // beyond the longest token, to complete what it begins
+constexpr std::uint32_t kFewChildren = 4;    // for which no table is made
+constexpr std::size_t kMasksPart = 8;        // of the memory, for masks
+constexpr std::size_t kFullPart = 3;         // of the memory, beyond which a fresh copy takes over
+constexpr std::size_t kBytesOfEntry = 64;    // of an entry of masks_ or plain_pairs_
 
 ExprId plain_text(Expressions& expressions) {
   const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
@@ -100,11 +100,6 @@ const Automaton::Table* Automaton::table(ExprId state, bool make) {
   return table_of_[state] = &made;
 }
 
-void Automaton::add(int token) {
-  const TokenTrie& trie = vocabulary_->trie();
-  for (; token >= 0; token = trie.next_equal(token)) found_.push_back(static_cast<std::uint32_t>(token));
-}
-
 void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, unsigned depth) {
   const TokenTrie& trie = vocabulary_->trie();
   const std::uint32_t first = trie.first_child(node), end = trie.end_child(node);
@@ -113,7 +108,8 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
     const ExprId after = next(state, derivatives, trie.byte(child));
     expressions_.step();
     if (after == kNothing) continue;
-    if (trie.token(child) >= 0) add(trie.token(child));
+    for (int token = trie.token(child); token >= 0; token = trie.next_equal(token))
+      found_.push_back(static_cast<std::uint32_t>(token));
     if (lexeme != nullptr && lexeme->with_reach)
       lexeme->reach =
           std::max<std::uint64_t>(lexeme->reach, depth + std::uint64_t{1} + expressions_.distance(after));
@@ -140,8 +136,7 @@ void Automaton::split(ExprId whole) {
     } else if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) {
       with(expressions_.body(first));
     } else if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
-      const auto parts = expressions_.children(first);
-      for (const ExprId part : std::vector<ExprId>(parts.begin(), parts.end())) with(part);
+      for (const ExprId part : expressions_.parts(first)) with(part);
     } else {
       if (head.kind == ExprKind::kLexeme && head.b == 0)
         split_lexemes_.emplace_back(head.a, tail);
@@ -156,64 +151,44 @@ void Automaton::split(ExprId whole) {
   }
 }
 
-bool Automaton::takes_plain_text(ExprId plain, ExprId state, unsigned bytes,
-                                 std::vector<std::uint64_t>& assumed) {
-  if (bytes == 0) return true;
-  if (assumed.size() > kMaxPlainStates) return false;
-  expressions_.memory().take(kBytesOfEntry);
-  unsigned& known = plain_bytes_[std::uint64_t{plain} << 32 | state];
-  if (known >= bytes) {
-    expressions_.memory().give(kBytesOfEntry);
-    return true;
-  }
-  known = bytes;  // so that a circle comes to an end
-  assumed.push_back(std::uint64_t{plain} << 32 | state);
-  const auto of_plain = expressions_.edges(plain);
-  const std::vector<Edge> from(of_plain.begin(), of_plain.end());
-  const auto of_state = expressions_.edges(state);
-  const std::vector<Edge> to(of_state.begin(), of_state.end());
-  for (const Edge& a : from) {
-    ByteSet missing = a.bytes;
-    for (const Edge& b : to) {
-      if ((a.bytes & b.bytes).empty()) continue;
-      missing = missing & ~b.bytes;
-      if (!takes_plain_text(a.next, b.next, bytes - 1, assumed)) return false;
+// Whether no plain text leads out of it.
+bool Automaton::takes_plain_text(ExprId state) {
+  if (not_plain_.contains(state)) return false;
+  std::set<std::pair<ExprId, ExprId>> pairs = {{plain_, state}};
+  std::vector<std::pair<ExprId, ExprId>> open = {{plain_, state}};
+  while (!open.empty()) {
+    const auto [plain, other] = open.back();
+    open.pop_back();
+    if (plain_pairs_.contains({plain, other})) continue;
+    const std::vector<Edge> of_other = expressions_.copied_edges(other);
+    for (const Edge& from : expressions_.copied_edges(plain)) {
+      ByteSet missing = from.bytes;
+      for (const Edge& to : of_other) {
+        if ((from.bytes & to.bytes).empty()) continue;
+        missing = missing & ~to.bytes;
+        if (pairs.emplace(from.next, to.next).second) open.emplace_back(from.next, to.next);
+      }
+      if (!missing.empty() || pairs.size() > kMaxPlainPairs) {
+        not_plain_.insert(state);
+        return false;
+      }
     }
-    if (!missing.empty()) return false;
   }
+  expressions_.memory().take(pairs.size() * kBytesOfEntry);
+  plain_pairs_.merge(pairs);  // leaves those that it had
+  expressions_.memory().give(pairs.size() * kBytesOfEntry);
   return true;
 }
 
-// Whether every text of so many bytes that is plain, or the beginning of one, leaves it alive.
-bool Automaton::takes_plain_text(ExprId state) {
-  if (not_plain_.contains(state)) return false;
-  std::vector<std::uint64_t> assumed;
-  const auto forget = [&] {
-    for (const std::uint64_t key : assumed) plain_bytes_.erase(key);
-    expressions_.memory().give(assumed.size() * kBytesOfEntry);
-  };
-  try {
-    if (takes_plain_text(plain_, state, TokenTrie::kPlainBytes, assumed)) return true;
-  } catch (...) {
-    forget();
-    throw;
-  }
-  forget();
-  not_plain_.insert(state);
-  return false;
-}
-
-TokenSet Automaton::take_found(bool sorted_unique) {
+TokenSet Automaton::take_found(bool as_words) {
   TokenSet set;
-  if (found_.size() <= vocabulary_->mask_words() / 2) {
-    set.ids = found_;
-    if (sorted_unique) {
-      std::ranges::sort(set.ids);
-      set.ids.erase(std::unique(set.ids.begin(), set.ids.end()), set.ids.end());
-    }
-  } else {
+  if (as_words || found_.size() > vocabulary_->mask_words() / 2) {
     set.words.resize(vocabulary_->mask_words(), 0);
     for (const std::uint32_t id : found_) set.words[id / 32] |= 1u << id % 32;
+  } else {
+    set.ids = found_;
+    std::ranges::sort(set.ids);
+    set.ids.erase(std::unique(set.ids.begin(), set.ids.end()), set.ids.end());
   }
   found_.clear();
   return set;
@@ -245,7 +220,7 @@ std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std:
                               vocabulary_->trie().plain_tokens().end());
   } else {
     walk(lexeme, root, made.get());
-    made->inside = take_found(false);
+    made->inside = take_found();
   }
   std::swap(outer, found_);
   if (made->ends.size() > kMaxEnds) {
@@ -285,19 +260,15 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
   }
   if (expressions_.nullable(state))
     for (const int id : vocabulary_->end_ids()) found_.push_back(static_cast<std::uint32_t>(id));
-  bool few = true;
+  bool as_words = false;
   for (const auto& tokens : whole) {
     found_.insert(found_.end(), tokens->inside.ids.begin(), tokens->inside.ids.end());
-    few = few && tokens->inside.words.empty();
+    as_words |= !tokens->inside.words.empty();
   }
   auto made = std::make_shared<Mask>();
-  made->tokens = take_found(true);
-  if (!few) {
-    made->tokens.words.resize(vocabulary_->mask_words(), 0);
-    for (const auto& tokens : whole)
-      if (!tokens->inside.words.empty()) tokens->inside.add_to(made->tokens.words);
-    TokenSet{std::exchange(made->tokens.ids, {}), {}}.add_to(made->tokens.words);
-  }
+  made->tokens = take_found(as_words);
+  if (as_words)
+    for (const auto& tokens : whole) tokens->inside.add_to(made->tokens.words);
   if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
     made->forced = static_cast<int>(made->tokens.ids.front());
   const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -66,9 +67,7 @@ class Automaton {
   std::shared_ptr<const LexemeTokens> lexeme_tokens(ExprId lexeme, std::uint32_t root);
   std::shared_ptr<const LexemeTokens> tokens_within(ExprId lexeme, std::uint32_t root, bool with_reach);
   bool takes_plain_text(ExprId state);
-  bool takes_plain_text(ExprId plain, ExprId state, unsigned bytes, std::vector<std::uint64_t>& assumed);
-  void add(int token);
-  TokenSet take_found(bool sorted_unique);
+  TokenSet take_found(bool as_words = false);  // bits, also where a list is shorter
 
   Expressions expressions_;
   ExprId root_, plain_;
@@ -79,7 +78,7 @@ class Automaton {
   mutable std::mutex mutex_;
   std::vector<const Table*> table_of_;
   std::deque<Table> tables_;
-  std::unordered_map<std::uint64_t, unsigned> plain_bytes_;  // by both states: how far plain text is taken
+  std::set<std::pair<ExprId, ExprId>> plain_pairs_;  // of plain_ and of what takes all text that it does
   std::unordered_set<ExprId> not_plain_;
   std::unordered_map<ExprId, std::shared_ptr<const Mask>> masks_;
   std::size_t mask_bytes_ = 0;

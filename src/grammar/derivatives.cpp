@@ -19,19 +19,16 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
 
 }  // namespace
 
-// Not inlined, since edges() goes deeper into itself before it comes here.
-template <typename Join>
-[[gnu::noinline]] std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists,
-                                                       Join&& join) {
-  // A class of bytes leads to the same in all lists seen; it knows the class that it was a part of.
+std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists, ExprKind kind) {
+  // A class of bytes leads to the same in all lists seen. It knows the class that it was a part of, and what
+  // the last edge that took bytes of it made of those.
   struct Class {
-    std::uint32_t parent, depth;
+    std::uint32_t whole;
     ExprId next;
+    std::uint32_t last_edge = 0, taken = 0;
   };
-  std::vector<Class> classes = {{0, 0, kNothing}};
+  std::vector<Class> classes = {{0, kNothing}};
   std::array<std::uint32_t, 256> class_of{};
-  std::vector<std::pair<std::uint32_t, std::uint32_t>>
-      renamed;  // by old class: the edge it was for, the new class
   std::uint32_t edge_number = 0;
   for (const auto& list : lists) {
     for (const Edge& edge : list) {
@@ -39,77 +36,54 @@ template <typename Join>
       step();
       edge.bytes.for_each([&](unsigned byte) {
         const std::uint32_t old = class_of[byte];
-        if (renamed.size() < classes.size()) renamed.resize(classes.size() + 64);
-        if (renamed[old].first != edge_number) {
-          renamed[old] = {edge_number, static_cast<std::uint32_t>(classes.size())};
-          classes.push_back({old, classes[old].depth + 1, edge.next});
+        if (classes[old].last_edge != edge_number) {
+          classes[old].last_edge = edge_number;
+          classes[old].taken = static_cast<std::uint32_t>(classes.size());
+          classes.push_back({old, edge.next});
         }
-        class_of[byte] = renamed[old].second;
+        class_of[byte] = classes[old].taken;
       });
     }
   }
-  std::vector<std::pair<std::uint32_t, ByteSet>> sets;
-  std::vector<std::uint32_t> set_of(classes.size(), 0);
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const std::uint32_t id = class_of[byte];
-    if (id == 0) continue;
-    if (set_of[id] == 0) {
-      sets.emplace_back(id, ByteSet{});
-      set_of[id] = static_cast<std::uint32_t>(sets.size());
-    }
-    sets[set_of[id] - 1].second.add(byte);
-  }
+  std::vector<ByteSet> sets(classes.size());
+  for (unsigned byte = 0; byte < 256; ++byte) sets[class_of[byte]].add(byte);
   std::vector<Edge> result;
-  std::unordered_map<ExprId, std::size_t> by_next;
-  for (const auto& [id, bytes] : sets) {
+  for (std::uint32_t id = 1; id < sets.size(); ++id) {
+    if (sets[id].empty()) continue;
     std::vector<ExprId> targets;
-    for (std::uint32_t at = id; at != 0; at = classes[at].parent) targets.push_back(classes[at].next);
-    const ExprId next = join(std::move(targets));
+    for (std::uint32_t at = id; at != 0; at = classes[at].whole) targets.push_back(classes[at].next);
+    if (kind == ExprKind::kAllOf && targets.size() < lists.size()) continue;
+    const ExprId next =
+        kind == ExprKind::kAllOf ? raw_all_of(std::move(targets)) : any_of(std::move(targets));
     if (next == kNothing) continue;
-    const auto [found, is_new] = by_next.try_emplace(next, result.size());
-    if (is_new)
-      result.push_back({bytes, next});
+    const auto known = std::ranges::find(result, next, &Edge::next);
+    if (known == result.end())
+      result.push_back({sets[id], next});
     else
-      result[found->second].bytes = result[found->second].bytes | bytes;
+      known->bytes = known->bytes | sets[id];
   }
   return result;
 }
 
 std::vector<Edge> Expressions::edges_of_concat(ExprId a, ExprId b, bool with_b) {
-  std::vector<Edge> first;
-  {
-    const auto of_a = edges(a);
-    first.assign(of_a.begin(), of_a.end());
-  }
+  std::vector<Edge> first = copied_edges(a);
   for (Edge& edge : first) edge.next = concat(edge.next, b);
   std::erase_if(first, [](const Edge& edge) { return edge.next == kNothing; });
   if (!with_b) return first;
-  const auto of_b = edges(b);
-  if (of_b.empty()) return first;
-  const std::array<std::vector<Edge>, 2> lists = {std::move(first), {of_b.begin(), of_b.end()}};
-  return merge(lists, [&](std::vector<ExprId> targets) { return any_of(std::move(targets)); });
+  std::vector<Edge> second = copied_edges(b);
+  if (second.empty()) return first;
+  return merge(std::array{std::move(first), std::move(second)}, ExprKind::kAnyOf);
 }
 
 std::vector<Edge> Expressions::edges_of_parts(ExprId id) {
   const ExprKind kind = exprs_[id].kind;
-  std::vector<ExprId> parts = {exprs_[id].a};
-  if (kind != ExprKind::kNot) {
-    const auto all = children(id);
-    parts.assign(all.begin(), all.end());
-  }
   std::vector<std::vector<Edge>> lists;
-  for (const ExprId part : parts) {
+  for (const ExprId part : parts(id)) {
     // A complement's own complement may be dead, which only the whole of a conjunction shows.
     const bool raw = kind == ExprKind::kAllOf && exprs_[part].kind == ExprKind::kNot;
-    const auto of_part = raw ? std::span<const Edge>(raw_edges(part)) : edges(part);
-    lists.emplace_back(of_part.begin(), of_part.end());
+    lists.push_back(raw ? raw_edges(part) : copied_edges(part));
   }
-  if (kind == ExprKind::kAnyOf)
-    return merge(lists, [&](std::vector<ExprId> targets) { return any_of(std::move(targets)); });
-  if (kind == ExprKind::kAllOf)
-    return merge(lists, [&](std::vector<ExprId> targets) {
-      return targets.size() == lists.size() ? raw_all_of(std::move(targets)) : kNothing;
-    });
+  if (kind != ExprKind::kNot) return merge(lists, kind);
   ByteSet others = ByteSet::all();
   std::vector<Edge> result;
   for (const Edge& edge : lists.front()) {
@@ -166,16 +140,13 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
       return result;
     }
     case ExprKind::kLexeme: {
-      const auto inner = edges(expr.a);
-      std::vector<Edge> result(inner.begin(), inner.end());
+      std::vector<Edge> result = copied_edges(expr.a);
       for (Edge& edge : result) edge.next = lexeme(edge.next, expr.b != 0);
       return result;
     }
     case ExprKind::kRule:
-    case ExprKind::kMembers: {
-      const auto of_body = edges(body(id));
-      return {of_body.begin(), of_body.end()};
-    }
+    case ExprKind::kMembers:
+      return copied_edges(body(id));
     case ExprKind::kMultiple:
       return edges_of_multiple(expr);
     default:
@@ -186,6 +157,10 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
 std::span<const Edge> Expressions::edges(ExprId id) {
   if (!ranges_[id].known) {
     const Depth deeper(*this);
+    if (ranges_[id].open)
+      throw GrammarError(
+          "a rule begins with itself (left recursion), perhaps by way of others; repetition would do");
+    ranges_[id].open = exprs_[id].kind == ExprKind::kRule;  // finish() is the first to ask for those
     const std::vector<Edge> computed = compute_edges(id);
     memory_.take(computed.size() * sizeof(Edge));
     ranges_[id] = {static_cast<std::uint32_t>(edges_.size()), static_cast<std::uint32_t>(computed.size()),
@@ -262,28 +237,24 @@ std::uint32_t Expressions::distance(ExprId id) {
 
 Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsigned depth) {
   const Expr expr = exprs_[id];
-  Loosened made{id};
   if (expr.kind == ExprKind::kRepeat && expr.c != kNoLimit && expr.c >= least)
     return {repeat(expr.a, expr.b, kNoLimit), expr.c};
-  if (depth == kMaxLoosened) return made;
-  const auto inner = [&](ExprId part) {
-    const Loosened loose = loosen(part, least, depth + 1);
-    made.bound = std::min(made.bound, loose.bound);
-    made.has_conjunction |= loose.has_conjunction;
-    return loose.id;
-  };
-  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(inner(expr.a), expr.b != 0);
-  if (expr.kind == ExprKind::kConcat) {
-    const ExprId first = inner(expr.a);
-    made.id = concat(first, inner(expr.b));
+  Loosened made{.id = id, .has_conjunction = expr.kind == ExprKind::kAllOf};
+  std::vector<ExprId> loose = parts(id);
+  if (expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kNot ||
+      std::max<std::size_t>(loose.size(), depth) > kMaxLoosened)
+    return made;
+  for (ExprId& part : loose) {
+    const Loosened inner = loosen(part, least, depth + 1);
+    part = inner.id;
+    made.bound = std::min(made.bound, inner.bound);
+    made.has_conjunction |= inner.has_conjunction;
   }
-  if ((expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) && expr.b <= kMaxLoosened) {
-    const auto of = children(id);
-    std::vector<ExprId> parts(of.begin(), of.end());
-    for (ExprId& part : parts) part = inner(part);
-    made.id = expr.kind == ExprKind::kAnyOf ? any_of(std::move(parts)) : all_of(std::move(parts));
-  }
-  made.has_conjunction |= expr.kind == ExprKind::kAllOf;
+  if (made.bound == kNoLimit) return made;
+  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(loose.front(), expr.b != 0);
+  if (expr.kind == ExprKind::kConcat) made.id = concat(loose);
+  if (expr.kind == ExprKind::kAnyOf) made.id = any_of(std::move(loose));
+  if (expr.kind == ExprKind::kAllOf) made.id = all_of(std::move(loose));
   return made;
 }
 
@@ -307,8 +278,7 @@ ExprId Expressions::derivative_by_token(ExprId id, int token) {
     case ExprKind::kRepeat:
       return concat(derivative_by_token(expr.a, token), one_less(expr));
     case ExprKind::kAnyOf: {
-      const auto parts = children(id);
-      std::vector<ExprId> next(parts.begin(), parts.end());
+      std::vector<ExprId> next = parts(id);
       for (ExprId& part : next) part = derivative_by_token(part, token);
       return any_of(std::move(next));
     }

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -20,6 +21,12 @@ constexpr std::size_t kBytesBeside = 40;
 
 // Of the table: an expression, with a part of its hash, so that few others are looked at.
 std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
+
+// Whether its first number is an expression.
+bool wraps(ExprKind kind) {
+  return kind == ExprKind::kConcat || kind == ExprKind::kNot || kind == ExprKind::kRepeat ||
+         kind == ExprKind::kLexeme;
+}
 
 std::chrono::nanoseconds thread_time() {
   timespec time{};
@@ -78,13 +85,13 @@ void Expressions::check_time() {
     throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
-bool Expressions::equal(const Expr& a, const Expr& b, std::span<const ExprId> children,
-                        const ByteSet* set) const {
-  if (a.kind != b.kind || a.hash != b.hash || a.hash2 != b.hash2) return false;
-  if (set != nullptr) return sets_[a.a] == *set;
-  if (a.kind == ExprKind::kAnyOf || a.kind == ExprKind::kAllOf)
-    return std::ranges::equal(std::span(children_).subspan(a.a, a.b), children);
-  return a.a == b.a && a.b == b.b && a.c == b.c;
+std::vector<ExprId> Expressions::parts(ExprId id) const {
+  const Expr& expr = exprs_[id];
+  const auto of = children(id);
+  std::vector<ExprId> result(of.begin(), of.end());
+  if (wraps(expr.kind)) result.push_back(expr.a);
+  if (expr.kind == ExprKind::kConcat) result.push_back(expr.b);
+  return result;
 }
 
 // Whether it is nullable, dead and regular, from those below it.
@@ -146,11 +153,12 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     }
     hash.add(sum);
     hash.add(sum2);
-  } else if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kNot ||
-             expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kLexeme) {
+  } else if (wraps(expr.kind)) {
     add_child(expr.a);
-    if (expr.kind == ExprKind::kConcat) add_child(expr.b);
-    if (expr.kind != ExprKind::kConcat) hash.add(std::uint64_t{expr.b} << 32 | expr.c);
+    if (expr.kind == ExprKind::kConcat)
+      add_child(expr.b);
+    else
+      hash.add(std::uint64_t{expr.b} << 32 | expr.c);
   } else {
     hash.add(std::uint64_t{expr.a} << 32 | expr.b);
     hash.add(expr.c);
@@ -158,8 +166,9 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
   std::tie(expr.hash, expr.hash2) = hash.finish();
   std::size_t slot = expr.hash & (table_.size() - 1);
   for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
-    if (const auto known = static_cast<ExprId>(table_[slot]);
-        slot_of(known, expr.hash) == table_[slot] && equal(exprs_[known], expr, children, set))
+    if (const auto known = static_cast<ExprId>(table_[slot]); slot_of(known, expr.hash) == table_[slot] &&
+                                                              exprs_[known].hash == expr.hash &&
+                                                              exprs_[known].hash2 == expr.hash2)
       return known;
   memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + children.size_bytes() +
                (set != nullptr ? sizeof(ByteSet) : 0));
@@ -221,9 +230,9 @@ ExprId Expressions::concat(ExprId a, ExprId b) {
   return intern({.kind = ExprKind::kConcat, .a = a, .b = b});
 }
 
-ExprId Expressions::concat(std::initializer_list<ExprId> parts) {
+ExprId Expressions::concat(const std::vector<ExprId>& parts) {
   ExprId result = kEmpty;
-  for (const ExprId* part = parts.end(); part != parts.begin();) result = concat(*--part, result);
+  for (std::size_t i = parts.size(); i-- > 0;) result = concat(parts[i], result);
   return result;
 }
 
@@ -394,70 +403,26 @@ void Expressions::finish() {
       changed |= before.nullable != expr.nullable || before.dead != expr.dead;
     }
   }
-  check_left_recursion();
-}
-
-// Follows what an expression may begin with, before any byte.
-void Expressions::check_left_recursion() {
-  enum : char { kNew, kOpen, kDone };
-  std::vector<char> states(exprs_.size(), kNew);
-  std::vector<ExprId> open;
-  for (ExprId start = 0; start < states.size(); ++start) {
-    if (exprs_[start].kind == ExprKind::kRule) open.push_back(start);
-    while (!open.empty()) {
-      const ExprId id = open.back();
-      const Expr& expr = exprs_[id];
-      if (states[id] != kNew || expr.regular || expr.dead) {
-        states[id] = kDone;
-        open.pop_back();
-        continue;
-      }
-      states[id] = kOpen;
-      step();
-      const auto begins_with = [&](ExprId first) {
-        if (states[first] == kOpen)
-          throw GrammarError(
-              "a rule begins with itself (left recursion), perhaps by way of others; repetition would do");
-        open.push_back(first);
-      };
-      if (expr.kind == ExprKind::kRule) begins_with(rules_[expr.a]);
-      if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kRepeat) begins_with(expr.a);
-      if (expr.kind == ExprKind::kConcat && nullable(expr.a)) begins_with(expr.b);
-      for (const ExprId child : children(id)) begins_with(child);
-    }
-  }
+  for (ExprId id = 0, end = static_cast<ExprId>(exprs_.size()); id < end; ++id)
+    if (exprs_[id].kind == ExprKind::kRule) edges(id);
 }
 
 ExprId Expressions::adopt(const Expressions& other, ExprId id, std::size_t num_common) {
-  std::unordered_map<ExprId, ExprId> adopted;
-  std::vector<std::pair<ExprId, bool>> open = {{id, false}};  // and whether what it is made of was adopted
-  const auto here = [&](ExprId of) { return of < num_common ? of : adopted.at(of); };
-  while (!open.empty()) {
-    const auto [at, is_ready] = open.back();
-    open.pop_back();
-    if (at < num_common || adopted.contains(at)) continue;
+  std::map<ExprId, ExprId> adopted = {{id, id}};
+  for (auto at = adopted.rbegin(); at != adopted.rend() && at->first >= num_common; ++at)
+    for (const ExprId part : other.parts(at->first)) adopted.emplace(part, part);
+  for (auto& [at, here] : adopted) {
+    if (at < num_common) continue;
     Expr expr = other.exprs_[at];
-    const auto of = other.children(at);
-    std::vector<ExprId> parts(of.begin(), of.end());
-    const bool has_b = expr.kind == ExprKind::kConcat, has_a = has_b || expr.kind == ExprKind::kNot ||
-                                                               expr.kind == ExprKind::kRepeat ||
-                                                               expr.kind == ExprKind::kLexeme;
-    if (!is_ready) {
-      open.emplace_back(at, true);
-      if (has_a) open.emplace_back(expr.a, false);
-      if (has_b) open.emplace_back(expr.b, false);
-      for (const ExprId part : parts) open.emplace_back(part, false);
-      continue;
-    }
-    if (has_a) expr.a = here(expr.a);
-    if (has_b) expr.b = here(expr.b);
-    for (ExprId& part : parts) part = here(part);
-    std::ranges::sort(parts);
+    std::vector<ExprId> parts = other.parts(at);
+    for (ExprId& part : parts) part = adopted.at(part);
+    if (expr.kind == ExprKind::kConcat) expr.b = parts.back();
     if (expr.kind == ExprKind::kMembers) expr.b = seen_number(other.seen_[expr.b]);
-    const bool is_set = expr.kind == ExprKind::kBytes;
-    adopted[at] = intern(expr, parts, is_set ? &other.sets_[expr.a] : nullptr);
+    if (wraps(expr.kind)) expr.a = std::exchange(parts, {}).front();
+    std::ranges::sort(parts);
+    here = intern(expr, parts, expr.kind == ExprKind::kBytes ? &other.sets_[expr.a] : nullptr);
   }
-  return here(id);
+  return adopted.at(id);
 }
 
 }  // namespace quire::grammar

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <span>
@@ -82,11 +81,9 @@ class MemoryShare {
  public:
   MemoryShare() = default;
   MemoryShare(const MemoryShare& other) : budget_(other.budget_) { take(other.bytes_); }
-  MemoryShare(MemoryShare&& other) noexcept : MemoryShare() { swap(other); }
-  MemoryShare& operator=(MemoryShare other) noexcept {
-    swap(other);
-    return *this;
-  }
+  MemoryShare(MemoryShare&& other) noexcept
+      : budget_(other.budget_), bytes_(std::exchange(other.bytes_, 0)) {}
+  MemoryShare& operator=(const MemoryShare&) = delete;
   ~MemoryShare() { give(bytes_); }
 
   void take(std::size_t bytes);  // nothing, where it throws
@@ -95,11 +92,6 @@ class MemoryShare {
   MemoryBudget& budget() const { return *budget_; }
 
  private:
-  void swap(MemoryShare& other) noexcept {
-    std::swap(budget_, other.budget_);
-    std::swap(bytes_, other.bytes_);
-  }
-
   std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>();
   std::size_t bytes_ = 0;
 };
@@ -115,7 +107,7 @@ class Expressions {
   ExprId bytes(const ByteSet& set);
   ExprId literal(std::string_view text);
   ExprId concat(ExprId a, ExprId b);
-  ExprId concat(std::initializer_list<ExprId> parts);
+  ExprId concat(const std::vector<ExprId>& parts);
   ExprId any_of(std::vector<ExprId> parts);
   ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
   ExprId complement(ExprId a);               // for all_of; of a regular expression
@@ -151,14 +143,20 @@ class Expressions {
     const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
     return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
   }
+  // What it is made of, children or not. Their numbers are lower.
+  std::vector<ExprId> parts(ExprId id) const;
   const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }
   std::size_t size() const { return exprs_.size(); }
   bool has_tokens() const { return has_tokens_; }
 
   // The derivatives that are not dead, of disjoint sets. Valid until the next call of anything that makes
-  // expressions.
+  // expressions, unless copied.
   std::span<const Edge> edges(ExprId id);
+  std::vector<Edge> copied_edges(ExprId id) {
+    const auto of = edges(id);
+    return {of.begin(), of.end()};
+  }
   ExprId derivative(ExprId id, unsigned byte);
   ExprId derivative_by_token(ExprId id, int token);
   bool matches(ExprId id, std::string_view text);
@@ -166,10 +164,8 @@ class Expressions {
   // An expression of another copy of what this was when its first `num_common` expressions were made.
   ExprId adopt(const Expressions& other, ExprId id, std::size_t num_common);
 
-  MemoryShare& memory() { return memory_; }
-  const MemoryShare& memory() const {
-    return memory_;
-  }  // also of what is kept elsewhere for these expressions
+  MemoryShare& memory() { return memory_; }  // also of what is kept elsewhere for these expressions
+  const MemoryShare& memory() const { return memory_; }
 
   // The same without upper bounds of at least `least` on repetitions. It holds every text of the expression,
   // and a text of at most `bound` bytes only if the expression does.
@@ -210,17 +206,15 @@ class Expressions {
 
   struct EdgeRange {
     std::uint32_t first = 0, size = 0;
-    bool known = false;
+    bool known = false, open = false;  // of a rule: in the making
   };
 
   ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
-  bool equal(const Expr& a, const Expr& b, std::span<const ExprId> children, const ByteSet* set) const;
   void set_flags(Expr& expr, std::span<const ExprId> children) const;
   void grow_table();
   bool dead(ExprId id);
   // Whether a conjunction or a complement matches anything.
   bool matches_something(ExprId id);
-  void check_left_recursion();
   ExprId raw_all_of(std::vector<ExprId> parts);
   std::vector<Edge> compute_edges(ExprId id);
   std::vector<Edge> edges_of_concat(ExprId a, ExprId b, bool with_b);
@@ -232,9 +226,8 @@ class Expressions {
   ExprId more_members(const Expr& expr);
   void set_member_flags(Expr& expr) const;
   std::uint32_t seen_number(std::vector<bool> seen);
-  // Splits the bytes by what the lists lead to, and joins that.
-  template <typename Join>
-  std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, Join&& join);
+  // Splits the bytes by what the lists lead to, and joins that: any of it, or all.
+  std::vector<Edge> merge(std::span<const std::vector<Edge>> lists, ExprKind kind);
   ExprId literals(std::span<const std::string_view> texts, std::size_t from);
 
   MemoryShare memory_;  // the first, so that a copy that finds no room costs nothing

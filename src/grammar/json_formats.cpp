@@ -75,13 +75,13 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
   const auto found = std::ranges::find(kFormats, name, &Format::name);
   if (found == kFormats.end()) return std::nullopt;
   const ExprId texts = regex_expression(
-      expressions_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
+      ex_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
   if (name != "hostname") return texts;
   // "--" behind two characters marks names in Punycode (RFC 5891), which are not checked, and left out.
-  Expressions& ex = expressions_;
-  const ExprId byte = ex.bytes(ByteSet::all()), label = ex.optional(ex.concat(kAnything, ex.literal(".")));
-  const ExprId marked = ex.concat({label, byte, byte, ex.literal("--"), kAnything});
-  return ex.all_of({texts, ex.repeat(character_, 0, kMaxHostname), ex.complement(marked)});
+  const ExprId byte = ex_.bytes(ByteSet::all()),
+               label = ex_.optional(ex_.concat(kAnything, ex_.literal(".")));
+  const ExprId marked = ex_.concat({label, byte, byte, ex_.literal("--"), kAnything});
+  return ex_.all_of({texts, ex_.repeat(character_, 0, kMaxHostname), ex_.complement(marked)});
 }
 
 }  // namespace quire::grammar

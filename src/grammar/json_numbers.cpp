@@ -20,32 +20,30 @@ const ByteSet kAllDigits = ByteSet::range('0', '9');
 
 // What may follow a whole part that equals the bound's: a point and a fraction, or nothing.
 ExprId JsonText::fraction(std::string_view digits, bool at_least, bool exclusive) const {
-  Expressions& ex = expressions_;
-  const ExprId any_digits = ex.repeat(ex.bytes(kAllDigits), 0, kNoLimit);
+  const ExprId any_digits = ex_.repeat(ex_.bytes(kAllDigits), 0, kNoLimit);
   // From the end of the bound's digits to the first: what follows after i of them.
   ExprId rest = kNothing;
   if (at_least)
-    rest = exclusive ? ex.concat({any_digits, ex.bytes(ByteSet::range('1', '9')), any_digits}) : any_digits;
+    rest = exclusive ? ex_.concat({any_digits, ex_.bytes(ByteSet::range('1', '9')), any_digits}) : any_digits;
   else if (!exclusive)
-    rest = ex.repeat(ex.bytes(ByteSet::of("0")), 0, kNoLimit);
+    rest = ex_.repeat(ex_.bytes(ByteSet::of("0")), 0, kNoLimit);
   for (std::size_t i = digits.size(); i-- > 0;) {
-    std::vector<ExprId> parts = {ex.concat(ex.bytes(ByteSet::of(digits.substr(i, 1))), rest),
-                                 ex.concat(ex.bytes(digits_beyond(digits[i], at_least)), any_digits)};
+    std::vector<ExprId> parts = {ex_.concat(ex_.bytes(ByteSet::of(digits.substr(i, 1))), rest),
+                                 ex_.concat(ex_.bytes(digits_beyond(digits[i], at_least)), any_digits)};
     if (!at_least) parts.push_back(kEmpty);
-    rest = ex.any_of(std::move(parts));
+    rest = ex_.any_of(std::move(parts));
   }
-  const ExprId some_digits = ex.concat(ex.bytes(kAllDigits), any_digits);
-  std::vector<ExprId> parts = {ex.concat(ex.bytes(ByteSet::of(".")), ex.all_of({some_digits, rest}))};
+  const ExprId some_digits = ex_.concat(ex_.bytes(kAllDigits), any_digits);
+  std::vector<ExprId> parts = {ex_.concat(ex_.bytes(ByteSet::of(".")), ex_.all_of({some_digits, rest}))};
   if (at_least ? digits.empty() && !exclusive : !digits.empty() || !exclusive) parts.push_back(kEmpty);
-  return ex.any_of(std::move(parts));
+  return ex_.any_of(std::move(parts));
 }
 
 // Numbers without a sign and an exponent on one side of a bound's magnitude.
 ExprId JsonText::magnitude(const Decimal& bound, bool at_least, bool exclusive) const {
-  Expressions& ex = expressions_;
-  const ExprId digit = ex.bytes(kAllDigits), first = ex.bytes(ByteSet::range('1', '9'));
+  const ExprId digit = ex_.bytes(kAllDigits), first = ex_.bytes(ByteSet::range('1', '9'));
   const ExprId any_fraction =
-      ex.optional(ex.concat({ex.bytes(ByteSet::of(".")), digit, ex.repeat(digit, 0, kNoLimit)}));
+      ex_.optional(ex_.concat({ex_.bytes(ByteSet::of(".")), digit, ex_.repeat(digit, 0, kNoLimit)}));
   const std::string& whole = bound.whole;
   const auto length = static_cast<std::uint32_t>(whole.size());
   ExprId same = fraction(bound.fraction, at_least, exclusive);
@@ -53,49 +51,34 @@ ExprId JsonText::magnitude(const Decimal& bound, bool at_least, bool exclusive) 
     ByteSet beyond = digits_beyond(whole[i], at_least);
     if (i == 0 && length > 1) beyond = beyond & ~ByteSet::of("0");
     const auto left = static_cast<std::uint32_t>(whole.size() - i - 1);
-    same = ex.any_of({ex.concat(ex.bytes(ByteSet::of(std::string_view(whole).substr(i, 1))), same),
-                      ex.concat({ex.bytes(beyond), ex.repeat(digit, left, left), any_fraction})});
+    same = ex_.any_of({ex_.concat(ex_.bytes(ByteSet::of(std::string_view(whole).substr(i, 1))), same),
+                       ex_.concat({ex_.bytes(beyond), ex_.repeat(digit, left, left), any_fraction})});
   }
   ExprId other = kNothing;
   if (at_least)
-    other = ex.concat({first, ex.repeat(digit, length, kNoLimit), any_fraction});
+    other = ex_.concat({first, ex_.repeat(digit, length, kNoLimit), any_fraction});
   else if (length > 1)
-    other =
-        ex.concat(ex.any_of({ex.bytes(ByteSet::of("0")), ex.concat(first, ex.repeat(digit, 0, length - 2))}),
-                  any_fraction);
-  return ex.any_of({same, other});
+    other = ex_.concat(
+        ex_.any_of({ex_.bytes(ByteSet::of("0")), ex_.concat(first, ex_.repeat(digit, 0, length - 2))}),
+        any_fraction);
+  return ex_.any_of({same, other});
 }
 
-ExprId JsonText::range(const NumberRange& range) const {
-  Expressions& ex = expressions_;
-  const ExprId minus = ex.bytes(ByteSet::of("-"));
-  Decimal zero(0.0);
-  std::vector<ExprId> positive = {magnitude(zero, true, false)}, negative = {magnitude(zero, true, true)};
-  if (range.min) {
-    if (!range.min->negative) {
-      positive.push_back(magnitude(*range.min, true, range.exclusive_min));
-      negative.push_back(kNothing);
-    } else {
-      negative.push_back(magnitude(*range.min, false, range.exclusive_min));
-    }
-  }
-  if (range.max) {
-    if (range.max->negative) {
-      negative.push_back(magnitude(*range.max, true, range.exclusive_max));
-      positive.push_back(kNothing);
-    } else {
-      positive.push_back(magnitude(*range.max, false, range.exclusive_max));
-    }
-  }
-  return ex.any_of({ex.all_of(std::move(positive)), ex.concat(minus, ex.all_of(std::move(negative)))});
+ExprId JsonText::bounded(const Decimal& bound, bool at_least, bool exclusive) const {
+  const Decimal zero(0.0);
+  const ExprId same_sign = magnitude(bound, at_least != bound.negative, exclusive);
+  const ExprId other_sign = at_least == bound.negative ? magnitude(zero, true, false) : kNothing;
+  const ExprId positive = bound.negative ? other_sign : same_sign,
+               negative = bound.negative ? same_sign : other_sign;
+  return ex_.any_of(
+      {positive, ex_.concat(ex_.literal("-"), ex_.all_of({negative, magnitude(zero, true, true)}))});
 }
 
 ExprId JsonText::multiple_of(const Decimal& factor) const {
-  Expressions& ex = expressions_;
   const auto digits = factor.as_factor();
   if (!digits) throw GrammarError("multipleOf must be above 0, and of less than 10 digits to be supported");
-  return ex.concat(ex.optional(ex.bytes(ByteSet::of("-"))),
-                   ex.multiple(*digits, static_cast<std::uint32_t>(factor.fraction.size())));
+  return ex_.concat(ex_.optional(ex_.bytes(ByteSet::of("-"))),
+                    ex_.multiple(*digits, static_cast<std::uint32_t>(factor.fraction.size())));
 }
 
 }  // namespace quire::grammar

@@ -19,37 +19,56 @@ constexpr std::size_t kMaxExclusive = 128;  // of one oneOf
 constexpr std::array<std::string_view, 7> kRefusedKeywords = {
     "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
     "maxContains",           "extends",          "disallow"};
-constexpr std::array<std::string_view, 5> kSchemaKeywords = {
-    "items", "additionalItems", "additionalProperties", "propertyNames", "contains"};
-constexpr std::array<std::string_view, 6> kCountKeywords = {"minLength", "maxLength",     "minItems",
-                                                            "maxItems",  "minProperties", "maxProperties"};
+// What a keyword's value must be, by JSON's types; those of counts are integers in range, too.
+struct Form {
+  std::array<std::string_view, 7> keys;
+  unsigned types;
+  std::string_view what;
+  bool of_structures;  // says something of objects or arrays
+};
+constexpr unsigned kCount = kIntegerType, kNumber = kIntegerType | kFractionType;
+constexpr std::array<Form, 12> kForms = {{
+    {{"minItems", "maxItems", "minProperties", "maxProperties", "minContains", "minLength", "maxLength"},
+     kCount,
+     "must be an integer of at least 0 and at most 10^9",
+     true},
+    {{"properties", "patternProperties"}, kObjectType, "must be an object of schemas", true},
+    {{"additionalProperties", "propertyNames", "additionalItems", "contains"},
+     kObjectType | kBooleanType,
+     "must be a schema",
+     true},
+    {{"items"}, kObjectType | kBooleanType | kArrayType, "must be a schema", true},
+    {{"prefixItems"}, kArrayType, "must be an array of schemas", true},
+    {{"required"}, kArrayType, "must be an array of strings", true},
+    {{"uniqueItems"}, kBooleanType, "must be true or false", true},
+    {{"dependencies", "dependentRequired", "dependentSchemas"}, kObjectType, "must be an object", false},
+    {{"enum"}, kArrayType, "must be an array", false},
+    {{"minimum", "maximum", "multipleOf"}, kNumber, "must be a number", false},
+    {{"exclusiveMinimum", "exclusiveMaximum"}, kNumber | kBooleanType, "must be a number", false},
+    {{"pattern", "format", "$ref"}, kStringType, "must be a string", false},
+}};
 
 template <typename List>
 bool is_in(const List& list, std::string_view key) {
   return std::ranges::find(list, key) != list.end();
 }
 
-std::string unescape_pointer(std::string_view part) {
-  std::string result;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    if (part[i] == '~' && i + 1 < part.size()) {
-      result += part[++i] == '1' ? '/' : '~';
-    } else if (unsigned value = 0;
-               part[i] == '%' && i + 2 < part.size() &&
-               std::from_chars(&part[i + 1], &part[i + 1] + 2, value, 16).ptr == &part[i + 1] + 2) {
-      result += static_cast<char>(value);
-      i += 2;
-    } else {
-      result += part[i];
-    }
-  }
-  return result;
+const Form* form_of(std::string_view key) {
+  const auto* const found =
+      std::ranges::find_if(kForms, [&](const Form& form) { return is_in(form.keys, key); });
+  return found == kForms.end() || key.empty() ? nullptr : found;
 }
 
-std::string escape_pointer(std::string_view part) {
+// Of a reference, in which %41 stands for A.
+std::string without_percent(std::string_view text) {
   std::string result;
-  for (const char byte : part)
-    result += byte == '~' ? std::string("~0") : byte == '/' ? std::string("~1") : std::string(1, byte);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned char value = 0;
+    const bool escaped = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(&text[i + 1], &text[i + 1] + 2, value, 16).ptr == &text[i + 1] + 2;
+    result += escaped ? static_cast<char>(value) : text[i];
+    i += escaped ? 2 : 0;
+  }
   return result;
 }
 
@@ -59,29 +78,13 @@ bool same_value(const OrderedJson& a, const OrderedJson& b) {
   return a.is_structured() && b.is_structured() ? Json(a) == Json(b) : a == b;
 }
 
-unsigned type_bits(const OrderedJson& type) {
-  if (type.is_array()) {
-    unsigned bits = 0;
-    for (const auto& item : type) {
-      const unsigned of_item = item.is_string() ? type_bits(item) : 0;
-      if (of_item == 0) return 0;
-      bits |= of_item;
-    }
-    return bits;
-  }
-  constexpr std::array<std::pair<std::string_view, unsigned>, 8> kTypes = {
-      {{"null", kNullType},
-       {"boolean", kBooleanType},
-       {"object", kObjectType},
-       {"array", kArrayType},
-       {"string", kStringType},
-       {"integer", kIntegerType},
-       {"number", kIntegerType | kFractionType},
-       {"any", kAllTypes}}};
-  if (!type.is_string()) return 0;
-  for (const auto& [name, bits] : kTypes)
-    if (type.get_ref<const std::string&>() == name) return bits;
-  return 0;
+unsigned type_bits(std::string_view name) {
+  if (name == "any") return kAllTypes;
+  if (name == "number") return kIntegerType | kFractionType;
+  constexpr std::array<std::string_view, 6> kNames = {"null",  "boolean", "object",
+                                                      "array", "string",  "integer"};
+  const auto index = std::ranges::find(kNames, name) - kNames.begin();
+  return index < std::ssize(kNames) ? 1u << index : 0;
 }
 
 SchemaCompiler::SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source,
@@ -102,22 +105,8 @@ std::string SchemaCompiler::pointer(Schema schema) const {
 
 void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::string_view what) const {
   std::string where = at_ + pointer(schema);
-  if (!keyword.empty()) where += "/" + escape_pointer(keyword);
+  if (!keyword.empty()) where += (OrderedJson::json_pointer() / std::string(keyword)).to_string();
   throw GrammarError(format_text("JSON schema at {}: {}", in_quotes(where), what));
-}
-
-SchemaCompiler::Schema SchemaCompiler::child(Schema parent, std::string_view key) {
-  const Schema found = &parent->at(std::string(key));
-  parents_.try_emplace(found, parent, "/" + escape_pointer(key));
-  return found;
-}
-
-SchemaCompiler::Schema SchemaCompiler::child(Schema parent, std::string_view key, std::string_view name) {
-  const OrderedJson& group = parent->at(std::string(key));
-  const Schema found =
-      group.is_array() ? &group.at(std::stoul(std::string(name))) : &group.at(std::string(name));
-  parents_.try_emplace(found, parent, "/" + escape_pointer(key) + "/" + escape_pointer(name));
-  return found;
 }
 
 SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
@@ -175,29 +164,15 @@ SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string&
     if (at == nullptr) at = named(document + "#");
     if (at == nullptr) fail_ref("lies outside of the schema; only what the schema has is supported");
   }
-  std::string_view rest = std::string_view(reference).substr(std::min(hash + 1, reference.size()));
-  const auto fail_missing = [&] {
+  try {
+    const OrderedJson::json_pointer way(
+        without_percent(std::string_view(reference).substr(std::min(hash + 1, reference.size()))));
+    const Schema found = &at->at(way);
+    if (found != at) parents_.try_emplace(found, at, way.to_string());
+    return found;
+  } catch (const OrderedJson::exception&) {
     fail_at(schema, "$ref", format_text("the schema has nothing at {}", in_quotes(reference)));
-  };
-  if (!rest.empty() && rest.front() != '/') fail_missing();
-  const Schema start = at;
-  const std::string way(rest);
-  while (!rest.empty()) {
-    rest.remove_prefix(1);
-    const std::size_t end = std::min(rest.find('/'), rest.size());
-    const std::string part = unescape_pointer(rest.substr(0, end));
-    rest.remove_prefix(end);
-    if (at->is_object() && at->contains(part)) {
-      at = &at->at(part);
-    } else if (at->is_array() && !part.empty() && part.size() < 9 &&
-               part.find_first_not_of("0123456789") == std::string::npos && std::stoul(part) < at->size()) {
-      at = &at->at(std::stoul(part));
-    } else {
-      fail_missing();
-    }
   }
-  if (at != start) parents_.try_emplace(at, start, way);
-  return at;
 }
 
 ExprId SchemaCompiler::compile() { return compile({root_}); }
@@ -249,34 +224,20 @@ void SchemaCompiler::check_listed(Schema schema, std::string_view key, const Ord
     fail_at(schema, key, "numbers from 2^64 on and below -2^63 are not supported here");
 }
 
-// Of a keyword that is enforced for one type of value: that it has the form it must have.
+// That a keyword has the form it must have.
 void SchemaCompiler::check_keyword(Schema schema, const std::string& key) const {
+  const Form* const form = form_of(key);
+  if (form == nullptr) return;
   const OrderedJson& value = schema->at(key);
-  if (is_in(kCountKeywords, key) || key == "minContains") {
-    const double count = value.is_number() ? value.get<double>() : -1;
-    if (count < 0 || count > 1e9 || count != std::floor(count))
-      fail_at(schema, key, "must be an integer of at least 0 and at most 10^9");
-  } else if (key == "uniqueItems" && !value.is_boolean()) {
-    fail_at(schema, key, "must be true or false");
-  } else if (key == "required" && value != false) {
-    if (!value.is_array() || !std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }))
-      fail_at(schema, key, "must be an array of strings");
-  } else if (key == "properties" || key == "patternProperties") {
-    if (!value.is_object()) fail_at(schema, key, "must be an object of schemas");
-  } else if (key == "prefixItems") {
-    if (!value.is_array()) fail_at(schema, key, "must be an array of schemas");
-  } else if (is_in(kSchemaKeywords, key)) {
-    if (!value.is_object() && !value.is_boolean() && !(key == "items" && value.is_array()))
-      fail_at(schema, key, "must be a schema");
-  } else if (key == "enum" && !value.is_array()) {
-    fail_at(schema, key, "must be an array");
-  } else if ((key == "minimum" || key == "maximum" || key == "multipleOf") && !value.is_number()) {
-    fail_at(schema, key, "must be a number");
-  } else if (key.starts_with("exclusive") && !value.is_number() && !value.is_boolean()) {
-    fail_at(schema, key, "must be a number");
-  } else if ((key == "pattern" || key == "format") && !value.is_string()) {
-    fail_at(schema, key, "must be a string");
+  bool right = (type_bits(value.type_name()) & form->types) != 0;
+  if (right && form->types == kCount) {
+    const double count = value.get<double>();
+    right = count >= 0 && count <= 1e9 && count == std::floor(count);
   }
+  if (key == "required")
+    right = value == false ||
+            (right && std::ranges::all_of(value, [](const auto& name) { return name.is_string(); }));
+  if (!right) fail_at(schema, key, form->what);
 }
 
 void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path) {
@@ -286,30 +247,33 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
     if (value.size() > kMaxSchemas)
       fail_at(schema, key, format_text("has more than {} schemas", kMaxSchemas));
     Schemas result;
-    for (std::size_t i = 0; i < value.size(); ++i) result.push_back(child(schema, key, std::to_string(i)));
+    for (std::size_t i = 0; i < value.size(); ++i) result.push_back(child(schema, key, i));
     return result;
   };
+  check_keyword(schema, key);
   if (is_in(kRefusedKeywords, key)) {
     const bool says_nothing = key.starts_with("unevaluated") && value == true;
     if (!says_nothing) fail_at(schema, key, "this keyword is not supported");
   } else if (key == "type" || key == kNotType) {
-    const unsigned bits = type_bits(value);
+    unsigned bits = 0;
+    for (const auto& name : value.is_array() ? value : OrderedJson::array({value})) {
+      const unsigned of_name = name.is_string() ? type_bits(name.get_ref<const std::string&>()) : 0;
+      bits = of_name == 0 ? 0 : bits | of_name;
+      if (bits == 0) break;
+    }
     if (bits == 0) fail_at(schema, key, "must be a type's name, or a list of them");
     place.types &= key == "type" ? bits : ~bits;
   } else if (key == "$ref") {
-    if (!value.is_string()) fail_at(schema, key, "must be a string");
     add(place, resolve(schema, value.get_ref<const std::string&>()), path);
   } else if (key == kReference) {
     add(place, references_[value.get<std::size_t>()], path);
   } else if (key == "allOf") {
     for (const Schema part : schemas()) add(place, part, path);
-  } else if (key == "anyOf") {
+  } else if (key == "anyOf" || key == "oneOf") {
     Choice choice{.alternatives = {}, .path = path};
     for (const Schema part : schemas()) choice.alternatives.push_back({part});
+    if (key == "oneOf") exclude_others(choice, schema);
     place.choices.push_back(std::move(choice));
-  } else if (key == "oneOf") {
-    static_cast<void>(schemas());
-    add_one_of(place, schema, path);
   } else if (key == "not") {
     add(place, negation(child(schema, key)), path);
   } else if (key == "if" && (schema->contains("then") || schema->contains("else"))) {
@@ -320,38 +284,31 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
     place.choices.push_back({{then, otherwise}, path});
   } else if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") {
     add_dependencies(place, schema, key, path);
-  } else {
-    check_keyword(schema, key);
   }
 }
 
-void SchemaCompiler::add_one_of(Place& place, Schema schema, const Schemas& path) {
-  const std::size_t size = schema->at("oneOf").size();
-  if (size > kMaxExclusive)
+// Of a oneOf: adds to each alternative the opposites of those that it has instances in common with.
+void SchemaCompiler::exclude_others(Choice& choice, Schema schema) {
+  auto& all = choice.alternatives;
+  if (all.size() > kMaxExclusive)
     fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
-  Choice choice{.alternatives = std::vector<Schemas>(size), .path = path};
-  for (std::size_t i = 0; i < size; ++i)
-    choice.alternatives[i].push_back(child(schema, "oneOf", std::to_string(i)));
   Schemas together;  // with two of them; they often have nothing in common but values of other types
   if (schema->contains("type")) together.push_back(made({{"type", schema->at("type")}}, schema));
   together.resize(together.size() + 2);
-  for (std::size_t i = 0; i < size; ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      const Schema a = choice.alternatives[i].front(), b = choice.alternatives[j].front();
+      const Schema a = all[i].front(), b = all[j].front();
       std::ranges::copy(Schemas{a, b}, together.end() - 2);
       if (compile(together) == kNothing) continue;
-      choice.alternatives[i].push_back(negation(b));
-      choice.alternatives[j].push_back(negation(a));
+      all[i].push_back(negation(b));
+      all[j].push_back(negation(a));
     }
   }
-  place.choices.push_back(std::move(choice));
 }
 
-void SchemaCompiler::add_dependencies(Place& place, Schema schema, std::string_view key,
+void SchemaCompiler::add_dependencies(Place& place, Schema schema, const std::string& key,
                                       const Schemas& path) {
-  const OrderedJson& dependencies = schema->at(std::string(key));
-  if (!dependencies.is_object()) fail_at(schema, key, "must be an object");
-  for (const auto& [name, value] : dependencies.items()) {
+  for (const auto& [name, value] : schema->at(key).items()) {
     OrderedJson present = {{"required", {name}}}, absent = {{"properties", {{name, false}}}};
     Schemas then = {made(std::move(present), schema)};
     if (value.is_string() || value.is_array()) {
@@ -437,14 +394,9 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
 
 // Objects and arrays that are listed are not checked against other keywords.
 void SchemaCompiler::check_beside_values(const Place& place) const {
-  constexpr std::array<std::string_view, 12> kChecked = {
-      "properties",    "patternProperties", "additionalProperties",
-      "propertyNames", "required",          "items",
-      "prefixItems",   "additionalItems",   "contains",
-      "uniqueItems",   "minProperties",     kNotEnum};
   for (const Schema schema : place.schemas)
     for (const auto& [key, unused] : schema->items())
-      if (is_in(kChecked, key) || is_in(kCountKeywords, key))
+      if (const Form* const form = form_of(key); key == kNotEnum || (form != nullptr && form->of_structures))
         fail_at(schema, key, "is not supported beside an enumeration of objects or arrays");
 }
 

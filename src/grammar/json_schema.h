@@ -60,8 +60,15 @@ class SchemaCompiler {
 
   [[noreturn]] void fail_at(Schema schema, std::string_view keyword, std::string_view what) const;
   std::string pointer(Schema schema) const;
-  Schema child(Schema parent, std::string_view key);
-  Schema child(Schema parent, std::string_view key, std::string_view name);
+  // The schema at these keys of another.
+  template <typename... Keys>
+  Schema child(Schema parent, const Keys&... keys) {
+    Schema found = parent;
+    ((found = &found->at(keys)), ...);
+    if (!parents_.contains(found))
+      parents_.try_emplace(found, parent, (OrderedJson::json_pointer() / ... / keys).to_string());
+    return found;
+  }
   Schema made(OrderedJson schema, Schema at);
   OrderedJson reference_to(Schema schema);
   Schema resolve(Schema schema, const std::string& reference);
@@ -70,8 +77,8 @@ class SchemaCompiler {
   ExprId compile(Schemas schemas);
   void add(Place& place, Schema schema, const Schemas& path);
   void add_keyword(Place& place, Schema schema, const std::string& key, const Schemas& path);
-  void add_one_of(Place& place, Schema schema, const Schemas& path);
-  void add_dependencies(Place& place, Schema schema, std::string_view key, const Schemas& path);
+  void exclude_others(Choice& choice, Schema schema);
+  void add_dependencies(Place& place, Schema schema, const std::string& key, const Schemas& path);
   void check_keyword(Schema schema, const std::string& key) const;
   void check_listed(Schema schema, std::string_view key, const OrderedJson& value) const;
   ExprId expand(Place& place, std::size_t choice);
@@ -95,7 +102,11 @@ class SchemaCompiler {
   std::vector<Member> members(const Place& place, ExprId names);
   ExprId other_members(const Place& place, const std::vector<Member>& known, ExprId names);
   ExprId member_list(const Place& place, const std::vector<Member>& members, ExprId other);
-  std::uint32_t bound(const Place& place, std::string_view key, bool lowest) const;
+  // The schemas of a place that have a keyword, and its value there.
+  static std::vector<std::pair<Schema, const OrderedJson&>> having(const Place& place, std::string_view key);
+  static std::uint32_t bound(const Place& place, std::string_view key, bool lowest);
+  // What a member must be whose name schemas match with schemas of their own.
+  ExprId member_value(const Place& place, const std::vector<std::pair<Schema, Schema>>& matched);
   ExprId member(ExprId key, ExprId value) { return ex_.concat({key, json_.colon(), value}); }
 
   Expressions& ex_;
@@ -124,6 +135,6 @@ inline constexpr unsigned kSchemaWeight = 4;
 
 bool same_value(const OrderedJson& a, const OrderedJson& b);  // whatever order members have
 
-unsigned type_bits(const OrderedJson& type);  // of a name or a list of names; 0: no such type
+unsigned type_bits(std::string_view name);  // 0: no such type
 
 }  // namespace quire::grammar

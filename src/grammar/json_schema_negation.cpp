@@ -14,22 +14,16 @@ constexpr std::string_view kAnnotations =
     "deprecated $anchor then else example nullable minContains contentEncoding contentMediaType "
     "additionalItems $vocabulary contentSchema $dynamicAnchor options ";
 
-// Keywords that bound a count or a number, and what bounds it from the other side: a count by one step.
-struct Opposite {
-  std::string_view key;
-  const char *type, *keyword;
-  int step;
+// Two keywords, each of which says the opposite of the other: of a count one step further.
+struct Opposites {
+  const char *low, *high, *type;
+  bool counts;
 };
-constexpr std::array<Opposite, 10> kOpposites = {{{"minLength", "string", "maxLength", -1},
-                                                  {"maxLength", "string", "minLength", 1},
-                                                  {"minItems", "array", "maxItems", -1},
-                                                  {"maxItems", "array", "minItems", 1},
-                                                  {"minProperties", "object", "maxProperties", -1},
-                                                  {"maxProperties", "object", "minProperties", 1},
-                                                  {"minimum", "number", "exclusiveMaximum", 0},
-                                                  {"maximum", "number", "exclusiveMinimum", 0},
-                                                  {"exclusiveMinimum", "number", "maximum", 0},
-                                                  {"exclusiveMaximum", "number", "minimum", 0}}};
+constexpr std::array<Opposites, 5> kOpposites = {{{"minLength", "maxLength", "string", true},
+                                                  {"minItems", "maxItems", "array", true},
+                                                  {"minProperties", "maxProperties", "object", true},
+                                                  {"minimum", "exclusiveMaximum", "number", false},
+                                                  {"exclusiveMinimum", "maximum", "number", false}}};
 
 OrderedJson of_type(const char* type, OrderedJson keywords) {
   keywords["type"] = type;
@@ -59,18 +53,20 @@ SchemaCompiler::Schema SchemaCompiler::negation(Schema schema) {
 }
 
 bool SchemaCompiler::negate_bound(Schema schema, const std::string& key, OrderedJson& alternatives) const {
-  const auto* const found = std::ranges::find(kOpposites, key, &Opposite::key);
+  const auto* const found = std::ranges::find_if(
+      kOpposites, [&](const Opposites& both) { return key == both.low || key == both.high; });
   if (found == kOpposites.end()) return false;
-  OrderedJson value = schema->at(key);
   check_keyword(schema, key);
-  if (value.is_boolean() || (found->step == 0 && std::ranges::any_of(kOpposites, [&](const Opposite& other) {
-                               const auto beside = schema->find(std::string(other.key));
-                               return beside != schema->end() && beside->is_boolean();
-                             })))
-    return false;  // draft 4's exclusive bounds
-  if (found->step != 0) value = value.get<std::int64_t>() + found->step;
-  if (found->step == 0 || value != -1)
-    alternatives.push_back(of_type(found->type, {{found->keyword, std::move(value)}}));
+  const auto is_flag = [&](const char* name) {
+    return schema->contains(name) && schema->at(name).is_boolean();
+  };
+  if (!found->counts && (is_flag("exclusiveMinimum") || is_flag("exclusiveMaximum")))
+    return false;  // draft 4's
+  const bool is_low = key == found->low;
+  OrderedJson value = schema->at(key);
+  if (found->counts) value = value.get<std::int64_t>() + (is_low ? -1 : 1);
+  if (!found->counts || value != -1)
+    alternatives.push_back(of_type(found->type, {{is_low ? found->high : found->low, std::move(value)}}));
   return true;
 }
 
@@ -80,7 +76,7 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
   const auto negate_all = [&] {
     OrderedJson all = OrderedJson::array();
     for (std::size_t i = 0; i < value.size(); ++i)
-      all.push_back(reference_to(negation(child(schema, key, std::to_string(i)))));
+      all.push_back(reference_to(negation(child(schema, key, i))));
     return all;
   };
   if (negate_bound(schema, key, alternatives)) return;

@@ -16,36 +16,36 @@ std::string inside_quotes(const OrderedJson& text) {
 }
 
 // A bound that parsing may have rounded is drawn in by one step, so that it allows nothing more.
-Decimal exact_bound(std::string_view key, const OrderedJson& number) {
+Decimal exact_bound(const OrderedJson& number, bool is_min) {
   if (!may_be_rounded(number)) return Decimal(number);
-  const double inside = key.ends_with("aximum") ? -HUGE_VAL : HUGE_VAL;
-  return Decimal(std::nextafter(number.get<double>(), inside));
-}
-
-bool names_property(const OrderedJson& schema, const std::string& property) {
-  const auto found = schema.find("properties");
-  return found != schema.end() && found->contains(property);
+  return Decimal(std::nextafter(number.get<double>(), is_min ? HUGE_VAL : -HUGE_VAL));
 }
 
 }  // namespace
 
+std::vector<std::pair<SchemaCompiler::Schema, const OrderedJson&>> SchemaCompiler::having(
+    const Place& place, std::string_view key) {
+  std::vector<std::pair<Schema, const OrderedJson&>> result;
+  for (const Schema schema : place.schemas)
+    if (const auto found = schema->find(std::string(key)); found != schema->end())
+      result.emplace_back(schema, *found);
+  return result;
+}
+
 // The tightest of the bounds that the schemas set: the lowest, or the highest.
-std::uint32_t SchemaCompiler::bound(const Place& place, std::string_view key, bool lowest) const {
+std::uint32_t SchemaCompiler::bound(const Place& place, std::string_view key, bool lowest) {
   std::uint32_t result = lowest ? kNoLimit : 0;
-  for (const Schema schema : place.schemas) {
-    const auto found = schema->find(std::string(key));
-    if (found == schema->end()) continue;
-    const auto value = static_cast<std::uint32_t>(found->get<double>());
-    result = lowest ? std::min(result, value) : std::max(result, value);
+  for (const auto& [schema, value] : having(place, key)) {
+    const auto count = static_cast<std::uint32_t>(value.get<double>());
+    result = lowest ? std::min(result, count) : std::max(result, count);
   }
   return result;
 }
 
 ExprId SchemaCompiler::type(const Place& place, unsigned type) {
   const auto literal = [&](const OrderedJson& value) {
-    const bool excluded = std::ranges::any_of(place.schemas, [&](Schema schema) {
-      const auto found = schema->find(std::string(kNotEnum));
-      return found != schema->end() && std::ranges::find(*found, value) != found->end();
+    const bool excluded = std::ranges::any_of(having(place, kNotEnum), [&](const auto& of) {
+      return std::ranges::find(of.second, value) != of.second.end();
     });
     return excluded ? kNothing : ex_.literal(value.dump());
   };
@@ -71,20 +71,16 @@ ExprId SchemaCompiler::type(const Place& place, unsigned type) {
 ExprId SchemaCompiler::string(const Place& place) {
   std::vector<ExprId> all;
   const std::uint32_t min = bound(place, "minLength", false), max = bound(place, "maxLength", true);
-  for (const Schema schema : place.schemas) {
-    for (const auto& [key, value] : schema->items()) {
-      if (key == "pattern" || key == "format") {
-        if (const auto texts = pattern(schema, key, value.get_ref<const std::string&>()))
-          all.push_back(*texts);
-      } else if (key == kNotPattern) {
-        all.push_back(ex_.complement(*pattern(schema, key, value.get_ref<const std::string&>())));
-      } else if (key == kNotEnum) {
-        std::vector<std::string> texts;
-        for (const OrderedJson& text : value)
-          if (text.is_string()) texts.push_back(inside_quotes(text));
-        all.push_back(ex_.complement(ex_.literals({texts.begin(), texts.end()})));
-      }
-    }
+  for (const char* key : {"pattern", "format"})
+    for (const auto& [schema, value] : having(place, key))
+      if (const auto texts = pattern(schema, key, value.get_ref<const std::string&>())) all.push_back(*texts);
+  for (const auto& [schema, value] : having(place, kNotPattern))
+    all.push_back(ex_.complement(*pattern(schema, kNotPattern, value.get_ref<const std::string&>())));
+  for (const auto& [schema, value] : having(place, kNotEnum)) {
+    std::vector<std::string> texts;
+    for (const OrderedJson& text : value)
+      if (text.is_string()) texts.push_back(inside_quotes(text));
+    all.push_back(ex_.complement(ex_.literals({texts.begin(), texts.end()})));
   }
   if (all.empty()) return json_.quoted(ex_.repeat(json_.character(), min, max));
   all.push_back(min > 0 || max != kNoLimit
@@ -105,37 +101,32 @@ std::optional<ExprId> SchemaCompiler::pattern(Schema schema, std::string_view ke
 // `syntax` has no exponent, as conditions need it; `free` is for numbers without conditions.
 ExprId SchemaCompiler::number(const Place& place, ExprId syntax, ExprId free) {
   std::vector<ExprId> all;
-  for (const Schema schema : place.schemas) {
-    NumberRange range;
-    const auto read = [&](std::string_view key, std::optional<Decimal>& bound) {
-      const auto found = schema->find(std::string(key));
-      if (found != schema->end() && found->is_number()) bound.emplace(exact_bound(key, *found));
-      return found != schema->end() && found->is_boolean() && found->get<bool>();
-    };
-    read("minimum", range.min);
-    read("maximum", range.max);
-    NumberRange exclusive;
-    exclusive.exclusive_min = exclusive.exclusive_max = true;
-    range.exclusive_min = read("exclusiveMinimum", exclusive.min);  // true: of minimum, in draft 4
-    range.exclusive_max = read("exclusiveMaximum", exclusive.max);
-    if (range.min || range.max) all.push_back(json_.range(range));
-    if (exclusive.min || exclusive.max) all.push_back(json_.range(exclusive));
-    std::optional<Decimal> factor, not_factor;
-    read("multipleOf", factor);
-    read(kNotMultiple, not_factor);
-    try {
-      if (factor) all.push_back(json_.multiple_of(*factor));
-      if (not_factor) all.push_back(ex_.complement(json_.multiple_of(*not_factor)));
-    } catch (const GrammarError& error) {
-      fail_at(schema, "multipleOf", error.what());
+  for (const std::string key : {"minimum", "maximum"}) {
+    const bool is_min = key == "minimum";
+    const std::string exclusive = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
+    for (const auto& [schema, value] : having(place, key)) {
+      const bool in_draft_4 = schema->contains(exclusive) && schema->at(exclusive) == true;
+      all.push_back(json_.bounded(exact_bound(value, is_min), is_min, in_draft_4));
     }
-    const auto excluded = schema->find(std::string(kNotEnum));
-    if (excluded == schema->end()) continue;
+    for (const auto& [schema, value] : having(place, exclusive))
+      if (value.is_number()) all.push_back(json_.bounded(exact_bound(value, is_min), is_min, true));
+  }
+  for (const std::string_view key : {std::string_view("multipleOf"), kNotMultiple}) {
+    for (const auto& [schema, value] : having(place, key)) {
+      try {
+        const ExprId multiples = json_.multiple_of(Decimal(value));
+        all.push_back(key == kNotMultiple ? ex_.complement(multiples) : multiples);
+      } catch (const GrammarError& error) {
+        fail_at(schema, "multipleOf", error.what());
+      }
+    }
+  }
+  for (const auto& [schema, excluded] : having(place, kNotEnum)) {
     std::vector<ExprId> numbers;
-    for (const OrderedJson& value : *excluded) {
+    for (const OrderedJson& value : excluded) {
       if (!value.is_number()) continue;
       const Decimal same(value);
-      numbers.push_back(json_.range({same, same}));
+      numbers.push_back(ex_.all_of({json_.bounded(same, true), json_.bounded(same, false)}));
       if (value == 0) numbers.push_back(utf8_regex(ex_, "-0(\\.0+)?"));
     }
     all.push_back(ex_.complement(ex_.any_of(std::move(numbers))));
@@ -160,7 +151,7 @@ ExprId SchemaCompiler::array(const Place& place) {
     for (const Schema schema : place.schemas) {
       const char* key = first_key(schema);
       if (key != nullptr && index < schema->at(key).size()) {
-        all.push_back(child(schema, key, std::to_string(index)));
+        all.push_back(child(schema, key, index));
         continue;
       }
       const char* rest =
@@ -178,21 +169,20 @@ ExprId SchemaCompiler::array(const Place& place) {
   const Schemas rest = item(num_first);
   const ExprId others = compile_item(rest);
   if (others == kNothing) max = std::min(max, static_cast<std::uint32_t>(num_first));
-  for (const Schema schema : place.schemas)
-    if (schema->contains("uniqueItems") && schema->at("uniqueItems").get<bool>() && max > 1)
+  for (const auto& [schema, value] : having(place, "uniqueItems"))
+    if (value == true && max > 1)
       fail_at(schema, "uniqueItems", "is supported only where there is at most one item");
-  for (const Schema schema : place.schemas) {
-    if (!schema->contains("contains")) continue;
+  const auto containing = having(place, "contains");
+  for (const auto& [schema, value] : containing) {
     const std::uint32_t wanted = schema->contains("minContains") ? bound(place, "minContains", false) : 1;
     if (wanted == 0) continue;
-    if (wanted > 1 || num_first > 0 || min > 1 || max != kNoLimit ||
-        std::ranges::count_if(place.schemas, [](Schema other) { return other->contains("contains"); }) > 1)
+    if (wanted > 1 || num_first > 0 || min > 1 || max != kNoLimit || containing.size() > 1)
       fail_at(schema, "contains", "is supported alone, and for one item");
     Schemas one = rest;
     one.push_back(child(schema, "contains"));
     const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()), 0, kNoLimit);
     const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others), 0, kNoLimit);
-    return json_list(ex_, json_, '[', ex_.concat({before, compile(one), after}), false, ']');
+    return json_.list("[]", ex_.concat({before, compile(one), after}), false);
   }
   return list(first, others, min, max);
 }
@@ -210,13 +200,13 @@ ExprId SchemaCompiler::list(const std::vector<ExprId>& first, ExprId rest, std::
     if (i + 1 < num_first && i + 1 >= min) tail = ex_.optional(tail);
     tail = ex_.concat({i == 0 ? kEmpty : json_.comma(), first[i], tail});
   }
-  return json_list(ex_, json_, '[', tail, min == 0, ']');
+  return json_.list("[]", tail, min == 0);
 }
 
 ExprId SchemaCompiler::object(const Place& place) {
   Schemas of_names;
-  for (const Schema schema : place.schemas)
-    if (schema->contains("propertyNames")) of_names.push_back(child(schema, "propertyNames"));
+  for (const auto& [schema, value] : having(place, "propertyNames"))
+    of_names.push_back(child(schema, "propertyNames"));
   ExprId names = json_.quoted(json_.canonical_text());
   if (!of_names.empty()) {
     of_names.push_back(made({{"type", "string"}}, of_names.front()));
@@ -237,33 +227,39 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Place& place, 
     if (is_new) result.push_back({.name = name});
     result[found->second].required |= required;
   };
-  for (const Schema schema : place.schemas)
-    if (schema->contains("properties"))
-      for (const auto& [name, value] : schema->at("properties").items()) note(name, false);
-  for (const Schema schema : place.schemas)
-    if (schema->contains("required") && schema->at("required").is_array())
-      for (const auto& name : schema->at("required")) note(name.get_ref<const std::string&>(), true);
+  const auto with_properties = having(place, "properties"),
+             with_patterns = having(place, "patternProperties");
+  for (const auto& [schema, properties] : with_properties)
+    for (const auto& [name, value] : properties.items()) note(name, false);
+  for (const auto& [schema, required] : having(place, "required"))
+    if (required.is_array())
+      for (const auto& name : required) note(name.get_ref<const std::string&>(), true);
   for (Member& of : result) {
     ex_.check_time();
-    Schemas all;
-    for (const Schema schema : place.schemas) {
-      bool listed = names_property(*schema, of.name);
-      if (listed) all.push_back(child(schema, "properties", of.name));
-      if (schema->contains("patternProperties")) {
-        for (const auto& [regex, value] : schema->at("patternProperties").items()) {
-          const Schema of_pattern = child(schema, "patternProperties", regex);
-          if (!ex_.matches(*pattern(of_pattern, "", regex), inside_quotes(of.name))) continue;
-          all.push_back(of_pattern);
-          listed = true;
-        }
-      }
-      if (!listed && schema->contains("additionalProperties"))
-        all.push_back(child(schema, "additionalProperties"));
-    }
-    if (ex_.matches(names, OrderedJson(of.name).dump()))
-      of.value = all.empty() ? json_.any_value() : compile(all);
+    std::vector<std::pair<Schema, Schema>> matched;
+    for (const auto& [schema, properties] : with_properties)
+      if (properties.contains(of.name)) matched.emplace_back(schema, child(schema, "properties", of.name));
+    for (const auto& [schema, patterns] : with_patterns)
+      for (const auto& [regex, value] : patterns.items())
+        if (const Schema of_pattern = child(schema, "patternProperties", regex);
+            ex_.matches(*pattern(of_pattern, "", regex), inside_quotes(of.name)))
+          matched.emplace_back(schema, of_pattern);
+    if (ex_.matches(names, OrderedJson(of.name).dump())) of.value = member_value(place, matched);
   }
   return result;
+}
+
+ExprId SchemaCompiler::member_value(const Place& place,
+                                    const std::vector<std::pair<Schema, Schema>>& matched) {
+  Schemas all;
+  for (const Schema schema : place.schemas) {
+    const std::size_t before = all.size();
+    for (const auto& [of, value] : matched)
+      if (of == schema) all.push_back(value);
+    if (all.size() == before && schema->contains("additionalProperties"))
+      all.push_back(child(schema, "additionalProperties"));
+  }
+  return all.empty() ? json_.any_value() : compile(all);
 }
 
 // A member with any other name.
@@ -278,11 +274,10 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
   if (!quoted.empty())
     names = ex_.all_of({names, ex_.complement(ex_.literals({quoted.begin(), quoted.end()}))});
   std::vector<Region> regions = {{names, {}}};
-  bool mentioned = !source_.disable_additional_properties;
-  for (const Schema schema : place.schemas) {
-    mentioned |= schema->contains("additionalProperties");
-    if (!schema->contains("patternProperties")) continue;
-    for (const auto& [regex, value] : schema->at("patternProperties").items()) {
+  const bool mentioned =
+      !source_.disable_additional_properties || !having(place, "additionalProperties").empty();
+  for (const auto& [schema, patterns] : having(place, "patternProperties")) {
+    for (const auto& [regex, value] : patterns.items()) {
       const Schema of_pattern = child(schema, "patternProperties", regex);
       const ExprId matching = json_.quoted(*pattern(of_pattern, "", regex));
       std::vector<Region> split;
@@ -299,17 +294,9 @@ ExprId SchemaCompiler::other_members(const Place& place, const std::vector<Membe
     }
   }
   std::vector<ExprId> parts;
-  for (const Region& region : regions) {
-    if (region.matched.empty() && !mentioned) continue;
-    Schemas all;
-    for (const auto& [schema, value] : region.matched) all.push_back(value);
-    for (const Schema schema : place.schemas)
-      if (schema->contains("additionalProperties") &&
-          std::ranges::find(region.matched, schema, [](const auto& of) { return of.first; }) ==
-              region.matched.end())
-        all.push_back(child(schema, "additionalProperties"));
-    parts.push_back(member(ex_.lexeme(region.names), all.empty() ? json_.any_value() : compile(all)));
-  }
+  for (const Region& region : regions)
+    if (mentioned || !region.matched.empty())
+      parts.push_back(member(ex_.lexeme(region.names), member_value(place, region.matched)));
   return ex_.any_of(std::move(parts));
 }
 
@@ -329,7 +316,7 @@ ExprId SchemaCompiler::member_list(const Place& place, const std::vector<Member>
             "is supported up to one more than there are named properties");
   bool may_be_empty = false;
   const ExprId some = ex_.some_members(std::move(list), may_be_empty);
-  return json_list(ex_, json_, '{', some, may_be_empty, '}');
+  return json_.list("{}", some, may_be_empty);
 }
 
 }  // namespace quire::grammar

@@ -47,13 +47,9 @@ std::optional<std::uint32_t> Decimal::as_factor() const {
   return value;
 }
 
-JsonText::JsonText(Expressions& expressions, const Source& source) : expressions_(expressions) {
-  const auto make = [&](std::string_view regex) {
-    return expressions_.lexeme(utf8_regex(expressions_, regex));
-  };
-  const auto with_space = [&](char mark) {
-    return expressions_.concat({space_, expressions_.literal({&mark, 1}), space_});
-  };
+JsonText::JsonText(Expressions& expressions, const Source& source) : ex_(expressions) {
+  const auto make = [&](std::string_view regex) { return ex_.lexeme(utf8_regex(ex_, regex)); };
+  const auto with_space = [&](char mark) { return ex_.concat({space_, ex_.literal({&mark, 1}), space_}); };
   space_ = source.disable_any_whitespace
                ? kEmpty
                : make(source.whitespace_pattern ? *source.whitespace_pattern : kSpace);
@@ -65,87 +61,74 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : expressions
   not_integer_ = make("-?(0|[1-9][0-9]*)\\.[0-9]*[1-9][0-9]*");
   const CharacterSet plain = CharacterSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}.complement();
   // An escaped surrogate comes in a pair.
-  character_ = expressions_.any_of(
-      {utf8_character(expressions_, plain),
-       utf8_regex(expressions_,
-                  "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
-                  "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
-  canonical_ = expressions_.repeat(canonical_character(CharacterSet::all()), 0, kNoLimit);
+  character_ =
+      ex_.any_of({utf8_character(ex_, plain),
+                  utf8_regex(ex_,
+                             "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
+                             "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
+  canonical_ = ex_.repeat(canonical_character(CharacterSet::all()), 0, kNoLimit);
 }
 
 ExprId JsonText::quoted(ExprId body) const {
-  const ExprId quote = expressions_.bytes(ByteSet::of("\""));
-  return expressions_.lexeme(expressions_.concat({quote, body, quote}));
+  const ExprId quote = ex_.bytes(ByteSet::of("\""));
+  return ex_.lexeme(ex_.concat({quote, body, quote}));
 }
 
 ExprId JsonText::canonical_character(const CharacterSet& set) const {
-  std::vector<ExprId> parts = {
-      utf8_character(expressions_, set.without({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}))};
+  std::vector<ExprId> parts = {utf8_character(ex_, set.without({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}))};
   constexpr std::string_view kShort = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   for (std::size_t i = 0; i < kShort.size(); ++i)
     if (set.has(static_cast<unsigned char>(kShort[i])))
-      parts.push_back(expressions_.literal(std::string("\\") + kLetters[i]));
+      parts.push_back(ex_.literal(std::string("\\") + kLetters[i]));
   for (char32_t control = 0; control < 0x20; ++control) {
     if (!set.has(control) || kShort.find(static_cast<char>(control)) != std::string_view::npos) continue;
     const char lower = "0123456789abcdef"[control % 16], upper = "0123456789ABCDEF"[control % 16];
-    parts.push_back(expressions_.concat(expressions_.literal(control < 16 ? "\\u000" : "\\u001"),
-                                        expressions_.bytes(ByteSet::of(std::string{lower, upper}))));
+    parts.push_back(ex_.concat(ex_.literal(control < 16 ? "\\u000" : "\\u001"),
+                               ex_.bytes(ByteSet::of(std::string{lower, upper}))));
   }
-  return expressions_.any_of(std::move(parts));
+  return ex_.any_of(std::move(parts));
 }
 
 ExprId JsonText::pattern(std::string_view regex) {
   if (const auto known = patterns_.find(std::string(regex)); known != patterns_.end()) return known->second;
   return patterns_[std::string(regex)] = regex_expression(
-             expressions_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
+             ex_, regex, [&](const CharacterSet& set) { return canonical_character(set); }, true);
 }
 
-ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,
-                 char close) {
-  ExprId inside = expressions.concat(items, json.space());
-  if (may_be_empty) inside = expressions.optional(inside);
-  return expressions.concat(
-      {expressions.literal({&open, 1}), json.space(), inside, expressions.literal({&close, 1})});
+ExprId JsonText::list(std::string_view brackets, ExprId items, bool may_be_empty) const {
+  const ExprId inside = ex_.concat(items, space_);
+  return ex_.concat({ex_.literal(brackets.substr(0, 1)), space_, may_be_empty ? ex_.optional(inside) : inside,
+                     ex_.literal(brackets.substr(1))});
 }
 
 ExprId JsonText::any_value() {
-  if (any_value_) return expressions_.rule(*any_value_);
-  any_value_ = expressions_.new_rule();
-  expressions_.define(
-      *any_value_,
-      expressions_.any_of({any_object(), any_array(), any_string(), number_, expressions_.literal("true"),
-                           expressions_.literal("false"), expressions_.literal("null")}));
-  return expressions_.rule(*any_value_);
+  if (any_value_) return ex_.rule(*any_value_);
+  any_value_ = ex_.new_rule();
+  ex_.define(*any_value_, ex_.any_of({any_object(), any_array(), any_string(), number_, ex_.literal("true"),
+                                      ex_.literal("false"), ex_.literal("null")}));
+  return ex_.rule(*any_value_);
 }
 
 ExprId JsonText::any_object() {
-  const ExprId member = expressions_.concat({any_string(), colon_, any_value()});
-  const ExprId members =
-      expressions_.concat(member, expressions_.repeat(expressions_.concat(comma_, member), 0, kNoLimit));
-  return json_list(expressions_, *this, '{', members, true, '}');
+  const ExprId member = ex_.concat({any_string(), colon_, any_value()});
+  const ExprId members = ex_.concat(member, ex_.repeat(ex_.concat(comma_, member), 0, kNoLimit));
+  return list("{}", members, true);
 }
 
 ExprId JsonText::any_array() {
-  const ExprId more = expressions_.repeat(expressions_.concat(comma_, any_value()), 0, kNoLimit);
-  return json_list(expressions_, *this, '[', expressions_.concat(any_value(), more), true, ']');
+  const ExprId more = ex_.repeat(ex_.concat(comma_, any_value()), 0, kNoLimit);
+  return list("[]", ex_.concat(any_value(), more), true);
 }
 
 ExprId JsonText::literal(const OrderedJson& value) const {
-  if (!value.is_structured()) return expressions_.literal(value.dump());
-  std::vector<ExprId> items;
+  if (!value.is_structured()) return ex_.literal(value.dump());
+  std::vector<ExprId> parts;
   for (const auto& [key, item] : value.items()) {
-    const ExprId of_item = literal(item);
-    items.push_back(value.is_array() ? of_item
-                                     : expressions_.concat(
-                                           {expressions_.literal(OrderedJson(key).dump()), colon_, of_item}));
+    if (!parts.empty()) parts.push_back(comma_);
+    if (value.is_object()) parts.insert(parts.end(), {ex_.literal(OrderedJson(key).dump()), colon_});
+    parts.push_back(literal(item));
   }
-  ExprId all = kEmpty;
-  for (std::size_t i = items.size(); i-- > 0;)
-    all = expressions_.concat({i == 0 ? kEmpty : comma_, items[i], all});
-  const bool array = value.is_array();
-  if (items.empty())
-    return json_list(expressions_, *this, array ? '[' : '{', kNothing, true, array ? ']' : '}');
-  return json_list(expressions_, *this, array ? '[' : '{', all, false, array ? ']' : '}');
+  return list(value.is_array() ? "[]" : "{}", parts.empty() ? kNothing : ex_.concat(parts), parts.empty());
 }
 
 }  // namespace quire::grammar

@@ -28,11 +28,6 @@ struct Decimal {
   std::optional<std::uint32_t> as_factor() const;  // the digits as an integer, where it is below 10^9
 };
 
-struct NumberRange {
-  std::optional<Decimal> min, max;
-  bool exclusive_min = false, exclusive_max = false;
-};
-
 // The parts of JSON as expressions. Strings have more than one spelling: what must be told from other strings
 // (keys, and strings with a pattern) is "canonical", every character in the shortest way.
 class JsonText {
@@ -48,7 +43,7 @@ class JsonText {
 
   // With quotation marks.
   ExprId quoted(ExprId body) const;
-  ExprId any_string() const { return quoted(expressions_.repeat(character_, 0, kNoLimit)); }
+  ExprId any_string() const { return quoted(ex_.repeat(character_, 0, kNoLimit)); }
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks
@@ -60,24 +55,23 @@ class JsonText {
   ExprId number() const { return number_; }
   ExprId plain_number() const { return plain_number_; }  // without an exponent
   ExprId not_integer() const { return not_integer_; }
-  ExprId range(const NumberRange& range) const;  // of numbers without an exponent
+  // Numbers without an exponent that are at least a bound, or at most.
+  ExprId bounded(const Decimal& bound, bool at_least, bool exclusive = false) const;
   ExprId multiple_of(const Decimal& factor) const;
 
   // A value, with space between its parts.
   ExprId literal(const OrderedJson& value) const;
+  // A separated list between its brackets, with space: of at least one item, or of none too.
+  ExprId list(std::string_view brackets, ExprId items, bool may_be_empty) const;
 
  private:
   ExprId magnitude(const Decimal& bound, bool at_least, bool exclusive) const;
   ExprId fraction(std::string_view digits, bool at_least, bool exclusive) const;
 
-  Expressions& expressions_;
+  Expressions& ex_;
   ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
   std::optional<std::uint32_t> any_value_;
   std::unordered_map<std::string, ExprId> patterns_;
 };
-
-// A separated list between brackets, with space: of at least one item, or of none too.
-ExprId json_list(Expressions& expressions, const JsonText& json, char open, ExprId items, bool may_be_empty,
-                 char close);
 
 }  // namespace quire::grammar

@@ -1,7 +1,7 @@
 #include "grammar/regex.h"
 
 #include <algorithm>
-#include <memory>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,14 +16,9 @@ constexpr std::size_t kMaxCharacters = 1u << 17;
 constexpr unsigned kMaxGroups = 200;           // in one another
 constexpr std::uint32_t kMaxCount = 1u << 20;  // of a repetition
 
-struct RegexNode {
-  enum class Kind { kSet, kSequence, kAlternatives, kRepeat, kBegin, kEnd };
-  Kind kind;
-  CharacterSet set{};
-  std::vector<RegexNode> children{};
-  std::uint32_t min = 0, max = 0;
-  bool anchored = false;  // has an anchor somewhere
-};
+// The texts of a part of the expression, by whether ^ holds where they begin, and $ where they end (bits).
+using Anchored = std::array<ExprId, 4>;
+constexpr std::size_t kBegin = 1, kEnd = 2;
 
 // The set of a class such as d, D, s, w; nothing if the letter names none.
 std::optional<CharacterSet> class_escape(char32_t letter) {
@@ -47,25 +42,41 @@ std::optional<CharacterSet> class_escape(char32_t letter) {
 
 class RegexParser {
  public:
-  explicit RegexParser(std::string_view pattern) {
+  // what: it is called in errors.
+  RegexParser(std::string_view pattern, std::string_view what) : what_(what) {
     auto text = decode_utf8(pattern);
-    if (!text) throw GrammarError("the regular expression is not valid UTF-8");
+    if (!text) throw GrammarError(format_text("the {} is not valid UTF-8", what));
     if (text->size() > kMaxCharacters)
-      throw GrammarError(format_text("the regular expression has more than {} characters", kMaxCharacters));
+      throw GrammarError(format_text("the {} has more than {} characters", what, kMaxCharacters));
     text_ = std::move(*text);
   }
 
-  RegexNode parse() {
-    RegexNode node = alternatives();
+  ExprId expression(Expressions& expressions, const CharacterExpr& character, bool search) {
+    ex_ = &expressions;
+    character_ = &character;
+    const Anchored texts = alternatives();
     if (!at_end()) fail_here("')' closes no group");
-    return node;
+    // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
+    // else matters there shows at once, with bytes.
+    const ExprId before = search ? ex_->repeat(character(CharacterSet::all()), 0, kNoLimit) : kEmpty,
+                 behind = search ? kAnything : kEmpty;
+    std::vector<ExprId> all;
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      all.push_back(
+          ex_->concat({(i & kBegin) != 0 ? kEmpty : before, texts[i], (i & kEnd) != 0 ? kEmpty : behind}));
+    return ex_->any_of(std::move(all));
+  }
+
+  // Of a text without operators.
+  std::u32string characters() {
+    std::u32string result;
+    while (!at_end()) result += class_item().only().value();
+    return result;
   }
 
  private:
-  using Kind = RegexNode::Kind;
-
   [[noreturn]] void fail_here(std::string_view what) const {
-    throw GrammarError(format_text("regular expression, character {}: {}", at_, what));
+    throw GrammarError(format_text("{}, character {}: {}", what_, at_, what));
   }
   bool at_end() const { return at_ == text_.size(); }
   char32_t peek(std::size_t ahead = 0) const {
@@ -76,19 +87,33 @@ class RegexParser {
     ++at_;
     return true;
   }
-  static void add(RegexNode& parent, RegexNode child) {
-    parent.anchored |= child.anchored;
-    parent.children.push_back(std::move(child));
+
+  Anchored alternatives() {
+    std::array<std::vector<ExprId>, 4> texts;
+    do {
+      std::vector<Anchored> sequence;
+      while (!at_end() && peek() != '|' && peek() != ')') sequence.push_back(repeated());
+      Anchored whole = {kEmpty};
+      for (std::size_t i = sequence.size(); i-- > 0;) whole = concat(sequence[i], whole);
+      for (std::size_t i = 0; i < whole.size(); ++i) texts[i].push_back(whole[i]);
+    } while (take('|'));
+    Anchored result{};
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = ex_->any_of(std::move(texts[i]));
+    return result;
   }
 
-  RegexNode alternatives() {
-    RegexNode node{.kind = Kind::kAlternatives};
-    do {
-      RegexNode sequence{.kind = Kind::kSequence};
-      while (!at_end() && peek() != '|' && peek() != ')') add(sequence, repeated());
-      add(node, std::move(sequence));
-    } while (take('|'));
-    return node.children.size() == 1 ? std::move(node.children.front()) : node;
+  Anchored concat(const Anchored& first, const Anchored& second) {
+    Anchored result{};
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      for (std::size_t j = 0; first[i] != kNothing && j < result.size(); ++j) {
+        if (second[j] == kNothing) continue;
+        if (((j & kBegin) != 0 && first[i] != kEmpty) || ((i & kEnd) != 0 && second[j] != kEmpty))
+          fail_here("^ is supported where the text begins, $ where it ends");
+        const ExprId text = ex_->concat(first[i], second[j]);
+        result[i | j] = result[i | j] == kNothing ? text : ex_->any_of({result[i | j], text});
+      }
+    }
+    return result;
   }
 
   // Reads a quantifier, if there is one.
@@ -103,16 +128,14 @@ class RegexParser {
     return true;
   }
 
-  RegexNode repeated() {
-    RegexNode node = atom();
-    RegexNode repeat{.kind = Kind::kRepeat};
-    if (!quantifier(repeat.min, repeat.max)) return node;
-    if (node.kind == Kind::kBegin || node.kind == Kind::kEnd) fail_here("an anchor cannot be repeated");
+  Anchored repeated() {
+    const Anchored once = atom();
+    std::uint32_t min = 0, max = 0, more = 0;
+    if (!quantifier(min, max)) return once;
+    if (once != Anchored{once[0]}) fail_here("an anchor cannot be repeated");
     take('?');  // lazy: of the same language
-    if (std::uint32_t min = 0, max = 0; quantifier(min, max))
-      fail_here("a repetition is repeated; a group would do");
-    add(repeat, std::move(node));
-    return repeat;
+    if (quantifier(more, more)) fail_here("a repetition is repeated; a group would do");
+    return {ex_->repeat(once[0], min, max)};
   }
 
   // {3}, {3,} or {3,5}; what is none of them stands for itself.
@@ -137,20 +160,19 @@ class RegexParser {
     return true;
   }
 
-  RegexNode atom() {
+  Anchored atom() {
     const char32_t character = text_[at_++];
     switch (character) {
       case '(':
         return group();
       case '[':
-        return {.kind = Kind::kSet, .set = bracket()};
+        return {(*character_)(bracket())};
       case '.':
-        return {.kind = Kind::kSet,
-                .set = CharacterSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.complement()};
+        return {(*character_)(CharacterSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.complement())};
       case '^':
-        return {.kind = Kind::kBegin, .anchored = true};
+        return {kNothing, kEmpty};
       case '$':
-        return {.kind = Kind::kEnd, .anchored = true};
+        return {kNothing, kNothing, kEmpty};
       case '*':
       case '+':
       case '?':
@@ -158,13 +180,13 @@ class RegexParser {
         fail_here("there is nothing to repeat");
       case '\\':
         if (peek() == 'b' || peek() == 'B') fail_here("word boundaries are not supported");
-        return {.kind = Kind::kSet, .set = escape()};
+        return {(*character_)(escape())};
       default:
-        return {.kind = Kind::kSet, .set = {{character, character}}};
+        return {(*character_)({{character, character}})};
     }
   }
 
-  RegexNode group() {
+  Anchored group() {
     if (++depth_ > kMaxGroups) fail_here(format_text("more than {} groups in one another", kMaxGroups));
     if (take('?')) {
       const bool named =
@@ -176,10 +198,10 @@ class RegexParser {
         fail_here("only groups (...), (?:...) and (?<name>...) are supported, no lookaround and no flags");
       }
     }
-    RegexNode node = alternatives();
+    const Anchored texts = alternatives();
     if (!take(')')) fail_here("a group is not closed by ')'");
     --depth_;
-    return node;
+    return texts;
   }
 
   CharacterSet bracket() {
@@ -190,11 +212,11 @@ class RegexParser {
     };
     while (!take(']')) {
       if (at_end()) fail_here("a class is not closed by ']'");
-      const CharacterSet first = bracket_item();
+      const CharacterSet first = class_item();
       add(first);
       if (peek() != '-' || peek(1) == ']' || at_ + 1 >= text_.size()) continue;
       ++at_;
-      const CharacterSet last = bracket_item();
+      const CharacterSet last = class_item();
       add(last);
       const auto from = first.only(), to = last.only();
       if (from && to && *from > *to) fail_here("a range's ends stand in the wrong order");
@@ -204,7 +226,7 @@ class RegexParser {
     return negated ? set.complement() : set;
   }
 
-  CharacterSet bracket_item() {
+  CharacterSet class_item() {
     if (at_end()) fail_here("a class is not closed by ']'");
     const char32_t character = text_[at_++];
     if (character != '\\') return {{character, character}};
@@ -226,15 +248,17 @@ class RegexParser {
     return value;
   }
 
-  char32_t unicode_escape() {
-    if (take('{')) {
+  // \uHHHH, \u{H}, \uHHHH\uHHHH of a pair of surrogates, or \UHHHHHHHH.
+  char32_t unicode_escape(bool is_long) {
+    if (!is_long && take('{')) {
       unsigned digits = 0;
       while (peek(digits) != '}' && digits < 7) ++digits;
       const char32_t value = hex(digits);
       if (digits == 0 || !take('}') || value > kLastCharacter) fail_here("\\u{...} is no character");
       return value;
     }
-    const char32_t value = hex(4);
+    const char32_t value = hex(is_long ? 8 : 4);
+    if (value > kLastCharacter) fail_here("the escape \\U is no character");
     if (value < 0xD800 || value >= 0xDC00 || peek() != '\\' || peek(1) != 'u') return value;
     at_ += 2;
     const char32_t low = hex(4);
@@ -253,8 +277,8 @@ class RegexParser {
       character = kMeanings[known];
     else if (letter == 'x')
       character = hex(2);
-    else if (letter == 'u')
-      character = unicode_escape();
+    else if (letter == 'u' || letter == 'U')
+      character = unicode_escape(letter == 'U');
     else if (letter == 'c' && (peek() | 32) >= 'a' && (peek() | 32) <= 'z')
       character = text_[at_++] % 32;
     else if (letter >= '1' && letter <= '9')
@@ -264,104 +288,22 @@ class RegexParser {
     return {{character, character}};
   }
 
+  std::string_view what_;
   std::u32string text_;
+  Expressions* ex_ = nullptr;
+  const CharacterExpr* character_ = nullptr;
   std::size_t at_ = 0;
   unsigned depth_ = 0;
-};
-
-// What lies beside a part of the expression: more of it, the text's end, or any text.
-enum class Side { kInside, kEdge, kOpen };
-
-class RegexBuilder {
- public:
-  RegexBuilder(Expressions& expressions, const CharacterExpr& character)
-      : expressions_(expressions),
-        character_(character),
-        anything_(expressions.repeat(character(CharacterSet::all()), 0, kNoLimit)) {}
-
-  ExprId build(const RegexNode& node, Side left, Side right) {
-    switch (node.kind) {
-      case RegexNode::Kind::kBegin:
-      case RegexNode::Kind::kEnd:
-        return build_anchored({&node, 1}, left, right);
-      case RegexNode::Kind::kAlternatives: {
-        std::vector<ExprId> parts;
-        for (const RegexNode& child : node.children) parts.push_back(build(child, left, right));
-        return expressions_.any_of(std::move(parts));
-      }
-      default:
-        if (node.kind == RegexNode::Kind::kSequence && node.anchored)
-          return build_anchored(node.children, left, right);
-        return expressions_.concat({left == Side::kOpen ? anything_ : kEmpty, plain(node), behind(right)});
-    }
-  }
-
- private:
-  // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
-  // else matters there shows at once, with bytes.
-  static ExprId behind(Side side) { return side == Side::kOpen ? kAnything : kEmpty; }
-
-  [[noreturn]] static void fail_anchor() {
-    throw GrammarError("regular expression: ^ is supported where the text begins, $ where it ends");
-  }
-
-  // Anchors may stand first and last, or so in a group that does.
-  ExprId build_anchored(std::span<const RegexNode> nodes, Side left, Side right) {
-    for (; !nodes.empty() && nodes.front().kind == RegexNode::Kind::kBegin; nodes = nodes.subspan(1)) {
-      if (left == Side::kInside) fail_anchor();
-      left = Side::kEdge;
-    }
-    for (; !nodes.empty() && nodes.back().kind == RegexNode::Kind::kEnd;
-         nodes = nodes.first(nodes.size() - 1)) {
-      if (right == Side::kInside) fail_anchor();
-      right = Side::kEdge;
-    }
-    if (nodes.empty()) return left == Side::kOpen ? anything_ : behind(right);
-    if (nodes.size() == 1) {
-      if (nodes.front().kind == RegexNode::Kind::kBegin || nodes.front().kind == RegexNode::Kind::kEnd)
-        fail_anchor();
-      return build(nodes.front(), left, right);
-    }
-    ExprId result = build(nodes.back(), Side::kInside, right);
-    for (std::size_t i = nodes.size() - 1; i-- > 1;) result = expressions_.concat(plain(nodes[i]), result);
-    return expressions_.concat(build(nodes.front(), left, Side::kInside), result);
-  }
-
-  ExprId plain(const RegexNode& node) {
-    switch (node.kind) {
-      case RegexNode::Kind::kSet:
-        return character_(node.set);
-      case RegexNode::Kind::kRepeat:
-        return expressions_.repeat(plain(node.children.front()), node.min, node.max);
-      case RegexNode::Kind::kSequence: {
-        ExprId result = kEmpty;
-        for (std::size_t i = node.children.size(); i-- > 0;)
-          result = expressions_.concat(plain(node.children[i]), result);
-        return result;
-      }
-      case RegexNode::Kind::kAlternatives: {
-        std::vector<ExprId> parts;
-        for (const RegexNode& child : node.children) parts.push_back(plain(child));
-        return expressions_.any_of(std::move(parts));
-      }
-      default:
-        fail_anchor();
-    }
-  }
-
-  Expressions& expressions_;
-  const CharacterExpr& character_;
-  ExprId anything_;
 };
 
 }  // namespace
 
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search) {
-  const RegexNode node = RegexParser(pattern).parse();
-  const Side side = search ? Side::kOpen : Side::kEdge;
-  return RegexBuilder(expressions, character).build(node, side, side);
+  return RegexParser(pattern, "regular expression").expression(expressions, character, search);
 }
+
+std::u32string string_characters(std::string_view text) { return RegexParser(text, "string").characters(); }
 
 ExprId utf8_regex(Expressions& expressions, std::string_view pattern) {
   return regex_expression(

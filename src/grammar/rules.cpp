@@ -19,7 +19,7 @@ namespace quire::grammar {
 namespace {
 
 constexpr unsigned kMaxRuleDepth = 300;
-constexpr std::string_view kHexDigits = "0123456789abcdef";
+constexpr std::string_view kEscapes = "nrtfv0\\\"'/[]^-xuU";  // of strings
 constexpr std::size_t kNoRule = static_cast<std::size_t>(-1);
 
 // One part of an alternative: a rule, or an expression that names none.
@@ -44,7 +44,7 @@ struct Rule {
 };
 
 // Terminals that %import common knows.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCommonTerminals = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kCommonTerminals = {
     {{"DIGIT", "[0-9]"},
      {"LETTER", "[A-Za-z]"},
      {"WORD", "[A-Za-z]+"},
@@ -53,6 +53,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCommonT
      {"NUMBER", "[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
      {"SIGNED_NUMBER", "[+-]?[0-9]+(\\.[0-9]*)?([eE][+-]?[0-9]+)?"},
      {"WS", "[ \\t\\f\\r\\n]+"},
+     {"WS_INLINE", "[ \\t]+"},
      {"NEWLINE", "(\\r?\\n)+"},
      {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""}}};
 
@@ -86,8 +87,7 @@ class RuleParser {
       if (!gbnf && !take(":")) fail_here("::= or : is expected behind a rule's name");
       lark_ = !gbnf;
       rules_[rule].terminal = lark_ && is_terminal(name);
-      auto alternatives = parse_alternatives();
-      rules_[rule].alternatives = std::move(alternatives);
+      rules_[rule].alternatives = parse_alternatives();
     }
     for (const Rule& rule : rules_)
       if (!rule.defined)
@@ -144,12 +144,17 @@ class RuleParser {
     if (is_new) rules_.push_back({.name = name});
     return found->second;
   }
-  ExprId regex(std::string_view pattern) {
+  // What `read` makes of a part of the text. Its errors stand where the part ends.
+  template <typename F>
+  auto located(F&& read) const {
     try {
-      return utf8_regex(ex_, pattern);
+      return read();
     } catch (const GrammarError& error) {
       fail_here(error.what());
     }
+  }
+  ExprId regex(std::string_view pattern) const {
+    return located([&] { return utf8_regex(ex_, pattern); });
   }
 
   void directive() {
@@ -237,18 +242,12 @@ class RuleParser {
       part.min = 0;
       return part;
     }
-    if (peek() == '[') {
-      std::size_t end = at_ + 1;
-      while (end < text_.size() && text_[end] != ']') end += text_[end] == '\\' ? 2 : 1;
-      at_ = std::min(end + 1, text_.size());
-      return Element{.expr = regex(with_braces(text_.substr(start, at_ - start))), .terminal = true};
+    if (take("[")) {
+      inside("a class", ']');
+      return Element{.expr = regex(text_.substr(start, at_ - start)), .terminal = true};
     }
     if (lark_ && take("/")) {
-      std::size_t end = at_;
-      while (end < text_.size() && text_[end] != '/') end += text_[end] == '\\' ? 2 : 1;
-      if (end >= text_.size()) fail_here("a regular expression is not closed by '/'");
-      const ExprId expr = regex(text_.substr(at_, end - at_));
-      at_ = end + 1;
+      const ExprId expr = regex(inside("a regular expression", '/'));
       if (is_name(peek())) fail_here("flags of regular expressions are not supported");
       return Element{.expr = expr, .terminal = true};
     }
@@ -288,52 +287,21 @@ class RuleParser {
 
   // A quoted string's characters.
   std::u32string string() {
+    const std::string_view text = inside("a string", text_[at_++]);
+    for (std::size_t i = 0; i < text.size(); ++i)
+      if (text[i] == '\\' && kEscapes.find(text[++i]) == kEscapes.npos)
+        fail_here(
+            "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and "
+            "marks");
+    return located([&] { return string_characters(text); });
+  }
+
+  // The text up to a mark that no backslash stands before. Moves behind that.
+  std::string_view inside(std::string_view what, char close) {
     const std::size_t start = at_;
-    const char quote = text_[at_++];
-    while (at_ < text_.size() && text_[at_] != quote) at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size()) fail_here("a string is not closed");
-    const auto inside = decode_utf8(text_.substr(start + 1, at_++ - start - 1));
-    if (!inside) fail_here("a string is not valid UTF-8");
-    std::u32string result;
-    for (std::size_t i = 0; i < inside->size(); ++i)
-      result += (*inside)[i] == '\\' ? escaped(*inside, ++i) : (*inside)[i];
-    return result;
-  }
-
-  // The character that the escape at `at`, behind its backslash, stands for; `at` moves to its end.
-  char32_t escaped(std::u32string_view text, std::size_t& at) const {
-    constexpr std::string_view kLetters = "nrtfv0\\\"'/[]^-", kMeanings("\n\r\t\f\v\0\\\"'/[]^-", 14);
-    const char32_t letter = text[at];
-    const std::size_t known =
-        letter < 128 ? kLetters.find(static_cast<char>(letter)) : std::string_view::npos;
-    if (known != std::string_view::npos) return static_cast<unsigned char>(kMeanings[known]);
-    const std::size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
-    char32_t value = 0;
-    for (std::size_t i = 0; i < digits; ++i) {
-      const char32_t digit = ++at < text.size() ? text[at] : U' ';
-      const std::size_t of = digit < 128 ? kHexDigits.find(static_cast<char>(digit | 32)) : kHexDigits.npos;
-      if (of == kHexDigits.npos) fail_here(format_text("{} hexadecimal digits are expected", digits));
-      value = value * 16 + static_cast<char32_t>(of);
-    }
-    if (digits == 0 || value > kLastCharacter)
-      fail_here(
-          "a string's escape is none of \\n, \\r, \\t, \\f, \\v, \\0, \\xHH, \\uHHHH, \\UHHHHHHHH and marks");
-    return value;
-  }
-
-  // A class with \U as regular expressions spell it.
-  static std::string with_braces(std::string_view text) {
-    std::string result;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      if (text.substr(i).starts_with("\\U00") && i + 9 < text.size()) {
-        result += "\\u{" + std::string(text.substr(i + 4, 6)) + "}";
-        i += 9;
-      } else {
-        result += text[i];
-        if (text[i] == '\\' && i + 1 < text.size()) result += text[++i];
-      }
-    }
-    return result;
+    while (at_ < text_.size() && text_[at_] != close) at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) fail_here(format_text("{} is not closed by {}", what, close));
+    return text_.substr(start, at_++ - start);
   }
 
   Element named_token() {
@@ -400,7 +368,7 @@ class RuleBuilder {
       throw GrammarError("grammar: rules refer to one another in a chain that is too long");
     rule.state = Rule::kOpen;
     const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
-    const std::vector<std::size_t> circle = left_circle(index);
+    const std::set<std::size_t> circle = left_circle(index);
     if (circle.empty()) {
       std::vector<ExprId> parts;
       for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
@@ -424,33 +392,33 @@ class RuleBuilder {
     return !sequence.empty() && sequence.front().once() ? sequence.front().rule : kNoRule;
   }
 
-  // The rules that a rule may begin with and that may begin with it; none, if it may not begin with itself.
-  std::vector<std::size_t> left_circle(std::size_t index) {
-    const auto reach = [&](std::size_t from) {
-      std::set<std::size_t> found;
-      std::vector<std::size_t> open = {from};
-      while (!open.empty()) {
-        const std::size_t at = open.back();
-        open.pop_back();
-        ex_.check_time();
-        for (const Sequence& sequence : rules_[at].alternatives) {
-          const std::size_t next = left_rule(sequence);
-          if (next != kNoRule && found.insert(next).second) open.push_back(next);
-        }
+  // The rules that a rule may begin with.
+  std::set<std::size_t> left_rules(std::size_t from) {
+    std::set<std::size_t> found;
+    std::vector<std::size_t> open = {from};
+    while (!open.empty()) {
+      const std::size_t at = open.back();
+      open.pop_back();
+      ex_.check_time();
+      for (const Sequence& sequence : rules_[at].alternatives) {
+        const std::size_t next = left_rule(sequence);
+        if (next != kNoRule && found.insert(next).second) open.push_back(next);
       }
-      return found;
-    };
-    const std::set<std::size_t> all = reach(index);
-    std::vector<std::size_t> circle;
-    if (!all.contains(index)) return circle;
-    for (const std::size_t other : all)
-      if (reach(other).contains(index)) circle.push_back(other);
+    }
+    return found;
+  }
+
+  // Those of them that may begin with it; none, if it may not begin with itself.
+  std::set<std::size_t> left_circle(std::size_t index) {
+    std::set<std::size_t> circle = left_rules(index);
+    if (!circle.contains(index)) return {};
+    std::erase_if(circle, [&](std::size_t other) { return !left_rules(other).contains(index); });
     return circle;
   }
 
   // A rule A of a circle begins with an alternative of one of its rules B that begins otherwise; what may
   // follow until A is complete is a rule of its own for each B.
-  ExprId left_recursive(std::size_t index, const std::vector<std::size_t>& circle) {
+  ExprId left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
     std::map<std::size_t, std::uint32_t> after;
     for (const std::size_t b : circle) after[b] = ex_.new_rule();
     std::vector<ExprId> starts;

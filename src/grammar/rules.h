@@ -10,7 +10,8 @@ namespace quire::grammar {
 // A context-free grammar as llama.cpp's GBNF and EBNF spell it (name ::= ..., [a-z] a class of characters) or
 // as Lark does (name: ..., NAMES of terminals, /regular expressions/, [...] optional, %ignore, %import
 // common.X). In all of them <[12]> and <name> are a special token. The rule root, or start, is what a text
-// must be. Rules may begin with themselves. GrammarError says the line and column of what is wrong.
+// must be. Rules may begin with themselves, but not behind what may be empty. GrammarError says the line and
+// column of what is wrong.
 ExprId compile_rules(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary);
 
 // The id of the special token of this name. GrammarError if there is none.

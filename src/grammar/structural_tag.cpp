@@ -19,12 +19,14 @@ struct FormatKeys {
   std::string_view type;
   std::array<std::string_view, 5> keys;
 };
+constexpr FormatKeys kTag = {"tag", {"begin", "content", "end"}},
+                     kAnyText = {"any_text", {"excludes", "max_chars"}};
 constexpr std::array<FormatKeys, 14> kTagFormats = {
-    {{"const_string", {"value"}},
+    {kAnyText,
+     {"const_string", {"value"}},
      {"json_schema", {"json_schema", "any_order", "style", "pointer"}},
      {"grammar", {"grammar"}},
      {"regex", {"pattern"}},
-     {"any_text", {"excludes", "max_chars"}},
      {"token", {"token"}},
      {"sequence", {"elements"}},
      {"or", {"elements"}},
@@ -34,8 +36,57 @@ constexpr std::array<FormatKeys, 14> kTagFormats = {
      {"repeat", {"content", "min", "max"}},
      {"triggered_tags", {"triggers", "tags", "at_least_one", "stop_after_first", "excludes"}},
      {"tags_with_separator", {"tags", "separator", "at_least_one", "stop_after_first"}}}};
-constexpr FormatKeys kTagKeys = {"tag", {"begin", "content", "end"}};
 constexpr std::uint32_t kMostRepeats = 1u << 20;
+
+// A value within a tag, and where it stands.
+struct Part {
+  const OrderedJson& value;
+  std::string where;
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw GrammarError(format_text("structural tag at {}: {}", in_quotes("#" + where), what));
+  }
+  bool has(const char* key) const { return value.is_object() && value.contains(key); }
+  Part operator[](const char* key) const {
+    if (!has(key)) fail(format_text("the key {} is missing", key));
+    return {value.at(key), where + "/" + key};
+  }
+  void check_keys(const FormatKeys& known) const {
+    if (!value.is_object()) fail("must be an object");
+    for (const auto& [key, of_key] : value.items())
+      if (key != "type" && std::ranges::find(known.keys, key) == known.keys.end())
+        Part{of_key, where + "/" + key}.fail("this key is not supported here");
+  }
+  std::string text() const {
+    if (!value.is_string()) fail("must be a string");
+    return value.get<std::string>();
+  }
+  std::vector<std::string> texts() const {
+    const OrderedJson all = value.is_array() ? value : OrderedJson::array({value});
+    if (all.empty() || !std::ranges::all_of(all, [](const auto& item) { return item.is_string(); }))
+      fail("must be a string, or an array of strings");
+    return all.get<std::vector<std::string>>();
+  }
+  std::vector<Part> items() const {
+    if (!value.is_array() || value.empty()) fail("must be an array of at least one item");
+    std::vector<Part> result;
+    for (const auto& item : value) result.push_back({item, where + "/" + std::to_string(result.size())});
+    return result;
+  }
+  bool flag(const char* key, bool otherwise = false) const {
+    if (!has(key)) return otherwise;
+    if (!value.at(key).is_boolean()) (*this)[key].fail("must be true or false");
+    return value.at(key).get<bool>();
+  }
+  // -1 is no bound, as is a key that is missing.
+  std::uint32_t count(const char* key, std::uint32_t otherwise) const {
+    if (!has(key) || value.at(key) == -1) return otherwise;
+    const Part found = (*this)[key];
+    if (!found.value.is_number_unsigned() || found.value.get<std::uint64_t>() > kMostRepeats)
+      found.fail("must be at most 2^20");
+    return found.value.get<std::uint32_t>();
+  }
+};
 
 class TagCompiler {
  public:
@@ -44,135 +95,67 @@ class TagCompiler {
     text_ = ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0, kNoLimit);
   }
 
-  ExprId compile(const OrderedJson& format, const std::string& where) {
-    if (!format.is_object()) fail_at(where, "a format is an object");
-    const Expressions::Depth deeper(ex_, kSchemaWeight);
-    const std::string type = string(format, "type", where);
-    if (type == "tag") return tag(format, where);
-    if (type == "structural_tag") return compile_whole(format, where);
-    const auto* const known = std::ranges::find(kTagFormats, type, &FormatKeys::type);
-    if (known == kTagFormats.end())
-      fail_at(where + "/type", format_text("the format {} is not supported", in_quotes(type)));
-    check_keys(format, *known, where);
-    if (type == "const_string") return marked(string(format, "value", where));
-    if (type == "json_schema") return schema(format, where);
-    if (type == "grammar") return compile_rules(ex_, string(format, "grammar", where), vocabulary_);
-    if (type == "regex") return regex(string(format, "pattern", where));
-    if (type == "any_text")
-      return ex_.lexeme(ex_.all_of({text_of(format, where), without(excludes(format, where))}));
-    if (type == "triggered_tags") return triggered(format, where);
-    if (type == "tags_with_separator") return separated(format, where);
-    if (type == "token") return token(get(format, "token", where), where);
-    if (type == "sequence" || type == "or") {
-      std::vector<ExprId> parts =
-          all(format, "elements", where, [&](const auto& item, const auto& at) { return compile(item, at); });
-      if (type == "or") return ex_.any_of(std::move(parts));
-      ExprId result = kEmpty;
-      for (std::size_t i = parts.size(); i-- > 0;) result = ex_.concat(parts[i], result);
-      return result;
-    }
-    return ex_.repeat(compile(get(format, "content", where), where + "/content"),
-                      count(format, "min", type == "plus" ? 1 : 0, where),
-                      count(format, "max", type == "optional" ? 1 : kNoLimit, where));
-  }
-
   // {"format": {...}}, or {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
-  ExprId compile_whole(const OrderedJson& whole, const std::string& where) {
-    if (!whole.contains("structures")) {
-      check_keys(whole, {"", {"format"}}, where);
-      return compile(get(whole, "format", where), where + "/format");
+  ExprId compile_whole(const Part& whole) {
+    if (!whole.has("structures")) {
+      whole.check_keys({"", {"format"}});
+      return compile(whole["format"]);
     }
-    check_keys(whole, {"", {"structures", "triggers"}}, where);
+    whole.check_keys({"", {"structures", "triggers"}});
     OrderedJson tags = OrderedJson::array();
-    for (const auto& structure : array(whole, "structures", where)) {
-      const std::string at = where + "/structures";
-      check_keys(structure, {"", {"begin", "schema", "end"}}, at);
-      tags.push_back({{"begin", get(structure, "begin", at)},
-                      {"content", {{"type", "json_schema"}, {"json_schema", get(structure, "schema", at)}}},
-                      {"end", get(structure, "end", at)}});
+    for (const Part& structure : whole["structures"].items()) {
+      structure.check_keys({"", {"begin", "schema", "end"}});
+      tags.push_back({{"begin", structure["begin"].value},
+                      {"content", {{"type", "json_schema"}, {"json_schema", structure["schema"].value}}},
+                      {"end", structure["end"].value}});
     }
-    return triggered({{"triggers", array(whole, "triggers", where)}, {"tags", std::move(tags)}}, where);
+    const OrderedJson format = {{"triggers", whole["triggers"].value}, {"tags", std::move(tags)}};
+    return triggered({format, whole.where});
   }
 
  private:
-  [[noreturn]] static void fail_at(const std::string& where, std::string_view what) {
-    throw GrammarError(format_text("structural tag at {}: {}", in_quotes("#" + where), what));
-  }
-  static void check_keys(const OrderedJson& object, const FormatKeys& known, const std::string& where) {
-    if (!object.is_object()) fail_at(where, "must be an object");
-    for (const auto& [key, value] : object.items())
-      if (key != "type" && std::ranges::find(known.keys, key) == known.keys.end())
-        fail_at(where + "/" + key, "this key is not supported here");
-  }
-  static const OrderedJson& get(const OrderedJson& object, const char* key, const std::string& where) {
-    if (!object.is_object() || !object.contains(key))
-      fail_at(where, format_text("the key {} is missing", key));
-    return object.at(key);
-  }
-  static std::string string(const OrderedJson& object, const char* key, const std::string& where) {
-    const OrderedJson& value = get(object, key, where);
-    if (!value.is_string()) fail_at(where + "/" + key, "must be a string");
-    return value.get<std::string>();
-  }
-  static const OrderedJson& array(const OrderedJson& object, const char* key, const std::string& where) {
-    const OrderedJson& value = get(object, key, where);
-    if (!value.is_array() || value.empty())
-      fail_at(where + "/" + key, "must be an array of at least one item");
-    return value;
-  }
-  static bool flag(const OrderedJson& object, const char* key, const std::string& where,
-                   bool otherwise = false) {
-    if (!object.contains(key)) return otherwise;
-    if (!object.at(key).is_boolean()) fail_at(where + "/" + key, "must be true or false");
-    return object.at(key).get<bool>();
-  }
-  // -1 is no bound, as is a key that is missing.
-  static std::uint32_t count(const OrderedJson& object, const char* key, std::uint32_t otherwise,
-                             const std::string& where) {
-    if (!object.contains(key) || object.at(key) == -1) return otherwise;
-    const OrderedJson& value = object.at(key);
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostRepeats)
-      fail_at(where + "/" + key, "must be at most 2^20");
-    return value.get<std::uint32_t>();
-  }
-  // One string, or an array of them.
-  static std::vector<std::string> strings(const OrderedJson& object, const char* key,
-                                          const std::string& where) {
-    const OrderedJson& value = get(object, key, where);
-    std::vector<std::string> result;
-    for (const auto& item : value.is_array() ? array(object, key, where) : OrderedJson::array({value})) {
-      if (!item.is_string()) fail_at(where + "/" + key, "must be strings");
-      result.push_back(item.get<std::string>());
+  ExprId compile(const Part& format) {
+    const Expressions::Depth deeper(ex_, kSchemaWeight);
+    const std::string type = format["type"].text();
+    if (type == "tag") return tag(format);
+    if (type == "structural_tag") return compile_whole(format);
+    const auto* const known = std::ranges::find(kTagFormats, type, &FormatKeys::type);
+    if (known == kTagFormats.end())
+      format["type"].fail(format_text("the format {} is not supported", in_quotes(type)));
+    format.check_keys(*known);
+    if (type == "const_string") return marked(format["value"].text());
+    if (type == "json_schema") return schema(format);
+    if (type == "grammar") return compile_rules(ex_, format["grammar"].text(), vocabulary_);
+    if (type == "regex") return ex_.lexeme(utf8_regex(ex_, format["pattern"].text()));
+    if (type == "any_text") return ex_.lexeme(ex_.all_of({text_of(format), without(excludes(format))}));
+    if (type == "triggered_tags") return triggered(format);
+    if (type == "tags_with_separator") return separated(format);
+    if (type == "token") return token(format["token"]);
+    if (type == "sequence" || type == "or") {
+      std::vector<ExprId> parts;
+      for (const Part& element : format["elements"].items()) parts.push_back(compile(element));
+      return type == "or" ? ex_.any_of(std::move(parts)) : ex_.concat(parts);
     }
-    return result;
-  }
-  template <typename F>
-  static std::vector<ExprId> all(const OrderedJson& object, const char* key, const std::string& where,
-                                 F&& compile_item) {
-    std::vector<ExprId> result;
-    for (const auto& item : array(object, key, where))
-      result.push_back(compile_item(item, where + "/" + key + "/" + std::to_string(result.size())));
-    return result;
+    return ex_.repeat(compile(format["content"]), format.count("min", type == "plus" ? 1 : 0),
+                      format.count("max", type == "optional" ? 1 : kNoLimit));
   }
 
-  ExprId schema(const OrderedJson& format, const std::string& where) {
-    if (format.contains("style") && format.at("style") != "json")
-      fail_at(where + "/style", "only the style json is supported");
+  ExprId schema(const Part& format) {
+    if (format.has("style") && format.value.at("style") != "json")
+      format["style"].fail("only the style json is supported");
     Source source = source_;
-    source.any_order = flag(format, "any_order", where, source.any_order);
-    std::string at = format_text("#{}/json_schema", where);
-    if (format.contains("pointer")) at = string(format, "pointer", where);
-    return SchemaCompiler(ex_, json_, source, get(format, "json_schema", where), std::move(at)).compile();
+    source.any_order = format.flag("any_order", source.any_order);
+    const Part root = format["json_schema"];
+    std::string at = format.has("pointer") ? format["pointer"].text() : "#" + root.where;
+    return SchemaCompiler(ex_, json_, source, root.value, std::move(at)).compile();
   }
 
-  ExprId regex(std::string_view pattern) { return ex_.lexeme(utf8_regex(ex_, pattern)); }
-
-  ExprId token(const OrderedJson& name, const std::string& where) {
-    if (name.is_string()) return ex_.token(special_token(vocabulary_, name.get<std::string>()));
-    if (!name.is_number_unsigned() ||
-        name.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocabulary_.size()))
-      fail_at(where + "/token", "must be a token's id, or a special token's name");
-    return ex_.token(name.get<int>());
+  ExprId token(const Part& name) {
+    if (name.value.is_string()) return ex_.token(special_token(vocabulary_, name.text()));
+    if (!name.value.is_number_unsigned() ||
+        name.value.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocabulary_.size()))
+      name.fail("must be a token's id, or a special token's name");
+    return ex_.token(name.value.get<int>());
   }
 
   // A text, in which what spells a special token may also be that token.
@@ -197,13 +180,12 @@ class TagCompiler {
     return after[0];
   }
 
-  static std::vector<std::string> excludes(const OrderedJson& format, const std::string& where) {
-    return format.contains("excludes") ? strings(format, "excludes", where) : std::vector<std::string>();
+  static std::vector<std::string> excludes(const Part& format) {
+    return format.has("excludes") ? format["excludes"].texts() : std::vector<std::string>();
   }
 
-  ExprId text_of(const OrderedJson& format, const std::string& where) {
-    return ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0,
-                      count(format, "max_chars", kNoLimit, where));
+  ExprId text_of(const Part& format) {
+    return ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0, format.count("max_chars", kNoLimit));
   }
 
   ExprId without(const std::vector<std::string>& marks) {
@@ -232,62 +214,60 @@ class TagCompiler {
   }
 
   // What follows a tag's first bytes, which the caller has matched.
-  ExprId tag(const OrderedJson& tag, const std::string& where, std::size_t matched = 0) {
-    check_keys(tag, kTagKeys, where);
-    const std::string begin = string(tag, "begin", where);
-    const OrderedJson& content = get(tag, "content", where);
-    const std::vector<std::string> ends = strings(tag, "end", where);
+  ExprId tag(const Part& tag, std::size_t matched = 0) {
+    tag.check_keys(kTag);
+    const std::string begin = tag["begin"].text();
+    const Part content = tag["content"];
+    const std::vector<std::string> ends = tag["end"].texts();
     const ExprId opening = marked(std::string_view(begin).substr(matched));
     // Any text ends with the first end that it comes to.
-    if (content.is_object() && content.contains("type") && content.at("type") == "any_text" &&
+    if (content.has("type") && content.value.at("type") == "any_text" &&
         std::ranges::find(ends, "") == ends.end()) {
-      const std::string at = where + "/content";
-      check_keys(content, *std::ranges::find(kTagFormats, "any_text", &FormatKeys::type), at);
-      std::vector<std::string> marks = excludes(content, at);
+      content.check_keys(kAnyText);
+      std::vector<std::string> marks = excludes(content);
       marks.insert(marks.end(), ends.begin(), ends.end());
-      return ex_.concat(opening, ex_.any_of(up_to(text_of(content, at), ends, marks)));
+      return ex_.concat(opening, ex_.any_of(up_to(text_of(content), ends, marks)));
     }
-    const ExprId inside = compile(content, where + "/content");
-    std::vector<ExprId> parts;
-    for (const std::string& end : ends) parts.push_back(ex_.concat(inside, marked(end)));
-    return ex_.concat(opening, ex_.any_of(std::move(parts)));
+    std::vector<ExprId> closings;
+    for (const std::string& end : ends) closings.push_back(marked(end));
+    return ex_.concat({opening, compile(content), ex_.any_of(std::move(closings))});
   }
 
-  ExprId triggered(const OrderedJson& format, const std::string& where) {
-    const std::vector<std::string> triggers = strings(format, "triggers", where);
+  ExprId triggered(const Part& format) {
+    const std::vector<std::string> triggers = format["triggers"].texts();
     if (std::ranges::find(triggers, "") != triggers.end())
-      fail_at(where + "/triggers", "a trigger is a string that is not empty");
-    std::vector<std::string> marks = excludes(format, where);
+      format["triggers"].fail("a trigger is a string that is not empty");
+    std::vector<std::string> marks = excludes(format);
     marks.insert(marks.end(), triggers.begin(), triggers.end());
     std::vector<std::vector<ExprId>> begun(triggers.size());
-    const OrderedJson& tags = array(format, "tags", where);
-    for (std::size_t i = 0; i < tags.size(); ++i) {
-      const std::string at = where + "/tags/" + std::to_string(i), begin = string(tags[i], "begin", at);
+    for (const Part& of : format["tags"].items()) {
+      const std::string begin = of["begin"].text();
       bool has_trigger = false;
       ex_.check_time();
       for (std::size_t j = 0; j < triggers.size(); ++j) {
         if (!begin.starts_with(triggers[j])) continue;
         has_trigger = true;
-        begun[j].push_back(tag(tags[i], at, triggers[j].size()));
+        begun[j].push_back(tag(of, triggers[j].size()));
       }
-      if (!has_trigger) fail_at(at + "/begin", "must begin with a trigger");
+      if (!has_trigger) of["begin"].fail("must begin with a trigger");
     }
     std::vector<ExprId> parts = up_to(text_, triggers, marks);
     for (std::size_t j = 0; j < parts.size(); ++j)
       parts[j] = ex_.concat(parts[j], ex_.any_of(std::move(begun[j])));
     const ExprId one = ex_.any_of(std::move(parts)), rest = ex_.lexeme(without(marks));
-    const bool at_least_one = flag(format, "at_least_one", where);
-    if (flag(format, "stop_after_first", where)) return at_least_one ? one : ex_.any_of({one, rest});
+    const bool at_least_one = format.flag("at_least_one");
+    if (format.flag("stop_after_first")) return at_least_one ? one : ex_.any_of({one, rest});
     return ex_.concat(ex_.repeat(one, at_least_one ? 1 : 0, kNoLimit), rest);
   }
 
-  ExprId separated(const OrderedJson& format, const std::string& where) {
-    const ExprId one = ex_.any_of(
-        all(format, "tags", where, [&](const auto& item, const auto& at) { return tag(item, at); }));
-    const ExprId more = ex_.concat(marked(string(format, "separator", where)), one);
+  ExprId separated(const Part& format) {
+    std::vector<ExprId> tags;
+    for (const Part& of : format["tags"].items()) tags.push_back(tag(of));
+    const ExprId one = ex_.any_of(std::move(tags));
+    const ExprId more = ex_.concat(marked(format["separator"].text()), one);
     const ExprId list =
-        flag(format, "stop_after_first", where) ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
-    return flag(format, "at_least_one", where) ? list : ex_.optional(list);
+        format.flag("stop_after_first") ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
+    return format.flag("at_least_one") ? list : ex_.optional(list);
   }
 
   Expressions& ex_;
@@ -303,7 +283,7 @@ ExprId compile_structural_tag(Expressions& expressions, JsonText& json, const So
                               const OrderedJson& tag, const Vocabulary& vocabulary) {
   if (!tag.is_object() || !tag.contains("type") || tag.at("type") != "structural_tag")
     throw GrammarError("a structural tag is an object of type structural_tag");
-  return TagCompiler(expressions, json, source, vocabulary).compile_whole(tag, "");
+  return TagCompiler(expressions, json, source, vocabulary).compile_whole({tag, ""});
 }
 
 }  // namespace quire::grammar

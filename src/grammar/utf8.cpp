@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 namespace quire::grammar {
 namespace {
@@ -41,24 +42,19 @@ std::optional<std::u32string> decode_utf8(std::string_view text) {
   std::u32string result;
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
-    const unsigned length = lead < 0x80   ? 1
-                            : lead < 0xC2 ? 0
-                            : lead < 0xE0 ? 2
-                            : lead < 0xF0 ? 3
-                            : lead < 0xF5 ? 4
-                                          : 0;
-    if (length == 0 || i + length > text.size()) return std::nullopt;
-    char32_t character = length == 1 ? lead : lead & (0x7Fu >> length);
-    for (std::size_t j = i + 1; j < i + length; ++j) {
-      const auto next = static_cast<unsigned char>(text[j]);
+    const auto ones = static_cast<unsigned>(std::countl_one(lead)), tail = ones == 0 ? 0 : ones - 1;
+    if (ones == 1 || ones > 4 || i + tail >= text.size()) return std::nullopt;
+    char32_t character = lead & (0x7Fu >> ones);
+    for (const std::size_t last = i + tail; i < last;) {
+      const auto next = static_cast<unsigned char>(text[++i]);
       if ((next & 0xC0) != 0x80) return std::nullopt;
       character = character << 6 | (next & 0x3Fu);
     }
-    if (character > kLastCharacter || (length > 1 && character <= kLastOfLength[length - 2]) ||
+    ++i;
+    if (character > kLastCharacter || (tail > 0 && character <= kLastOfLength[tail - 1]) ||
         (character >= 0xD800 && character < 0xE000))
       return std::nullopt;
     result.push_back(character);
-    i += length;
   }
   return result;
 }

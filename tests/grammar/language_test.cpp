@@ -20,6 +20,7 @@ TEST(Regex, MatchesTheWholeText) {
   check({Kind::kRegex, ".", {"x", "\xF0\x9F\x98\x80"}, {"\n", "xx"}});
   check({Kind::kRegex, "a{2}b{0,1}c{1,}", {"aabc", "aacc"}, {"abc", "aab"}});
   check({Kind::kRegex, "(^a|b)(c|d$)", {"ac", "bd"}, {"a", "cd"}});
+  check({Kind::kRegex, "\\U0001F600", {"\xF0\x9F\x98\x80"}, {"U0001F600"}});
 }
 
 TEST(Regex, RefusesWhatItDoesNotSupport) {
@@ -32,6 +33,8 @@ TEST(Regex, RefusesWhatItDoesNotSupport) {
   check(Refusal{Kind::kRegex, "a{2}{3}", {"is repeated"}});
   check(Refusal{Kind::kRegex, "[z-a]", {"wrong order"}});
   check(Refusal{Kind::kRegex, "a^b", {"^"}});
+  check(Refusal{Kind::kRegex, "(^a)*", {"anchor", "repeated"}});
+  check(Refusal{Kind::kRegex, "\\U00110000", {"no character"}});
   for (const char* cut :
        {"\\", "\\c", "\\c1", "\\x4", "\\u12", "\\u{}", "\\u{12", "[a-", "[\\c", "(?<", "(?"})
     check(Refusal{Kind::kRegex, cut, {"regular expression, character"}});
@@ -79,6 +82,10 @@ TEST(JsonSchema, EnforcesTheKeywordsOfStrings) {
          {R"("a")", R"("\n\u00e9")"},
          {R"("")", R"("abc")", "1"}});
   check({Kind::kJsonSchema, R"({"type": "string", "pattern": "b+$"})", {R"("abb")"}, {R"("ba")"}});
+  check({Kind::kJsonSchema,
+         R"j({"type": "string", "pattern": "(^|,)a(,|$)"})j",
+         {R"("a")", R"("b,a")", R"("a,b")", R"("x,a,y")"},
+         {R"("ab")", R"("ba,")", R"("")"}});
   check({Kind::kJsonSchema, R"({"type": "string", "pattern": "^\"\\n$"})", {R"("\"\n")"}, {R"("\"n")"}});
   check({Kind::kJsonSchema,
          R"({"type": "string", "format": "date"})",

@@ -27,6 +27,13 @@ TEST(Rules, AreLark) {
        {"d:1", "a def:1", "a:y"}});
 }
 
+TEST(Rules, ImportSpaceWithoutLineBreaks) {
+  check({Kind::kGrammar,
+         "start: \"a\" WS_INLINE \"b\"\n%import common.WS_INLINE",
+         {"a b", "a \t b"},
+         {"ab", "a\nb"}});
+}
+
 TEST(Rules, MayBeginWithThemselves) {
   check({Kind::kGrammar,
          "root ::= root \"+\" term | term\nterm ::= term \"*\" [0-9] | [0-9]",
