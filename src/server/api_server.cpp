@@ -43,7 +43,7 @@ struct Route {
 constexpr std::array<Route, 12> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
-    {"/v1/responses", "POST", &ApiService::create_response, responses_error_body, true},
+    {"/v1/responses", "POST", &ApiService::create_response, responses_error, true},
     {"/v1/responses/", "GET", &ApiService::get_response, openai_error, true},
     {"/v1/responses/", "DELETE", &ApiService::delete_response, openai_error, true},
     {"/v1/responses/", "POST", &ApiService::cancel_response, openai_error, true},

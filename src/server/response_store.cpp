@@ -1,31 +1,29 @@
 #include "server/response_store.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace quire::server {
 namespace {
 
-constexpr std::size_t kTextOverhead = 160;   // bytes, of the object and its allocations
-constexpr std::size_t kEntryOverhead = 512;  // of the entry in list and map, both with its id
+constexpr std::size_t kTextOverhead = 160;      // bytes, of its objects and allocations
+constexpr std::size_t kResponseOverhead = 512;  // of its places in list and map, both with the id
 
 }  // namespace
 
-StoredText::StoredText(std::string text, std::size_t bytes, std::shared_ptr<std::atomic<std::size_t>> sum)
-    : text_(std::move(text)), bytes_(bytes), sum_(std::move(sum)) {
-  *sum_ += bytes_;
-}
-
-std::shared_ptr<const StoredText> ResponseStore::make_text(std::string text, std::size_t beside) const {
+StoredText ResponseStore::make_text(std::string text, std::size_t beside) const {
   text.shrink_to_fit();
   const std::size_t bytes = text.size() + kTextOverhead + beside;
-  return std::make_shared<const StoredText>(std::move(text), bytes, bytes_);
+  *bytes_ += bytes;
+  return {new const std::string(std::move(text)), [bytes, sum = bytes_](const std::string* stored) {
+            *sum -= bytes;
+            delete stored;
+          }};
 }
 
-void ResponseStore::put(const std::string& id, std::size_t key, std::string answer, StoredItems earlier,
-                        std::string input, std::string output) {
+void ResponseStore::put(const std::string& id, std::size_t key, std::string answer,
+                        std::vector<StoredText> earlier, std::string input, std::string output) {
   std::size_t bytes = answer.size() + input.size() + output.size();
-  for (const auto& text : earlier) bytes += (**text).size();
+  for (const StoredText& text : earlier) bytes += text->size();
   if (bytes > std::min(max_bytes_, kMaxConversationBytes)) return;  // others are worth more
 
   auto made = std::make_shared<StoredResponse>();
@@ -34,32 +32,37 @@ void ResponseStore::put(const std::string& id, std::size_t key, std::string answ
   made->items.push_back(make_text(std::move(input), 0));
   made->items.push_back(make_text(std::move(output), 0));
   made->items.shrink_to_fit();
-  const std::size_t beside = kEntryOverhead + made->items.size() * sizeof(StoredItems::value_type);
-  made->answer = make_text(std::move(answer), beside);
+  made->answer = make_text(std::move(answer), kResponseOverhead + made->items.size() * sizeof(StoredText));
 
   const std::lock_guard lock(mutex_);
-  by_use_.push_front({id, std::move(made)});
+  by_use_.emplace_front(id, std::move(made));
   by_id_[id] = by_use_.begin();
   while (!by_use_.empty() && (*bytes_ > max_bytes_ || by_use_.size() > max_responses_)) {
-    by_id_.erase(by_use_.back().id);
+    by_id_.erase(by_use_.back().first);
     by_use_.pop_back();
   }
 }
 
+// Under mutex_; the end: there is none.
+ResponseStore::ByUse::iterator ResponseStore::look_up(const std::string& id, std::size_t key) {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() || found->second->second->key != key ? by_use_.end() : found->second;
+}
+
 std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id, std::size_t key) {
   const std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end() || found->second->response->key != key) return nullptr;
-  by_use_.splice(by_use_.begin(), by_use_, found->second);
-  return found->second->response;
+  const auto found = look_up(id, key);
+  if (found == by_use_.end()) return nullptr;
+  by_use_.splice(by_use_.begin(), by_use_, found);
+  return found->second;
 }
 
 bool ResponseStore::erase(const std::string& id, std::size_t key) {
   const std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end() || found->second->response->key != key) return false;
-  by_use_.erase(found->second);
-  by_id_.erase(found);
+  const auto found = look_up(id, key);
+  if (found == by_use_.end()) return false;
+  by_use_.erase(found);
+  by_id_.erase(id);
   return true;
 }
 

@@ -7,33 +7,19 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace quire::server {
 
-// A text that counts, as long as it lives, among the bytes of the store that made it.
-class StoredText {
- public:
-  StoredText(std::string text, std::size_t bytes, std::shared_ptr<std::atomic<std::size_t>> sum);
-  ~StoredText() { *sum_ -= bytes_; }
-  StoredText(const StoredText&) = delete;
-  StoredText& operator=(const StoredText&) = delete;
-
-  const std::string& operator*() const { return text_; }
-
- private:
-  const std::string text_;
-  const std::size_t bytes_;
-  const std::shared_ptr<std::atomic<std::size_t>> sum_;
-};
-
-// Lists of items as JSON, in order. Turns of one conversation share those of the turns before them.
-using StoredItems = std::vector<std::shared_ptr<const StoredText>>;
+// JSON. It counts among the bytes of the store that made it as long as it lives.
+using StoredText = std::shared_ptr<const std::string>;
 
 struct StoredResponse {
-  std::size_t key = 0;                       // the API key that made it
-  std::shared_ptr<const StoredText> answer;  // as JSON, its output left out
-  StoredItems items;                         // what it answers, earlier turns first; then its output
+  std::size_t key = 0;  // the API key that made it
+  StoredText answer;    // without its output
+  // Lists of items: what it answers, which begins with those of the turns before, shared; then its output.
+  std::vector<StoredText> items;
 };
 
 // Responses by id. Those that nobody has asked for longest go first. Thread contract: from any thread.
@@ -48,28 +34,25 @@ class ResponseStore {
 
   bool keeps() const { return max_bytes_ > 0; }
   std::size_t bytes() const { return *bytes_; }
-  // earlier: of the turns before; input, output: the new one's, as JSON.
-  void put(const std::string& id, std::size_t key, std::string answer, StoredItems earlier, std::string input,
-           std::string output);
+  // earlier: items of the turns before; input, output: of the new one.
+  void put(const std::string& id, std::size_t key, std::string answer, std::vector<StoredText> earlier,
+           std::string input, std::string output);
   // Null: there is none of that id and key.
   std::shared_ptr<const StoredResponse> find(const std::string& id, std::size_t key);
   bool erase(const std::string& id, std::size_t key);
 
  private:
-  struct Entry {
-    std::string id;
-    std::shared_ptr<const StoredResponse> response;
-  };
-  using Place = std::list<Entry>::iterator;
+  using ByUse = std::list<std::pair<std::string, std::shared_ptr<const StoredResponse>>>;
 
-  std::shared_ptr<const StoredText> make_text(std::string text, std::size_t beside) const;
+  StoredText make_text(std::string text, std::size_t beside) const;
+  ByUse::iterator look_up(const std::string& id, std::size_t key);
 
   const std::size_t max_bytes_;
   const std::size_t max_responses_;
   const std::shared_ptr<std::atomic<std::size_t>> bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
-  std::mutex mutex_;         // of all below
-  std::list<Entry> by_use_;  // the latest first
-  std::unordered_map<std::string, Place> by_id_;
+  std::mutex mutex_;  // of all below
+  ByUse by_use_;      // the latest first
+  std::unordered_map<std::string, ByUse::iterator> by_id_;
 };
 
 }  // namespace quire::server

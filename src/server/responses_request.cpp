@@ -13,79 +13,74 @@
 namespace quire::server {
 namespace {
 
-using Names = std::pair<std::string_view, std::string_view>;
+using Choices = std::array<std::string_view, 3>;
 
+constexpr std::size_t kMaxEchoBytes = 4 << 20;  // which wait with the request; a template writes no more
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 
-// A field of a chat, and what it is made from. The longer names come first.
-constexpr Names kChatNames[] = {
+// Fields of a chat, and of /v1/responses. Longer names come first.
+constexpr std::pair<std::string_view, std::string_view> kChatNames[] = {
     {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
     {"max_completion_tokens", "max_output_tokens"}, {"max_tokens", "max_output_tokens"},
     {"reasoning_effort", "reasoning.effort"},       {"messages", "input"}};
 
-// The messages of a conversation's items, and these items as they are kept.
+// The messages of a conversation's items, and the new ones of these as they are kept.
 class Conversation {
  public:
   explicit Conversation(const ResponsesContext& context) : context_(context) {}
 
-  void add_earlier(const StoredItems& items) {
-    for (const auto& text : items)
-      for (const OrderedJson& item : parse_text(**text, "the conversation", "previous_response_id"))
-        add(read_item(item, "the conversation"));
+  void add_instructions(const std::string& text) {  // which are no item
+    messages_.push_back(
+        {{"role", "system"}, {"content", OrderedJson::array({text_part("input_text", text)})}});
+  }
+
+  void add_earlier(const std::vector<StoredText>& items) {
+    for (const StoredText& list : items)
+      for (const OrderedJson& item : parse_text(*list, "the conversation", "")) add(item);
   }
 
   void add_input(const OrderedJson& input) {
-    if (input.is_string()) {
-      add_new({.type = "message", .role = "user", .texts = {input.get<std::string>()}});
-    } else {
-      for (std::size_t i = 0; i < to_list(input, "input").size(); ++i) {
-        const std::string place = format_text("input[{}]", i);
-        ResponseItem item = read_item(input[i], place);
-        add_new(item.type == "item_reference" ? find(item.id, place) : std::move(item));
-      }
+    if (input.is_string()) return add_new(read_item({{"role", "user"}, {"content", input}}, "input"));
+    if (!input.is_array())
+      refuse("input", "input is {}; it must be a string or a list of items", shown(input));
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      const std::string place = format_text("input[{}]", i);
+      OrderedJson item = read_item(input[i], place);
+      add_new(item["type"] == "item_reference" ? find(item["id"], place) : std::move(item));
     }
   }
 
-  // instructions: come first, and are no item.
-  void add_instructions(const std::string& text) {
-    add({.type = "message", .role = "system", .texts = {text}});
+  // Its messages, and what of it the answer needs to know.
+  OrderedJson finish(ResponsesRequest& request) {
+    request.num_items = num_new_;
+    request.input = std::move(input_) + "]";
+    return std::move(messages_);
   }
 
-  OrderedJson take_messages() { return std::move(messages_); }
-  std::size_t num_new() const { return num_new_; }
-  // As JSON; no more than is ever kept, and a bit.
-  std::string take_input() { return std::move(input_) + "]"; }
-
  private:
-  void add(const ResponseItem& item) {
-    for (const std::string& text : item.texts) bytes_ += text.size();
-    bytes_ += item.arguments.size();
+  void add(const OrderedJson& item) {
+    bytes_ += to_line(item).size();
     if (bytes_ > ResponseStore::kMaxConversationBytes)
       refuse("input", "the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes);
     add_to_chat(item, messages_);
   }
 
-  void add_new(ResponseItem item) {
+  void add_new(OrderedJson item) {
+    if (item["id"] == "") item["id"] = item_id(item["type"].get<std::string>(), context_.id, num_new_);
     add(item);
-    const std::size_t index = num_new_++;
-    if (input_.size() > ResponseStore::kMaxConversationBytes) return;
-    if (item.id.empty()) item.id = item_id(item.type, context_.id, index);
-    input_ += (index == 0 ? "" : ",") + to_line(item_json(item));
+    input_ += (num_new_++ == 0 ? "" : ",") + to_line(item);
   }
 
   // An item of a response that is kept.
-  const ResponseItem& find(const std::string& id, const std::string& place) {
+  const OrderedJson& find(const std::string& id, const std::string& place) {
     const std::string response = response_of_item(id);
-    if (known_.insert(response).second) {
-      if (const auto kept = context_.store.find(response, context_.key)) {
-        for (const auto& text : {kept->items.end()[-2], kept->items.end()[-1]})
-          for (const OrderedJson& item : parse_text(**text, "the conversation", "input"))
-            found_.emplace(item["id"].get<std::string>(), read_item(item, place));
-      }
-    }
+    const auto kept = known_.insert(response).second ? context_.store.find(response, context_.key) : nullptr;
+    for (std::size_t i = kept ? kept->items.size() - 2 : 0; kept && i < kept->items.size(); ++i)
+      for (OrderedJson& item : parse_text(*kept->items[i], "the conversation", ""))
+        found_.emplace(item["id"].get<std::string>(), std::move(item));
     const auto found = found_.find(id);
     if (found == found_.end())
-      throw ApiError(404, format_text("{}: there is no item {}", place, in_quotes(id)), "input");
+      throw ApiError(404, format_text("{}: there is no item {}", place, in_quotes(id)), place);
     return found->second;
   }
 
@@ -93,77 +88,61 @@ class Conversation {
   OrderedJson messages_ = OrderedJson::array();
   std::string input_ = "[";
   std::size_t num_new_ = 0;
-  std::size_t bytes_ = 0;        // of all texts
-  std::set<std::string> known_;  // responses whose items were looked at
-  std::unordered_map<std::string, ResponseItem> found_;
+  std::size_t bytes_ = 0;        // of all items
+  std::set<std::string> known_;  // responses that were looked for items
+  std::unordered_map<std::string, OrderedJson> found_;
 };
 
-void refuse_unknown(const JsonFields& fields) {
+// Where it is a text of three.
+void check_choice(const JsonFields& fields, std::string_view name, const Choices& choices) {
+  fields.get(name, to_choice, choices);
+}
+
+// What it asks for can be had; metadata is as OpenAI bounds it.
+void check_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
                               "moderation", "response_format", "prompt_logprobs", "return_token_ids"});
   check_value(fields, "truncation", {"disabled"});
   fields.integer("n", 1, 1);
-  constexpr std::array<std::string_view, 2> kIncluded = {kLogprobs, "reasoning.encrypted_content"};
-  if (const OrderedJson* include = fields.find("include"))
-    for (std::size_t i = 0; i < to_list(*include, "include").size(); ++i)
-      to_choice((*include)[i], format_text("include[{}]", i), kIncluded);
-}
-
-// As OpenAI bounds it.
-void check_metadata(const JsonFields& fields) {
-  constexpr std::ptrdiff_t kMostPairs = 16;
-  constexpr std::ptrdiff_t kMostOfKey = 64;
-  constexpr std::ptrdiff_t kMostOfValue = 512;
-  const auto characters = [](const std::string& text) {
-    return std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation);
-  };
-  const OrderedJson* metadata = fields.find("metadata");
-  if (metadata == nullptr) return;
-  if (std::ssize(to_object(*metadata, "metadata")) > kMostPairs)
-    refuse("metadata", "metadata has {} pairs; it may have {}", metadata->size(), kMostPairs);
-  for (const auto& [name, value] : metadata->items()) {
-    const std::string place = format_text("metadata.{}", in_quotes(name));
-    if (characters(name) > kMostOfKey)
-      refuse("metadata", "{}: a key may have {} characters", place, kMostOfKey);
-    if (characters(to_text(value, place)) > kMostOfValue)
-      refuse("metadata", "{}: a value may have {} characters", place, kMostOfValue);
+  for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
+    fields.text(name);
+  const auto metadata = fields.get("metadata", to_object).value_or(OrderedJson::object());
+  if (metadata.size() > 16) refuse("metadata", "metadata has {} pairs; it may have 16", metadata.size());
+  for (const auto& [key, value] : metadata.items()) {
+    const auto check = [](const std::string& text, std::ptrdiff_t most) {
+      if (std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation) > most)
+        refuse("metadata", "metadata has {}; a key may have 64 characters, a value 512", in_quotes(text));
+    };
+    check(key, 64);
+    check(to_text(value, "metadata." + in_quotes(key)), 512);
   }
 }
 
-OrderedJson to_chat_tool(const OrderedJson& value, const std::string& place) {
-  const JsonFields tool(value, place);
+// A text that says "function", as OpenAI's other tools do not.
+void check_is_function(const JsonFields& tool) {
   constexpr std::array<std::string_view, 1> kTypes = {"function"};
   to_choice(tool.required("type"), tool.place_of("type"), kTypes);
-  OrderedJson function = OrderedJson::object();
-  for (const char* name : {"name", "description", "parameters", "strict"})
-    if (const OrderedJson* field = tool.find(name)) function[name] = *field;
-  return {{"type", "function"}, {"function", std::move(function)}};
 }
 
-// {type: function, name} as a chat has it.
 OrderedJson to_chat_choice(const OrderedJson& value, const std::string& place) {
   const JsonFields choice(value, place);
-  constexpr std::array<std::string_view, 1> kTypes = {"function"};
-  to_choice(choice.required("type"), choice.place_of("type"), kTypes);
-  return {{"type", "function"},
-          {"function", {{"name", to_text(choice.required("name"), choice.place_of("name"))}}}};
+  check_is_function(choice);
+  const std::string& name = to_text(choice.required("name"), choice.place_of("name"));
+  return {{"type", "function"}, {"function", {{"name", name}}}};
 }
 
-// Leaves the tools that may be called; what is to be chosen of them.
-OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
+// Leaves of the tools those that may be called. What is to be chosen of them.
+std::string allow_tools(const JsonFields& choice, OrderedJson& tools) {
   constexpr std::array<std::string_view, 2> kModes = {"auto", "required"};
   const std::string mode = to_choice(choice.required("mode"), choice.place_of("mode"), kModes);
   const std::string place = choice.place_of("tools");
-  const OrderedJson& named = to_list(choice.required("tools"), place);
   OrderedJson allowed = OrderedJson::array();
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    const std::string here = format_text("{}[{}]", place, i);
-    const OrderedJson name = to_chat_choice(named[i], here)["function"]["name"];
-    const auto found = std::find_if(tools.begin(), tools.end(), [&](const OrderedJson& tool) {
-      return tool["function"].value("name", OrderedJson()) == name;
-    });
+  for (const OrderedJson& named : to_list(choice.required("tools"), place)) {
+    const OrderedJson name = to_chat_choice(named, place)["function"]["name"];
+    const auto found = std::find_if(tools.begin(), tools.end(),
+                                    [&](OrderedJson& tool) { return tool["function"]["name"] == name; });
     if (found == tools.end())
-      refuse("tool_choice", "{} names {}, which is none of the tools", here, shown(name));
+      refuse("tool_choice", "tool_choice names {}, which is none of the tools", shown(name));
     allowed.push_back(*found);
   }
   tools = std::move(allowed);
@@ -171,100 +150,96 @@ OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
 }
 
 void translate_tools(const JsonFields& fields, OrderedJson& chat) {
-  OrderedJson tools = OrderedJson::array();
-  if (const OrderedJson* given = fields.find("tools"))
-    for (std::size_t i = 0; i < to_list(*given, "tools").size(); ++i)
-      tools.push_back(to_chat_tool((*given)[i], format_text("tools[{}]", i)));
-  if (const OrderedJson* choice = fields.find("tool_choice"); choice != nullptr && choice->is_object()) {
-    const JsonFields object(*choice, "tool_choice");
-    const std::string* type = object.text("type");
-    const bool several = type != nullptr && *type == "allowed_tools";
-    chat["tool_choice"] = several ? allow_tools(object, tools) : to_chat_choice(*choice, "tool_choice");
+  OrderedJson& tools = chat["tools"] = OrderedJson::array();
+  const OrderedJson* given = fields.find("tools");
+  for (std::size_t i = 0; given != nullptr && i < to_list(*given, "tools").size(); ++i) {
+    const JsonFields tool((*given)[i], format_text("tools[{}]", i));
+    check_is_function(tool);
+    OrderedJson function = OrderedJson::object();
+    for (const char* name : {"name", "description", "parameters", "strict"})
+      if (const OrderedJson* field = tool.find(name)) function[name] = *field;
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  chat["tools"] = std::move(tools);
+  const OrderedJson* choice = fields.find("tool_choice");
+  if (choice == nullptr || !choice->is_object()) return;
+  const JsonFields named(*choice, "tool_choice");
+  const bool several = named.get("type", to_text) == "allowed_tools";
+  OrderedJson chosen =
+      several ? OrderedJson(allow_tools(named, tools)) : to_chat_choice(*choice, "tool_choice");
+  chat["tool_choice"] = std::move(chosen);
 }
 
 void translate_text(const JsonFields& fields, OrderedJson& chat) {
+  if (const auto reasoning = fields.object("reasoning")) {
+    for (const char* name : {"summary", "generate_summary"})
+      check_choice(*reasoning, name, {"auto", "concise", "detailed"});
+    if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
+  }
   const auto text = fields.object("text");
   if (!text) return;
-  constexpr std::array<std::string_view, 3> kVerbosities = {"low", "medium", "high"};
-  text->get("verbosity", to_choice, kVerbosities);
-  const auto format = text->object("format");
+  check_choice(*text, "verbosity", {"low", "medium", "high"});
+  const auto format = text->get("format", to_object);
   if (!format) return;
-  OrderedJson flat = *text->find("format");
-  if (to_text(format->required("type"), format->place_of("type")) == "json_schema") {
-    flat.erase("type");
-    flat = {{"type", "json_schema"}, {"json_schema", std::move(flat)}};
-  }
-  chat["response_format"] = std::move(flat);
+  OrderedJson& chats = chat["response_format"] = *format;
+  if (JsonFields(*format, "text.format").required("type") != "json_schema") return;
+  chats.erase("type");
+  chats = {{"type", "json_schema"}, {"json_schema", OrderedJson(std::move(chats))}};
 }
 
-void translate_reasoning(const JsonFields& fields, OrderedJson& chat) {
-  const auto reasoning = fields.object("reasoning");
-  if (!reasoning) return;
-  constexpr std::array<std::string_view, 3> kSummaries = {"auto", "concise", "detailed"};
-  for (const char* name : {"summary", "generate_summary"}) reasoning->get(name, to_choice, kSummaries);
-  if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
-}
-
-// Whose fields are the rest of the body, as its sampling parameters are the same.
-OrderedJson to_chat_body(OrderedJson body, const ServedModel& model, OrderedJson messages) {
+// Whose other fields are those of the body.
+OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
   OrderedJson chat;
   const JsonFields fields(body);
   translate_tools(fields, chat);
   translate_text(fields, chat);
-  translate_reasoning(fields, chat);
   const OrderedJson* include = fields.find("include");
-  chat["logprobs"] =
-      include != nullptr && std::find(include->begin(), include->end(), kLogprobs) != include->end();
-  fields.integer("top_logprobs", 0, model.sampling.max_logprobs);
-  if (!chat["logprobs"].get<bool>()) chat["top_logprobs"] = nullptr;
-  chat["max_tokens"] = nullptr;
-  chat["max_completion_tokens"] =
-      fields.find("max_output_tokens") != nullptr ? body["max_output_tokens"] : nullptr;
-  chat["messages"] = std::move(messages);
+  for (std::size_t i = 0; include != nullptr && i < to_list(*include, "include").size(); ++i) {
+    constexpr std::array<std::string_view, 2> kIncluded = {kLogprobs, "reasoning.encrypted_content"};
+    if (to_choice((*include)[i], format_text("include[{}]", i), kIncluded) == kLogprobs)
+      chat["logprobs"] = true;
+  }
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);
+  body["max_tokens"] = nullptr;
+  if (!chat.contains("logprobs"))
+    for (const char* name : {"logprobs", "top_logprobs"}) body[name] = nullptr;
+  body["max_completion_tokens"] = std::exchange(body["max_output_tokens"], nullptr);
+  body["messages"] = std::move(messages);
   return body;
 }
 
 // The shortest number that is this one.
 OrderedJson number_json(float value) { return std::stod(format_text("{}", value)); }
 
-OrderedJson echo_of(const JsonFields& fields, const ResponsesRequest& request) {
+std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
   const auto given = [&](const char* name, OrderedJson otherwise = nullptr) {
     const OrderedJson* value = fields.find(name);
     return value == nullptr ? std::move(otherwise) : *value;
   };
-  for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
-    fields.text(name);
-  OrderedJson text = {{"format", {{"type", "text"}}}};
-  if (const auto asked = fields.object("text"))
-    for (const char* name : {"format", "verbosity"})
-      if (const OrderedJson* value = asked->find(name)) text[name] = *value;
-  OrderedJson reasoning = {{"effort", nullptr}, {"summary", nullptr}};
-  if (const auto asked = fields.object("reasoning"))
-    for (const char* name : {"effort", "summary"})
-      if (const OrderedJson* value = asked->find(name)) reasoning[name] = *value;
-  return {{"background", false},
-          {"instructions", given("instructions")},
-          {"max_output_tokens", given("max_output_tokens")},
-          {"max_tool_calls", nullptr},
-          {"metadata", given("metadata", OrderedJson::object())},
-          {"parallel_tool_calls", !request.chat.one_tool_call},
-          {"previous_response_id", given("previous_response_id")},
-          {"prompt_cache_key", given("prompt_cache_key")},
-          {"reasoning", std::move(reasoning)},
-          {"safety_identifier", given("safety_identifier")},
-          {"service_tier", "default"},
-          {"store", request.store},
-          {"temperature", number_json(request.chat.params.temperature)},
-          {"text", std::move(text)},
-          {"tool_choice", given("tool_choice", "auto")},
-          {"tools", given("tools", OrderedJson::array())},
-          {"top_logprobs", given("top_logprobs", 0)},
-          {"top_p", number_json(request.chat.params.top_p)},
-          {"truncation", "disabled"},
-          {"user", given("user")}};
+  OrderedJson text = given("text", OrderedJson::object());
+  if (!text.contains("format")) text["format"] = {{"type", "text"}};
+  std::string echo = to_line({{"background", false},
+                              {"instructions", given("instructions")},
+                              {"max_output_tokens", given("max_output_tokens")},
+                              {"max_tool_calls", nullptr},
+                              {"metadata", given("metadata", OrderedJson::object())},
+                              {"parallel_tool_calls", !request.chat.one_tool_call},
+                              {"previous_response_id", given("previous_response_id")},
+                              {"prompt_cache_key", given("prompt_cache_key")},
+                              {"reasoning", given("reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+                              {"safety_identifier", given("safety_identifier")},
+                              {"service_tier", "default"},
+                              {"store", request.store},
+                              {"temperature", number_json(request.chat.params.temperature)},
+                              {"text", std::move(text)},
+                              {"tool_choice", given("tool_choice", "auto")},
+                              {"tools", given("tools", OrderedJson::array())},
+                              {"top_logprobs", given("top_logprobs", 0)},
+                              {"top_p", number_json(request.chat.params.top_p)},
+                              {"truncation", "disabled"},
+                              {"user", given("user")}});
+  if (echo.size() > kMaxEchoBytes)
+    throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxEchoBytes));
+  return echo;
 }
 
 }  // namespace
@@ -273,9 +248,8 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   ResponsesRequest request;
   Conversation conversation(context);
   const JsonFields fields(body);
-  refuse_unknown(fields);
-  check_metadata(fields);
-  request.store = fields.boolean("store").value_or(true) && context.store.keeps();
+  check_fields(fields);
+  fields.integer("top_logprobs", 0, context.model.sampling.max_logprobs);
   if (const std::string* text = fields.text("instructions"); text != nullptr && !text->empty())
     conversation.add_instructions(*text);
   if (const std::string* previous = fields.text("previous_response_id")) {
@@ -287,40 +261,37 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
     conversation.add_earlier(request.earlier);
   }
   conversation.add_input(fields.required("input"));
-  request.num_items = conversation.num_new();
-  if (request.store) request.input = conversation.take_input();
-  if (!request.store) request.earlier.clear();
   body.erase("input");
-  OrderedJson messages = conversation.take_messages();
-  request.chat = parse_chat_request(to_chat_body(body, context.model, std::move(messages)), context.model,
-                                    context.format);
+  OrderedJson messages = conversation.finish(request);
+  request.chat = parse_chat_request(to_chat_body(body, std::move(messages)), context.model, context.format);
+  request.store = fields.boolean("store").value_or(true) && context.store.keeps();
   request.echo = echo_of(fields, request);
+  if (request.store) return request;
+  request.earlier.clear();
+  request.input.clear();
   return request;
 }
 
-ApiError responses_error(const ApiError& error) {
+ApiError to_responses_error(const ApiError& error) {
   std::string param = error.param;
   std::string message = error.what();
-  const auto rename = [&](std::string_view from, std::string_view to, std::size_t at) {
-    param.replace(at, from.size(), to);
+  const auto rename = [&](std::string_view from, std::string_view to) {
+    param.replace(param.find(from), from.size(), to);
     if (const std::size_t found = message.find(from); found != std::string::npos)
       message.replace(found, from.size(), to);
   };
   for (const auto& [from, to] : kChatNames) {
-    const bool is_it = param.starts_with(from) && (param.size() == from.size() || param[from.size()] == '.' ||
-                                                   param[from.size()] == '[');
-    if (!is_it) continue;
-    rename(from, to, 0);
+    const std::string_view rest = std::string_view(param).substr(std::min(from.size(), param.size()));
+    if (!param.starts_with(from) || !(rest.empty() || rest[0] == '.' || rest[0] == '[')) continue;
+    rename(from, to);
     break;
   }
-  constexpr std::string_view kFunction = ".function.";
-  const std::size_t nested = param.find(kFunction);
-  if (param.starts_with("tools[") && nested != std::string::npos) rename(kFunction, ".", nested);
+  if (param.starts_with("tools[") && param.find(".function.") != std::string::npos) rename(".function.", ".");
   return {error.status, message, param, error.code};
 }
 
-OrderedJson responses_error_body(const ApiError& error, const std::string& request_id) {
-  return openai_error(responses_error(error), request_id);
+OrderedJson responses_error(const ApiError& error, const std::string& request_id) {
+  return openai_error(to_responses_error(error), request_id);
 }
 
 }  // namespace quire::server

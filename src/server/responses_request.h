@@ -21,17 +21,17 @@ struct ResponsesContext {
 // POST /v1/responses.
 struct ResponsesRequest {
   ChatRequest chat;
-  OrderedJson echo;           // the fields of the request that stand in its answer
-  bool store = false;         // the answer is to be kept
-  StoredItems earlier;        // the conversation so far, if it is
-  std::string input;          // and the items of this request, as JSON
-  std::size_t num_items = 0;  // of this request: those of the answer are counted from there
+  std::string echo;                 // JSON: the fields of its answer that are the request's
+  bool store = false;               // the answer is to be kept
+  std::vector<StoredText> earlier;  // if so: items of the turns before
+  std::string input;                // and those of this one
+  std::size_t num_items = 0;        // of this one: those of the answer are counted from there
 };
 
 ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContext& context);
 
 // An error that may be a chat's, in the words of /v1/responses.
-ApiError responses_error(const ApiError& error);
-OrderedJson responses_error_body(const ApiError& error, const std::string& request_id);
+ApiError to_responses_error(const ApiError& error);
+OrderedJson responses_error(const ApiError& error, const std::string& request_id);
 
 }  // namespace quire::server

@@ -1,13 +1,14 @@
 #include "server/responses_response.h"
 
 #include <ctime>
-#include <iterator>
 #include <utility>
+
+#include "server/response_items.h"
 
 namespace quire::server {
 namespace {
 
-// A stream's first events repeat the request. More of it than this would wait unsent before the first token.
+// A stream's first two events repeat the request. More of it would wait unsent before the first token.
 constexpr std::size_t kLongEcho = 64 << 10;
 
 OrderedJson responses_usage(const Usage& usage) {
@@ -18,7 +19,7 @@ OrderedJson responses_usage(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-void append(OrderedJson& list, const OrderedJson& more) { list.insert(list.end(), more.begin(), more.end()); }
+void extend(OrderedJson& list, const OrderedJson& more) { list.insert(list.end(), more.begin(), more.end()); }
 
 }  // namespace
 
@@ -29,18 +30,28 @@ ResponsesResponse::ResponsesResponse(ResponseHead head, ResponsesRequest request
       model_(context.model),
       store_(context.store),
       key_(context.key) {
+  output_.parser = make_parser();
   answer_ = {{"id", head_.id},
              {"object", "response"},
              {"created_at", head_.created},
              {"completed_at", nullptr},
              {"status", "in_progress"},
              {"error", nullptr},
-             {"incomplete_details", nullptr},
              {"model", head_.model},
-             {"output", OrderedJson::array()},
-             {"usage", nullptr}};
-  answer_.update(request_.echo);
-  output_.parser = make_parser();
+             {"usage", nullptr},
+             {"incomplete_details", nullptr},
+             {"output", OrderedJson::array()}};
+}
+
+// Both objects in one. short_echo: without what may be long.
+std::string ResponsesResponse::answer_text(bool short_echo) const {
+  std::string text = to_line(answer_);
+  text.back() = ',';
+  if (!short_echo || request_.echo.size() <= kLongEcho) return text + request_.echo.substr(1);
+  OrderedJson echo = OrderedJson::parse(request_.echo);
+  echo["instructions"] = nullptr;
+  echo["tools"] = OrderedJson::array();
+  return text + to_line(echo).substr(1);
 }
 
 void ResponsesResponse::emit(std::string_view type, OrderedJson fields) {
@@ -53,79 +64,78 @@ void ResponsesResponse::emit(std::string_view type, OrderedJson fields) {
 // Of the open item.
 void ResponsesResponse::emit_of_item(std::string_view type, OrderedJson fields) {
   if (!form().stream) return;
-  fields["item_id"] = item_.id;
+  fields["item_id"] = item_["id"];
   fields["output_index"] = items_.size();
   emit(type, std::move(fields));
 }
 
-void ResponsesResponse::begin() {
-  if (!form().stream || std::exchange(begun_, true)) return;
-  OrderedJson short_answer = answer_;
-  if (to_line(short_answer).size() > kLongEcho) {
-    short_answer["instructions"] = nullptr;
-    short_answer["tools"] = OrderedJson::array();
-  }
-  for (const char* type : {"response.created", "response.in_progress"})
-    emit(type, {{"response", short_answer}});
+void ResponsesResponse::emit_answer(std::string_view type, bool short_echo) {
+  if (!form().stream) return;
+  events_ +=
+      format_text("event: {0}\ndata: {{\"type\":\"{0}\",\"sequence_number\":{1},\"response\":{2}}}\n\n", type,
+                  sequence_number_++, answer_text(short_echo));
 }
 
-OrderedJson ResponsesResponse::open_item() const {
-  OrderedJson json = item_json(item_);
-  if (item_.type == "message")
-    for (OrderedJson& part : json["content"]) part["logprobs"] = logprobs_;
-  return json;
-}
-
-void ResponsesResponse::open(ResponseItem item) {
+void ResponsesResponse::open(OrderedJson item) {
   close(true);
+  const std::string type = item["type"];
   item_ = std::move(item);
-  item_.id = item_id(item_.type, head_.id, request_.num_items + items_.size());
-  item_.status = "in_progress";
-  emit("response.output_item.added", {{"output_index", items_.size()}, {"item", open_item()}});
-  if (item_.type == "function_call") return;
-  item_.texts = {""};
-  emit_of_item("response.content_part.added", {{"content_index", 0}, {"part", open_item()["content"][0]}});
+  item_["id"] = item_id(type, head_.id, request_.num_items + items_.size());
+  emit("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
+  if (type == "function_call") return;
+  item_["content"].push_back(text_part(type == "message" ? "output_text" : "reasoning_text", ""));
+  emit_of_item("response.content_part.added", {{"content_index", 0}, {"part", item_["content"][0]}});
 }
 
 void ResponsesResponse::close(bool complete) {
-  if (item_.type.empty()) return;
-  item_.status = complete ? "completed" : "incomplete";
-  OrderedJson item = open_item();
-  if (item_.type == "function_call") {
+  if (item_.is_null()) return;
+  item_["status"] = complete ? "completed" : "incomplete";
+  if (item_["type"] == "function_call") {
     emit_of_item("response.function_call_arguments.done",
-                 {{"name", item_.name}, {"arguments", item_.arguments}});
+                 {{"name", item_["name"]}, {"arguments", item_["arguments"]}});
   } else {
-    const bool is_message = item_.type == "message";
-    OrderedJson text = {{"content_index", 0}, {"text", item_.texts.front()}};
-    if (is_message) text["logprobs"] = logprobs_;
+    const OrderedJson& part = item_["content"][0];
+    OrderedJson text = {{"content_index", 0}, {"text", part["text"]}};
+    const bool is_message = part.contains("logprobs");
+    if (is_message) text["logprobs"] = part["logprobs"];
     emit_of_item(is_message ? "response.output_text.done" : "response.reasoning_text.done", std::move(text));
-    emit_of_item("response.content_part.done", {{"content_index", 0}, {"part", item["content"][0]}});
+    emit_of_item("response.content_part.done", {{"content_index", 0}, {"part", part}});
   }
-  emit("response.output_item.done", {{"output_index", items_.size()}, {"item", item}});
-  items_.push_back(std::move(item));
-  item_ = {};
-  logprobs_.clear();
+  emit("response.output_item.done", {{"output_index", items_.size()}, {"item", item_}});
+  items_.push_back(std::exchange(item_, nullptr));
 }
 
 void ResponsesResponse::add_text(std::string_view type, const std::string& text) {
   if (text.empty()) return;
-  if (item_.type != type) open({.type = std::string(type), .role = "assistant"});
-  item_.texts.front() += text;
-  OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
   const bool is_message = type == "message";
-  if (is_message) append(logprobs_, logprobs);
-  if (!form().stream) return;
+  if (item_.is_null() || item_["type"] != type) {
+    OrderedJson item = {{"id", ""}, {"type", type}, {"status", "in_progress"}};
+    if (is_message) item["role"] = "assistant";
+    if (!is_message) item["summary"] = OrderedJson::array();
+    item["content"] = OrderedJson::array();
+    open(std::move(item));
+  }
+  OrderedJson& part = item_["content"][0];
+  part["text"].get_ref<std::string&>() += text;
+  const OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
+  if (is_message) extend(part["logprobs"], logprobs);
   OrderedJson fields = {{"content_index", 0}, {"delta", text}};
-  if (is_message) fields["logprobs"] = std::move(logprobs);
+  if (is_message) fields["logprobs"] = logprobs;
   emit_of_item(is_message ? "response.output_text.delta" : "response.reasoning_text.delta",
                std::move(fields));
 }
 
 void ResponsesResponse::add_call(const ToolCallDelta& call) {
-  if (!call.id.empty()) open({.type = "function_call", .call_id = call.id, .name = call.name});
+  if (!call.id.empty())
+    open({{"id", ""},
+          {"type", "function_call"},
+          {"status", "in_progress"},
+          {"call_id", call.id},
+          {"name", call.name},
+          {"arguments", ""}});
   new_logprobs_.clear();
   if (call.arguments.empty()) return;
-  item_.arguments += call.arguments;
+  item_["arguments"].get_ref<std::string&>() += call.arguments;
   emit_of_item("response.function_call_arguments.delta", {{"delta", call.arguments}});
 }
 
@@ -136,7 +146,7 @@ void ResponsesResponse::add(const OutputDelta& delta) {
     add_call(calls.front());
     calls = calls.subspan(1);
   }
-  const bool content_first = item_.type == "message";
+  const bool content_first = !item_.is_null() && item_["type"] == "message";
   if (content_first) add_text("message", delta.content);
   if (request_.chat.include_reasoning) add_text("reasoning", delta.reasoning);
   if (!content_first) add_text("message", delta.content);
@@ -148,19 +158,21 @@ void ResponsesResponse::take(const RequestUpdate& update) {
   const std::size_t taken = output_.tokens;
   const OutputDelta delta = output_.take(update);
   if (request_.chat.params.logprobs)
-    append(new_logprobs_, chat_logprobs(std::span(output.logprobs).subspan(taken),
+    extend(new_logprobs_, chat_logprobs(std::span(output.logprobs).subspan(taken),
                                         token_names(request_.chat, model_))["content"]);
   usage_ = usage_of(update);
   usage_.reasoning_tokens = output_.reasoning_tokens;
   if (output_.tokens == taken && delta.empty() && !output.finished()) return;
-  begin();
+  if (sequence_number_ == 0)
+    for (const char* type : {"response.created", "response.in_progress"}) emit_answer(type, true);
   add(delta);
   if (output.finished()) finish(output);
 }
 
 void ResponsesResponse::finish(const CompletionOutput& output) {
-  close(output.finish_reason == FinishReason::kStop);
-  if (output.finish_reason == FinishReason::kStop) {
+  const bool stopped = output.finish_reason == FinishReason::kStop;
+  close(stopped);
+  if (stopped) {
     answer_["status"] = "completed";
     answer_["completed_at"] = static_cast<std::int64_t>(std::time(nullptr));
   } else if (output.finish_reason == FinishReason::kLength) {
@@ -172,14 +184,14 @@ void ResponsesResponse::finish(const CompletionOutput& output) {
   }
 }
 
-// Of an answer that has its status; keeps it.
-void ResponsesResponse::complete(const std::optional<Timings>& timings) {
+// Of an answer that has its status. Its items stand in it from here.
+void ResponsesResponse::keep(const std::optional<Timings>& timings) {
   answer_["usage"] = responses_usage(usage_);
   if (timings) answer_["timings"] = timings_json(*timings, usage_);
   if (request_.store)
-    store_.put(head_.id, key_, to_line(answer_), request_.earlier, request_.input, to_line(items_));
+    store_.put(head_.id, key_, answer_text(false), std::move(request_.earlier), std::move(request_.input),
+               to_line(items_));
   answer_["output"] = std::move(items_);
-  emit(format_text("response.{}", answer_["status"].get<std::string>()), {{"response", answer_}});
 }
 
 std::string ResponsesResponse::events(std::size_t, const RequestUpdate& update) {
@@ -188,12 +200,13 @@ std::string ResponsesResponse::events(std::size_t, const RequestUpdate& update) 
 }
 
 std::string ResponsesResponse::last_events(const std::optional<Timings>& timings) {
-  complete(timings);
+  keep(timings);
+  emit_answer("response." + answer_["status"].get<std::string>());
   return std::exchange(events_, {});
 }
 
 std::string ResponsesResponse::failure_events(const ApiError& error) {
-  const ApiError said = responses_error(error);
+  const ApiError said = to_responses_error(error);
   close(false);
   emit("error", {{"code", said.code.empty() ? said.type : said.code},
                  {"message", said.what()},
@@ -205,7 +218,8 @@ std::string ResponsesResponse::failure_events(const ApiError& error) {
 }
 
 OrderedJson ResponsesResponse::body(std::span<const RequestOutput>, const std::optional<Timings>& timings) {
-  complete(timings);
+  keep(timings);
+  answer_.update(OrderedJson::parse(request_.echo));
   return std::move(answer_);
 }
 

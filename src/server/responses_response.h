@@ -7,13 +7,12 @@
 
 #include "server/api_response.h"
 #include "server/chat_output.h"
-#include "server/response_items.h"
 #include "server/responses_request.h"
 
 namespace quire::server {
 
-// The answer of /v1/responses, put together item by item as its text comes, whether whole or streamed. It is
-// kept when it ends. Model and store outlive it.
+// The answer of /v1/responses, put together item by item as its text comes, whole or streamed; what it was at
+// its end is kept. Model and store outlive it.
 class ResponsesResponse final : public Response {
  public:
   ResponsesResponse(ResponseHead head, ResponsesRequest request, const ResponsesContext& context,
@@ -27,32 +26,30 @@ class ResponsesResponse final : public Response {
                    const std::optional<Timings>& timings = {}) override;
 
  private:
+  std::string answer_text(bool short_echo) const;
   void emit(std::string_view type, OrderedJson fields);
   void emit_of_item(std::string_view type, OrderedJson fields);
-  void begin();
+  void emit_answer(std::string_view type, bool short_echo = false);
   void add(const OutputDelta& delta);
   void add_text(std::string_view type, const std::string& text);
   void add_call(const ToolCallDelta& call);
-  void open(ResponseItem item);
+  void open(OrderedJson item);
   void close(bool complete);
-  OrderedJson open_item() const;
   void finish(const CompletionOutput& output);
-  void complete(const std::optional<Timings>& timings);
+  void keep(const std::optional<Timings>& timings);
 
-  const ResponsesRequest request_;
+  ResponsesRequest request_;
   const ServedModel& model_;
   ResponseStore& store_;
   const std::size_t key_;
   ChatOutput output_;
-  OrderedJson answer_;
-  OrderedJson items_ = OrderedJson::array();         // that are complete
-  ResponseItem item_;                                // that is not; without a type: none
-  OrderedJson logprobs_ = OrderedJson::array();      // of the open message
+  OrderedJson answer_;                               // without what it echoes
+  OrderedJson items_ = OrderedJson::array();         // that are done
+  OrderedJson item_;                                 // that is not; null: none
   OrderedJson new_logprobs_ = OrderedJson::array();  // of tokens whose text has not come yet
   Usage usage_;
   std::string events_;  // that are to be sent
   std::int64_t sequence_number_ = 0;
-  bool begun_ = false;
 };
 
 }  // namespace quire::server

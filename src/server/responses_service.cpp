@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <random>
 
 #include "server/api_service.h"
 #include "server/json_fields.h"
-#include "server/response_items.h"
 #include "server/responses_response.h"
 
 // The endpoints below /v1/responses.
@@ -17,62 +16,56 @@ std::string random_response_id() {
   return format_text("resp_{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-struct ResponsePath {
-  std::string id;
-  std::string_view rest;  // behind the id: empty, or from the slash
-};
-
-ResponsePath response_path(const Exchange& exchange) {
-  constexpr std::string_view kPrefix = "/v1/responses/";
-  const std::string_view path = exchange.request().path().substr(kPrefix.size());
-  const std::size_t end = std::min(path.find('/'), path.size());
-  return {std::string(path.substr(0, end)), path.substr(end)};
-}
-
-[[noreturn]] void refuse_path(const Exchange& exchange) {
-  throw ApiError(404, format_text("there is no {}", in_quotes(exchange.request().path())));
-}
-
-[[noreturn]] void refuse_id(const std::string& id) {
+[[noreturn]] void refuse_response(const std::string& id) {
   throw ApiError(404, format_text("There is no response {}.", in_quotes(id)), "response_id");
 }
 
-// The target's query as text fields; a name's first value counts.
-OrderedJson query_of(std::string_view target) {
-  OrderedJson fields = OrderedJson::object();
-  std::string_view rest = target.substr(std::min(target.find('?'), target.size() - 1) + 1);
-  while (!rest.empty()) {
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
-    const std::size_t equals = std::min(pair.find('='), pair.size());
-    fields.emplace(std::string(pair.substr(0, equals)), pair.substr(std::min(equals + 1, pair.size())));
-  }
-  return fields;
+// The id in /v1/responses/{id}{end}.
+std::string response_id(const Exchange& exchange, std::string_view end) {
+  constexpr std::string_view kPrefix = "/v1/responses/";
+  const std::string_view path = exchange.request().path();
+  const std::string_view id = path.substr(kPrefix.size(), path.size() - kPrefix.size() - end.size());
+  if (!path.ends_with(end) || id.find('/') != std::string_view::npos)
+    throw ApiError(404, format_text("there is no {}", in_quotes(path)));
+  return std::string(id);
 }
 
-// A page of the items, in an order and behind one of them.
-OrderedJson page_of(std::vector<OrderedJson> items, const JsonFields& query) {
-  constexpr std::array<std::string_view, 2> kOrders = {"asc", "desc"};
-  if (query.get("order", to_choice, kOrders).value_or("desc") == "desc") std::ranges::reverse(items);
-  auto begin = items.begin();
-  if (const std::string* after = query.text("after")) {
-    begin = std::ranges::find_if(items, [&](const OrderedJson& item) { return item["id"] == *after; });
-    if (begin == items.end()) refuse("after", "after is {}, which is none of the items", in_quotes(*after));
-    ++begin;
+// A value of the target's query.
+std::string query_value(std::string_view target, std::string_view name, std::string_view otherwise) {
+  std::string_view rest = target.substr(std::min(target.find('?'), target.size()));
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('='))
+      return std::string(pair.substr(name.size() + 1));
+    rest.remove_prefix(pair.size());
   }
-  std::int64_t limit = 20;
-  if (const std::string* text = query.text("limit")) {
-    const bool is_number = !text->empty() && text->size() < 4 &&
-                           std::ranges::all_of(*text, [](char c) { return c >= '0' && c <= '9'; });
-    limit = to_integer(is_number ? OrderedJson(std::stoi(*text)) : OrderedJson(*text), "limit", 1, 100);
+  return std::string(otherwise);
+}
+
+// A page of the items, as the target's query wants it.
+OrderedJson page_of(std::vector<OrderedJson> items, std::string_view target) {
+  const std::string order = query_value(target, "order", "desc");
+  if (order != "asc" && order != "desc")
+    refuse("order", "order is {}; it must be asc or desc", in_quotes(order));
+  if (order == "desc") std::ranges::reverse(items);
+  const std::string limit = query_value(target, "limit", "20");
+  std::ptrdiff_t count = 0;
+  const auto [end, error] = std::from_chars(limit.data(), limit.data() + limit.size(), count);
+  if (end != limit.data() + limit.size() || count < 1 || count > 100)
+    refuse("limit", "limit is {}; it must be a whole number from 1 to 100", in_quotes(limit));
+  auto first = items.begin();
+  if (const std::string after = query_value(target, "after", ""); !after.empty()) {
+    first = std::ranges::find_if(items, [&](const OrderedJson& item) { return item["id"] == after; });
+    if (first == items.end()) refuse("after", "after is {}, which is none of the items", in_quotes(after));
+    ++first;
   }
-  const auto end = begin + std::min<std::int64_t>(limit, items.end() - begin);
-  OrderedJson data(std::vector<OrderedJson>(begin, end));
+  const auto last = first + std::min(count, items.end() - first);
   return {{"object", "list"},
-          {"first_id", data.empty() ? OrderedJson() : data.front()["id"]},
-          {"last_id", data.empty() ? OrderedJson() : data.back()["id"]},
-          {"has_more", end != items.end()},
-          {"data", std::move(data)}};
+          {"first_id", first == last ? OrderedJson() : (*first)["id"]},
+          {"last_id", first == last ? OrderedJson() : last[-1]["id"]},
+          {"has_more", last != items.end()},
+          {"data", std::vector<OrderedJson>(first, last)}};
 }
 
 }  // namespace
@@ -91,37 +84,36 @@ void ApiService::create_response(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::get_response(const std::shared_ptr<Exchange>& exchange) {
-  const auto [id, rest] = response_path(*exchange);
-  const OrderedJson query = query_of(exchange->request().target);
-  if (!rest.empty() && rest != "/input_items") refuse_path(*exchange);
+  const std::string& target = exchange->request().target;
+  const bool wants_items = exchange->request().path().ends_with("/input_items");
+  const std::string id = response_id(*exchange, wants_items ? "/input_items" : "");
   const auto response = responses_.find(id, exchange->key());
-  if (response == nullptr) refuse_id(id);
-  const auto parsed = [](const StoredText& text) { return parse_text(*text, "what is kept", ""); };
-  if (rest.empty()) {
-    if (query.value("stream", "") == "true")
-      refuse("stream", "stream is not supported here; only a response of background: true is streamed again");
-    OrderedJson answer = parsed(*response->answer);
-    answer["output"] = parsed(*response->items.back());
-    return exchange->send_json(200, answer);
+  if (response == nullptr) refuse_response(id);
+  const auto parsed = [](const StoredText& text) { return parse_text(*text, "the response", ""); };
+  if (wants_items) {
+    std::vector<OrderedJson> items;
+    for (std::size_t i = 0; i + 1 < response->items.size(); ++i)
+      for (OrderedJson& item : parsed(response->items[i])) items.push_back(std::move(item));
+    return exchange->send_json(200, page_of(std::move(items), target));
   }
-  std::vector<OrderedJson> items;
-  for (auto text = response->items.begin(); text + 1 != response->items.end(); ++text)
-    for (OrderedJson& item : parsed(**text)) items.push_back(std::move(item));
-  exchange->send_json(200, page_of(std::move(items), JsonFields(query)));
+  if (query_value(target, "stream", "") == "true")
+    refuse("stream",
+           "stream is not supported here; only responses of background: true can be streamed again");
+  OrderedJson answer = parsed(response->answer);
+  answer["output"] = parsed(response->items.back());
+  exchange->send_json(200, answer);
 }
 
 void ApiService::delete_response(const std::shared_ptr<Exchange>& exchange) {
-  const auto [id, rest] = response_path(*exchange);
-  if (!rest.empty()) refuse_path(*exchange);
-  if (!responses_.erase(id, exchange->key())) refuse_id(id);
+  const std::string id = response_id(*exchange, "");
+  if (!responses_.erase(id, exchange->key())) refuse_response(id);
   exchange->send_json(200, {{"id", id}, {"object", "response"}, {"deleted", true}});
 }
 
 void ApiService::cancel_response(const std::shared_ptr<Exchange>& exchange) {
-  const auto [id, rest] = response_path(*exchange);
-  if (rest != "/cancel") refuse_path(*exchange);
-  if (responses_.find(id, exchange->key()) == nullptr) refuse_id(id);
-  throw ApiError(400, "only a response of background: true can be cancelled, and there are none",
+  const std::string id = response_id(*exchange, "/cancel");
+  if (responses_.find(id, exchange->key()) == nullptr) refuse_response(id);
+  throw ApiError(400, "only responses of background: true can be cancelled, and there are none",
                  "response_id");
 }
 

@@ -255,12 +255,12 @@ def test_parse_gives_objects(server):
         assert text.lstrip().startswith("{")
 
 
-def test_tools_that_have_to_be_called_are(server):
+def test_tools_that_have_to_be_called_are(start):
     schema = {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"]}
     tools = [{"type": "function", "name": name, "parameters": schema} for name in ("get_time", "get_date")]
     named = {"type": "function", "name": "get_date"}
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [named]}
-    with make_client(server) as client:
+    with make_client(start("--tool-call-parser", "hermes")) as client:
         for choice, names in (("required", {"get_time", "get_date"}), (named, {"get_date"}), (allowed, {"get_date"})):
             made = client.responses.create(
                 model="toy", input="a", tools=tools, tool_choice=choice, parallel_tool_calls=False,
