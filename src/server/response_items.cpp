@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::string_view kResponsePrefix = "resp_";
 constexpr std::size_t kRandomDigits = 32;  // of a response's id
-constexpr std::pair<std::string_view, std::string_view> kItemPrefixes[] = {
-    {"message", "msg_"}, {"reasoning", "rs_"}, {"function_call", "fc_"}, {"function_call_output", "fco_"}};
 
 OrderedJson text_parts(const std::vector<std::string>& texts, std::string_view type) {
   OrderedJson parts = OrderedJson::array();
@@ -47,9 +45,9 @@ void add_reasoning_item(const OrderedJson& item, OrderedJson& messages) {
   for (const OrderedJson& part : item[item["content"].empty() ? "summary" : "content"])
     text += (text.empty() ? "" : "\n") + part["text"].get<std::string>();
   if (text.empty()) return;
-  OrderedJson& message = assistant_message(item["type"], messages);
-  message["reasoning"] =
-      message.contains("reasoning") ? message["reasoning"].get<std::string>() + text : text;
+  OrderedJson& reasoning = assistant_message(item["type"], messages)["reasoning"];
+  if (reasoning.is_null()) reasoning = "";
+  reasoning.get_ref<std::string&>() += text;
 }
 
 }  // namespace
@@ -123,9 +121,8 @@ void add_to_chat(const OrderedJson& item, OrderedJson& messages) {
 }
 
 std::string item_id(std::string_view type, std::string_view response_id, std::size_t index) {
-  const auto* const prefix =
-      std::ranges::find(kItemPrefixes, type, [](const auto& pair) { return pair.first; });
-  return format_text("{}{}{:04x}", prefix->second, response_id.substr(kResponsePrefix.size()), index);
+  const char* const prefix = type == "message" ? "msg_" : type == "reasoning" ? "rs_" : "fc_";
+  return format_text("{}{}{:04x}", prefix, response_id.substr(kResponsePrefix.size()), index);
 }
 
 std::string response_of_item(std::string_view item_id) {

@@ -13,8 +13,6 @@
 namespace quire::server {
 namespace {
 
-using Choices = std::array<std::string_view, 3>;
-
 constexpr std::size_t kMaxEchoBytes = 4 << 20;  // which wait with the request; a template writes no more
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 
@@ -93,11 +91,6 @@ class Conversation {
   std::unordered_map<std::string, OrderedJson> found_;
 };
 
-// Where it is a text of three.
-void check_choice(const JsonFields& fields, std::string_view name, const Choices& choices) {
-  fields.get(name, to_choice, choices);
-}
-
 // What it asks for can be had; metadata is as OpenAI bounds it.
 void check_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
@@ -118,39 +111,38 @@ void check_fields(const JsonFields& fields) {
   }
 }
 
-// A text that says "function", as OpenAI's other tools do not.
+// OpenAI has tools of other types.
 void check_is_function(const JsonFields& tool) {
   constexpr std::array<std::string_view, 1> kTypes = {"function"};
   to_choice(tool.required("type"), tool.place_of("type"), kTypes);
 }
 
-OrderedJson to_chat_choice(const OrderedJson& value, const std::string& place) {
-  const JsonFields choice(value, place);
-  check_is_function(choice);
-  const std::string& name = to_text(choice.required("name"), choice.place_of("name"));
-  return {{"type", "function"}, {"function", {{"name", name}}}};
+// The name in {type: function, name}.
+const std::string& function_name(const OrderedJson& value, const std::string& place) {
+  const JsonFields function(value, place);
+  check_is_function(function);
+  return to_text(function.required("name"), function.place_of("name"));
 }
 
 // Leaves of the tools those that may be called. What is to be chosen of them.
-std::string allow_tools(const JsonFields& choice, OrderedJson& tools) {
-  constexpr std::array<std::string_view, 2> kModes = {"auto", "required"};
-  const std::string mode = to_choice(choice.required("mode"), choice.place_of("mode"), kModes);
+OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
   const std::string place = choice.place_of("tools");
-  OrderedJson allowed = OrderedJson::array();
-  for (const OrderedJson& named : to_list(choice.required("tools"), place)) {
-    const OrderedJson name = to_chat_choice(named, place)["function"]["name"];
-    const auto found = std::find_if(tools.begin(), tools.end(),
-                                    [&](OrderedJson& tool) { return tool["function"]["name"] == name; });
-    if (found == tools.end())
-      refuse("tool_choice", "tool_choice names {}, which is none of the tools", shown(name));
-    allowed.push_back(*found);
-  }
-  tools = std::move(allowed);
-  return mode;
+  std::set<std::string> allowed;
+  for (const OrderedJson& named : to_list(choice.required("tools"), place))
+    allowed.insert(function_name(named, place));
+  OrderedJson left = OrderedJson::array();
+  for (OrderedJson& tool : tools)
+    if (const OrderedJson& name = tool["function"]["name"];
+        name.is_string() && allowed.erase(name.get<std::string>()) > 0)
+      left.push_back(tool);
+  if (!allowed.empty())
+    refuse("tool_choice", "tool_choice names {}, which is none of the tools", in_quotes(*allowed.begin()));
+  tools = std::move(left);
+  return choice.required("mode");
 }
 
 void translate_tools(const JsonFields& fields, OrderedJson& chat) {
-  OrderedJson& tools = chat["tools"] = OrderedJson::array();
+  OrderedJson tools = OrderedJson::array();
   const OrderedJson* given = fields.find("tools");
   for (std::size_t i = 0; given != nullptr && i < to_list(*given, "tools").size(); ++i) {
     const JsonFields tool((*given)[i], format_text("tools[{}]", i));
@@ -161,29 +153,26 @@ void translate_tools(const JsonFields& fields, OrderedJson& chat) {
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   const OrderedJson* choice = fields.find("tool_choice");
-  if (choice == nullptr || !choice->is_object()) return;
-  const JsonFields named(*choice, "tool_choice");
-  const bool several = named.get("type", to_text) == "allowed_tools";
-  OrderedJson chosen =
-      several ? OrderedJson(allow_tools(named, tools)) : to_chat_choice(*choice, "tool_choice");
-  chat["tool_choice"] = std::move(chosen);
+  if (choice != nullptr && choice->is_object()) {
+    const JsonFields named(*choice, "tool_choice");
+    const bool several = named.get("type", to_text) == "allowed_tools";
+    const OrderedJson name = several ? OrderedJson() : OrderedJson(function_name(*choice, "tool_choice"));
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+    if (several) chat["tool_choice"] = allow_tools(named, tools);
+  }
+  chat["tools"] = std::move(tools);
 }
 
 void translate_text(const JsonFields& fields, OrderedJson& chat) {
-  if (const auto reasoning = fields.object("reasoning")) {
-    for (const char* name : {"summary", "generate_summary"})
-      check_choice(*reasoning, name, {"auto", "concise", "detailed"});
+  if (const auto reasoning = fields.object("reasoning"))
     if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
-  }
   const auto text = fields.object("text");
-  if (!text) return;
-  check_choice(*text, "verbosity", {"low", "medium", "high"});
-  const auto format = text->get("format", to_object);
+  const auto format = text ? text->get("format", to_object) : std::nullopt;
   if (!format) return;
-  OrderedJson& chats = chat["response_format"] = *format;
-  if (JsonFields(*format, "text.format").required("type") != "json_schema") return;
-  chats.erase("type");
-  chats = {{"type", "json_schema"}, {"json_schema", OrderedJson(std::move(chats))}};
+  OrderedJson& made = chat["response_format"] = *format;
+  if (made.value("type", OrderedJson()) != "json_schema") return;
+  made.erase("type");
+  made = {{"type", "json_schema"}, {"json_schema", OrderedJson(std::move(made))}};
 }
 
 // Whose other fields are those of the body.
@@ -211,35 +200,22 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
 OrderedJson number_json(float value) { return std::stod(format_text("{}", value)); }
 
 std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
-  const auto given = [&](const char* name, OrderedJson otherwise = nullptr) {
-    const OrderedJson* value = fields.find(name);
-    return value == nullptr ? std::move(otherwise) : *value;
-  };
-  OrderedJson text = given("text", OrderedJson::object());
-  if (!text.contains("format")) text["format"] = {{"type", "text"}};
-  std::string echo = to_line({{"background", false},
-                              {"instructions", given("instructions")},
-                              {"max_output_tokens", given("max_output_tokens")},
-                              {"max_tool_calls", nullptr},
-                              {"metadata", given("metadata", OrderedJson::object())},
-                              {"parallel_tool_calls", !request.chat.one_tool_call},
-                              {"previous_response_id", given("previous_response_id")},
-                              {"prompt_cache_key", given("prompt_cache_key")},
-                              {"reasoning", given("reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
-                              {"safety_identifier", given("safety_identifier")},
-                              {"service_tier", "default"},
-                              {"store", request.store},
-                              {"temperature", number_json(request.chat.params.temperature)},
-                              {"text", std::move(text)},
-                              {"tool_choice", given("tool_choice", "auto")},
-                              {"tools", given("tools", OrderedJson::array())},
-                              {"top_logprobs", given("top_logprobs", 0)},
-                              {"top_p", number_json(request.chat.params.top_p)},
-                              {"truncation", "disabled"},
-                              {"user", given("user")}});
-  if (echo.size() > kMaxEchoBytes)
+  OrderedJson echo = OrderedJson::parse(
+      R"({"background": false, "instructions": null, "max_output_tokens": null, "max_tool_calls": null,
+          "metadata": {}, "parallel_tool_calls": true, "previous_response_id": null, "prompt_cache_key": null,
+          "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "text": {},
+          "tool_choice": "auto", "tools": [], "top_logprobs": 0, "truncation": "disabled", "user": null})");
+  for (auto& [name, value] : echo.items())
+    if (const OrderedJson* given = fields.find(name)) value = *given;
+  if (!echo["text"].contains("format")) echo["text"]["format"] = {{"type", "text"}};
+  echo["service_tier"] = "default";
+  echo["store"] = request.store;
+  echo["temperature"] = number_json(request.chat.params.temperature);
+  echo["top_p"] = number_json(request.chat.params.top_p);
+  std::string text = to_line(echo);
+  if (text.size() > kMaxEchoBytes)
     throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxEchoBytes));
-  return echo;
+  return text;
 }
 
 }  // namespace
@@ -272,7 +248,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   return request;
 }
 
-ApiError to_responses_error(const ApiError& error) {
+OrderedJson responses_error(const ApiError& error, const std::string& request_id) {
   std::string param = error.param;
   std::string message = error.what();
   const auto rename = [&](std::string_view from, std::string_view to) {
@@ -287,11 +263,7 @@ ApiError to_responses_error(const ApiError& error) {
     break;
   }
   if (param.starts_with("tools[") && param.find(".function.") != std::string::npos) rename(".function.", ".");
-  return {error.status, message, param, error.code};
-}
-
-OrderedJson responses_error(const ApiError& error, const std::string& request_id) {
-  return openai_error(to_responses_error(error), request_id);
+  return openai_error({error.status, message, param, error.code}, request_id);
 }
 
 }  // namespace quire::server

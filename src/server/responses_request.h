@@ -30,8 +30,7 @@ struct ResponsesRequest {
 
 ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContext& context);
 
-// An error that may be a chat's, in the words of /v1/responses.
-ApiError to_responses_error(const ApiError& error);
+// OpenAI's form of an error that may be a chat's, in the words of /v1/responses.
 OrderedJson responses_error(const ApiError& error, const std::string& request_id);
 
 }  // namespace quire::server

@@ -54,19 +54,15 @@ std::string ResponsesResponse::answer_text(bool short_echo) const {
   return text + to_line(echo).substr(1);
 }
 
+// Of the item that is open, or that stands in the event itself.
 void ResponsesResponse::emit(std::string_view type, OrderedJson fields) {
   if (!form().stream) return;
-  OrderedJson event = {{"type", type}, {"sequence_number", sequence_number_++}};
+  OrderedJson event = {
+      {"type", type}, {"sequence_number", sequence_number_++}, {"output_index", items_.size()}};
+  if (!fields.contains("item")) event["item_id"] = item_["id"];
+  if (!fields.contains("item") && item_.contains("content")) event["content_index"] = 0;
   for (auto& [name, value] : fields.items()) event[name] = std::move(value);
   events_ += to_event(event, type);
-}
-
-// Of the open item.
-void ResponsesResponse::emit_of_item(std::string_view type, OrderedJson fields) {
-  if (!form().stream) return;
-  fields["item_id"] = item_["id"];
-  fields["output_index"] = items_.size();
-  emit(type, std::move(fields));
 }
 
 void ResponsesResponse::emit_answer(std::string_view type, bool short_echo) {
@@ -76,32 +72,33 @@ void ResponsesResponse::emit_answer(std::string_view type, bool short_echo) {
                   sequence_number_++, answer_text(short_echo));
 }
 
-void ResponsesResponse::open(OrderedJson item) {
+// fields: its own.
+void ResponsesResponse::open(std::string_view type, OrderedJson fields) {
   close(true);
-  const std::string type = item["type"];
-  item_ = std::move(item);
-  item_["id"] = item_id(type, head_.id, request_.num_items + items_.size());
-  emit("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
+  item_ = {{"id", item_id(type, head_.id, request_.num_items + items_.size())},
+           {"type", type},
+           {"status", "in_progress"}};
+  item_.update(fields);
+  emit("response.output_item.added", {{"item", item_}});
   if (type == "function_call") return;
   item_["content"].push_back(text_part(type == "message" ? "output_text" : "reasoning_text", ""));
-  emit_of_item("response.content_part.added", {{"content_index", 0}, {"part", item_["content"][0]}});
+  emit("response.content_part.added", {{"part", item_["content"][0]}});
 }
 
 void ResponsesResponse::close(bool complete) {
   if (item_.is_null()) return;
   item_["status"] = complete ? "completed" : "incomplete";
   if (item_["type"] == "function_call") {
-    emit_of_item("response.function_call_arguments.done",
-                 {{"name", item_["name"]}, {"arguments", item_["arguments"]}});
+    emit("response.function_call_arguments.done",
+         {{"name", item_["name"]}, {"arguments", item_["arguments"]}});
   } else {
     const OrderedJson& part = item_["content"][0];
-    OrderedJson text = {{"content_index", 0}, {"text", part["text"]}};
-    const bool is_message = part.contains("logprobs");
-    if (is_message) text["logprobs"] = part["logprobs"];
-    emit_of_item(is_message ? "response.output_text.done" : "response.reasoning_text.done", std::move(text));
-    emit_of_item("response.content_part.done", {{"content_index", 0}, {"part", part}});
+    OrderedJson text = {{"text", part["text"]}};
+    if (item_["type"] == "message") text["logprobs"] = part["logprobs"];
+    emit(format_text("response.{}.done", part["type"].get<std::string>()), std::move(text));
+    emit("response.content_part.done", {{"part", part}});
   }
-  emit("response.output_item.done", {{"output_index", items_.size()}, {"item", item_}});
+  emit("response.output_item.done", {{"item", item_}});
   items_.push_back(std::exchange(item_, nullptr));
 }
 
@@ -109,34 +106,24 @@ void ResponsesResponse::add_text(std::string_view type, const std::string& text)
   if (text.empty()) return;
   const bool is_message = type == "message";
   if (item_.is_null() || item_["type"] != type) {
-    OrderedJson item = {{"id", ""}, {"type", type}, {"status", "in_progress"}};
-    if (is_message) item["role"] = "assistant";
-    if (!is_message) item["summary"] = OrderedJson::array();
-    item["content"] = OrderedJson::array();
-    open(std::move(item));
+    const OrderedJson empty = OrderedJson::array();
+    open(type, is_message ? OrderedJson{{"role", "assistant"}, {"content", empty}}
+                          : OrderedJson{{"summary", empty}, {"content", empty}});
   }
   OrderedJson& part = item_["content"][0];
   part["text"].get_ref<std::string&>() += text;
+  OrderedJson fields = {{"delta", text}};
   const OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
-  if (is_message) extend(part["logprobs"], logprobs);
-  OrderedJson fields = {{"content_index", 0}, {"delta", text}};
-  if (is_message) fields["logprobs"] = logprobs;
-  emit_of_item(is_message ? "response.output_text.delta" : "response.reasoning_text.delta",
-               std::move(fields));
+  if (is_message) extend(part["logprobs"], fields["logprobs"] = logprobs);
+  emit(format_text("response.{}.delta", part["type"].get<std::string>()), std::move(fields));
 }
 
 void ResponsesResponse::add_call(const ToolCallDelta& call) {
-  if (!call.id.empty())
-    open({{"id", ""},
-          {"type", "function_call"},
-          {"status", "in_progress"},
-          {"call_id", call.id},
-          {"name", call.name},
-          {"arguments", ""}});
+  if (!call.id.empty()) open("function_call", {{"call_id", call.id}, {"name", call.name}, {"arguments", ""}});
   new_logprobs_.clear();
   if (call.arguments.empty()) return;
   item_["arguments"].get_ref<std::string&>() += call.arguments;
-  emit_of_item("response.function_call_arguments.delta", {{"delta", call.arguments}});
+  emit("response.function_call_arguments.delta", {{"delta", call.arguments}});
 }
 
 // First what goes on with the open item.
@@ -171,17 +158,13 @@ void ResponsesResponse::take(const RequestUpdate& update) {
 
 void ResponsesResponse::finish(const CompletionOutput& output) {
   const bool stopped = output.finish_reason == FinishReason::kStop;
+  const bool cut = output.finish_reason == FinishReason::kLength;
   close(stopped);
-  if (stopped) {
-    answer_["status"] = "completed";
-    answer_["completed_at"] = static_cast<std::int64_t>(std::time(nullptr));
-  } else if (output.finish_reason == FinishReason::kLength) {
-    answer_["status"] = "incomplete";
-    answer_["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  } else {
-    answer_["status"] = "failed";
+  answer_["status"] = stopped ? "completed" : cut ? "incomplete" : "failed";
+  if (stopped) answer_["completed_at"] = static_cast<std::int64_t>(std::time(nullptr));
+  if (cut) answer_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  if (!stopped && !cut)
     answer_["error"] = {{"code", "server_error"}, {"message", "the request has timed out or was aborted"}};
-  }
 }
 
 // Of an answer that has its status. Its items stand in it from here.
@@ -206,14 +189,17 @@ std::string ResponsesResponse::last_events(const std::optional<Timings>& timings
 }
 
 std::string ResponsesResponse::failure_events(const ApiError& error) {
-  const ApiError said = to_responses_error(error);
+  OrderedJson said = responses_error(error, {})["error"];
   close(false);
-  emit("error", {{"code", said.code.empty() ? said.type : said.code},
-                 {"message", said.what()},
-                 {"param", said.param.empty() ? OrderedJson() : OrderedJson(said.param)}});
+  events_ += to_event({{"type", "error"},
+                       {"sequence_number", sequence_number_++},
+                       {"code", error.code.empty() ? said["type"] : said["code"]},
+                       {"message", said["message"]},
+                       {"param", said["param"]}},
+                      "error");
   answer_["status"] = "failed";
-  answer_["error"] = {{"code", said.status < 500 ? "invalid_prompt" : "server_error"},
-                      {"message", said.what()}};
+  answer_["error"] = {{"code", error.status < 500 ? "invalid_prompt" : "server_error"},
+                      {"message", std::move(said["message"])}};
   return last_events({});
 }
 

@@ -28,12 +28,11 @@ class ResponsesResponse final : public Response {
  private:
   std::string answer_text(bool short_echo) const;
   void emit(std::string_view type, OrderedJson fields);
-  void emit_of_item(std::string_view type, OrderedJson fields);
   void emit_answer(std::string_view type, bool short_echo = false);
   void add(const OutputDelta& delta);
   void add_text(std::string_view type, const std::string& text);
   void add_call(const ToolCallDelta& call);
-  void open(OrderedJson item);
+  void open(std::string_view type, OrderedJson fields);
   void close(bool complete);
   void finish(const CompletionOutput& output);
   void keep(const std::optional<Timings>& timings);

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <random>
 
 #include "server/api_service.h"
@@ -30,37 +30,30 @@ std::string response_id(const Exchange& exchange, std::string_view end) {
   return std::string(id);
 }
 
-// A value of the target's query.
-std::string query_value(std::string_view target, std::string_view name, std::string_view otherwise) {
-  std::string_view rest = target.substr(std::min(target.find('?'), target.size()));
-  while (!rest.empty()) {
-    rest.remove_prefix(1);
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('='))
-      return std::string(pair.substr(name.size() + 1));
-    rest.remove_prefix(pair.size());
+// The target's query as fields: numbers, where they are some, and texts.
+OrderedJson query_of(std::string_view target) {
+  OrderedJson query = OrderedJson::object();
+  for (std::size_t at = target.find('?'); at != std::string_view::npos; at = target.find('&', at + 1)) {
+    const std::string_view pair = target.substr(at + 1, target.find('&', at + 1) - at - 1);
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    const std::string value(pair.substr(std::min(equals + 1, pair.size())));
+    OrderedJson number = OrderedJson::parse(value, nullptr, false);
+    query[std::string(pair.substr(0, equals))] = number.is_number() ? std::move(number) : OrderedJson(value);
   }
-  return std::string(otherwise);
+  return query;
 }
 
-// A page of the items, as the target's query wants it.
-OrderedJson page_of(std::vector<OrderedJson> items, std::string_view target) {
-  const std::string order = query_value(target, "order", "desc");
-  if (order != "asc" && order != "desc")
-    refuse("order", "order is {}; it must be asc or desc", in_quotes(order));
-  if (order == "desc") std::ranges::reverse(items);
-  const std::string limit = query_value(target, "limit", "20");
-  std::ptrdiff_t count = 0;
-  const auto [end, error] = std::from_chars(limit.data(), limit.data() + limit.size(), count);
-  if (end != limit.data() + limit.size() || count < 1 || count > 100)
-    refuse("limit", "limit is {}; it must be a whole number from 1 to 100", in_quotes(limit));
+// A page of the items, as the query wants it.
+OrderedJson page_of(std::vector<OrderedJson> items, const JsonFields& query) {
+  constexpr std::array<std::string_view, 2> kOrders = {"asc", "desc"};
+  if (query.get("order", to_choice, kOrders) != "asc") std::ranges::reverse(items);
   auto first = items.begin();
-  if (const std::string after = query_value(target, "after", ""); !after.empty()) {
-    first = std::ranges::find_if(items, [&](const OrderedJson& item) { return item["id"] == after; });
-    if (first == items.end()) refuse("after", "after is {}, which is none of the items", in_quotes(after));
+  if (const std::string* after = query.text("after")) {
+    first = std::ranges::find_if(items, [&](const OrderedJson& item) { return item["id"] == *after; });
+    if (first == items.end()) refuse("after", "after is {}, which is none of the items", in_quotes(*after));
     ++first;
   }
-  const auto last = first + std::min(count, items.end() - first);
+  const auto last = first + std::min(query.integer("limit", 1, 100).value_or(20), items.end() - first);
   return {{"object", "list"},
           {"first_id", first == last ? OrderedJson() : (*first)["id"]},
           {"last_id", first == last ? OrderedJson() : last[-1]["id"]},
@@ -84,7 +77,7 @@ void ApiService::create_response(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::get_response(const std::shared_ptr<Exchange>& exchange) {
-  const std::string& target = exchange->request().target;
+  const OrderedJson query = query_of(exchange->request().target);
   const bool wants_items = exchange->request().path().ends_with("/input_items");
   const std::string id = response_id(*exchange, wants_items ? "/input_items" : "");
   const auto response = responses_.find(id, exchange->key());
@@ -94,9 +87,9 @@ void ApiService::get_response(const std::shared_ptr<Exchange>& exchange) {
     std::vector<OrderedJson> items;
     for (std::size_t i = 0; i + 1 < response->items.size(); ++i)
       for (OrderedJson& item : parsed(response->items[i])) items.push_back(std::move(item));
-    return exchange->send_json(200, page_of(std::move(items), target));
+    return exchange->send_json(200, page_of(std::move(items), JsonFields(query)));
   }
-  if (query_value(target, "stream", "") == "true")
+  if (query.value("stream", OrderedJson()) == "true")
     refuse("stream",
            "stream is not supported here; only responses of background: true can be streamed again");
   OrderedJson answer = parsed(response->answer);
