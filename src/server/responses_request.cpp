@@ -94,21 +94,19 @@ class Conversation {
 // What it asks for can be had; metadata is as OpenAI bounds it.
 void check_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
-                              "moderation", "response_format", "prompt_logprobs", "return_token_ids"});
+                              "moderation", "prompt_logprobs", "return_token_ids"});
   check_value(fields, "truncation", {"disabled"});
   fields.integer("n", 1, 1);
   for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
     fields.text(name);
   const auto metadata = fields.get("metadata", to_object).value_or(OrderedJson::object());
   if (metadata.size() > 16) refuse("metadata", "metadata has {} pairs; it may have 16", metadata.size());
-  for (const auto& [key, value] : metadata.items()) {
-    const auto check = [](const std::string& text, std::ptrdiff_t most) {
-      if (std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation) > most)
-        refuse("metadata", "metadata has {}; a key may have 64 characters, a value 512", in_quotes(text));
-    };
-    check(key, 64);
-    check(to_text(value, "metadata." + in_quotes(key)), 512);
-  }
+  const auto characters = [](const std::string& text) {
+    return std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation);
+  };
+  for (const auto& [key, value] : metadata.items())
+    if (characters(key) > 64 || characters(to_text(value, "metadata." + in_quotes(key))) > 512)
+      refuse("metadata", "metadata has {}; a key may have 64 characters, its value 512", in_quotes(key));
 }
 
 // OpenAI has tools of other types.
