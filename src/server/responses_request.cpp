@@ -109,16 +109,16 @@ void check_fields(const JsonFields& fields) {
       refuse("metadata", "metadata has {}; a key may have 64 characters, its value 512", in_quotes(key));
 }
 
-// OpenAI has tools of other types.
-void check_is_function(const JsonFields& tool) {
+// {type: function, …}: OpenAI has tools of other types.
+JsonFields read_function(const OrderedJson& value, const std::string& place) {
+  JsonFields function(value, place);
   constexpr std::array<std::string_view, 1> kTypes = {"function"};
-  to_choice(tool.required("type"), tool.place_of("type"), kTypes);
+  to_choice(function.required("type"), function.place_of("type"), kTypes);
+  return function;
 }
 
-// The name in {type: function, name}.
-const std::string& function_name(const OrderedJson& value, const std::string& place) {
-  const JsonFields function(value, place);
-  check_is_function(function);
+std::string function_name(const OrderedJson& value, const std::string& place) {
+  const JsonFields function = read_function(value, place);
   return to_text(function.required("name"), function.place_of("name"));
 }
 
@@ -143,8 +143,7 @@ void translate_tools(const JsonFields& fields, OrderedJson& chat) {
   OrderedJson tools = OrderedJson::array();
   const OrderedJson* given = fields.find("tools");
   for (std::size_t i = 0; given != nullptr && i < to_list(*given, "tools").size(); ++i) {
-    const JsonFields tool((*given)[i], format_text("tools[{}]", i));
-    check_is_function(tool);
+    const JsonFields tool = read_function((*given)[i], format_text("tools[{}]", i));
     OrderedJson function = OrderedJson::object();
     for (const char* name : {"name", "description", "parameters", "strict"})
       if (const OrderedJson* field = tool.find(name)) function[name] = *field;
@@ -153,24 +152,13 @@ void translate_tools(const JsonFields& fields, OrderedJson& chat) {
   const OrderedJson* choice = fields.find("tool_choice");
   if (choice != nullptr && choice->is_object()) {
     const JsonFields named(*choice, "tool_choice");
-    const bool several = named.get("type", to_text) == "allowed_tools";
-    const OrderedJson name = several ? OrderedJson() : OrderedJson(function_name(*choice, "tool_choice"));
-    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
-    if (several) chat["tool_choice"] = allow_tools(named, tools);
+    if (named.get("type", to_text) == "allowed_tools")
+      chat["tool_choice"] = allow_tools(named, tools);
+    else
+      chat["tool_choice"] = {{"type", "function"},
+                             {"function", {{"name", function_name(*choice, "tool_choice")}}}};
   }
   chat["tools"] = std::move(tools);
-}
-
-void translate_text(const JsonFields& fields, OrderedJson& chat) {
-  if (const auto reasoning = fields.object("reasoning"))
-    if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
-  const auto text = fields.object("text");
-  const auto format = text ? text->get("format", to_object) : std::nullopt;
-  if (!format) return;
-  OrderedJson& made = chat["response_format"] = *format;
-  if (made.value("type", OrderedJson()) != "json_schema") return;
-  made.erase("type");
-  made = {{"type", "json_schema"}, {"json_schema", OrderedJson(std::move(made))}};
 }
 
 // Whose other fields are those of the body.
@@ -178,7 +166,16 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
   OrderedJson chat;
   const JsonFields fields(body);
   translate_tools(fields, chat);
-  translate_text(fields, chat);
+  if (const auto reasoning = fields.object("reasoning"))
+    if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
+  const auto text = fields.object("text");
+  if (auto format = text ? text->get("format", to_object) : std::nullopt) {
+    if (format->value("type", OrderedJson()) == "json_schema") {
+      format->erase("type");
+      format = {{"type", "json_schema"}, {"json_schema", *std::move(format)}};
+    }
+    chat["response_format"] = *std::move(format);
+  }
   const OrderedJson* include = fields.find("include");
   for (std::size_t i = 0; include != nullptr && i < to_list(*include, "include").size(); ++i) {
     constexpr std::array<std::string_view, 2> kIncluded = {kLogprobs, "reasoning.encrypted_content"};

@@ -31,16 +31,12 @@ ResponsesResponse::ResponsesResponse(ResponseHead head, ResponsesRequest request
       store_(context.store),
       key_(context.key) {
   output_.parser = make_parser();
-  answer_ = {{"id", head_.id},
-             {"object", "response"},
-             {"created_at", head_.created},
-             {"completed_at", nullptr},
-             {"status", "in_progress"},
-             {"error", nullptr},
-             {"model", head_.model},
-             {"usage", nullptr},
-             {"incomplete_details", nullptr},
-             {"output", OrderedJson::array()}};
+  answer_ = OrderedJson::parse(R"({"id": "", "object": "response", "created_at": 0, "completed_at": null,
+      "status": "in_progress", "error": null, "incomplete_details": null, "model": "", "output": [],
+      "usage": null})");
+  answer_["id"] = head_.id;
+  answer_["created_at"] = head_.created;
+  answer_["model"] = head_.model;
 }
 
 // Both objects in one. short_echo: without what may be long.
