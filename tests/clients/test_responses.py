@@ -109,14 +109,17 @@ def check_items(events, output):
     assert events == []
 
 
-def test_the_clients_own_stream_puts_it_together(client):
-    with client.responses.stream(model="scripted", input="both", tools=TOOLS) as stream:
+@pytest.mark.parametrize("word", ["unicode", "ponder", "both", "plan"])
+def test_the_clients_own_stream_puts_it_together(client, word):
+    with client.responses.stream(model="scripted", input=word, tools=TOOLS) as stream:
         seen = [event for event in stream]
         final = stream.get_final_response()
     assert seen[-1].type == "response.completed"
-    assert [(item.name, json.loads(item.arguments)) for item in final.output[1:]] == [
-        ("get_time", {}), ("get_weather", {"city": 'Łódź "old"', "units": ["C", 1.5]})
-    ]  # fmt: skip
+    whole = ask(client, word, tools=TOOLS)
+    assert final.output_text == whole.output_text and types_of(final.output) == types_of(whole.output)
+    calls = [[(item.name, json.loads(item.arguments)) for item in made.output if item.type == "function_call"]
+             for made in (final, whole)]  # fmt: skip
+    assert calls[0] == calls[1] and len(calls[0]) == {"both": 2, "plan": 1}.get(word, 0)
 
 
 def test_an_answer_says_what_was_asked(client):
@@ -376,3 +379,26 @@ def test_litellm_itself(scripted):
     assert events[-1].type == "response.completed"
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert "".join(deltas) == SCRIPTS["unicode"]
+
+
+def test_pydantic_ai_itself(scripted, server):
+    ai = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    def model(name, of):
+        return OpenAIResponsesModel(name, provider=OpenAIProvider(base_url=f"{of.url}/v1", api_key="none"))
+
+    agent = ai.Agent(model("scripted", scripted))
+    asked = []
+
+    @agent.tool_plain
+    def get_weather(city: str, days: int) -> str:
+        asked.append({"city": city, "days": days})
+        return "sunny"
+
+    assert agent.run_sync("The weather, please.").output == SCRIPTS["tool_result"]
+    assert asked == [WEATHER]
+    settings = {"max_tokens": 300, "extra_body": {"seed": 1}}
+    made = ai.Agent(model("toy", server), output_type=ai.NativeOutput(Place), model_settings=settings)
+    assert isinstance(made.run_sync("Name a place.").output, Place)

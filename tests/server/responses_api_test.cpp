@@ -61,6 +61,16 @@ TEST_F(ResponsesApiTest, KeysSeeTheirOwn) {
   EXPECT_EQ(ask(request("GET", path)).status, 401);
 }
 
+TEST_F(ResponsesApiTest, AWebPageMayDelete) {
+  ApiServerConfig config = quiet();
+  config.allowed_origins = {"https://good.example"};
+  listen(config);
+  load();
+  const HttpReply reply =
+      ask(request("OPTIONS", std::string(kPath) + "/resp_1", "Origin: https://good.example\r\n"));
+  EXPECT_THAT(reply.headers.at("access-control-allow-methods"), HasSubstr("DELETE"));
+}
+
 TEST_F(ResponsesApiTest, MetricsKnowTheRoutesAndNoIds) {
   start();
   const std::string id = make(R"("input": "a")")["id"];
