@@ -13,7 +13,7 @@
 namespace quire::server {
 namespace {
 
-constexpr std::size_t kMaxEchoBytes = 4 << 20;  // which wait with the request; a template writes no more
+constexpr std::size_t kMaxOtherBytes = 4 << 20;  // beside the input: most of it waits with the request
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 
 // Fields of a chat, and of /v1/responses. Longer names come first.
@@ -207,10 +207,7 @@ std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
   echo["store"] = request.store;
   echo["temperature"] = number_json(request.chat.params.temperature);
   echo["top_p"] = number_json(request.chat.params.top_p);
-  std::string text = to_line(echo);
-  if (text.size() > kMaxEchoBytes)
-    throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxEchoBytes));
-  return text;
+  return to_line(echo);
 }
 
 }  // namespace
@@ -233,6 +230,8 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   }
   conversation.add_input(fields.required("input"));
   body.erase("input");
+  if (to_line(body).size() > kMaxOtherBytes)
+    throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxOtherBytes));
   OrderedJson messages = conversation.finish(request);
   request.chat = parse_chat_request(to_chat_body(body, std::move(messages)), context.model, context.format);
   request.store = fields.boolean("store").value_or(true) && context.store.keeps();
