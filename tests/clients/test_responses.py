@@ -327,8 +327,9 @@ def test_codex_turns(scripted):
     assert [item["type"] for item in done] == ["reasoning", "function_call"]
     completed = events[-1]
     assert completed["type"] == "response.completed" and completed["response"]["usage"]["total_tokens"] > 0
-    # It sends reasoning back without its text, and calls without their status.
-    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": None}
+    # It sends items back without their ids and statuses.
+    assert done[0]["content"] == [{"type": "reasoning_text", "text": "I should ask."}]
+    reasoning = {"type": "reasoning", "summary": [], "content": done[0]["content"], "encrypted_content": None}
     call = {name: done[1][name] for name in ("type", "name", "arguments", "call_id")}
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "12:00"}
     events = raw_events(scripted, **CODEX, input=[*items, reasoning, call, output])
