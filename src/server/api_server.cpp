@@ -15,6 +15,7 @@
 #include "server/auth.h"
 #include "server/cors.h"
 #include "server/host_names.h"
+#include "server/responses_request.h"
 
 namespace quire::server {
 namespace {
@@ -37,10 +38,15 @@ struct Route {
   std::string_view method;
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
+  bool stores = false;  // what it works on is kept here, and may be large whatever the body's size
 };
-constexpr std::array<Route, 8> kRoutes = {{
+constexpr std::array<Route, 12> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
+    {"/v1/responses", "POST", &ApiService::create_response, responses_error, true},
+    {"/v1/responses/", "GET", &ApiService::get_response, openai_error, true},
+    {"/v1/responses/", "DELETE", &ApiService::delete_response, openai_error, true},
+    {"/v1/responses/", "POST", &ApiService::cancel_response, openai_error, true},
     {"/v1/embeddings", "POST", &ApiService::embed},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
@@ -200,7 +206,8 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
     const Route* route = find_work(*exchange);
     if (route == nullptr) return;
     if (!service) throw ApiError(503, kNotReady);
-    if (exchange->request().body.size() <= kSmallBody) return ((*service).*(route->handle))(exchange);
+    if (!route->stores && exchange->request().body.size() <= kSmallBody)
+      return ((*service).*(route->handle))(exchange);
     hand_over(*route, exchange);
   });
 }

@@ -98,6 +98,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
       engine_(std::move(engine)),
       model_(served_model(*engine_, options_)),
       metrics_(std::make_unique<Metrics>(model_.names.front(), engine_config, engine_->config())),
+      responses_(options_.response_store_size),
       fingerprint_(format_text("quire-" QUIRE_VERSION "-{}", to_string(engine_->config().dtype))),
       start_time_(unix_time()) {
   try {

@@ -16,6 +16,7 @@
 #include "server/chat_request.h"
 #include "server/exchange.h"
 #include "server/metrics.h"
+#include "server/response_store.h"
 
 namespace quire::server {
 
@@ -27,6 +28,7 @@ struct ServiceOptions {
   double request_timeout = 3600;                // seconds, after which a request ends as it is
   int max_n = 128;                              // outputs of a prompt
   std::size_t max_prompts = 1024;               // of a request
+  std::size_t response_store_size = 64 << 20;   // bytes, of /v1/responses; 0: none is kept
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
@@ -42,6 +44,10 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   // What is wrong with a request throws; then it has no answer yet.
   void complete(const std::shared_ptr<Exchange>& exchange);
   void chat(const std::shared_ptr<Exchange>& exchange);
+  void create_response(const std::shared_ptr<Exchange>& exchange);
+  void get_response(const std::shared_ptr<Exchange>& exchange);  // or its input items
+  void delete_response(const std::shared_ptr<Exchange>& exchange);
+  void cancel_response(const std::shared_ptr<Exchange>& exchange);
   void embed(const std::shared_ptr<Exchange>& exchange);
   void tokenize(const std::shared_ptr<Exchange>& exchange);
   void detokenize(const std::shared_ptr<Exchange>& exchange);
@@ -81,6 +87,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   dialects::OutputFormat output_format_;
   bool has_special_tags_ = false;  // some of its tags are special tokens, which the text must show then
   std::unique_ptr<Metrics> metrics_;
+  ResponseStore responses_;
   std::string fingerprint_;
   std::int64_t start_time_;
 };

@@ -31,33 +31,11 @@ const std::string& part_text(const OrderedJson& part, const std::string& place) 
   return to_text(fields.required(name), fields.place_of(name));
 }
 
-std::vector<std::string> read_texts(const JsonFields& message) {
-  const OrderedJson* content = message.find("content");
-  if (content == nullptr) return {};
-  if (content->is_string()) return {content->get<std::string>()};
-  const std::string place = message.place_of("content");
-  if (!content->is_array())
-    refuse(place, "{} is {}; it must be a string, a list of parts or null", place, shown(*content));
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < content->size(); ++i)
-    texts.push_back(part_text((*content)[i], format_text("{}[{}]", place, i)));
-  return texts;
-}
-
 OrderedJson to_content(const std::vector<std::string>& texts, ContentFormat format) {
   if (format == ContentFormat::kText) return join_text(texts, "\n");
   OrderedJson parts = OrderedJson::array();
   for (const std::string& text : texts) parts.push_back({{"type", "text"}, {"text", text}});
   return parts;
-}
-
-// What a client sends back as it has got it: a string that holds an object.
-OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place) {
-  if (arguments == nullptr) return OrderedJson::object();
-  if (!arguments->is_string()) return to_object(*arguments, place);
-  const std::string& text = arguments->get_ref<const std::string&>();
-  if (text.empty()) return OrderedJson::object();
-  return to_object(parse_text(text, place, place), place);
 }
 
 // As they came, but for the arguments.
@@ -84,7 +62,8 @@ OrderedJson read_message(const OrderedJson& value, const std::string& place, Con
   }
   OrderedJson message;
   message["role"] = read_role(fields);
-  message["content"] = to_content(read_texts(fields), format);
+  message["content"] =
+      to_content(fields.get("content", read_texts).value_or(std::vector<std::string>()), format);
   for (const char* name : {"name", "tool_call_id"})
     if (const std::string* text = fields.text(name)) message[name] = *text;
   const std::string* reasoning = fields.text("reasoning");
@@ -99,6 +78,24 @@ OrderedJson read_message(const OrderedJson& value, const std::string& place, Con
 }
 
 }  // namespace
+
+std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place) {
+  if (content.is_string()) return {content.get<std::string>()};
+  if (!content.is_array())
+    refuse(place, "{} is {}; it must be a string, a list of parts or null", place, shown(content));
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < content.size(); ++i)
+    texts.push_back(part_text(content[i], format_text("{}[{}]", place, i)));
+  return texts;
+}
+
+OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place) {
+  if (arguments == nullptr) return OrderedJson::object();
+  if (!arguments->is_string()) return to_object(*arguments, place);
+  const std::string& text = arguments->get_ref<const std::string&>();
+  if (text.empty()) return OrderedJson::object();
+  return to_object(parse_text(text, place, place), place);
+}
 
 OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format) {
   OrderedJson read = OrderedJson::array();

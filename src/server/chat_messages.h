@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 
@@ -16,6 +17,12 @@ enum class ContentFormat {
 // arguments of tool calls as objects; reasoning under both of its names; the developer as system. ApiError
 // for what is no message, and for content that is no text.
 OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format);
+
+// The texts of a content: a string, or a list of parts. ApiError for what is no text.
+std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place);
+// The arguments of a call, as a client sends them back: an object, or a string that holds one; null, "":
+// none.
+OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place);
 
 // The text of a template message, in either format; of several parts, the last.
 std::string text_of(const OrderedJson& template_message);

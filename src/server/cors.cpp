@@ -56,7 +56,7 @@ HttpHeaders Cors::headers(std::string_view origin) const {
 
 HttpHeaders Cors::preflight_headers(std::string_view origin, std::string_view wanted) const {
   if (origin.empty() || !allows(origin)) return {};
-  HttpHeaders headers{{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"}};
+  HttpHeaders headers{{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"}};
   if (is_header_list(wanted)) headers.emplace_back("Access-Control-Allow-Headers", wanted);
   headers.emplace_back("Access-Control-Max-Age", "600");  // seconds
   return headers;

@@ -182,6 +182,10 @@ void add_limit_options(Flags flags, Serve& serve) {
               CLI::Range(1, 16384));
   flags.shown("--max-prompts", serve.service.max_prompts, "prompts that a request may have",
               CLI::Range(1, 1 << 20));
+  flags
+      .bytes("--response-store-size", serve.service.response_store_size,
+             "bytes of conversations kept for /v1/responses, or with a unit: 64MiB; 0: none")
+      ->capture_default_str();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "engine/sampling_context.h"
 #include "server/api_error.h"
 #include "server/chat_request.h"
+#include "server/responses_request.h"
 #include "server/text_requests.h"
 #include "tokenizer/tiny_tokenizer.h"
 
@@ -45,10 +46,23 @@ void check(const quire::EngineRequest& request, const ServedModel& model) {
   if (quire::num_sequences(request.params) > model.max_n) std::abort();
 }
 
+// What is kept of a request can be read again.
+void read_response(quire::OrderedJson body, const ServedModel& model) {
+  quire::server::ResponseStore store(1 << 20);
+  const std::string id = "resp_0123456789abcdef0123456789abcdef";
+  const quire::server::ResponsesContext context{model, quire::server::ContentFormat::kText, store, 0, id};
+  const auto request = parse_responses_request(std::move(body), context);
+  store.put(id, 0, request.echo, {}, request.input, "[]");
+  if (store.find(id, 0) == nullptr) return;
+  const quire::OrderedJson next = {{"input", "a"}, {"previous_response_id", id}};
+  const auto messages = parse_responses_request(next, context).chat.context["messages"];
+  if (messages.back()["content"] != "a") std::abort();
+}
+
 void read(std::uint8_t endpoint, std::string_view text) {
   const ServedModel model = served_model();
   const quire::OrderedJson body = quire::server::parse_body(text);
-  switch (endpoint % 4) {
+  switch (endpoint % 5) {
     case 0: {
       auto completion = parse_completion_request(body, model);
       for (const auto& request : make_engine_requests(completion, model)) check(request, model);
@@ -62,8 +76,11 @@ void read(std::uint8_t endpoint, std::string_view text) {
     case 2:
       parse_tokenize_request(body, model, quire::server::ContentFormat::kParts);
       return;
-    default:
+    case 3:
       parse_embeddings_request(body, model);
+      return;
+    default:
+      read_response(body, model);
   }
 }
 

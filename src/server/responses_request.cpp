@@ -1,0 +1,263 @@
+#include "server/responses_request.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "server/api_response.h"
+#include "server/response_items.h"
+#include "tokenizer/unicode.h"
+
+namespace quire::server {
+namespace {
+
+constexpr std::size_t kMaxOtherBytes = 4 << 20;  // beside the input: most of it waits with the request
+constexpr std::string_view kLogprobs = "message.output_text.logprobs";
+
+// Fields of a chat, and of /v1/responses. Longer names come first.
+constexpr std::pair<std::string_view, std::string_view> kChatNames[] = {
+    {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
+    {"max_completion_tokens", "max_output_tokens"}, {"max_tokens", "max_output_tokens"},
+    {"reasoning_effort", "reasoning.effort"},       {"messages", "input"}};
+
+// The messages of a conversation's items, and the new ones of these as they are kept.
+class Conversation {
+ public:
+  explicit Conversation(const ResponsesContext& context) : context_(context) {}
+
+  void add_instructions(const std::string& text) {  // which are no item
+    messages_.push_back(
+        {{"role", "system"}, {"content", OrderedJson::array({text_part("input_text", text)})}});
+  }
+
+  void add_earlier(const std::vector<StoredText>& items) {
+    for (const StoredText& list : items)
+      for (const OrderedJson& item : parse_text(*list, "the conversation", "")) add(item);
+  }
+
+  void add_input(const OrderedJson& input) {
+    if (input.is_string()) return add_new(read_item({{"role", "user"}, {"content", input}}, "input"));
+    if (!input.is_array())
+      refuse("input", "input is {}; it must be a string or a list of items", shown(input));
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      const std::string place = format_text("input[{}]", i);
+      OrderedJson item = read_item(input[i], place);
+      add_new(item["type"] == "item_reference" ? find(item["id"], place) : std::move(item));
+    }
+  }
+
+  // Its messages, and what of it the answer needs to know.
+  OrderedJson finish(ResponsesRequest& request) {
+    request.num_items = num_new_;
+    request.input = std::move(input_) + "]";
+    return std::move(messages_);
+  }
+
+ private:
+  void add(const OrderedJson& item) {
+    bytes_ += to_line(item).size();
+    if (bytes_ > ResponseStore::kMaxConversationBytes)
+      refuse("input", "the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes);
+    add_to_chat(item, messages_);
+  }
+
+  void add_new(OrderedJson item) {
+    if (item["id"] == "") item["id"] = item_id(item["type"].get<std::string>(), context_.id, num_new_);
+    add(item);
+    input_ += (num_new_++ == 0 ? "" : ",") + to_line(item);
+  }
+
+  // An item of a response that is kept.
+  const OrderedJson& find(const std::string& id, const std::string& place) {
+    const std::string response = response_of_item(id);
+    const auto kept = known_.insert(response).second ? context_.store.find(response, context_.key) : nullptr;
+    for (std::size_t i = kept ? kept->items.size() - 2 : 0; kept && i < kept->items.size(); ++i)
+      for (OrderedJson& item : parse_text(*kept->items[i], "the conversation", ""))
+        found_.emplace(item["id"].get<std::string>(), std::move(item));
+    const auto found = found_.find(id);
+    if (found == found_.end())
+      throw ApiError(404, format_text("{}: there is no item {}", place, in_quotes(id)), place);
+    return found->second;
+  }
+
+  const ResponsesContext& context_;
+  OrderedJson messages_ = OrderedJson::array();
+  std::string input_ = "[";
+  std::size_t num_new_ = 0;
+  std::size_t bytes_ = 0;        // of all items
+  std::set<std::string> known_;  // responses that were looked for items
+  std::unordered_map<std::string, OrderedJson> found_;
+};
+
+// What it asks for can be had; metadata is as OpenAI bounds it.
+void check_fields(const JsonFields& fields) {
+  refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
+                              "moderation", "prompt_logprobs", "return_token_ids"});
+  check_value(fields, "truncation", {"disabled"});
+  fields.integer("n", 1, 1);
+  for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
+    fields.text(name);
+  const auto metadata = fields.get("metadata", to_object).value_or(OrderedJson::object());
+  if (metadata.size() > 16) refuse("metadata", "metadata has {} pairs; it may have 16", metadata.size());
+  const auto characters = [](const std::string& text) {
+    return std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation);
+  };
+  for (const auto& [key, value] : metadata.items())
+    if (characters(key) > 64 || characters(to_text(value, "metadata." + in_quotes(key))) > 512)
+      refuse("metadata", "metadata has {}; a key may have 64 characters, its value 512", in_quotes(key));
+}
+
+// {type: function, …}: OpenAI has tools of other types.
+JsonFields read_function(const OrderedJson& value, const std::string& place) {
+  JsonFields function(value, place);
+  constexpr std::array<std::string_view, 1> kTypes = {"function"};
+  to_choice(function.required("type"), function.place_of("type"), kTypes);
+  return function;
+}
+
+std::string function_name(const OrderedJson& value, const std::string& place) {
+  const JsonFields function = read_function(value, place);
+  return to_text(function.required("name"), function.place_of("name"));
+}
+
+// Leaves of the tools those that may be called. What is to be chosen of them.
+OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
+  const std::string place = choice.place_of("tools");
+  std::set<std::string> allowed;
+  for (const OrderedJson& named : to_list(choice.required("tools"), place))
+    allowed.insert(function_name(named, place));
+  OrderedJson left = OrderedJson::array();
+  for (OrderedJson& tool : tools)
+    if (const OrderedJson& name = tool["function"]["name"];
+        name.is_string() && allowed.erase(name.get<std::string>()) > 0)
+      left.push_back(tool);
+  if (!allowed.empty())
+    refuse("tool_choice", "tool_choice names {}, which is none of the tools", in_quotes(*allowed.begin()));
+  tools = std::move(left);
+  return choice.required("mode");
+}
+
+void translate_tools(const JsonFields& fields, OrderedJson& chat) {
+  OrderedJson tools = OrderedJson::array();
+  const OrderedJson* given = fields.find("tools");
+  for (std::size_t i = 0; given != nullptr && i < to_list(*given, "tools").size(); ++i) {
+    const JsonFields tool = read_function((*given)[i], format_text("tools[{}]", i));
+    OrderedJson function = OrderedJson::object();
+    for (const char* name : {"name", "description", "parameters", "strict"})
+      if (const OrderedJson* field = tool.find(name)) function[name] = *field;
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  const OrderedJson* choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    const JsonFields named(*choice, "tool_choice");
+    if (named.get("type", to_text) == "allowed_tools")
+      chat["tool_choice"] = allow_tools(named, tools);
+    else
+      chat["tool_choice"] = {{"type", "function"},
+                             {"function", {{"name", function_name(*choice, "tool_choice")}}}};
+  }
+  chat["tools"] = std::move(tools);
+}
+
+// Whose other fields are those of the body.
+OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
+  OrderedJson chat;
+  const JsonFields fields(body);
+  translate_tools(fields, chat);
+  if (const auto reasoning = fields.object("reasoning"))
+    if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
+  const auto text = fields.object("text");
+  if (auto format = text ? text->get("format", to_object) : std::nullopt) {
+    if (format->value("type", OrderedJson()) == "json_schema") {
+      format->erase("type");
+      format = {{"type", "json_schema"}, {"json_schema", *std::move(format)}};
+    }
+    chat["response_format"] = *std::move(format);
+  }
+  const OrderedJson* include = fields.find("include");
+  for (std::size_t i = 0; include != nullptr && i < to_list(*include, "include").size(); ++i) {
+    constexpr std::array<std::string_view, 2> kIncluded = {kLogprobs, "reasoning.encrypted_content"};
+    if (to_choice((*include)[i], format_text("include[{}]", i), kIncluded) == kLogprobs)
+      chat["logprobs"] = true;
+  }
+  for (auto& [name, value] : chat.items()) body[name] = std::move(value);
+  body["max_tokens"] = nullptr;
+  if (!chat.contains("logprobs"))
+    for (const char* name : {"logprobs", "top_logprobs"}) body[name] = nullptr;
+  body["max_completion_tokens"] = std::exchange(body["max_output_tokens"], nullptr);
+  body["messages"] = std::move(messages);
+  return body;
+}
+
+// The shortest number that is this one.
+OrderedJson number_json(float value) { return std::stod(format_text("{}", value)); }
+
+std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
+  OrderedJson echo = OrderedJson::parse(
+      R"({"background": false, "instructions": null, "max_output_tokens": null, "max_tool_calls": null,
+          "metadata": {}, "parallel_tool_calls": true, "previous_response_id": null, "prompt_cache_key": null,
+          "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "text": {},
+          "tool_choice": "auto", "tools": [], "top_logprobs": 0, "truncation": "disabled", "user": null})");
+  for (auto& [name, value] : echo.items())
+    if (const OrderedJson* given = fields.find(name)) value = *given;
+  if (!echo["text"].contains("format")) echo["text"]["format"] = {{"type", "text"}};
+  echo["service_tier"] = "default";
+  echo["store"] = request.store;
+  echo["temperature"] = number_json(request.chat.params.temperature);
+  echo["top_p"] = number_json(request.chat.params.top_p);
+  return to_line(echo);
+}
+
+}  // namespace
+
+ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContext& context) {
+  ResponsesRequest request;
+  Conversation conversation(context);
+  const JsonFields fields(body);
+  check_fields(fields);
+  fields.integer("top_logprobs", 0, context.model.sampling.max_logprobs);
+  if (const std::string* text = fields.text("instructions"); text != nullptr && !text->empty())
+    conversation.add_instructions(*text);
+  if (const std::string* previous = fields.text("previous_response_id")) {
+    const auto found = context.store.find(*previous, context.key);
+    if (found == nullptr)
+      throw ApiError(404, format_text("There is no response {}.", in_quotes(*previous)),
+                     "previous_response_id", "previous_response_not_found");
+    request.earlier = found->items;
+    conversation.add_earlier(request.earlier);
+  }
+  conversation.add_input(fields.required("input"));
+  body.erase("input");
+  if (to_line(body).size() > kMaxOtherBytes)
+    throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxOtherBytes));
+  OrderedJson messages = conversation.finish(request);
+  request.chat = parse_chat_request(to_chat_body(body, std::move(messages)), context.model, context.format);
+  request.store = fields.boolean("store").value_or(true) && context.store.keeps();
+  request.echo = echo_of(fields, request);
+  if (request.store) return request;
+  request.earlier.clear();
+  request.input.clear();
+  return request;
+}
+
+OrderedJson responses_error(const ApiError& error, const std::string& request_id) {
+  std::string param = error.param;
+  std::string message = error.what();
+  const auto rename = [&](std::string_view from, std::string_view to) {
+    param.replace(param.find(from), from.size(), to);
+    if (const std::size_t found = message.find(from); found != std::string::npos)
+      message.replace(found, from.size(), to);
+  };
+  for (const auto& [from, to] : kChatNames) {
+    const std::string_view rest = std::string_view(param).substr(std::min(from.size(), param.size()));
+    if (!param.starts_with(from) || !(rest.empty() || rest[0] == '.' || rest[0] == '[')) continue;
+    rename(from, to);
+    break;
+  }
+  if (param.starts_with("tools[") && param.find(".function.") != std::string::npos) rename(".function.", ".");
+  return openai_error({error.status, message, param, error.code}, request_id);
+}
+
+}  // namespace quire::server
