@@ -15,6 +15,7 @@
 #include "server/auth.h"
 #include "server/cors.h"
 #include "server/host_names.h"
+#include "server/messages_response.h"
 
 namespace quire::server {
 namespace {
@@ -37,11 +38,14 @@ struct Route {
   std::string_view method;
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
+  std::string_view id_header = {};  // that has the request's id, too
 };
-constexpr std::array<Route, 8> kRoutes = {{
+constexpr std::array<Route, 10> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/embeddings", "POST", &ApiService::embed},
+    {"/v1/messages", "POST", &ApiService::create_message, anthropic_error, "request-id"},
+    {"/v1/messages/count_tokens", "POST", &ApiService::count_tokens, anthropic_error, "request-id"},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
@@ -244,6 +248,7 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
   }
   const Route* route = find_route(path, request.method);
   if (route != nullptr) exchange.set_error_body(route->error_body);
+  if (route != nullptr && !route->id_header.empty()) exchange.add_header(route->id_header, exchange.id());
   exchange.set_key(check_access(request));
   if (path == kVersion) {
     if (check_get(exchange)) exchange.send_json(200, {{"version", QUIRE_VERSION}});
