@@ -31,10 +31,10 @@ std::string overrun_message(const ContextOverrun& overrun) {
 std::string renamed(std::string message) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"stop ", "stop_sequences "},
                                                                       {"continue_final_message", "messages"}};
-  constexpr std::string_view kSchema = "/function/parameters";
   for (const auto& [ours, theirs] : kNames)
     if (message.starts_with(ours)) return message.replace(0, ours.size(), theirs);
-  if (const std::size_t at = message.find(kSchema); message.starts_with("/tools/") && at != std::string::npos)
+  constexpr std::string_view kSchema = "/function/parameters";  // of a JSON pointer into the tools
+  if (const std::size_t at = message.find(kSchema); at != std::string::npos)
     message.replace(at, kSchema.size(), "/input_schema");
   return message;
 }
