@@ -11,7 +11,7 @@
 namespace quire::server {
 
 // The body of an error in Anthropic's form: {"type": "error", "error": {type, message}, "request_id"}. What
-// stands before, beyond the context or the KV cache is said in the words by which clients know it.
+// does not fit in the context or the KV cache is said in the words by which clients know it.
 OrderedJson anthropic_error(const ApiError& error, const std::string& request_id);
 
 // The answer of /v1/messages: content blocks in the order in which the output has them.
