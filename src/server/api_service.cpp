@@ -189,6 +189,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
 void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
                                const MakeChatResponse& make_response) {
   const std::vector<TextPiece> pieces = render_chat(request, chat_template(), local_time());
+  for (OrderedJson& tool : request.late_tools) request.context["tools"].push_back(std::move(tool));
   dialects::OutputFormat format = output_format_;
   if (!request.parse_tools) format.tool_calls = nullptr;
   if (has_special_tags_ && (format.tool_calls || format.reasoning))

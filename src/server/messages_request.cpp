@@ -31,9 +31,14 @@ void append(OrderedJson& to, const std::string& text) {
 // The messages of a chat, as they come out of a conversation's content blocks.
 class ChatBuilder {
  public:
+  using Tools = std::unordered_map<std::string, OrderedJson>;  // by their names
+
+  explicit ChatBuilder(Tools deferred) : deferred_(std::move(deferred)) {}
+
   // content: a text, or blocks. role: user, assistant, system, or tool, whose message there is.
   void add(std::string_view role, const OrderedJson& content, const std::string& place);
-  OrderedJson take() { return std::move(messages_); }
+  OrderedJson take_messages() { return std::move(messages_); }
+  OrderedJson take_loaded() { return std::move(loaded_); }
 
  private:
   // The last message if it is this role's, or a new one.
@@ -42,8 +47,11 @@ class ChatBuilder {
   void add_block(std::string_view role, const JsonFields& block);
   void add_call(const JsonFields& block);
   void add_result(const JsonFields& block);
+  void add_reference(const std::string& name);
 
   OrderedJson messages_ = OrderedJson::array();
+  Tools deferred_;                                           // that no message has referred to
+  OrderedJson loaded_;                                       // the other deferred ones
   std::unordered_map<std::string, std::string> tool_names_;  // by the id of the call
 };
 
@@ -84,6 +92,9 @@ void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
   if (role == "user") {
     if (type == "tool_result") return add_result(block);
     known = "text or tool_result";
+  } else if (role == "tool") {
+    if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
+    known = "text or tool_reference";
   } else if (role == "assistant") {
     if (type == "thinking")
       return append(turn(role)["reasoning"], to_text(block.required(type), block.place_of(type)));
@@ -112,30 +123,43 @@ void ChatBuilder::add_result(const JsonFields& block) {
   if (const OrderedJson* content = block.find("content")) add("tool", *content, block.place_of("content"));
 }
 
-void read_conversation(const JsonFields& fields, OrderedJson& chat) {
+// Where a deferred tool is found, it is defined: the prompt before stays as it is, and cached.
+void ChatBuilder::add_reference(const std::string& name) {
+  const auto tool = deferred_.find(name);
+  if (tool == deferred_.end()) return add_text("tool", name);
+  add_text("tool", "<function>" + tool->second["function"].dump() + "</function>");
+  loaded_.push_back(std::move(tool->second));
+  deferred_.erase(tool);
+}
+
+// Returns the deferred tools that it refers to.
+OrderedJson read_conversation(const JsonFields& fields, ChatBuilder::Tools deferred, OrderedJson& chat) {
   constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
   const OrderedJson& messages = to_list(fields.required("messages"), "messages");
   if (messages.empty()) refuse("messages", "messages is empty; at least one message is needed");
-  ChatBuilder builder;
+  ChatBuilder builder(std::move(deferred));
   if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const JsonFields message(messages[i], format_text("messages[{}]", i));
     const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
     builder.add(role, message.required("content"), message.place_of("content"));
   }
-  OrderedJson& made = chat["messages"] = builder.take();
-  if (made.empty() || made.back()["role"] != "assistant") return;
+  OrderedJson& made = chat["messages"] = builder.take_messages();
+  if (made.empty() || made.back()["role"] != "assistant") return builder.take_loaded();
   const std::string text = made.back().value("content", "");
   if (made.back().contains("tool_calls"))
     refuse("messages", "messages ends with a tool_use; its tool_result must follow");
   if (text.find_first_not_of(" \t\n\r\v\f") == std::string::npos)
     refuse("messages", "messages ends with an assistant's message that has no text to be continued");
   chat["continue_final_message"] = true;
+  return builder.take_loaded();
 }
 
-void read_message_tools(const JsonFields& fields, OrderedJson& chat) {
+// Returns those that are not to stand in the prompt before a message refers to them.
+ChatBuilder::Tools read_message_tools(const JsonFields& fields, OrderedJson& chat) {
+  ChatBuilder::Tools deferred;
   const OrderedJson* tools = fields.find("tools");
-  if (tools == nullptr) return;
+  if (tools == nullptr) return deferred;
   OrderedJson& made = chat["tools"] = OrderedJson::array();
   for (std::size_t i = 0; i < to_list(*tools, "tools").size(); ++i) {
     const JsonFields tool((*tools)[i], format_text("tools[{}]", i));
@@ -143,12 +167,18 @@ void read_message_tools(const JsonFields& fields, OrderedJson& chat) {
     if (type != nullptr && *type != "custom")
       refuse(tool.place_of("type"), "{} is {}; this server has no tools of its own, only custom ones",
              tool.place_of("type"), in_quotes(*type));
-    OrderedJson function = {{"name", required_name(tool, "name")}};
+    const std::string& name = required_name(tool, "name");
+    OrderedJson function = {{"name", name}};
     if (const std::string* description = tool.text("description")) function["description"] = *description;
     function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
     if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
-    made.push_back({{"type", "function"}, {"function", std::move(function)}});
+    OrderedJson spelled = {{"type", "function"}, {"function", std::move(function)}};
+    if (tool.boolean("defer_loading").value_or(false))
+      deferred[name] = std::move(spelled);
+    else
+      made.push_back(std::move(spelled));
   }
+  return deferred;
 }
 
 void read_tool_choice(const JsonFields& fields, OrderedJson& chat) {
@@ -222,11 +252,26 @@ void check_context_management(const JsonFields& fields) {
 
 void check_fields(const JsonFields& fields) {
   // The last ones are fields of chats, for which this API has others or its answers have no place.
-  refuse_unsupported(
-      fields, {"container", "mcp_servers", "compaction", "thread", "stop", "max_completion_tokens",
-               "response_format", "parallel_tool_calls", "continue_final_message", "add_generation_prompt",
-               "stream_options", "n", "best_of", "use_beam_search", "logprobs", "top_logprobs",
-               "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"});
+  refuse_unsupported(fields, {"container",
+                              "mcp_servers",
+                              "compaction",
+                              "thread",
+                              "stop",
+                              "max_completion_tokens",
+                              "response_format",
+                              "parallel_tool_calls",
+                              "continue_final_message",
+                              "add_generation_prompt",
+                              "stream_options",
+                              "n",
+                              "best_of",
+                              "use_beam_search",
+                              "logprobs",
+                              "top_logprobs",
+                              "prompt_logprobs",
+                              "return_token_ids",
+                              "return_tokens_as_token_ids",
+                              "timings"});
   check_value(fields, "service_tier", {"auto", "standard_only"});
   check_value(fields, "speed", {"standard"});
   check_context_management(fields);
@@ -240,14 +285,14 @@ ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reade
   check_fields(fields);
   if (!reader.only_counts) fields.required("max_tokens");
   OrderedJson chat;
-  read_conversation(fields, chat);
-  read_message_tools(fields, chat);
+  OrderedJson loaded = read_conversation(fields, read_message_tools(fields, chat), chat);
   read_tool_choice(fields, chat);
   read_thinking(fields, reader.reasons, chat);
   if (const auto stops = fields.get("stop_sequences", to_texts)) chat["stop"] = *stops;
   const auto outputs = read_output_config(fields, chat);
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);  // the others have chats' names
   ChatRequest request = parse_chat_request(body, reader.model, reader.format);
+  request.late_tools = std::move(loaded);
   if (outputs) {
     if (const auto& other = request.params.structured_outputs)
       refuse(outputs->name, "{} and {} exclude each other", outputs->name, other->name);

@@ -73,7 +73,7 @@ OrderedJson anthropic_error(const ApiError& error, const std::string& request_id
 
 MessagesResponse::MessagesResponse(ResponseHead head, const ChatRequest& request, std::string request_id,
                                    const MakeParser& make_parser)
-    : Response(std::move(head), {request.stream, request.timings}),
+    : Response(std::move(head), {.stream = request.stream}),
       include_reasoning_(request.include_reasoning),
       request_id_(std::move(request_id)) {
   output_.parser = make_parser();
@@ -187,11 +187,9 @@ std::string MessagesResponse::events(std::size_t, const RequestUpdate& update) {
   return std::exchange(events_, {});
 }
 
-std::string MessagesResponse::last_events(const std::optional<Timings>& timings) {
-  OrderedJson last = {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
-                      {"usage", message_usage(usage_)}};
-  if (timings) last["timings"] = timings_json(*timings, usage_);
-  send("message_delta", std::move(last));
+std::string MessagesResponse::last_events(const std::optional<Timings>&) {
+  send("message_delta", {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
+                         {"usage", message_usage(usage_)}});
   send("message_stop", OrderedJson::object());
   return std::exchange(events_, {});
 }
@@ -200,10 +198,8 @@ std::string MessagesResponse::failure_events(const ApiError& error) {
   return to_event(anthropic_error(error, request_id_), "error");
 }
 
-OrderedJson MessagesResponse::body(std::span<const RequestOutput>, const std::optional<Timings>& timings) {
-  OrderedJson body = message();
-  if (timings) body["timings"] = timings_json(*timings, usage_);
-  return body;
+OrderedJson MessagesResponse::body(std::span<const RequestOutput>, const std::optional<Timings>&) {
+  return message();
 }
 
 }  // namespace quire::server

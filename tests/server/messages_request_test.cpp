@@ -161,6 +161,24 @@ TEST(MessagesToolsTest, AreThoseOfAChat) {
   EXPECT_FALSE(request.require_call || request.one_tool_call);
 }
 
+// So that the prompt's head, which is cached, does not change when an agent loads a tool.
+TEST(MessagesToolsTest, ADeferredToolIsDefinedWhereAResultRefersToIt) {
+  const auto request = read(
+      R"([{"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+             {"type": "tool_reference", "tool_name": "late"}, {"type": "tool_reference", "tool_name": "late"},
+             {"type": "tool_reference", "tool_name": "f"}]}]}])",
+      R"("tools": [{"name": "late", "input_schema": {"a": 1}, "defer_loading": true},
+                   {"name": "f", "input_schema": {}, "defer_loading": false},
+                   {"name": "later", "input_schema": {}, "defer_loading": true}])");
+  EXPECT_EQ(request.context["tools"].dump(),
+            R"([{"type":"function","function":{"name":"f","parameters":{}}}])");
+  EXPECT_EQ(request.late_tools.dump(),
+            R"([{"type":"function","function":{"name":"late","parameters":{"a":1}}}])");
+  EXPECT_EQ(request.context["messages"][1]["content"],
+            "<function>{\"name\":\"late\",\"parameters\":{\"a\":1}}</function>\nlate\nf");
+}
+
 TEST(MessagesToolsTest, ChoicesHaveTheirMeaning) {
   const auto chosen = [](const std::string& choice) {
     return with_fields(std::string(kTools) + ", \"tool_choice\": " + choice);
