@@ -12,9 +12,7 @@ namespace quire::server {
 
 // Tokens of a prompt, and of the output that it asks for, of which the context or the KV cache holds `limit`.
 struct ContextOverrun {
-  std::int64_t prompt = 0;
-  std::int64_t output = 0;
-  std::int64_t limit = 0;
+  std::int64_t prompt = 0, output = 0, limit = 0;
 };
 
 // A request that is answered with an error. The body is OpenAI's, with vLLM's types.

@@ -1,7 +1,6 @@
 #include "server/messages_request.h"
 
 #include <array>
-#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,7 +12,7 @@
 namespace quire::server {
 namespace {
 
-constexpr int kMostBudgetTokens = std::numeric_limits<int>::max();
+constexpr int kMostBudgetTokens = 1 << 30;
 
 // A text that must be there and say something.
 const std::string& required_name(const JsonFields& fields, std::string_view field) {
@@ -29,16 +28,13 @@ void append(OrderedJson& to, const std::string& text) {
 }
 
 // The messages of a chat, as they come out of a conversation's content blocks.
-class ChatBuilder {
- public:
-  using Tools = std::unordered_map<std::string, OrderedJson>;  // by their names
-
-  explicit ChatBuilder(Tools deferred) : deferred_(std::move(deferred)) {}
-
+struct ChatBuilder {
   // content: a text, or blocks. role: user, assistant, system, or tool, whose message there is.
   void add(std::string_view role, const OrderedJson& content, const std::string& place);
-  OrderedJson take_messages() { return std::move(messages_); }
-  OrderedJson take_loaded() { return std::move(loaded_); }
+
+  std::unordered_map<std::string, OrderedJson> deferred;  // tools by name, that no message has referred to
+  OrderedJson loaded;                                     // the other deferred ones
+  OrderedJson messages = OrderedJson::array();
 
  private:
   // The last message if it is this role's, or a new one.
@@ -49,18 +45,12 @@ class ChatBuilder {
   void add_result(const JsonFields& block);
   void add_reference(const std::string& name);
 
-  OrderedJson messages_ = OrderedJson::array();
-  Tools deferred_;                                           // that no message has referred to
-  OrderedJson loaded_;                                       // the other deferred ones
   std::unordered_map<std::string, std::string> tool_names_;  // by the id of the call
 };
 
 OrderedJson& ChatBuilder::turn(std::string_view role) {
-  if (messages_.empty() || messages_.back()["role"] != role) {
-    messages_.push_back(OrderedJson::object());
-    messages_.back()["role"] = role;
-  }
-  return messages_.back();
+  if (messages.empty() || messages.back()["role"] != role) messages.push_back({{"role", role}});
+  return messages.back();
 }
 
 void ChatBuilder::add_text(std::string_view role, const std::string& text) {
@@ -68,8 +58,8 @@ void ChatBuilder::add_text(std::string_view role, const std::string& text) {
   constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
   if (role == "system") {
     if (text.empty() || text.starts_with(kBillingHeader)) return;
-    if (!messages_.empty() && messages_.back()["role"] != "system")
-      role = messages_.back()["role"] == "tool" ? "tool" : "user";
+    if (!messages.empty() && messages.back()["role"] != "system")
+      role = messages.back()["role"] == "tool" ? "tool" : "user";
   }
   OrderedJson& content = turn(role)["content"];
   if (role == "assistant") return append(content, text);
@@ -116,50 +106,26 @@ void ChatBuilder::add_call(const JsonFields& block) {
 
 void ChatBuilder::add_result(const JsonFields& block) {
   const std::string& id = required_name(block, "tool_use_id");
-  messages_.push_back({{"role", "tool"}, {"tool_call_id", id}});
+  messages.push_back({{"role", "tool"}, {"tool_call_id", id}});
   if (const auto name = tool_names_.find(id); name != tool_names_.end())
-    messages_.back()["name"] = name->second;
+    messages.back()["name"] = name->second;
   if (block.boolean("is_error").value_or(false)) add_text("tool", "Error:");
   if (const OrderedJson* content = block.find("content")) add("tool", *content, block.place_of("content"));
 }
 
 // Where a deferred tool is found, it is defined: the prompt before stays as it is, and cached.
 void ChatBuilder::add_reference(const std::string& name) {
-  const auto tool = deferred_.find(name);
-  if (tool == deferred_.end()) return add_text("tool", name);
+  const auto tool = deferred.find(name);
+  if (tool == deferred.end()) return add_text("tool", name);
   add_text("tool", "<function>" + tool->second["function"].dump() + "</function>");
-  loaded_.push_back(std::move(tool->second));
-  deferred_.erase(tool);
+  loaded.push_back(std::move(tool->second));
+  deferred.erase(tool);
 }
 
-// Returns the deferred tools that it refers to.
-OrderedJson read_conversation(const JsonFields& fields, ChatBuilder::Tools deferred, OrderedJson& chat) {
-  constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
-  const OrderedJson& messages = to_list(fields.required("messages"), "messages");
-  if (messages.empty()) refuse("messages", "messages is empty; at least one message is needed");
-  ChatBuilder builder(std::move(deferred));
-  if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const JsonFields message(messages[i], format_text("messages[{}]", i));
-    const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
-    builder.add(role, message.required("content"), message.place_of("content"));
-  }
-  OrderedJson& made = chat["messages"] = builder.take_messages();
-  if (made.empty() || made.back()["role"] != "assistant") return builder.take_loaded();
-  const std::string text = made.back().value("content", "");
-  if (made.back().contains("tool_calls"))
-    refuse("messages", "messages ends with a tool_use; its tool_result must follow");
-  if (text.find_first_not_of(" \t\n\r\v\f") == std::string::npos)
-    refuse("messages", "messages ends with an assistant's message that has no text to be continued");
-  chat["continue_final_message"] = true;
-  return builder.take_loaded();
-}
-
-// Returns those that are not to stand in the prompt before a message refers to them.
-ChatBuilder::Tools read_message_tools(const JsonFields& fields, OrderedJson& chat) {
-  ChatBuilder::Tools deferred;
+// The chat's tools; those that are not to stand in the prompt go to the builder.
+void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
   const OrderedJson* tools = fields.find("tools");
-  if (tools == nullptr) return deferred;
+  if (tools == nullptr) return;
   OrderedJson& made = chat["tools"] = OrderedJson::array();
   for (std::size_t i = 0; i < to_list(*tools, "tools").size(); ++i) {
     const JsonFields tool((*tools)[i], format_text("tools[{}]", i));
@@ -172,13 +138,29 @@ ChatBuilder::Tools read_message_tools(const JsonFields& fields, OrderedJson& cha
     if (const std::string* description = tool.text("description")) function["description"] = *description;
     function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
     if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
-    OrderedJson spelled = {{"type", "function"}, {"function", std::move(function)}};
-    if (tool.boolean("defer_loading").value_or(false))
-      deferred[name] = std::move(spelled);
-    else
-      made.push_back(std::move(spelled));
+    const bool is_deferred = tool.boolean("defer_loading").value_or(false);
+    OrderedJson& spelled = is_deferred ? builder.deferred[name] : made.emplace_back(nullptr);
+    spelled = {{"type", "function"}, {"function", std::move(function)}};
   }
-  return deferred;
+}
+
+void read_conversation(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
+  constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
+  const OrderedJson& messages = to_list(fields.required("messages"), "messages");
+  if (messages.empty()) refuse("messages", "messages is empty; at least one message is needed");
+  if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const JsonFields message(messages[i], format_text("messages[{}]", i));
+    const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
+    builder.add(role, message.required("content"), message.place_of("content"));
+  }
+  const OrderedJson& made = chat["messages"] = std::move(builder.messages);
+  if (made.empty() || made.back()["role"] != "assistant") return;
+  if (made.back().contains("tool_calls"))
+    refuse("messages", "messages ends with a tool_use; its tool_result must follow");
+  if (made.back().value("content", "").find_first_not_of(" \t\n\r\v\f") == std::string::npos)
+    refuse("messages", "messages ends with an assistant's message that has no text to be continued");
+  chat["continue_final_message"] = true;
 }
 
 void read_tool_choice(const JsonFields& fields, OrderedJson& chat) {
@@ -285,14 +267,16 @@ ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reade
   check_fields(fields);
   if (!reader.only_counts) fields.required("max_tokens");
   OrderedJson chat;
-  OrderedJson loaded = read_conversation(fields, read_message_tools(fields, chat), chat);
+  ChatBuilder builder;
+  read_message_tools(fields, chat, builder);
+  read_conversation(fields, chat, builder);
   read_tool_choice(fields, chat);
   read_thinking(fields, reader.reasons, chat);
   if (const auto stops = fields.get("stop_sequences", to_texts)) chat["stop"] = *stops;
   const auto outputs = read_output_config(fields, chat);
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);  // the others have chats' names
   ChatRequest request = parse_chat_request(body, reader.model, reader.format);
-  request.late_tools = std::move(loaded);
+  request.late_tools = std::move(builder.loaded);
   if (outputs) {
     if (const auto& other = request.params.structured_outputs)
       refuse(outputs->name, "{} and {} exclude each other", outputs->name, other->name);

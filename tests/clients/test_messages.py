@@ -245,7 +245,7 @@ def test_a_client_that_leaves_takes_its_request_with_it(toy, server):
 
 
 def agents_request(**fields):
-    """As Claude Code asks, in our words."""
+    """As Claude Code 2.1.330 asks, in our words."""
     tools = [
         {
             "name": f"Tool{i}",
@@ -262,6 +262,7 @@ def agents_request(**fields):
         for i in range(2)
     ]
     cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    tools.append({"name": "Placeholder", "input_schema": {"type": "object"}, "defer_loading": True})
     return {
         "model": "scripted", "max_tokens": 300, "temperature": 1, "stream": True, "tools": TOOLS + tools,
         "metadata": {"user_id": '{"device_id": "d", "session_id": "s"}'},
@@ -270,7 +271,7 @@ def agents_request(**fields):
             {"type": "text", "text": "You write code."} | cached,
             {"type": "text", "text": "You have tools."} | cached,
         ],
-        "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+        "thinking": {"type": "adaptive", "display": "updates"}, "output_config": {"effort": "medium"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "diagnostics": {"previous_message_id": None},
         "messages": [
@@ -320,6 +321,20 @@ def test_what_changes_in_each_of_its_requests_does_not_spoil_the_cache(scripted)
         ask["system"][0]["text"] += f" cch={nonce};"
         usages.append(scripted.post("/v1/messages", **ask)["usage"])
     assert usages[1]["cache_read_input_tokens"] > 10 * usages[1]["input_tokens"]
+
+
+def test_a_tool_that_it_loads_does_not_spoil_the_cache(scripted):
+    ask = agents_request(stream=False)
+    call = {"type": "tool_use", "id": "c", "name": "ToolSearch", "input": {"query": "Late"}}
+    references = [{"type": "tool_reference", "tool_name": "Late"}]
+    result = {"type": "tool_result", "tool_use_id": "c", "content": references}
+    ask["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    before = scripted.post("/v1/messages", **ask)["usage"]
+    ask["tools"].insert(0, {"name": "Late", "input_schema": {"type": "object"}, "defer_loading": True})
+    after = scripted.post("/v1/messages", **ask)["usage"]
+    assert after["cache_read_input_tokens"] > 8 * after["input_tokens"]
+    total = {usage["input_tokens"] + usage["cache_read_input_tokens"] for usage in (before, after)}
+    assert max(total) - min(total) == len('<function>{"name":"","parameters":{"type":"object"}}</function>')
 
 
 def test_the_beta_client_too(claude):
