@@ -81,6 +81,26 @@ TEST_F(MessagesServerTest, WhatIsWrongWithASchemaIsNamedAsTheClientHasIt) {
               ::testing::HasSubstr("/tools/0/input_schema/properties/a/type"));
 }
 
+// A grammar of all calls is made of its schema, too.
+TEST_F(MessagesServerTest, ADeferredToolMayBeCalledOnceAResultRefersToIt) {
+  listen();
+  ServiceOptions options;
+  options.tool_call_parser = "hermes";
+  load(small(), {}, options);
+  const auto ask_with = [&](const std::string& name) {
+    return ask("/v1/messages", R"({"max_tokens": 4, "tool_choice": {"type": "any"}, "tools": [
+        {"name": "f", "input_schema": {}},
+        {"name": "late", "defer_loading": true, "input_schema": {"properties": {"a": {"type": "nothing"}}}}],
+        "messages": [
+          {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+            {"type": "tool_reference", "tool_name": ")" +
+                                   name + R"("}]}]}]})");
+  };
+  EXPECT_EQ(ask_with("f").status, 200);
+  EXPECT_THAT(error_of(ask_with("late")), ::testing::HasSubstr("/tools/1/input_schema/properties/a"));
+}
+
 TEST_F(MessagesServerTest, AClientThatGoesTakesItsRequestWithIt) {
   start();
   {
