@@ -1,12 +1,19 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "base/json_fwd.h"
 
 namespace quire::server {
+
+// Tokens of a prompt, and of the output that it asks for, of which the context or the KV cache holds `limit`.
+struct ContextOverrun {
+  std::int64_t prompt = 0, output = 0, limit = 0;
+};
 
 // A request that is answered with an error. The body is OpenAI's, with vLLM's types.
 struct ApiError : Error {
@@ -21,6 +28,7 @@ struct ApiError : Error {
   std::string code;
   // Of 429 and 503: seconds until it is worth trying again, for the header retry-after; 0: none.
   int retry_after = 0;
+  std::optional<ContextOverrun> overrun;  // of context_length_exceeded, where there is a prompt
 };
 
 // 400 and what is wrong with a field.

@@ -197,10 +197,12 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
 
 void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
   if (model.kv_cache_tokens == 0 || tokens <= model.kv_cache_tokens) return;
-  throw ApiError(
+  ApiError error(
       400,
       format_text("The prompt has {} tokens; the whole KV cache holds {}.", tokens, model.kv_cache_tokens),
       "", "context_length_exceeded");
+  error.overrun = {.prompt = tokens, .output = 0, .limit = model.kv_cache_tokens};
+  throw error;
 }
 
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
@@ -215,13 +217,15 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
   const std::int64_t room = model.max_model_len - std::ssize(prompt);
   const std::int64_t wanted = std::max(request.max_tokens.value_or(1), 1);
   if (wanted > room) {
-    throw ApiError(
+    ApiError error(
         400,
         format_text(
             "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
             "the prompt, {} for the output). Please reduce the length of the prompt or the output.",
             model.max_model_len, std::ssize(prompt) + wanted, prompt.size(), wanted),
         request.max_tokens ? "max_tokens" : "", "context_length_exceeded");
+    error.overrun = {.prompt = std::ssize(prompt), .output = wanted, .limit = model.max_model_len};
+    throw error;
   }
   check_cache_holds(std::ssize(prompt), model);
   if (!request.max_tokens) {

@@ -15,6 +15,7 @@
 #include "server/auth.h"
 #include "server/cors.h"
 #include "server/host_names.h"
+#include "server/messages_response.h"
 #include "server/responses_request.h"
 
 namespace quire::server {
@@ -39,8 +40,9 @@ struct Route {
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
   bool stores = false;  // what it works on is kept here, and may be large whatever the body's size
+  std::string_view id_header = {};  // that has the request's id, too
 };
-constexpr std::array<Route, 12> kRoutes = {{
+constexpr auto kRoutes = std::to_array<Route>({
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/responses", "POST", &ApiService::create_response, responses_error, true},
@@ -48,12 +50,14 @@ constexpr std::array<Route, 12> kRoutes = {{
     {"/v1/responses/", "DELETE", &ApiService::delete_response, openai_error, true},
     {"/v1/responses/", "POST", &ApiService::cancel_response, openai_error, true},
     {"/v1/embeddings", "POST", &ApiService::embed},
+    {"/v1/messages", "POST", &ApiService::create_message, anthropic_error, false, "request-id"},
+    {"/v1/messages/count_tokens", "POST", &ApiService::count_tokens, anthropic_error, false, "request-id"},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
     {"/v1/models/", "GET", &ApiService::get_model},
     {kMetrics, "GET", &ApiService::show_metrics},
-}};
+});
 constexpr const char* kNotReady = "the server loads its model, or stops";
 constexpr const char* kBroken = "the engine is broken; the server's log says more";
 
@@ -251,6 +255,7 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
   }
   const Route* route = find_route(path, request.method);
   if (route != nullptr) exchange.set_error_body(route->error_body);
+  if (route != nullptr && !route->id_header.empty()) exchange.add_header(route->id_header, exchange.id());
   exchange.set_key(check_access(request));
   if (path == kVersion) {
     if (check_get(exchange)) exchange.send_json(200, {{"version", QUIRE_VERSION}});

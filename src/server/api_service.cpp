@@ -10,6 +10,8 @@
 #include "server/completion_response.h"
 #include "server/held_output.h"
 #include "server/live_request.h"
+#include "server/messages_request.h"
+#include "server/messages_response.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -188,6 +190,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
 void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
                                const MakeChatResponse& make_response) {
   const std::vector<TextPiece> pieces = render_chat(request, chat_template(), local_time());
+  for (OrderedJson& tool : request.late_tools) request.context["tools"].push_back(std::move(tool));
   dialects::OutputFormat format = output_format_;
   if (!request.parse_tools) format.tool_calls = nullptr;
   if (has_special_tags_ && (format.tool_calls || format.reasoning))
@@ -202,6 +205,25 @@ void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRe
   request.context.clear();  // its answer may take long
   const auto make_parser = [&] { return dialects::make_output_parser(format, prompt, options); };
   generate(exchange, make_response(std::move(request), make_parser), std::move(prompts));
+}
+
+void ApiService::create_message(const std::shared_ptr<Exchange>& exchange) {
+  chat_template();
+  const MessagesReader reader{
+      .model = model_, .format = content_format_, .reasons = output_format_.reasoning != nullptr};
+  ChatRequest request = parse_messages_request(parse_body(exchange->take_body()), reader);
+  ResponseHead head = response_head("msg_", answer_id(*exchange, request), request.model);
+  generate_chat(exchange, std::move(request), [&](const ChatRequest& asked, const MakeParser& make_parser) {
+    return std::make_unique<MessagesResponse>(std::move(head), asked, exchange->id(), make_parser);
+  });
+}
+
+void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
+  chat_template();
+  const ChatRequest request = parse_messages_request(
+      parse_body(exchange->take_body()), {.model = model_, .format = content_format_, .only_counts = true});
+  const auto tokens = tokenize_chat(request, render_chat(request, chat_template(), local_time()), model_);
+  exchange->send_json(200, {{"input_tokens", tokens.size()}});
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {

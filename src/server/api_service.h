@@ -49,6 +49,8 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void delete_response(const std::shared_ptr<Exchange>& exchange);
   void cancel_response(const std::shared_ptr<Exchange>& exchange);
   void embed(const std::shared_ptr<Exchange>& exchange);
+  void create_message(const std::shared_ptr<Exchange>& exchange);
+  void count_tokens(const std::shared_ptr<Exchange>& exchange);
   void tokenize(const std::shared_ptr<Exchange>& exchange);
   void detokenize(const std::shared_ptr<Exchange>& exchange);
   void list_models(const std::shared_ptr<Exchange>& exchange);

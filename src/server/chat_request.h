@@ -18,6 +18,7 @@ struct ChatRequest : ApiRequest {
   bool require_call = false;   // of `only_tool`, if that is not empty
   bool strict_tools = false;   // at least one is
   std::string only_tool;
+  OrderedJson late_tools;  // that may be called, too: messages have their definitions, not the template
   bool include_reasoning = true;
   std::optional<int> thinking_token_budget;
   std::optional<std::string> final_text;  // of the last message, which the output continues

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/json_fwd.h"
@@ -32,6 +33,8 @@ class Exchange {
   AccessRecord& record() { return record_; }
   // The API that the client speaks: how it is told of errors. OpenAI's, unless said.
   void set_error_body(ErrorBody made) { error_body_ = made; }
+  // Of the answer, whatever it will be.
+  void add_header(std::string_view name, std::string value) { headers_.emplace_back(name, std::move(value)); }
   // Which of the server's keys opened it, counted from 0; 0 where there are none.
   std::size_t key() const { return key_; }
   void set_key(std::size_t key) { key_ = key; }

@@ -23,14 +23,18 @@ constexpr const char* kLong =
 struct KnownRoute {
   const char* path;
   const char* body;  // null: GET
+  const char* unauthorized = "AuthenticationError";
 };
-constexpr std::array<KnownRoute, 9> kRoutes = {{
+constexpr const char* kMessage = R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2})";
+constexpr std::array<KnownRoute, 11> kRoutes = {{
     {"/version", nullptr},
     {"/metrics", nullptr},
     {"/v1/models", nullptr},
     {"/v1/models/toy", nullptr},
     {"/v1/completions", kCompletion},
-    {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2})"},
+    {"/v1/chat/completions", kMessage},
+    {"/v1/messages", kMessage, "authentication_error"},
+    {"/v1/messages/count_tokens", kMessage, "authentication_error"},
     {"/v1/embeddings", R"({"input": "hi"})"},
     {"/tokenize", R"({"prompt": "hi"})"},
     {"/detokenize", R"({"tokens": [1, 2]})"},
@@ -177,7 +181,7 @@ TEST_F(ApiServerTest, EveryRouteButHealthNeedsTheKey) {
     };
     const HttpReply refused = with("");
     EXPECT_EQ(refused.status, 401) << route.path;
-    EXPECT_EQ(json_of(refused)["error"]["type"], "AuthenticationError");
+    EXPECT_EQ(json_of(refused)["error"]["type"], route.unauthorized);
     EXPECT_EQ(refused.headers.at("www-authenticate"), "Bearer");
     EXPECT_EQ(with("Authorization: Bearer third\r\n").status, 401) << route.path;
     EXPECT_EQ(with("Authorization: bearer second\r\n").status, 200) << route.path;

@@ -1,0 +1,288 @@
+#include "server/messages_request.h"
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "server/api_error.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kMostBudgetTokens = 1 << 30;
+
+// A text that must be there and say something.
+const std::string& required_name(const JsonFields& fields, std::string_view field) {
+  const std::string place = fields.place_of(field);
+  const std::string& name = to_text(fields.required(field), place);
+  if (name.empty()) refuse(place, "{} is empty", place);
+  return name;
+}
+
+void append(OrderedJson& to, const std::string& text) {
+  if (to.is_null()) to = "";
+  to.get_ref<std::string&>() += text;
+}
+
+// The messages of a chat, as they come out of a conversation's content blocks.
+struct ChatBuilder {
+  // content: a text, or blocks. role: user, assistant, system, or tool, whose message there is.
+  void add(std::string_view role, const OrderedJson& content, const std::string& place);
+
+  std::unordered_map<std::string, OrderedJson> deferred;  // tools by name, that no message has referred to
+  OrderedJson loaded;                                     // the other deferred ones
+  OrderedJson messages = OrderedJson::array();
+
+ private:
+  // The last message if it is this role's, or a new one.
+  OrderedJson& turn(std::string_view role);
+  void add_text(std::string_view role, const std::string& text);
+  void add_block(std::string_view role, const JsonFields& block);
+  void add_call(const JsonFields& block);
+  void add_result(const JsonFields& block);
+  void add_reference(const std::string& name);
+
+  std::unordered_map<std::string, std::string> tool_names_;  // by the id of the call
+};
+
+OrderedJson& ChatBuilder::turn(std::string_view role) {
+  if (messages.empty() || messages.back()["role"] != role) messages.push_back({{"role", role}});
+  return messages.back();
+}
+
+void ChatBuilder::add_text(std::string_view role, const std::string& text) {
+  // Claude Code's first block of the system prompt, other in each request: no prefix would be cached behind.
+  constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+  if (role == "system") {
+    if (text.empty() || text.starts_with(kBillingHeader)) return;
+    if (!messages.empty() && messages.back()["role"] != "system")
+      role = messages.back()["role"] == "tool" ? "tool" : "user";
+  }
+  OrderedJson& content = turn(role)["content"];
+  if (role == "assistant") return append(content, text);
+  content.push_back({{"type", "text"}, {"text", text}});
+}
+
+void ChatBuilder::add(std::string_view role, const OrderedJson& content, const std::string& place) {
+  if (content.is_string()) return add_text(role, content.get_ref<const std::string&>());
+  if (!content.is_array())
+    refuse(place, "{} is {}; it must be a string or a list of blocks", place, shown(content));
+  for (std::size_t i = 0; i < content.size(); ++i)
+    add_block(role, JsonFields(content[i], format_text("{}[{}]", place, i)));
+}
+
+void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
+  const std::string place = block.place_of("type");
+  const std::string& type = to_text(block.required("type"), place);
+  if (type == "text") return add_text(role, to_text(block.required("text"), block.place_of("text")));
+  std::string_view known = "text";
+  if (role == "user") {
+    if (type == "tool_result") return add_result(block);
+    known = "text or tool_result";
+  } else if (role == "tool") {
+    if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
+    known = "text or tool_reference";
+  } else if (role == "assistant") {
+    if (type == "thinking")
+      return append(turn(role)["reasoning"], to_text(block.required(type), block.place_of(type)));
+    if (type == "redacted_thinking") return;  // nobody here can read it
+    if (type == "tool_use") return add_call(block);
+    known = "text, thinking, redacted_thinking or tool_use";
+  }
+  refuse(place, "{} is {}; here this model takes {}", place, in_quotes(type), known);
+}
+
+void ChatBuilder::add_call(const JsonFields& block) {
+  const std::string& id = required_name(block, "id");
+  const std::string& name = required_name(block, "name");
+  tool_names_[id] = name;
+  OrderedJson call = {{"id", id}, {"type", "function"}, {"function", {{"name", name}}}};
+  call["function"]["arguments"] = to_object(block.required("input"), block.place_of("input"));
+  turn("assistant")["tool_calls"].push_back(std::move(call));
+}
+
+void ChatBuilder::add_result(const JsonFields& block) {
+  const std::string& id = required_name(block, "tool_use_id");
+  messages.push_back({{"role", "tool"}, {"tool_call_id", id}});
+  if (const auto name = tool_names_.find(id); name != tool_names_.end())
+    messages.back()["name"] = name->second;
+  if (block.boolean("is_error").value_or(false)) add_text("tool", "Error:");
+  if (const OrderedJson* content = block.find("content")) add("tool", *content, block.place_of("content"));
+}
+
+// Where a deferred tool is found, it is defined: the prompt before stays as it is, and cached.
+void ChatBuilder::add_reference(const std::string& name) {
+  const auto tool = deferred.find(name);
+  if (tool == deferred.end()) return add_text("tool", name);
+  add_text("tool", "<function>" + tool->second["function"].dump() + "</function>");
+  loaded.push_back(std::move(tool->second));
+  deferred.erase(tool);
+}
+
+// The chat's tools; those that are not to stand in the prompt go to the builder.
+void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
+  const OrderedJson* tools = fields.find("tools");
+  if (tools == nullptr) return;
+  OrderedJson& made = chat["tools"] = OrderedJson::array();
+  for (std::size_t i = 0; i < to_list(*tools, "tools").size(); ++i) {
+    const JsonFields tool((*tools)[i], format_text("tools[{}]", i));
+    const std::string* type = tool.text("type");
+    if (type != nullptr && *type != "custom")
+      refuse(tool.place_of("type"), "{} is {}; this server has no tools of its own, only custom ones",
+             tool.place_of("type"), in_quotes(*type));
+    const std::string& name = required_name(tool, "name");
+    OrderedJson function = {{"name", name}};
+    if (const std::string* description = tool.text("description")) function["description"] = *description;
+    function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
+    if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
+    const bool is_deferred = tool.boolean("defer_loading").value_or(false);
+    OrderedJson& spelled = is_deferred ? builder.deferred[name] : made.emplace_back(nullptr);
+    spelled = {{"type", "function"}, {"function", std::move(function)}};
+  }
+}
+
+void read_conversation(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
+  constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
+  const OrderedJson& messages = to_list(fields.required("messages"), "messages");
+  if (messages.empty()) refuse("messages", "messages is empty; at least one message is needed");
+  if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const JsonFields message(messages[i], format_text("messages[{}]", i));
+    const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
+    builder.add(role, message.required("content"), message.place_of("content"));
+  }
+  const OrderedJson& made = chat["messages"] = std::move(builder.messages);
+  if (made.empty() || made.back()["role"] != "assistant") return;
+  if (made.back().contains("tool_calls"))
+    refuse("messages", "messages ends with a tool_use; its tool_result must follow");
+  if (made.back().value("content", "").find_first_not_of(" \t\n\r\v\f") == std::string::npos)
+    refuse("messages", "messages ends with an assistant's message that has no text to be continued");
+  chat["continue_final_message"] = true;
+}
+
+void read_tool_choice(const JsonFields& fields, OrderedJson& chat) {
+  constexpr std::array<std::string_view, 4> kTypes = {"auto", "any", "tool", "none"};
+  const auto choice = fields.object("tool_choice");
+  if (!choice) return;
+  const std::string& type = to_choice(choice->required("type"), choice->place_of("type"), kTypes);
+  const bool has_to_call = type == "any" || type == "tool";
+  if (has_to_call && !fields.asks("tools"))
+    refuse("tool_choice", "tool_choice {} needs tools", in_quotes(type));
+  chat["tool_choice"] = type == "any" ? "required" : type;
+  if (type == "tool")
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", required_name(*choice, "name")}}}};
+  if (const auto one = choice->boolean("disable_parallel_tool_use")) chat["parallel_tool_calls"] = !*one;
+}
+
+// For the template, by the names that templates have for it, unless the request says more.
+void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
+  constexpr std::array<std::string_view, 3> kTypes = {"enabled", "disabled", "adaptive"};
+  const auto thinking = fields.object("thinking");
+  if (!thinking) return;
+  const std::string& type = to_choice(thinking->required("type"), thinking->place_of("type"), kTypes);
+  OrderedJson variables = OrderedJson::object();
+  if (const OrderedJson* given = fields.find("chat_template_kwargs"))
+    variables = to_object(*given, "chat_template_kwargs");
+  for (const char* name : {"enable_thinking", "thinking"})
+    if (!variables.contains(name)) variables[name] = type != "disabled";
+  chat["chat_template_kwargs"] = std::move(variables);
+  if (type == "enabled") {
+    const auto budget = to_integer(thinking->required("budget_tokens"), thinking->place_of("budget_tokens"),
+                                   0, kMostBudgetTokens);
+    if (reasons) chat["thinking_token_budget"] = budget;
+  }
+  const std::string* display = thinking->text("display");
+  if (display != nullptr && *display == "omitted") chat["include_reasoning"] = false;
+}
+
+std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fields, OrderedJson& chat) {
+  constexpr std::array<std::string_view, 5> kMessageEfforts = {"low", "medium", "high", "xhigh", "max"};
+  constexpr std::array<std::string_view, 1> kFormats = {"json_schema"};
+  const auto config = fields.object("output_config");
+  if (const auto effort = config ? config->get("effort", to_choice, kMessageEfforts) : std::nullopt)
+    chat["reasoning_effort"] = *effort;
+  const auto older = fields.object("output_format");
+  const auto newer = config ? config->object("format") : std::nullopt;
+  if (older && newer) refuse("output_format", "output_format and output_config.format exclude each other");
+  const auto& format = newer ? newer : older;
+  if (!format) return nullptr;
+  to_choice(format->required("type"), format->place_of("type"), kFormats);
+  auto outputs = std::make_shared<StructuredOutputs>();
+  outputs->kind = StructuredOutputs::Kind::kJsonSchema;
+  outputs->name = format->place_of("schema");
+  outputs->source = to_object(format->required("schema"), outputs->name).dump();
+  return outputs;
+}
+
+// Claude Code asks for an edit that edits nothing.
+void check_context_management(const JsonFields& fields) {
+  const auto management = fields.object("context_management");
+  const OrderedJson* edits = management ? management->find("edits") : nullptr;
+  if (edits == nullptr) return;
+  for (std::size_t i = 0; i < to_list(*edits, "context_management.edits").size(); ++i) {
+    const JsonFields edit((*edits)[i], format_text("context_management.edits[{}]", i));
+    const std::string& type = to_text(edit.required("type"), edit.place_of("type"));
+    const OrderedJson* keep = edit.find("keep");
+    if (type != "clear_thinking_20251015" || keep == nullptr || *keep != "all")
+      refuse(edit.place_of("type"), "{} is {}, which is not supported; clear_thinking_20251015 may keep all",
+             edit.place_of("type"), in_quotes(type));
+  }
+}
+
+void check_fields(const JsonFields& fields) {
+  // The last ones are fields of chats, for which this API has others or its answers have no place.
+  refuse_unsupported(fields, {"container",
+                              "mcp_servers",
+                              "compaction",
+                              "thread",
+                              "stop",
+                              "max_completion_tokens",
+                              "response_format",
+                              "parallel_tool_calls",
+                              "continue_final_message",
+                              "add_generation_prompt",
+                              "stream_options",
+                              "n",
+                              "best_of",
+                              "use_beam_search",
+                              "logprobs",
+                              "top_logprobs",
+                              "prompt_logprobs",
+                              "return_token_ids",
+                              "return_tokens_as_token_ids",
+                              "timings"});
+  check_value(fields, "service_tier", {"auto", "standard_only"});
+  check_value(fields, "speed", {"standard"});
+  check_context_management(fields);
+  fields.object("metadata");
+}
+
+}  // namespace
+
+ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reader) {
+  const JsonFields fields(body);
+  check_fields(fields);
+  if (!reader.only_counts) fields.required("max_tokens");
+  OrderedJson chat;
+  ChatBuilder builder;
+  read_message_tools(fields, chat, builder);
+  read_conversation(fields, chat, builder);
+  read_tool_choice(fields, chat);
+  read_thinking(fields, reader.reasons, chat);
+  if (const auto stops = fields.get("stop_sequences", to_texts)) chat["stop"] = *stops;
+  const auto outputs = read_output_config(fields, chat);
+  for (auto& [name, value] : chat.items()) body[name] = std::move(value);  // the others have chats' names
+  ChatRequest request = parse_chat_request(body, reader.model, reader.format);
+  request.late_tools = std::move(builder.loaded);
+  if (outputs) {
+    if (const auto& other = request.params.structured_outputs)
+      refuse(outputs->name, "{} and {} exclude each other", outputs->name, other->name);
+    request.params.structured_outputs = outputs;
+  }
+  return request;
+}
+
+}  // namespace quire::server
