@@ -37,11 +37,19 @@ struct Route {
   std::string_view method;
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
+  bool expands = false;  // its prompts may be far longer than its body
 };
-constexpr std::array<Route, 8> kRoutes = {{
+constexpr std::array<Route, 15> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/embeddings", "POST", &ApiService::embed},
+    {"/pooling", "POST", &ApiService::embed},
+    {"/classify", "POST", &ApiService::classify},
+    {"/score", "POST", &ApiService::score, openai_error, true},
+    {"/v1/score", "POST", &ApiService::score, openai_error, true},
+    {"/rerank", "POST", &ApiService::score, openai_error, true},
+    {"/v1/rerank", "POST", &ApiService::score, openai_error, true},
+    {"/v2/rerank", "POST", &ApiService::score, openai_error, true},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
@@ -200,7 +208,8 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
     const Route* route = find_work(*exchange);
     if (route == nullptr) return;
     if (!service) throw ApiError(503, kNotReady);
-    if (exchange->request().body.size() <= kSmallBody) return ((*service).*(route->handle))(exchange);
+    if (exchange->request().body.size() <= kSmallBody && !route->expands)
+      return ((*service).*(route->handle))(exchange);
     hand_over(*route, exchange);
   });
 }

@@ -24,7 +24,7 @@ struct KnownRoute {
   const char* path;
   const char* body;  // null: GET
 };
-constexpr std::array<KnownRoute, 9> kRoutes = {{
+constexpr std::array<KnownRoute, 13> kRoutes = {{
     {"/version", nullptr},
     {"/metrics", nullptr},
     {"/v1/models", nullptr},
@@ -32,6 +32,10 @@ constexpr std::array<KnownRoute, 9> kRoutes = {{
     {"/v1/completions", kCompletion},
     {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2})"},
     {"/v1/embeddings", R"({"input": "hi"})"},
+    {"/pooling", R"({"input": "hi"})"},
+    {"/score", R"({"queries": "hi", "documents": "ho"})"},
+    {"/v1/score", R"({"queries": "hi", "documents": "ho"})"},
+    {"/v2/rerank", R"({"query": "hi", "documents": ["ho"]})"},
     {"/tokenize", R"({"prompt": "hi"})"},
     {"/detokenize", R"({"tokens": [1, 2]})"},
 }};
