@@ -127,6 +127,7 @@ ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& mod
   const JsonFields fields(body);
   ScoreRequest request;
   read_pooling(fields, model, request);
+  request.keeps_beginning = read_choice(fields, "truncation_side", {"right", "left"}) == "right";
   refuse_unsupported(fields,
                      {"chat_template_kwargs", "rank_fields", "max_chunks_per_doc", "return_embeddings"});
   request.rerank = rerank;

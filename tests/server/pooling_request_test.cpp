@@ -169,6 +169,8 @@ TEST(RerankTest, TakesOneQueryAndSaysWhatIsAnswered) {
   EXPECT_FALSE(request.return_documents);
   EXPECT_EQ(request.instruction, "i");
   EXPECT_TRUE(rerank(R"({"query": {"text": "q"}, "documents": "a"})").return_documents);
+  EXPECT_TRUE(request.keeps_beginning);
+  EXPECT_FALSE(rerank(R"({"query": "q", "documents": "a", "truncation_side": "left"})").keeps_beginning);
   for (const auto& [body, param] :
        {std::pair{R"({"documents": ["a"]})", "query"},
         {R"({"query": ["p", "q"], "documents": ["a", "b"]})", "query"},
