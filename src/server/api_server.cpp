@@ -44,7 +44,7 @@ constexpr std::array<Route, 15> kRoutes = {{
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/embeddings", "POST", &ApiService::embed},
     {"/pooling", "POST", &ApiService::embed},
-    {"/classify", "POST", &ApiService::classify},
+    {"/classify", "POST", &ApiService::embed},
     {"/score", "POST", &ApiService::score, openai_error, true},
     {"/v1/score", "POST", &ApiService::score, openai_error, true},
     {"/rerank", "POST", &ApiService::score, openai_error, true},

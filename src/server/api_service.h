@@ -48,8 +48,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   // What is wrong with a request throws; then it has no answer yet.
   void complete(const std::shared_ptr<Exchange>& exchange);
   void chat(const std::shared_ptr<Exchange>& exchange);
-  void embed(const std::shared_ptr<Exchange>& exchange);  // and /pooling
-  void classify(const std::shared_ptr<Exchange>& exchange);
+  void embed(const std::shared_ptr<Exchange>& exchange);  // and /pooling, /classify
   void score(const std::shared_ptr<Exchange>& exchange);  // and /rerank
   void tokenize(const std::shared_ptr<Exchange>& exchange);
   void detokenize(const std::shared_ptr<Exchange>& exchange);
@@ -80,7 +79,6 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   template <typename Request, typename MakeBody>
   void pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
             std::vector<std::vector<TokenId>> inputs, EngineRequest form, const MakeBody& make_body);
-  std::vector<std::vector<TokenId>> tokenize_inputs(EmbeddingsRequest& request) const;
   ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
 
   ServiceOptions options_;

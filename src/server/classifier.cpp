@@ -39,17 +39,6 @@ bool names_roles(const std::string& source) {
   return names("query") && names("document");
 }
 
-std::vector<TokenId> label_tokens(const std::vector<std::string>& labels, const Tokenizer& tokenizer) {
-  std::vector<TokenId> tokens;
-  for (const std::string& label : labels) {
-    const std::vector<TokenId> ids = tokenizer.encode(label, false);
-    if (ids.size() != 1)
-      fail("{} has {}, which is {} tokens; each label must be one", kLabels, in_quotes(label), ids.size());
-    tokens.push_back(ids.front());
-  }
-  return tokens;
-}
-
 }  // namespace
 
 void check_hf_overrides(const std::string& overrides) {
@@ -78,7 +67,13 @@ std::optional<Classifier> find_classifier(const Engine& engine, const std::strin
     holder(kLabels).fail_at(
         kLabels, is_qwen3 ? "must be two texts beside is_original_qwen3_reranker: [\"no\", \"yes\"]"
                           : "must be at least two texts");
-  classifier.tokens = label_tokens(classifier.labels, engine.tokenizer());
+  for (const std::string& label : classifier.labels) {
+    const std::vector<TokenId> ids = engine.tokenizer().encode(label, false);
+    if (ids.size() != 1)
+      holder(kLabels).fail_at(kLabels, format_text("has {}, which is {} tokens; each label must be one",
+                                                   in_quotes(label), ids.size()));
+    classifier.tokens.push_back(ids.front());
+  }
   if (chat_template != nullptr && classifier.labels.size() == 2 &&
       names_roles(chat_template->standard.source()))
     classifier.pair_prompt = *chat_template;

@@ -12,7 +12,7 @@
 namespace quire::server {
 namespace {
 
-constexpr int kMostTokens = std::numeric_limits<int>::max();
+constexpr int kAnyTokens = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRepeatedBytes = std::size_t{16} << 20;  // of what all prompts of a request repeat
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";         // what a part of a character is decoded to
 
@@ -31,13 +31,12 @@ void read_pooling(const JsonFields& fields, const ServedModel& model, PoolingReq
   read_identity(fields, request);
   request.keeps_beginning = read_choice(fields, "truncation_side", {"left", "right"}) == "right";
   const int max = model.max_model_len;
-  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kMostTokens)) {
+  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kAnyTokens)) {
     if (*kept == 0 || *kept > max)
-      refuse(
-          "truncate_prompt_tokens",
-          "truncate_prompt_tokens is {}; it must be 1 to {}, which the context holds, or -1. Please request "
-          "a smaller truncation size.",
-          *kept, max);
+      refuse("truncate_prompt_tokens",
+             "truncate_prompt_tokens is {}; it must be -1, or 1 to {}. Please request a smaller truncation "
+             "size.",
+             *kept, max);
     request.kept = *kept == -1 ? max : static_cast<int>(*kept);
   }
   for (const char* name : {"normalize", "use_activation"})  // of one thing
@@ -90,8 +89,8 @@ void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest
   if (repeated * num_documents > kMaxRepeatedBytes)
     refuse(name, "{} and instruction have {} bytes, and {} {} entries; at most {} may have so many", name,
            repeated, other, num_documents, kMaxRepeatedBytes / repeated);
-  request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kMostTokens);
-  request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kMostTokens);
+  request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kAnyTokens);
+  request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kAnyTokens);
 }
 
 void cut_tokens(std::vector<TokenId>& tokens, std::optional<std::int64_t> kept, bool keeps_beginning) {
@@ -138,7 +137,7 @@ ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& mod
   request.query_name = rerank ? "query" : name_of({"queries", "text_1", "data_1"});
   request.document_name = rerank ? "documents" : name_of({"documents", "items", "text_2", "data_2"});
   read_pairs(fields, model, request);
-  request.top_n = static_cast<std::size_t>(fields.integer("top_n", 0, kMostTokens).value_or(0));
+  request.top_n = static_cast<std::size_t>(fields.integer("top_n", 0, kAnyTokens).value_or(0));
   fields.read("return_documents", request.return_documents);
   return request;
 }

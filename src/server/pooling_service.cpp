@@ -38,19 +38,6 @@ std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, co
 
 }  // namespace
 
-std::vector<std::vector<TokenId>> ApiService::tokenize_inputs(EmbeddingsRequest& request) const {
-  std::vector<std::vector<TokenId>> inputs;
-  if (request.chat)
-    inputs.push_back(
-        tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_));
-  else
-    inputs = tokenize_prompts(request.inputs, request.add_special_tokens, model_);
-  request.chat.reset();  // its answer may take long
-  request.inputs.clear();
-  for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
-  return inputs;
-}
-
 // form: of each of the prompts.
 template <typename Request, typename MakeBody>
 void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
@@ -70,30 +57,29 @@ void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
-  const bool pooling = exchange->request().path() == "/pooling";
+  const std::string_view path = exchange->request().path();
+  const bool pooling = path == "/pooling", classifies = path == "/classify";
+  if (classifies && !classifier_)
+    refuse("",
+           "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
   const OrderedJson body = parse_body(exchange->take_body());
   EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, pooling);
+  std::vector<std::vector<TokenId>> inputs =
+      tokenize_prompts(request.inputs, request.add_special_tokens, model_);
+  request.inputs.clear();  // its answer may take long
+  if (const auto chat = std::exchange(request.chat, {}))
+    inputs = {tokenize_chat(*chat, render_chat(*chat, chat_template(), local_time()), model_)};
+  for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
+  if (classifies)
+    return pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),
+                [labels = classifier_->labels](const auto& head, auto outputs, const auto& of) {
+                  return classify_body(head, outputs, labels, of.use_activation);
+                });
   EngineRequest form;
   form.pooling = options_.pooling;
   form.dimensions = request.dimensions;
-  auto inputs = tokenize_inputs(request);
   pool(exchange, pooling ? "pool-" : "embd-", std::move(request), std::move(inputs), std::move(form),
        embeddings_body);
-}
-
-void ApiService::classify(const std::shared_ptr<Exchange>& exchange) {
-  if (!classifier_)
-    throw ApiError(
-        400,
-        "this model is no classifier; classifier_from_token, in its config.json or --hf-overrides, "
-        "makes one of a causal model");
-  const OrderedJson body = parse_body(exchange->take_body());
-  EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_);
-  auto inputs = tokenize_inputs(request);
-  pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),
-       [labels = classifier_->labels](const auto& head, auto outputs, const auto& of) {
-         return classify_body(head, outputs, labels, of.use_activation);
-       });
 }
 
 void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
@@ -110,6 +96,8 @@ void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
     form.pooling = options_.pooling;
     inputs = tokenize_texts(request, model_);
   }
+  request.queries = std::vector<std::string>(request.queries.size());  // only how many they are is answered
+  if (!rerank || !request.return_documents) request.documents.clear();
   pool(exchange, rerank ? "rerank-" : "score-", std::move(request), std::move(inputs), std::move(form),
        [of_pairs](const auto& head, auto outputs, const auto& of) {
          return score_body(head, outputs, of, of_pairs);

@@ -18,13 +18,13 @@ ServedModel pooled_model() {
   return model;
 }
 
-EmbeddingsRequest embed(const std::string& body, bool pooling = false) {
+EmbeddingsRequest parsed_input(const std::string& body, bool pooling = false) {
   return parse_embeddings_request(parse_body(body), pooled_model(), ContentFormat::kText, pooling);
 }
-ScoreRequest score(const std::string& body) {
+ScoreRequest parsed_score(const std::string& body) {
   return parse_score_request(parse_body(body), pooled_model(), false);
 }
-ScoreRequest rerank(const std::string& body) {
+ScoreRequest parsed_rerank(const std::string& body) {
   return parse_score_request(parse_body(body), pooled_model(), true);
 }
 
@@ -40,7 +40,7 @@ TEST(EmbeddingsTest, InputsAreTextsOrTokens) {
   EXPECT_THAT(fitted(R"({"input": "a"})"), ElementsAre(Ids{256, 97}));
   EXPECT_THAT(fitted(R"({"input": ["a", "b"], "add_special_tokens": false})"), ElementsAre(Ids{97}, Ids{98}));
   EXPECT_THAT(fitted(R"({"input": [1, 2]})"), ElementsAre(Ids{1, 2}));
-  EXPECT_EQ(embed(R"({"input": "a"})").model, "toy");
+  EXPECT_EQ(parsed_input(R"({"input": "a"})").model, "toy");
   for (const char* input : {"null", "3", "[]", "{}", "[[]]", "[258]", "[\"a\", 1]"}) {
     EXPECT_THAT(error_of([&] { fitted(R"({"input": )" + std::string(input) + "}"); }).param,
                 StartsWith("input"))
@@ -77,28 +77,28 @@ TEST(EmbeddingsTest, InputsMustFit) {
 TEST(EmbeddingsTest, MessagesAreAChatWithoutAGenerationPrompt) {
   constexpr const char* kMessages = R"("messages": [{"role": "user", "content": "hi"}])";
   const auto chat = [&](const std::string& more) {
-    return embed(format_text("{{{}{}}}", kMessages, more)).chat;
+    return parsed_input(format_text("{{{}{}}}", kMessages, more)).chat;
   };
   ASSERT_TRUE(chat(""));
   EXPECT_EQ(chat("")->context["add_generation_prompt"], false);
   EXPECT_FALSE(chat("")->add_special_tokens);
   EXPECT_EQ(chat(R"(, "add_generation_prompt": true)")->context["add_generation_prompt"], true);
   EXPECT_TRUE(chat(R"(, "truncation_side": "right", "truncate_prompt_tokens": 3)"));
-  EXPECT_FALSE(embed(format_text(R"({{"input": "a", {}}})", kMessages)).chat);
-  EXPECT_EQ(error_of([] { embed(R"({"messages": []})"); }).param, "messages");
+  EXPECT_FALSE(parsed_input(format_text(R"({{"input": "a", {}}})", kMessages)).chat);
+  EXPECT_EQ(error_of([] { parsed_input(R"({"messages": []})"); }).param, "messages");
 }
 
 TEST(EmbeddingsTest, TheFormOfNumbersIsRead) {
-  EXPECT_FALSE(embed(R"({"input": "a"})").base64);
-  EXPECT_EQ(embed(R"({"input": "a", "encoding_format": "base64"})").base64, DType::kF32);
-  const auto request =
-      embed(R"({"input": "a", "encoding_format": "base64", "embed_dtype": "bfloat16", "endianness": "big"})");
+  EXPECT_FALSE(parsed_input(R"({"input": "a"})").base64);
+  EXPECT_EQ(parsed_input(R"({"input": "a", "encoding_format": "base64"})").base64, DType::kF32);
+  const auto request = parsed_input(
+      R"({"input": "a", "encoding_format": "base64", "embed_dtype": "bfloat16", "endianness": "big"})");
   EXPECT_EQ(request.base64, DType::kBF16);
   EXPECT_TRUE(request.big_endian);
-  EXPECT_EQ(embed(R"({"input": "a", "dimensions": 8})").dimensions, 8);
+  EXPECT_EQ(parsed_input(R"({"input": "a", "dimensions": 8})").dimensions, 8);
   for (const char* name : {"normalize", "use_activation"}) {
-    EXPECT_TRUE(embed(format_text(R"({{"input": "a", "{}": true}})", name)).use_activation);
-    EXPECT_FALSE(embed(format_text(R"({{"input": "a", "{}": false}})", name)).use_activation);
+    EXPECT_TRUE(parsed_input(format_text(R"({{"input": "a", "{}": true}})", name)).use_activation);
+    EXPECT_FALSE(parsed_input(format_text(R"({{"input": "a", "{}": false}})", name)).use_activation);
   }
 }
 
@@ -116,10 +116,10 @@ TEST(EmbeddingsTest, WhatIsNotHonouredIsRefusedByName) {
                                     {"cache_salt", R"("")"},
                                     {"request_id", R"("a b")"}}) {
     const std::string body = format_text(R"({{"input": "a", "{}": {}}})", name, value);
-    EXPECT_EQ(error_of([&] { embed(body); }).param, name) << body;
+    EXPECT_EQ(error_of([&] { parsed_input(body); }).param, name) << body;
   }
-  EXPECT_NO_THROW(embed(R"({"input": "a", "task": "embed"})", true));
-  EXPECT_EQ(error_of([] { embed(R"({"input": "a", "task": "token_embed"})", true); }).param, "task");
+  EXPECT_NO_THROW(parsed_input(R"({"input": "a", "task": "embed"})", true));
+  EXPECT_EQ(error_of([] { parsed_input(R"({"input": "a", "task": "token_embed"})", true); }).param, "task");
 }
 
 TEST(ScoreTest, PairsHaveManyNames) {
@@ -128,13 +128,13 @@ TEST(ScoreTest, PairsHaveManyNames) {
                                            {"text_1", "text_2"},
                                            {"data_1", "data_2"}}) {
     const ScoreRequest request =
-        score(format_text(R"({{"{}": "q", "{}": ["a", {{"text": "b"}}]}})", queries, documents));
+        parsed_score(format_text(R"({{"{}": "q", "{}": ["a", {{"text": "b"}}]}})", queries, documents));
     EXPECT_THAT(request.queries, ElementsAre("q"));
     EXPECT_THAT(request.documents, ElementsAre("a", "b"));
     EXPECT_EQ(request.query_name, queries);
     EXPECT_EQ(request.document_name, documents);
   }
-  EXPECT_THAT(score(R"({"text_1": ["p", "q"], "text_2": ["a", "b"]})").queries, ElementsAre("p", "q"));
+  EXPECT_THAT(parsed_score(R"({"text_1": ["p", "q"], "text_2": ["a", "b"]})").queries, ElementsAre("p", "q"));
 }
 
 TEST(ScoreTest, WhatIsNoPairIsRefusedByName) {
@@ -149,34 +149,35 @@ TEST(ScoreTest, WhatIsNoPairIsRefusedByName) {
         {R"({"queries": "q", "documents": [{"image": "x"}]})", "documents[0]"},
         {R"({"queries": "q", "documents": "a", "max_tokens_per_doc": -1})", "max_tokens_per_doc"},
         {R"({"queries": "q", "documents": "a", "chat_template_kwargs": {"a": 1}})", "chat_template_kwargs"}})
-    EXPECT_EQ(error_of([&] { score(body); }).param, param) << body;
+    EXPECT_EQ(error_of([&] { parsed_score(body); }).param, param) << body;
 }
 
 TEST(ScoreTest, AQueryThatAllPromptsRepeatIsBounded) {
   const auto body = [](std::size_t length) {
     return format_text(R"({{"query": "{}", "documents": ["a", "b"]}})", std::string(length, 'q'));
   };
-  EXPECT_NO_THROW(rerank(body(8 << 20)));
-  const ApiError error = error_of([&] { rerank(body((8 << 20) + 1)); });
+  EXPECT_NO_THROW(parsed_rerank(body(8 << 20)));
+  const ApiError error = error_of([&] { parsed_rerank(body((8 << 20) + 1)); });
   EXPECT_EQ(error.param, "query");
   EXPECT_THAT(error.what(), HasSubstr("at most 1 "));
 }
 
 TEST(RerankTest, TakesOneQueryAndSaysWhatIsAnswered) {
-  const ScoreRequest request = rerank(
+  const ScoreRequest request = parsed_rerank(
       R"({"query": "q", "documents": ["a"], "top_n": 3, "return_documents": false, "instruction": "i"})");
   EXPECT_EQ(request.top_n, 3U);
   EXPECT_FALSE(request.return_documents);
   EXPECT_EQ(request.instruction, "i");
-  EXPECT_TRUE(rerank(R"({"query": {"text": "q"}, "documents": "a"})").return_documents);
+  EXPECT_TRUE(parsed_rerank(R"({"query": {"text": "q"}, "documents": "a"})").return_documents);
   EXPECT_TRUE(request.keeps_beginning);
-  EXPECT_FALSE(rerank(R"({"query": "q", "documents": "a", "truncation_side": "left"})").keeps_beginning);
+  EXPECT_FALSE(
+      parsed_rerank(R"({"query": "q", "documents": "a", "truncation_side": "left"})").keeps_beginning);
   for (const auto& [body, param] :
        {std::pair{R"({"documents": ["a"]})", "query"},
         {R"({"query": ["p", "q"], "documents": ["a", "b"]})", "query"},
         {R"({"query": "q", "documents": ["a"], "top_n": -1})", "top_n"},
         {R"({"query": "q", "documents": ["a"], "rank_fields": ["x"]})", "rank_fields"}})
-    EXPECT_EQ(error_of([&] { rerank(body); }).param, param) << body;
+    EXPECT_EQ(error_of([&] { parsed_rerank(body); }).param, param) << body;
 }
 
 TEST(CutTextTest, KeepsWholeCharactersOfEitherEnd) {
