@@ -90,16 +90,19 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
                                    std::size_t document, const ServedModel& model) {
   const Tokenizer& tokenizer = *model.sampling.tokenizer;
   const std::string& own_query = request.queries[request.queries.size() == 1 ? 0 : document];
-  OrderedJson context = {{"add_generation_prompt", false}};
-  context["messages"] = {
+  ChatRequest chat;
+  chat.add_special_tokens = false;  // the template has them
+  chat.context["add_generation_prompt"] = false;
+  chat.context["messages"] = {
       {{"role", "query"}, {"content", cut_text(own_query, request.max_query_tokens, tokenizer)}},
       {{"role", "document"}, {"content", request.documents[document]}}};
-  if (request.instruction) context["instruction"] = *request.instruction;
-  auto& text = context["messages"][1]["content"].get_ref<std::string&>();
+  if (request.instruction) chat.context["instruction"] = *request.instruction;
+  auto& text = chat.context["messages"][1]["content"].get_ref<std::string&>();
   text = cut_text(text, request.max_document_tokens, tokenizer);
   std::int64_t left = std::ssize(text);  // tokens of the document, at most
   while (true) {
-    std::vector<TokenId> tokens = tokenizer.encode(classifier.pair_prompt->render(context, std::tm()), false);
+    const auto pieces = render_chat(chat, *classifier.pair_prompt, std::tm());
+    std::vector<TokenId> tokens = tokenize_chat(chat, pieces, model);
     const std::int64_t over = request.kept ? std::ssize(tokens) - *request.kept : 0;
     if (over <= 0) {
       check_length(std::ssize(tokens), request.document_name, model);
