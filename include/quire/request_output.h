@@ -54,8 +54,8 @@ struct RequestOutput {
   // Of the prompt's tokens from the second on, where asked for; of all of them once there is an output token.
   std::vector<PositionLogprobs> prompt_logprobs;
   std::vector<CompletionOutput> outputs;  // SamplingParams::n of them, by index
-  // Of a request for one that has ended with kStop: [hidden_size], of length 1. It has one output, without
-  // tokens.
+  // Of a request for one that has ended with kStop: [hidden_size], of length 1, unless it asks for another
+  // form. It has one output, without tokens.
   std::vector<float> embedding;
   int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
   TimePoint arrival;          // when it was submitted

@@ -56,7 +56,13 @@ void read_yarn(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
 ModelConfig::ModelConfig(ConfigObject file)
     : ConfigObject(file.find_object("text_config").value_or(file)),
       file_(std::move(file)),
-      architectures_(file_.get_strings("architectures")) {}
+      architectures_(file_.get_strings("architectures")) {
+  // A classifier that is its causal model's head is that model.
+  constexpr std::string_view kClassifier = "ForSequenceClassification";
+  if (architectures_.empty() || !file_.contains("classifier_from_token")) return;
+  if (std::string& name = architectures_.front(); name.ends_with(kClassifier))
+    name.replace(name.size() - kClassifier.size(), kClassifier.size(), "ForCausalLM");
+}
 
 ModelConfig ModelConfig::from_file(const std::filesystem::path& path) { return ModelConfig(read_file(path)); }
 

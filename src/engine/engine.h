@@ -62,6 +62,7 @@ class Engine {
   SamplingContext sampling_context() const;
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
+  const ModelConfig& model_config() const { return setup_.model.config; }
   const GenerationConfig& generation_config() const { return setup_.model.generation; }
   SamplingParams default_sampling_params() const;  // the model author's
   const Tokenizer& tokenizer() const;              // Error when the checkpoint has none

@@ -11,6 +11,7 @@ namespace {
 
 OutputKind prompt_output(const EngineRequest& request) {
   if (request.pooling == Pooling::kLast) return OutputKind::kLastHidden;
+  if (request.pooling == Pooling::kLogits) return OutputKind::kLastLogits;
   if (request.pooling == Pooling::kMean) return OutputKind::kHiddenMean;
   if (request.prompt_logits) return OutputKind::kAll;
   return request.params.prompt_logprobs ? OutputKind::kLogprobs : OutputKind::kLast;

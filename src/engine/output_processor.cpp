@@ -18,8 +18,11 @@ void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& n
   all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
 }
 
-// Scaled to length 1. Error where there is no direction.
-std::vector<float> normalised(std::vector<float> vector) {
+// As the request has asked for it. Error where it has no direction.
+std::vector<float> make_embedding(std::vector<float> vector, const EngineRequest& request) {
+  if (request.dimensions > 0)
+    vector.resize(std::min(vector.size(), static_cast<std::size_t>(request.dimensions)));
+  if (!request.normalise || request.pooling == Pooling::kLogits) return vector;
   double square = 0;
   for (const float value : vector) square += static_cast<double>(value) * static_cast<double>(value);
   if (square == 0) fail("the pooled hidden state is zero: it cannot be scaled to length 1");
@@ -203,15 +206,18 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
   if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
   output.finish_reason = update.finish;
   const bool pooled = state.request.pooling != Pooling::kNone;
+  const bool of_hidden = pooled && state.request.pooling != Pooling::kLogits;
   output.is_request_at_fault = update.none_left || update.is_request_at_fault;
   if (!update.error.empty())
     output.error = std::move(update.error);
   else if (update.none_left)
     output.error = describe_no_token(state.request.params, output.token_ids.size());
   else if (update.finish == FinishReason::kError)
-    output.error = format_text("the model's {} are not finite numbers", pooled ? "hidden states" : "logits");
+    output.error =
+        format_text("the model's {} are not finite numbers", of_hidden ? "hidden states" : "logits");
   if (pooled) {
-    if (update.finish == FinishReason::kStop) state.output.embedding = normalised(std::move(update.hidden));
+    if (update.finish == FinishReason::kStop)
+      state.output.embedding = make_embedding(std::move(update.hidden), state.request);
     return;
   }
   if (update.token) {

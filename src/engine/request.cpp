@@ -34,6 +34,8 @@ void validate_without_params(const EngineRequest& request, const SamplingContext
     fail("beam_width and the prompt's logits exclude each other");
   const char* excluded = request.pooling == Pooling::kNone ? nullptr : excluded_by_pooling(request);
   if (excluded != nullptr) fail("pooling and {} exclude each other", excluded);
+  if (request.pooling == Pooling::kLogits && request.params.allowed_token_ids.empty())
+    fail("pooling of logits needs allowed_token_ids, which are pooled");
   for (const TokenId id : request.prompt) {
     if (id < 0 || id >= context.vocab_size)
       fail("the prompt has token id {}; this model's are from 0 to {}", id, context.vocab_size - 1);

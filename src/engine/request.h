@@ -42,8 +42,9 @@ class QueueFullError : public Error {
 // What becomes of a prompt's hidden states, those after the final norm.
 enum class Pooling : std::uint8_t {
   kNone,
-  kLast,  // that of the last token
-  kMean,  // the mean over all tokens
+  kLast,    // that of the last token
+  kMean,    // the mean over all tokens
+  kLogits,  // of the last token: the logits of SamplingParams::allowed_token_ids after it, in their order
 };
 
 // One prompt to be continued, or pooled.
@@ -57,6 +58,8 @@ struct EngineRequest {
   // Not kNone: nothing is generated; the request ends with its prompt and RequestOutput::embedding. It has
   // one output, without tokens.
   Pooling pooling = Pooling::kNone;
+  int dimensions = 0;     // of the embedding: its first so many numbers; 0: all
+  bool normalise = true;  // scaled to length 1, unless it is of logits
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
   // It must not wait for another request. What it throws ends the request, without another call. While the
   // engine closes, it must not submit.

@@ -79,7 +79,9 @@ void ModelRunner::compute(const StepPlan& plan, const StepTensors& inputs, const
   for (std::size_t s = 0; s < plan.sequences.size(); ++s) {
     const SequencePlan& span = plan.sequences[s];
     const std::int64_t first = std::exchange(row, row + span.num_tokens);
-    if (is_pooled(span.output)) {
+    if (span.output == OutputKind::kLastLogits) {
+      sampler_.read_logits(span, row - 1, outputs, step.result.sequences[s]);
+    } else if (is_pooled(span.output)) {
       pooler_.add(span, outputs.hidden.rows(first, span.num_tokens), s, step.last_rows, step.result);
     } else if (of_every_position(span.output)) {
       sampler_.read_positions(span, first, outputs, inputs.next_tokens, step.result.sequences[s]);

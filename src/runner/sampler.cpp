@@ -330,6 +330,18 @@ void Sampler::read_positions(const SequencePlan& span, std::int64_t first, const
   }
 }
 
+void Sampler::read_logits(const SequencePlan& span, std::int64_t row, const StepOutputs& step,
+                          SequenceResult& result) {
+  std::vector<float> all(static_cast<std::size_t>(config_.spec.vocab_size));
+  backend_.copy(Tensor(all.data(), DType::kF32, {1, std::ssize(all)}), logits_of(step, row, 1));
+  backend_.wait(backend_.record());
+  for (const TokenId id : seat_of(span.seat).state.allowed_ids)
+    result.hidden.push_back(all[static_cast<std::size_t>(id)]);
+  if (std::ranges::all_of(result.hidden, [](float logit) { return std::isfinite(logit); })) return;
+  result.hidden.clear();
+  result.token = SequenceResult::kInvalidLogits;
+}
+
 void Sampler::read(const Samples& samples, StepResult& result) {
   const auto* tokens = static_cast<const TokenId*>(samples.tokens.data());
   std::int64_t num_reported = 0;

@@ -67,6 +67,9 @@ class Sampler {
   // log-probabilities of next_tokens, i32 [tokens] of the step. Waits for them.
   void read_positions(const SequencePlan& span, std::int64_t first, const StepOutputs& step,
                       const Tensor& next_tokens, SequenceResult& result);
+  // For OutputKind::kLastLogits, of a row of the step. Waits for them.
+  void read_logits(const SequencePlan& span, std::int64_t row, const StepOutputs& step,
+                   SequenceResult& result);
   // What was sampled, once the step is done. Every step's samples are read, in order.
   void read(const Samples& samples, StepResult& result);
 

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "messages hold numbers
 static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float>::is_iec559);
 
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
-constexpr std::uint32_t kVersion = 3;            // of the fields below: any change of them takes a new one
+constexpr std::uint32_t kVersion = 4;            // of the fields below: any change of them takes a new one
 
 constexpr auto kLastKind = OutputKind::kLogprobs;  // of those that a message may name
 

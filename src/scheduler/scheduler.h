@@ -59,7 +59,7 @@ struct SequenceUpdate {
   std::vector<float> logits = {};  // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs = {};  // of token, or of what could follow a beam, where asked for
   std::vector<PositionLogprobs> prompt_logprobs = {};  // of the next prompt tokens, where asked for
-  std::vector<float> hidden = {};  // [hidden_size], pooled: of a sequence that ends with its prompt
+  std::vector<float> hidden = {};  // as SequenceResult has it, of a sequence that ends with its prompt
 };
 
 // A sequence that could not be planned, and ended with kError.

@@ -39,8 +39,8 @@ struct SequenceRequest {
   int max_tokens = 16;
   int min_tokens = 0;
   // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
-  // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that or kLastHidden the
-  // sequence ends with its prompt, and has no sibling.
+  // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that, kLastHidden or
+  // kLastLogits the sequence ends with its prompt, and has no sibling.
   OutputKind prompt_output = OutputKind::kLast;
   std::string cache_salt;  // only sequences of equal salt share cached prefixes
   int priority = 0;        // lower first, where the policy is to look at it

@@ -18,6 +18,7 @@ enum class OutputKind : std::uint8_t {
   kNone,
   kLast,        // a sample
   kLastHidden,  // the last position's hidden state, and no sample
+  kLastLogits,  // its logits of the tokens in SamplingState::allowed_ids, and no sample
   kHiddenSum,   // nothing yet: its hidden states are added up, with those of the spans before it
   kHiddenMean,  // the same, then the mean over all positions, and no sample
   kAll,         // beside a sample, logits of every position
@@ -27,7 +28,9 @@ constexpr bool of_every_position(OutputKind kind) { return kind >= OutputKind::k
 constexpr bool adds_up(OutputKind kind) {
   return kind == OutputKind::kHiddenSum || kind == OutputKind::kHiddenMean;
 }
-constexpr bool is_pooled(OutputKind kind) { return kind == OutputKind::kLastHidden || adds_up(kind); }
+constexpr bool is_pooled(OutputKind kind) {
+  return kind == OutputKind::kLastHidden || kind == OutputKind::kLastLogits || adds_up(kind);
+}
 // Whether it wants of a prompt what no cached block holds.
 constexpr bool needs_every_position(OutputKind kind) { return of_every_position(kind) || adds_up(kind); }
 
@@ -132,7 +135,8 @@ struct SequenceResult {
   std::optional<PositionLogprobs> logprobs = {};  // of the sampled token, where wanted
   // For OutputKind::kLogprobs: of the tokens after each position, as far as they are known.
   std::vector<PositionLogprobs> prompt_logprobs = {};
-  std::vector<float> hidden = {};  // [hidden_size] for OutputKind::kLastHidden and kHiddenMean
+  // [hidden_size] for OutputKind::kLastHidden and kHiddenMean, [allowed_ids] for kLastLogits
+  std::vector<float> hidden = {};
 
   static constexpr TokenId kNoToken = -1;
   static constexpr TokenId kInvalidLogits = -2;

@@ -95,24 +95,6 @@ void read_stream(const JsonFields& fields, ApiRequest& request) {
   request.continuous_usage = request.continuous_usage && request.include_usage;
 }
 
-void read_identity(const JsonFields& fields, ApiRequest& request) {
-  constexpr int kMinInt = std::numeric_limits<int>::min();
-  fields.read("priority", request.priority, kMinInt, kMaxInt);
-  if (const std::string* id = fields.text("request_id")) {
-    if (!is_request_id(*id)) {
-      refuse("request_id",
-             "request_id is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
-             in_quotes(*id), kMaxRequestIdBytes);
-    }
-    request.request_id = *id;
-  }
-  if (const std::string* salt = fields.text("cache_salt")) {
-    if (salt->empty() || salt->size() > kMaxSaltBytes)
-      refuse("cache_salt", "cache_salt has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes);
-    request.cache_salt = *salt;
-  }
-}
-
 // What vLLM has and Quire has not.
 void refuse_absent(const JsonFields& fields) {
   refuse_unsupported(fields, {"logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
@@ -129,6 +111,24 @@ bool is_request_id(std::string_view text) {
            c == '_' || c == '-';
   };
   return !text.empty() && text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), allowed);
+}
+
+void read_identity(const JsonFields& fields, ApiRequest& request) {
+  constexpr int kMinInt = std::numeric_limits<int>::min();
+  fields.read("priority", request.priority, kMinInt, kMaxInt);
+  if (const std::string* id = fields.text("request_id")) {
+    if (!is_request_id(*id)) {
+      refuse("request_id",
+             "request_id is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
+             in_quotes(*id), kMaxRequestIdBytes);
+    }
+    request.request_id = *id;
+  }
+  if (const std::string* salt = fields.text("cache_salt")) {
+    if (salt->empty() || salt->size() > kMaxSaltBytes)
+      refuse("cache_salt", "cache_salt has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes);
+    request.cache_salt = *salt;
+  }
 }
 
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names) {

@@ -20,6 +20,7 @@ struct ServedModel {
   std::optional<int> default_max_tokens;  // theirs too, of a chat; unset: the rest of the context
   SamplingContext sampling;
   int max_model_len = 0;
+  int hidden_size = 0;
   int max_num_seqs = 0;              // that run at once, a search's beams among them; 0: no limit
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
   int max_n = 128;
@@ -50,6 +51,8 @@ bool is_request_id(std::string_view text);
 
 // Every field of ApiRequest. ApiError too for what vLLM has and Quire has not, where it is asked for.
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request);
+// priority, request_id and cache_salt, which read_common reads, too.
+void read_identity(const JsonFields& fields, ApiRequest& request);
 // ApiError when a field asks for something.
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names);
 // The same of what vLLM can say of tokens and Quire cannot, wherever there are tokens.

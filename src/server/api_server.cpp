@@ -39,7 +39,7 @@ struct Route {
   std::string_view method;
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
-  bool stores = false;  // what it works on is kept here, and may be large whatever the body's size
+  bool expands = false;             // what it works on may be far longer than its body
   std::string_view id_header = {};  // that has the request's id, too
 };
 constexpr auto kRoutes = std::to_array<Route>({
@@ -52,6 +52,13 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"/v1/embeddings", "POST", &ApiService::embed},
     {"/v1/messages", "POST", &ApiService::create_message, anthropic_error, false, "request-id"},
     {"/v1/messages/count_tokens", "POST", &ApiService::count_tokens, anthropic_error, false, "request-id"},
+    {"/pooling", "POST", &ApiService::embed},
+    {"/classify", "POST", &ApiService::embed},
+    {"/score", "POST", &ApiService::score, openai_error, true},
+    {"/v1/score", "POST", &ApiService::score, openai_error, true},
+    {"/rerank", "POST", &ApiService::score, openai_error, true},
+    {"/v1/rerank", "POST", &ApiService::score, openai_error, true},
+    {"/v2/rerank", "POST", &ApiService::score, openai_error, true},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
@@ -210,7 +217,7 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
     const Route* route = find_work(*exchange);
     if (route == nullptr) return;
     if (!service) throw ApiError(503, kNotReady);
-    if (!route->stores && exchange->request().body.size() <= kSmallBody)
+    if (exchange->request().body.size() <= kSmallBody && !route->expands)
       return ((*service).*(route->handle))(exchange);
     hand_over(*route, exchange);
   });

@@ -30,6 +30,7 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   model.default_max_tokens = engine.generation_config().max_new_tokens;
   model.sampling = engine.sampling_context();
   model.max_model_len = runtime.max_model_len;
+  model.hidden_size = runtime.spec.hidden_size;
   model.max_num_seqs = runtime.max_num_seqs;
   model.kv_cache_tokens = runtime.cached_tokens();
   model.max_n = options.max_n;
@@ -38,13 +39,6 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
 }
 
 std::int64_t unix_time() { return static_cast<std::int64_t>(std::time(nullptr)); }
-
-std::tm local_time() {
-  const std::time_t time = std::time(nullptr);
-  std::tm now{};
-  localtime_r(&time, &now);
-  return now;
-}
 
 // The id in /v1/models/{id}, which may have slashes.
 std::string model_id(std::string_view path) {
@@ -60,10 +54,6 @@ std::string model_id(std::string_view path) {
     if (escaped) i += 2;
   }
   return id;
-}
-
-const std::string& answer_id(const Exchange& exchange, const ApiRequest& request) {
-  return request.request_id.empty() ? exchange.id() : request.request_id;
 }
 
 // What an option of the service names.
@@ -88,8 +78,20 @@ bool has_special_tokens(const std::vector<std::string>& tags, const Tokenizer& t
 
 }  // namespace
 
+std::tm local_time() {
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  return now;
+}
+
+const std::string& answer_id(const Exchange& exchange, const ApiRequest& request) {
+  return request.request_id.empty() ? exchange.id() : request.request_id;
+}
+
 void check_options(const ServiceOptions& options) {
   chosen(options, dialects::OutputFormat());
+  check_hf_overrides(options.hf_overrides);
   for (const std::string& name : options.served_model_names)
     if (name.empty()) fail("served-model-name is empty");
 }
@@ -113,6 +115,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
   }
   if (!template_error_.empty()) chat_template_.reset();
   if (chat_template_) content_format_ = content_format(*chat_template_);
+  classifier_ = find_classifier(*engine_, options_.hf_overrides, chat_template_ ? &*chat_template_ : nullptr);
   dialects::OutputFormatGuess guess;
   if (chat_template_) {
     guess = dialects::guess_output_format(
@@ -224,18 +227,6 @@ void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
       parse_body(exchange->take_body()), {.model = model_, .format = content_format_, .only_counts = true});
   const auto tokens = tokenize_chat(request, render_chat(request, chat_template(), local_time()), model_);
   exchange->send_json(200, {{"input_tokens", tokens.size()}});
-}
-
-void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
-  EmbeddingsRequest request = parse_embeddings_request(parse_body(exchange->take_body()), model_);
-  std::vector<EngineRequest> inputs(request.inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].prompt = std::move(request.inputs[i]);
-    inputs[i].pooling = options_.pooling;
-  }
-  ResponseHead head = response_head("embd-", exchange->id(), request.model);
-  generate(exchange, std::make_unique<EmbeddingsResponse>(std::move(head), std::move(request)),
-           std::move(inputs));
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {

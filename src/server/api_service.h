@@ -14,6 +14,7 @@
 #include "server/api_response.h"
 #include "server/chat_output.h"
 #include "server/chat_request.h"
+#include "server/classifier.h"
 #include "server/exchange.h"
 #include "server/metrics.h"
 #include "server/response_store.h"
@@ -29,9 +30,14 @@ struct ServiceOptions {
   int max_n = 128;                              // outputs of a prompt
   std::size_t max_prompts = 1024;               // of a request
   std::size_t response_store_size = 64 << 20;   // bytes, of /v1/responses; 0: none is kept
+  std::string hf_overrides;                     // as find_classifier has it
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
+
+std::tm local_time();
+// The client's, or the exchange's.
+const std::string& answer_id(const Exchange& exchange, const ApiRequest& request);
 
 // A loaded model and its endpoints. Each takes an exchange and answers it, at once or when the engine has.
 // Thread contract: from any thread; the engine is its own.
@@ -48,9 +54,10 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void get_response(const std::shared_ptr<Exchange>& exchange);  // or its input items
   void delete_response(const std::shared_ptr<Exchange>& exchange);
   void cancel_response(const std::shared_ptr<Exchange>& exchange);
-  void embed(const std::shared_ptr<Exchange>& exchange);
   void create_message(const std::shared_ptr<Exchange>& exchange);
   void count_tokens(const std::shared_ptr<Exchange>& exchange);
+  void embed(const std::shared_ptr<Exchange>& exchange);  // and /pooling, /classify
+  void score(const std::shared_ptr<Exchange>& exchange);  // and /rerank
   void tokenize(const std::shared_ptr<Exchange>& exchange);
   void detokenize(const std::shared_ptr<Exchange>& exchange);
   void list_models(const std::shared_ptr<Exchange>& exchange);
@@ -77,6 +84,9 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   // Answers a chat with what `make_response` makes of the request, its context spent.
   void generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
                      const MakeChatResponse& make_response);
+  template <typename Request, typename MakeBody>
+  void pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
+            std::vector<std::vector<TokenId>> inputs, EngineRequest form, const MakeBody& make_body);
   ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
 
   ServiceOptions options_;
@@ -85,6 +95,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   ServedModel model_;
   std::optional<CheckpointChatTemplate> chat_template_;
   std::string template_error_;  // why there is none
+  std::optional<Classifier> classifier_;
   ContentFormat content_format_ = ContentFormat::kText;
   dialects::OutputFormat output_format_;
   bool has_special_tags_ = false;  // some of its tags are special tokens, which the text must show then

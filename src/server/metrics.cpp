@@ -137,6 +137,7 @@ RequestMetrics::RequestMetrics(Metrics& metrics, const SamplingParams& params)
 void RequestMetrics::update(const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
   if (output.times.first_token) add_token(update.request, output);
+  if (!update.request.embedding.empty()) add_prompt(update.request);  // it has no token
   if (output.finished()) finish(update.request, output);
   if (!update.finished) return;
   metrics_.request_n_.observe(n_);

@@ -29,26 +29,6 @@ OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<Toke
 std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model);
 OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model);
 
-// POST /v1/embeddings.
-struct EmbeddingsRequest {
-  std::string model;
-  std::vector<std::vector<TokenId>> inputs;
-  std::size_t num_tokens = 0;  // in them
-  bool base64 = false;         // little-endian float32, else numbers
-};
-EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model);
-class EmbeddingsResponse final : public Response {
- public:
-  EmbeddingsResponse(ResponseHead head, EmbeddingsRequest request)
-      : Response(std::move(head)), request_(std::move(request)) {}
-
-  OrderedJson body(std::span<const RequestOutput> outputs,
-                   const std::optional<Timings>& timings = {}) override;
-
- private:
-  const EmbeddingsRequest request_;
-};
-
 // GET /v1/models and /v1/models/{id}; of the latter, ApiError (404) for an id that nothing has.
 OrderedJson models_body(const ServedModel& model, std::int64_t created);
 OrderedJson model_body(const std::string& id, const ServedModel& model, std::int64_t created);

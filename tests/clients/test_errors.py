@@ -121,6 +121,7 @@ ROUTES = [
     ("GET", "/nowhere"),
 ]
 ROUTES += [("POST", path) for path in (TEXT, CHAT, "/v1/embeddings", "/tokenize", "/detokenize")]
+ROUTES += [("POST", path) for path in ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v2/rerank")]
 
 
 @pytest.mark.parametrize("method, path", ROUTES)

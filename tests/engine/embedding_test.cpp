@@ -1,4 +1,5 @@
-// Pooled hidden states: those of Hugging Face transformers, and bitwise the same whatever else happens.
+// Pooled hidden states, and logits: those of Hugging Face transformers, and bitwise the same whatever else
+// happens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <future>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -19,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/sampling_oracle.h"
 #include "engine/submit.h"
+#include "expect_error.h"
 
 namespace quire {
 namespace {
@@ -29,6 +32,8 @@ using ::testing::HasSubstr;
 constexpr int kBlockSize = 8;
 constexpr std::size_t kBlockBytes = std::size_t{2} * 3 * 2 * kBlockSize * 32 * sizeof(float);  // of "qwen3"
 
+const std::vector<TokenId> kPooledIds = {311, 4, 500};
+
 std::vector<TokenId> golden_prompt(int i) {
   return testing::golden_ids("qwen3", "prompt." + std::to_string(i));
 }
@@ -37,6 +42,7 @@ EngineRequest request_of(std::vector<TokenId> prompt, Pooling pooling) {
   EngineRequest request;
   request.prompt = std::move(prompt);
   request.pooling = pooling;
+  if (pooling == Pooling::kLogits) request.params.allowed_token_ids = kPooledIds;
   return request;
 }
 
@@ -101,6 +107,53 @@ INSTANTIATE_TEST_SUITE_P(Golden, EmbeddingKernelTest,
                          [](const auto& test) {
                            return testing::test_name({std::get<0>(test.param), std::get<1>(test.param)});
                          });
+
+TEST_P(EmbeddingKernelTest, LogitsAreThoseOfTransformers) {
+  const auto& [kernels, dtype] = GetParam();
+  EngineConfig config = testing::golden_config("qwen3", dtype);
+  testing::use_kernels(config, kernels);
+  Engine engine(config);
+  const SafetensorsFile expected(testing::golden_directory("qwen3") / "expected.safetensors");
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<TokenId> prompt = golden_prompt(i);
+    std::vector<float> last(512);
+    expected.read("logits." + std::to_string(i), (prompt.size() - 1) * last.size() * sizeof(float),
+                  std::as_writable_bytes(std::span(last)));
+    const RequestOutput output = testing::submit(engine, request_of(prompt, Pooling::kLogits)).get();
+    expect_embedded(output);
+    ASSERT_EQ(output.embedding.size(), kPooledIds.size());
+    for (std::size_t k = 0; k < kPooledIds.size(); ++k)
+      EXPECT_NEAR(output.embedding[k], last[static_cast<std::size_t>(kPooledIds[k])],
+                  dtype == "float32" ? 2e-4 : 0.3);
+  }
+}
+
+TEST(EmbeddingFormTest, IsCutAndScaledAsAsked) {
+  Engine engine(embedding_config());
+  const auto embed = [&](int dimensions, bool normalise) {
+    EngineRequest request = request_of(golden_prompt(1), Pooling::kLast);
+    request.dimensions = dimensions;
+    request.normalise = normalise;
+    return testing::submit(engine, std::move(request)).get().embedding;
+  };
+  const std::vector<float> whole = embed(0, false);
+  ASSERT_EQ(whole.size(), 64U);
+  for (const int dimensions : {1, 5, 64}) {
+    const std::vector<float> raw = embed(dimensions, false), scaled = embed(dimensions, true);
+    ASSERT_EQ(raw.size(), static_cast<std::size_t>(dimensions));
+    EXPECT_THAT(raw, ElementsAreArray(whole.begin(), whole.begin() + dimensions));
+    double square = 0;
+    for (const float value : raw) square += double{value} * double{value};
+    EXPECT_GT(std::abs(square - 1), 0.1);
+    for (std::size_t i = 0; i < raw.size(); ++i) EXPECT_NEAR(scaled[i], raw[i] / std::sqrt(square), 1e-6);
+  }
+}
+
+TEST(EmbeddingFormTest, PooledLogitsAreOfNamedTokens) {
+  EngineRequest request = request_of(golden_prompt(0), Pooling::kLogits);
+  request.params.allowed_token_ids.clear();
+  expect_error([&] { Engine(embedding_config()).validate(request); }, {"allowed_token_ids"});
+}
 
 class EmbeddingTest : public ::testing::TestWithParam<Pooling> {
  protected:
@@ -192,7 +245,7 @@ TEST_P(EmbeddingTest, IsTheSameAfterAPreemption) {
     expect_embedded(output);
     EXPECT_EQ(output.embedding, alone);
     EXPECT_GT(output.outputs[0].num_preemptions, 0);
-    const bool saves = swap_space > 0 && GetParam() == Pooling::kLast;
+    const bool saves = swap_space > 0 && GetParam() != Pooling::kMean;
     EXPECT_EQ(engine.stats().scheduler.num_restored_blocks > 0, saves);
     EXPECT_EQ(texts[0].get().outputs[0].token_ids, texts[1].get().outputs[0].token_ids);
   }
@@ -217,7 +270,10 @@ TEST_P(EmbeddingTest, IsTheSameWithTwoStepsInFlight) {
     request.id = id;
     request.prompt = golden_prompt(static_cast<int>(id % 3));
     request.prompt.pop_back();
-    request.prompt_output = GetParam() == Pooling::kLast ? OutputKind::kLastHidden : OutputKind::kHiddenMean;
+    request.prompt_output = GetParam() == Pooling::kLast   ? OutputKind::kLastHidden
+                            : GetParam() == Pooling::kMean ? OutputKind::kHiddenMean
+                                                           : OutputKind::kLastLogits;
+    if (GetParam() == Pooling::kLogits) request.sampling.allowed_ids = kPooledIds;
     requests.push_back(std::move(request));
   }
   testing::SamplingRig one(64), two(64);
@@ -226,7 +282,7 @@ TEST_P(EmbeddingTest, IsTheSameWithTwoStepsInFlight) {
   for (SequenceId id = 0; id < 5; ++id) {
     ASSERT_EQ(actual.at(id).size(), 1U);
     EXPECT_FALSE(actual.at(id)[0].token.has_value());
-    EXPECT_EQ(actual.at(id)[0].hidden.size(), 64U);
+    EXPECT_EQ(actual.at(id)[0].hidden.size(), GetParam() == Pooling::kLogits ? kPooledIds.size() : 64U);
     EXPECT_EQ(actual.at(id)[0].hidden, expected.at(id)[0].hidden);
   }
 }
@@ -260,13 +316,15 @@ TEST_P(EmbeddingTest, FailsWithItsRequestWhereAHiddenStateIsNoNumber) {
     auto beside = testing::submit(engine, request_of(golden_prompt(1), GetParam()));
     const RequestOutput output = victim.get();
     EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kError);
-    EXPECT_EQ(output.outputs[0].error, "the model's hidden states are not finite numbers");
+    const std::string what = GetParam() == Pooling::kLogits ? "logits" : "hidden states";
+    EXPECT_EQ(output.outputs[0].error, "the model's " + what + " are not finite numbers");
     EXPECT_TRUE(output.embedding.empty());
     EXPECT_EQ(beside.get().embedding, embed_alone(golden_prompt(1), GetParam()));
   }
 }
 
 TEST_P(EmbeddingTest, FailsWhereItHasNoDirection) {
+  if (GetParam() == Pooling::kLogits) GTEST_SKIP() << "logits are not scaled";
   const testing::ChangedModel model("qwen3");
   model.set_row("model.norm.weight", 0, std::vector<float>(64, 0));
   EngineConfig config = embedding_config();
@@ -293,14 +351,20 @@ TEST_P(EmbeddingTest, ExcludesWhatOutputsAreAskedFor) {
   };
   refused("n", [](EngineRequest& request) { request.params.n = 2; });
   refused("best_of", [](EngineRequest& request) { request.params.best_of = 1; });
-  if (QUIRE_HAS_BEAMS) refused("beam_width", [](EngineRequest& request) { request.params.beam_width = 2; });
+  if (QUIRE_HAS_BEAMS && GetParam() != Pooling::kLogits)  // else allowed_token_ids exclude them first
+    refused("beam_width", [](EngineRequest& request) { request.params.beam_width = 2; });
   refused("logprobs", [](EngineRequest& request) { request.params.logprobs = 0; });
   refused("prompt_logprobs", [](EngineRequest& request) { request.params.prompt_logprobs = 0; });
   refused("the prompt's logits", [](EngineRequest& request) { request.prompt_logits = true; });
 }
 
-INSTANTIATE_TEST_SUITE_P(Poolings, EmbeddingTest, ::testing::Values(Pooling::kLast, Pooling::kMean),
-                         [](const auto& test) { return test.param == Pooling::kLast ? "last" : "mean"; });
+INSTANTIATE_TEST_SUITE_P(Poolings, EmbeddingTest,
+                         ::testing::Values(Pooling::kLast, Pooling::kMean, Pooling::kLogits),
+                         [](const auto& test) {
+                           return test.param == Pooling::kLast   ? "last"
+                                  : test.param == Pooling::kMean ? "mean"
+                                                                 : "logits";
+                         });
 
 }  // namespace
 }  // namespace quire

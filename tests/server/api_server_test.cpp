@@ -26,7 +26,7 @@ struct KnownRoute {
   const char* unauthorized = "AuthenticationError";
 };
 constexpr const char* kMessage = R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2})";
-constexpr std::array<KnownRoute, 11> kRoutes = {{
+constexpr auto kRoutes = std::to_array<KnownRoute>({
     {"/version", nullptr},
     {"/metrics", nullptr},
     {"/v1/models", nullptr},
@@ -36,9 +36,13 @@ constexpr std::array<KnownRoute, 11> kRoutes = {{
     {"/v1/messages", kMessage, "authentication_error"},
     {"/v1/messages/count_tokens", kMessage, "authentication_error"},
     {"/v1/embeddings", R"({"input": "hi"})"},
+    {"/pooling", R"({"input": "hi"})"},
+    {"/score", R"({"queries": "hi", "documents": "ho"})"},
+    {"/v1/score", R"({"queries": "hi", "documents": "ho"})"},
+    {"/v2/rerank", R"({"query": "hi", "documents": ["ho"]})"},
     {"/tokenize", R"({"prompt": "hi"})"},
     {"/detokenize", R"({"tokens": [1, 2]})"},
-}};
+});
 
 TEST_F(ApiServerTest, IsUnavailableWhileItLoads) {
   listen();

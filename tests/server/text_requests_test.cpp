@@ -1,23 +1,17 @@
 #include "server/text_requests.h"
 
-#include "response_fixtures.h"
+#include "protocol_fixtures.h"
 
 namespace quire::server {
 namespace {
 
 using test::error_of;
-using test::head;
 using test::served_model;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using Ids = std::vector<TokenId>;
 
 TokenizeRequest tokenize(const char* body) {
   return parse_tokenize_request(parse_body(body), served_model(), ContentFormat::kText);
-}
-EmbeddingsRequest embed(const std::string& body) {
-  return parse_embeddings_request(parse_body(body), served_model());
 }
 
 TEST(TokenizeTest, TakesAPromptOrMessages) {
@@ -59,67 +53,6 @@ TEST(DetokenizeTest, TurnsTokensIntoText) {
             "{\"prompt\":\"a<|end|>\xEF\xBF\xBD\"}");
   for (const char* body : {"{}", R"({"tokens": "a"})", R"({"tokens": [258]})", R"({"tokens": [-1]})"})
     EXPECT_THAT(error_of([&] { parse(body); }).param, StartsWith("tokens")) << body;
-}
-
-TEST(EmbeddingsTest, InputsAreTextsOrTokens) {
-  EXPECT_THAT(embed(R"({"input": "a"})").inputs, ElementsAre(Ids{256, 97}));
-  EXPECT_THAT(embed(R"({"input": ["a", "b"], "add_special_tokens": false})").inputs,
-              ElementsAre(Ids{97}, Ids{98}));
-  EXPECT_THAT(embed(R"({"input": [1, 2]})").inputs, ElementsAre(Ids{1, 2}));
-  EXPECT_THAT(embed(R"({"input": [[1], [2, 3]], "truncate_prompt_tokens": 1})").inputs,
-              ElementsAre(Ids{1}, Ids{3}));
-  EXPECT_EQ(embed(R"({"input": "a"})").model, "toy");
-  for (const char* input : {"null", "3", "[]", "{}", "[[]]", "[258]", "[\"a\", 1]"}) {
-    EXPECT_THAT(error_of([&] { embed(R"({"input": )" + std::string(input) + "}"); }).param,
-                StartsWith("input"))
-        << input;
-  }
-}
-
-TEST(EmbeddingsTest, InputsMustFit) {
-  const auto body = [](std::size_t length, const std::string& fields) {
-    return R"({"add_special_tokens": false, "input": ")" + std::string(length, 'x') + "\"" + fields + "}";
-  };
-  EXPECT_EQ(embed(body(64, "")).inputs[0].size(), 64U);
-  EXPECT_EQ(error_of([&] { embed(body(65, "")); }).code, "context_length_exceeded");
-  EXPECT_EQ(embed(body(100, R"(, "truncate_prompt_tokens": -1)")).inputs[0].size(), 64U);
-  EXPECT_EQ(error_of([&] { embed(body(1, R"(, "truncate_prompt_tokens": 0)")); }).param,
-            "truncate_prompt_tokens");
-  ServedModel model = served_model();
-  model.kv_cache_tokens = 2;
-  const auto parsed = [&](const char* text) { return parse_embeddings_request(parse_body(text), model); };
-  EXPECT_NO_THROW(parsed(R"({"input": [[1, 2], [3]]})"));
-  EXPECT_EQ(error_of([&] { parsed(R"({"input": [[1], [1, 2, 3]]})"); }).code, "context_length_exceeded");
-}
-
-TEST(EmbeddingsTest, OptionsAreChecked) {
-  EXPECT_EQ(error_of([] { embed(R"({"input": "a", "encoding_format": "hex"})"); }).param, "encoding_format");
-  for (const auto& [name, value] : {std::pair{"dimensions", "8"},
-                                    {"embed_dtype", R"("float16")"},
-                                    {"endianness", R"("big")"},
-                                    {"truncation_side", R"("right")"},
-                                    {"normalize", "false"},
-                                    {"use_activation", "false"}}) {
-    const std::string body = format_text(R"({{"input": "a", "{}": {}}})", name, value);
-    EXPECT_EQ(error_of([&] { embed(body); }).param, name);
-  }
-  EXPECT_NO_THROW(embed(R"({"input": "a", "embed_dtype": "float32", "normalize": true})"));
-}
-
-TEST(EmbeddingsTest, AreNumbersOrBase64) {
-  std::vector<RequestOutput> outputs(2);
-  outputs[0].embedding = {1, -2};
-  outputs[1].embedding = {0.5F};
-  const auto request = embed(R"({"input": [[1, 2], [3]]})");
-  EXPECT_EQ(
-      to_line(EmbeddingsResponse(head("embd-1"), request).body(outputs)),
-      R"({"id":"embd-1","object":"list","created":1700000000,"model":"toy","data":[)"
-      R"({"index":0,"object":"embedding","embedding":[1.0,-2.0]},{"index":1,"object":"embedding","embedding":[0.5]}],)"
-      R"("usage":{"prompt_tokens":3,"total_tokens":3}})");
-  const auto base64 = embed(R"({"input": [[1, 2], [3]], "encoding_format": "base64"})");
-  const auto body = EmbeddingsResponse(head("embd-1"), base64).body(outputs);
-  EXPECT_EQ(body["data"][0]["embedding"], "AACAPwAAAMA=");  // 0000803f 000000c0
-  EXPECT_EQ(body["data"][1]["embedding"], "AAAAPw==");      // 0000003f
 }
 
 TEST(ModelsTest, EveryNameIsAModel) {

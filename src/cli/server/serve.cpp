@@ -153,6 +153,10 @@ void add_model_options(Flags flags, Serve& serve) {
   flags.shown("--pooling-type", serve.pooling,
               "what an embedding is made of: the last token's hidden state, or the mean of all",
               CLI::IsMember({"last", "mean"}));
+  flags.value(
+      "--hf-overrides,--hf_overrides", service.hf_overrides,
+      "makes a classifier of a causal model, as JSON: classifier_from_token, is_original_qwen3_reranker "
+      "(with which /score and /rerank are as Qwen3-Reranker's), architectures");
   flags.shown("--reasoning-parser", service.reasoning_parser,
               "how it marks reasoning: none, auto, or a name, such as qwen3");
 }

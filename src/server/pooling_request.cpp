@@ -1,0 +1,176 @@
+#include "server/pooling_request.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <string_view>
+
+#include "server/api_error.h"
+#include "server/completion_request.h"
+
+namespace quire::server {
+namespace {
+
+constexpr int kAnyTokens = std::numeric_limits<int>::max();
+constexpr std::size_t kMaxRepeatedBytes = std::size_t{16} << 20;  // of what all prompts of a request repeat
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";         // what a part of a character is decoded to
+
+// The field, which is one of these; the first one where it is absent.
+std::string_view read_choice(const JsonFields& fields, std::string_view name,
+                             std::initializer_list<std::string_view> choices) {
+  check_value(fields, name, choices);
+  const std::string* value = fields.text(name);
+  return value != nullptr ? std::string_view(*value) : *choices.begin();
+}
+
+void read_pooling(const JsonFields& fields, const ServedModel& model, PoolingRequest& request) {
+  request.model = read_model_name(fields, model);
+  refuse_unsupported(fields, {"stream", "mm_processor_kwargs", "media_io_kwargs"});
+  check_value(fields, "padding", {"do_not_pad"});
+  read_identity(fields, request);
+  request.keeps_beginning = read_choice(fields, "truncation_side", {"left", "right"}) == "right";
+  const int max = model.max_model_len;
+  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kAnyTokens)) {
+    if (*kept == 0 || *kept > max)
+      refuse("truncate_prompt_tokens",
+             "truncate_prompt_tokens is {}; it must be -1, or 1 to {}. Please request a smaller truncation "
+             "size.",
+             *kept, max);
+    request.kept = *kept == -1 ? max : static_cast<int>(*kept);
+  }
+  for (const char* name : {"normalize", "use_activation"})  // of one thing
+    if (!fields.boolean(name).value_or(true)) request.use_activation = false;
+}
+
+void read_encoding(const JsonFields& fields, EmbeddingsRequest& request) {
+  const auto dtype = read_choice(fields, "embed_dtype", {"float32", "float16", "bfloat16"});
+  request.big_endian = read_choice(fields, "endianness", {"native", "little", "big"}) == "big";
+  if (read_choice(fields, "encoding_format", {"float", "base64"}) == "base64")
+    request.base64 = dtype == "float16" ? DType::kF16 : dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+  else if (const char* name = request.big_endian ? "endianness" : "embed_dtype";
+           request.big_endian || dtype != "float32")
+    refuse(name, "{} is of numbers in base64; it needs encoding_format base64", name);
+}
+
+// A text, or an object with one.
+std::string to_document(const OrderedJson& value, const std::string& place) {
+  if (value.is_string()) return value.get<std::string>();
+  const std::string* text = value.is_object() ? JsonFields(value, place).text("text") : nullptr;
+  if (text == nullptr)
+    refuse(place, "{} is {}; it must be a text, or an object with a text: {{\"text\": \"...\"}}", place,
+           shown(value));
+  return *text;
+}
+
+std::vector<std::string> to_documents(const JsonFields& fields, const std::string& name,
+                                      const ServedModel& model) {
+  const OrderedJson& value = fields.required(name);
+  if (!value.is_array()) return {to_document(value, name)};
+  if (value.empty() || value.size() > model.max_prompts)
+    refuse(name, "{} has {} entries; it must have 1 to {}", name, value.size(), model.max_prompts);
+  std::vector<std::string> texts;
+  for (const OrderedJson& entry : value)
+    texts.push_back(to_document(entry, format_text("{}[{}]", name, texts.size())));
+  return texts;
+}
+
+void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest& request) {
+  const std::string &name = request.query_name, &other = request.document_name;
+  request.queries = to_documents(fields, name, model);
+  request.documents = to_documents(fields, other, model);
+  const std::size_t num_queries = request.queries.size(), num_documents = request.documents.size();
+  if (num_queries > 1 && (request.rerank || num_queries != num_documents))
+    refuse(name, "{} has {} entries, and {} {}; it must have one{}", name, num_queries, other, num_documents,
+           request.rerank ? "" : ", or one for each");
+  if (const std::string* text = fields.text("instruction")) request.instruction = *text;
+  const std::size_t repeated =
+      (num_queries == 1 ? request.queries[0].size() : 0) + request.instruction.value_or("").size();
+  if (repeated * num_documents > kMaxRepeatedBytes)
+    refuse(name, "{} and instruction have {} bytes, and {} {} entries; at most {} may have so many", name,
+           repeated, other, num_documents, kMaxRepeatedBytes / repeated);
+  request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kAnyTokens);
+  request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kAnyTokens);
+}
+
+void cut_tokens(std::vector<TokenId>& tokens, std::optional<std::int64_t> kept, bool keeps_beginning) {
+  if (!kept || std::ssize(tokens) <= *kept) return;
+  if (!keeps_beginning) tokens.erase(tokens.begin(), tokens.end() - *kept);
+  tokens.resize(static_cast<std::size_t>(*kept));
+}
+
+}  // namespace
+
+EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
+                                           ContentFormat format, bool pooling) {
+  const JsonFields fields(body);
+  EmbeddingsRequest request;
+  request.pooling = pooling;
+  if (pooling) check_value(fields, "task", {"embed"});
+  read_pooling(fields, model, request);
+  fields.read("dimensions", request.dimensions, 1, model.hidden_size);
+  read_encoding(fields, request);
+  if (fields.find("input") != nullptr || fields.find("messages") == nullptr) {
+    fields.read("add_special_tokens", request.add_special_tokens);
+    request.inputs = to_prompts(fields.required("input"), "input", model);
+    return request;
+  }
+  OrderedJson chat = body;
+  for (const char* name : {"truncation_side", "truncate_prompt_tokens"}) chat.erase(name);  // they are read
+  if (fields.find("add_generation_prompt") == nullptr) chat["add_generation_prompt"] = false;
+  request.chat = parse_chat_request(chat, model, format);
+  return request;
+}
+
+ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& model, bool rerank) {
+  const JsonFields fields(body);
+  ScoreRequest request;
+  read_pooling(fields, model, request);
+  request.keeps_beginning = read_choice(fields, "truncation_side", {"right", "left"}) == "right";
+  refuse_unsupported(fields,
+                     {"chat_template_kwargs", "rank_fields", "max_chunks_per_doc", "return_embeddings"});
+  request.rerank = rerank;
+  const auto name_of = [&](std::initializer_list<const char*> names) {
+    const auto given = std::ranges::find_if(names, [&](const char* name) { return fields.find(name); });
+    return given == names.end() ? *names.begin() : *given;
+  };
+  request.query_name = rerank ? "query" : name_of({"queries", "text_1", "data_1"});
+  request.document_name = rerank ? "documents" : name_of({"documents", "items", "text_2", "data_2"});
+  read_pairs(fields, model, request);
+  request.top_n = static_cast<std::size_t>(fields.integer("top_n", 0, kAnyTokens).value_or(0));
+  fields.read("return_documents", request.return_documents);
+  return request;
+}
+
+void check_length(std::int64_t tokens, const std::string& field, const ServedModel& model) {
+  if (tokens > model.max_model_len)
+    throw ApiError(
+        400,
+        format_text("This model's maximum context length is {} tokens. However, your input has {}. "
+                    "Please reduce the length of the input prompt.",
+                    model.max_model_len, tokens),
+        field, "context_length_exceeded");
+  check_cache_holds(tokens, model);
+}
+
+void fit_input(std::vector<TokenId>& tokens, const PoolingRequest& request, const std::string& field,
+               const ServedModel& model) {
+  cut_tokens(tokens, request.kept, request.keeps_beginning);
+  if (tokens.empty()) refuse(field, "{} has an empty text; at least one token is needed", field);
+  check_length(std::ssize(tokens), field, model);
+}
+
+std::string cut_text(const std::string& text, std::optional<std::int64_t> tokens, const Tokenizer& tokenizer,
+                     bool keeps_beginning) {
+  if (tokens.value_or(0) == 0) return text;
+  const std::array<TextPiece, 1> piece = {{{text, false}}};
+  std::vector<TokenId> ids = tokenizer.encode(piece, false);
+  if (std::ssize(ids) <= *tokens) return text;
+  cut_tokens(ids, *tokens, keeps_beginning);
+  std::string cut = tokenizer.decode(ids, false);
+  while (keeps_beginning && cut.ends_with(kReplacement)) cut.resize(cut.size() - kReplacement.size());
+  while (!keeps_beginning && cut.starts_with(kReplacement)) cut.erase(0, kReplacement.size());
+  return cut;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "quire/llm.h"
+#include "server/chat_request.h"
+
+namespace quire::server {
+
+// What requests have in common whose prompts are not continued.
+struct PoolingRequest : ApiRequest {
+  std::optional<int> kept;  // tokens of each input, at most the context; unset: all
+  bool keeps_beginning = false;
+  bool use_activation = true;  // a vector is scaled, logits become probabilities
+};
+
+// POST /v1/embeddings, /pooling and /classify.
+struct EmbeddingsRequest : PoolingRequest {
+  std::optional<ChatRequest> chat;
+  std::vector<Prompt> inputs;   // where there is no chat
+  int dimensions = 0;           // 0: all
+  std::optional<DType> base64;  // of what; unset: numbers
+  bool big_endian = false;
+  bool pooling = false;  // of /pooling, whose answer has another form
+};
+EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
+                                           ContentFormat format, bool pooling = false);
+
+// POST /score and /rerank: each document is judged by its query, or all by the only one.
+struct ScoreRequest : PoolingRequest {
+  std::vector<std::string> queries, documents;
+  std::string query_name, document_name;                              // the fields that they came in
+  std::optional<std::string> instruction;                             // what judging is about
+  std::optional<std::int64_t> max_query_tokens, max_document_tokens;  // their first ones
+  bool rerank = false;                                                // then the answer is as follows
+  std::size_t top_n = 0;                                              // 0: all
+  bool return_documents = true;
+};
+ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& model, bool rerank);
+
+// The input as it goes to the engine: cut where the request says so. ApiError that names the field where it
+// does not fit.
+void fit_input(std::vector<TokenId>& tokens, const PoolingRequest& request, const std::string& field,
+               const ServedModel& model);
+// ApiError unless the context and the KV cache hold so many tokens.
+void check_length(std::int64_t tokens, const std::string& field, const ServedModel& model);
+
+// The first tokens of a text, or the last ones; unset or 0: all. What the cut has made of a character is left
+// out.
+std::string cut_text(const std::string& text, std::optional<std::int64_t> tokens, const Tokenizer& tokenizer,
+                     bool keeps_beginning = true);
+
+}  // namespace quire::server

@@ -1,0 +1,107 @@
+// The endpoints of ApiService whose prompts are not continued.
+#include "server/api_error.h"
+#include "server/api_service.h"
+#include "server/completion_request.h"
+#include "server/pooling_response.h"
+
+namespace quire::server {
+namespace {
+
+EngineRequest of_labels(const Classifier& classifier) {
+  EngineRequest form;
+  form.pooling = Pooling::kLogits;
+  form.params.allowed_token_ids = classifier.tokens;
+  return form;
+}
+
+// The inputs of a score by embeddings.
+std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, const ServedModel& model) {
+  constexpr const char* kWhy = "{} says nothing of cosines, which this model's scores are";
+  if (request.instruction) refuse("instruction", kWhy, "instruction");
+  if (!request.use_activation) refuse("use_activation", kWhy, "use_activation");
+  const Tokenizer* tokenizer = model.sampling.tokenizer;
+  std::vector<std::vector<TokenId>> inputs;
+  const auto add = [&](const std::vector<std::string>& texts, const std::string& field,
+                       std::optional<std::int64_t> most) {
+    std::vector<Prompt> prompts;
+    for (const std::string& text : texts)
+      prompts.emplace_back(most && tokenizer ? cut_text(text, most, *tokenizer) : text);
+    for (std::vector<TokenId>& input : tokenize_prompts(prompts, true, model)) {
+      fit_input(input, request, field, model);
+      inputs.push_back(std::move(input));
+    }
+  };
+  add(request.queries, request.query_name, request.max_query_tokens);
+  add(request.documents, request.document_name, request.max_document_tokens);
+  return inputs;
+}
+
+}  // namespace
+
+// form: of each of the prompts.
+template <typename Request, typename MakeBody>
+void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
+                      std::vector<std::vector<TokenId>> inputs, EngineRequest form,
+                      const MakeBody& make_body) {
+  form.priority = request.priority;
+  form.cache_salt = request.cache_salt;
+  form.normalise = request.use_activation;
+  std::vector<EngineRequest> prompts(inputs.size(), form);
+  for (std::size_t i = 0; i < inputs.size(); ++i) prompts[i].prompt = std::move(inputs[i]);
+  ResponseHead head = response_head(id_prefix, answer_id(*exchange, request), request.model);
+  auto body = [request = std::move(request), make_body](const ResponseHead& of,
+                                                        PoolingResponse::Outputs outputs) {
+    return make_body(of, outputs, request);
+  };
+  generate(exchange, std::make_unique<PoolingResponse>(std::move(head), std::move(body)), std::move(prompts));
+}
+
+void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
+  const std::string_view path = exchange->request().path();
+  const bool pooling = path == "/pooling", classifies = path == "/classify";
+  if (classifies && !classifier_)
+    refuse("",
+           "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
+  const OrderedJson body = parse_body(exchange->take_body());
+  EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, pooling);
+  std::vector<std::vector<TokenId>> inputs =
+      tokenize_prompts(request.inputs, request.add_special_tokens, model_);
+  request.inputs.clear();  // its answer may take long
+  if (const auto chat = std::exchange(request.chat, {}))
+    inputs = {tokenize_chat(*chat, render_chat(*chat, chat_template(), local_time()), model_)};
+  for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
+  if (classifies)
+    return pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),
+                [labels = classifier_->labels](const auto& head, auto outputs, const auto& of) {
+                  return classify_body(head, outputs, labels, of.use_activation);
+                });
+  EngineRequest form;
+  form.pooling = options_.pooling;
+  form.dimensions = request.dimensions;
+  pool(exchange, pooling ? "pool-" : "embd-", std::move(request), std::move(inputs), std::move(form),
+       embeddings_body);
+}
+
+void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
+  const bool rerank = exchange->request().path().ends_with("/rerank");
+  ScoreRequest request = parse_score_request(parse_body(exchange->take_body()), model_, rerank);
+  const bool of_pairs = classifier_ && classifier_->pair_prompt;
+  EngineRequest form;
+  std::vector<std::vector<TokenId>> inputs;
+  if (of_pairs) {
+    form = of_labels(*classifier_);
+    for (std::size_t i = 0; i < request.documents.size(); ++i)
+      inputs.push_back(tokenize_pair(*classifier_, request, i, model_));
+  } else {
+    form.pooling = options_.pooling;
+    inputs = tokenize_texts(request, model_);
+  }
+  request.queries = std::vector<std::string>(request.queries.size());  // only how many they are is answered
+  if (!rerank || !request.return_documents) request.documents.clear();
+  pool(exchange, rerank ? "rerank-" : "score-", std::move(request), std::move(inputs), std::move(form),
+       [of_pairs](const auto& head, auto outputs, const auto& of) {
+         return score_body(head, outputs, of, of_pairs);
+       });
+}
+
+}  // namespace quire::server
