@@ -35,7 +35,7 @@ struct StructuredOutputs {
   std::optional<std::string> whitespace_pattern = {};
   std::string whitespace_name = "whitespace_pattern";  // what messages call that
   bool disable_additional_properties = false;          // of objects whose schema says nothing of them
-  bool any_order = true;                               // of an object's properties, not the schema's alone
+  bool any_order = true;  // of the properties of an object; else they come as the schema names them
   // What a model says before its answer is free: text up to and with the first `free_until`. With
   // `free_after` only where that comes first. Empty: nothing is.
   std::string free_until = {};
