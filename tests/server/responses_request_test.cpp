@@ -311,6 +311,27 @@ TEST_F(StoredConversationTest, ItemsAreReferredTo) {
   }
 }
 
+TEST_F(StoredConversationTest, ReferencesToMuchThatIsKeptAreRefused) {
+  ResponseStore large(std::size_t{1} << 30);
+  std::string input = "[";
+  for (int i = 0; i < 20; ++i) {
+    const std::string id = format_text("resp_{:032}", i);
+    const OrderedJson item = {{"id", item_id("message", id, 0)},
+                              {"type", "message"},
+                              {"role", "user"},
+                              {"content", {{{"type", "input_text"}, {"text", "a"}}}}};
+    const OrderedJson other = {{"id", item_id("message", id, 1)}, {"text", std::string(1 << 20, 'b')}};
+    large.put(id, 0, "{}", {}, OrderedJson::array({item, other}).dump(), "[]");
+    input += (i == 0 ? "" : ",") + OrderedJson{{"id", item["id"]}}.dump();
+  }
+  const auto parse_from = [&](const std::string& items) {
+    return parse_responses_request(parse_body(R"({"input": )" + items + "]}"),
+                                   {model_, ContentFormat::kText, large, 0, kId});
+  };
+  EXPECT_EQ(parse_from(input.substr(0, input.find(','))).num_items, 1U);
+  EXPECT_THAT(test::error_of([&] { parse_from(input); }).what(), HasSubstr("the conversation has more than"));
+}
+
 TEST(ItemIdTest, SaysOfWhichResponseItIs) {
   for (const char* type : {"message", "reasoning", "function_call", "function_call_output"})
     for (const std::size_t index : {0U, 65535U, 1000000U})
