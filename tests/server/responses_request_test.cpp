@@ -111,7 +111,6 @@ TEST_F(ResponsesRequestTest, FieldsReachTheChat) {
       "seed": 9, "stop": ["x"], "min_p": 0.1, "repetition_penalty": 1.5, "priority": 4, "cache_salt": "s",
       "reasoning": {"effort": "low", "summary": "auto"}, "include": ["message.output_text.logprobs"],
       "top_logprobs": 2, "parallel_tool_calls": false, "stream": true, "stream_options": {"include_obfuscation": false},
-      "text": {"format": {"type": "json_schema", "name": "n", "strict": true, "schema": {"type": "object"}}},
       "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"},
                  "strict": true, "defer_loading": false}]})")
                                .chat;
@@ -128,8 +127,6 @@ TEST_F(ResponsesRequestTest, FieldsReachTheChat) {
   EXPECT_EQ(
       chat.context["tools"].dump(),
       R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"},"strict":true}}])");
-  ASSERT_NE(chat.params.structured_outputs, nullptr);
-  EXPECT_EQ(chat.params.structured_outputs->source, R"({"type":"object"})");
 }
 
 TEST_F(ResponsesRequestTest, LogprobsComeWhereTheyAreIncludedAlone) {
