@@ -27,9 +27,12 @@ class Conversation {
  public:
   explicit Conversation(const ResponsesContext& context) : context_(context) {}
 
-  void add_instructions(const std::string& text) {  // which are no item
-    messages_.push_back(
-        {{"role", "system"}, {"content", OrderedJson::array({text_part("input_text", text)})}});
+  // Of a turn before, or none that is kept.
+  void add(const OrderedJson& item) {
+    bytes_ += to_line(item).size();
+    if (bytes_ > ResponseStore::kMaxConversationBytes)
+      refuse("input", "the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes);
+    add_to_chat(item, messages_);
   }
 
   void add_earlier(const std::vector<StoredText>& items) {
@@ -56,13 +59,6 @@ class Conversation {
   }
 
  private:
-  void add(const OrderedJson& item) {
-    bytes_ += to_line(item).size();
-    if (bytes_ > ResponseStore::kMaxConversationBytes)
-      refuse("input", "the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes);
-    add_to_chat(item, messages_);
-  }
-
   void add_new(OrderedJson item) {
     if (item["id"] == "") item["id"] = item_id(item["type"].get<std::string>(), context_.id, num_new_);
     add(item);
@@ -71,11 +67,13 @@ class Conversation {
 
   // An item of a response that is kept.
   const OrderedJson& find(const std::string& id, const std::string& place) {
-    const std::string response = response_of_item(id);
-    const auto kept = known_.insert(response).second ? context_.store.find(response, context_.key) : nullptr;
-    for (std::size_t i = kept ? kept->items.size() - 2 : 0; kept && i < kept->items.size(); ++i)
+    const bool is_known = found_.count(id) > 0;
+    const auto kept = is_known ? nullptr : context_.store.find(response_of_item(id), context_.key);
+    for (std::size_t i = kept ? kept->items.size() - 2 : 0; kept && i < kept->items.size(); ++i) {
+      bytes_ += kept->items[i]->size();
       for (OrderedJson& item : parse_text(*kept->items[i], "the conversation", ""))
         found_.emplace(item["id"].get<std::string>(), std::move(item));
+    }
     const auto found = found_.find(id);
     if (found == found_.end())
       throw ApiError(404, format_text("{}: there is no item {}", place, in_quotes(id)), place);
@@ -86,9 +84,8 @@ class Conversation {
   OrderedJson messages_ = OrderedJson::array();
   std::string input_ = "[";
   std::size_t num_new_ = 0;
-  std::size_t bytes_ = 0;        // of all items
-  std::set<std::string> known_;  // responses that were looked for items
-  std::unordered_map<std::string, OrderedJson> found_;
+  std::size_t bytes_ = 0;                               // of all items, and those that were looked through
+  std::unordered_map<std::string, OrderedJson> found_;  // of responses that were referred to
 };
 
 // What it asks for can be had; metadata is as OpenAI bounds it.
@@ -219,7 +216,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   check_fields(fields);
   fields.integer("top_logprobs", 0, context.model.sampling.max_logprobs);
   if (const std::string* text = fields.text("instructions"); text != nullptr && !text->empty())
-    conversation.add_instructions(*text);
+    conversation.add(read_item({{"role", "system"}, {"content", *text}}, "instructions"));
   if (const std::string* previous = fields.text("previous_response_id")) {
     const auto found = context.store.find(*previous, context.key);
     if (found == nullptr)

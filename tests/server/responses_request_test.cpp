@@ -111,7 +111,6 @@ TEST_F(ResponsesRequestTest, FieldsReachTheChat) {
       "seed": 9, "stop": ["x"], "min_p": 0.1, "repetition_penalty": 1.5, "priority": 4, "cache_salt": "s",
       "reasoning": {"effort": "low", "summary": "auto"}, "include": ["message.output_text.logprobs"],
       "top_logprobs": 2, "parallel_tool_calls": false, "stream": true, "stream_options": {"include_obfuscation": false},
-      "text": {"format": {"type": "json_schema", "name": "n", "strict": true, "schema": {"type": "object"}}},
       "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"},
                  "strict": true, "defer_loading": false}]})")
                                .chat;
@@ -128,8 +127,6 @@ TEST_F(ResponsesRequestTest, FieldsReachTheChat) {
   EXPECT_EQ(
       chat.context["tools"].dump(),
       R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"},"strict":true}}])");
-  ASSERT_NE(chat.params.structured_outputs, nullptr);
-  EXPECT_EQ(chat.params.structured_outputs->source, R"({"type":"object"})");
 }
 
 TEST_F(ResponsesRequestTest, LogprobsComeWhereTheyAreIncludedAlone) {
@@ -309,6 +306,27 @@ TEST_F(StoredConversationTest, ItemsAreReferredTo) {
     EXPECT_EQ(error.status, 404) << id;
     EXPECT_EQ(error.param, "input[0]") << id;
   }
+}
+
+TEST_F(StoredConversationTest, ReferencesToMuchThatIsKeptAreRefused) {
+  ResponseStore large(std::size_t{1} << 30);
+  std::string input = "[";
+  for (int i = 0; i < 20; ++i) {
+    const std::string id = format_text("resp_{:032}", i);
+    const OrderedJson item = {{"id", item_id("message", id, 0)},
+                              {"type", "message"},
+                              {"role", "user"},
+                              {"content", {{{"type", "input_text"}, {"text", "a"}}}}};
+    const OrderedJson other = {{"id", item_id("message", id, 1)}, {"text", std::string(1 << 20, 'b')}};
+    large.put(id, 0, "{}", {}, OrderedJson::array({item, other}).dump(), "[]");
+    input += (i == 0 ? "" : ",") + OrderedJson{{"id", item["id"]}}.dump();
+  }
+  const auto parse_from = [&](const std::string& items) {
+    return parse_responses_request(parse_body(R"({"input": )" + items + "]}"),
+                                   {model_, ContentFormat::kText, large, 0, kId});
+  };
+  EXPECT_EQ(parse_from(input.substr(0, input.find(','))).num_items, 1U);
+  EXPECT_THAT(test::error_of([&] { parse_from(input); }).what(), HasSubstr("the conversation has more than"));
 }
 
 TEST(ItemIdTest, SaysOfWhichResponseItIs) {
