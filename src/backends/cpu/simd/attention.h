@@ -9,11 +9,13 @@
 // context alone, so its value does not depend on the rows beside it. Decode is a span of one token. Nothing
 // beyond a row's context gets into it.
 //
-// A cache of codes is widened to the queries' type, which holds every code's number, a tile and KV head at a
-// time, for all rows of the span. The keys' scales multiply the scores, the values' the weights.
+// A cache of codes is widened to 16 bits, which hold every code's number, a tile and KV head at a time, for
+// all rows of the span. The keys' scales multiply the scores, the values' the weights.
 //
 // Decode must read every key and value once: eight sequences of 544 tokens, 500 MB, at 33 of the 37 GB/s that
 // two cores of an EPYC read. A prompt of 512 tokens is attended to at 113 of 180 GFLOP/s there. (AVX2, bf16.)
+
+#include <type_traits>
 
 #include "backends/cpu/simd/attention_tiles.h"
 
@@ -25,39 +27,36 @@ constexpr int kRowsAtOnce = 2;
 constexpr int kKeys = 4;
 constexpr int kVectorsOfValues = 8;  // of all rows
 
-// The halves of a step. Which elements each has is the type's own affair, and the same for queries, keys and
-// values.
-template <int kHalf>
-[[gnu::always_inline]] inline F load_half(const BFloat16* p) {
-  return kHalf == 0 ? Vec::even_bf16(p) : Vec::odd_bf16(p);
+// The halves of a step, as keys and values of type T have them, and the same of queries and sums: of bfloat16
+// the even elements and the odd ones.
+template <int kHalf, typename T, typename E>
+[[gnu::always_inline]] inline F load_half(const E* p) {
+  if constexpr (!std::is_same_v<T, BFloat16>)
+    return Vec::load_as(p + kHalf * kLanes);
+  else
+    return kHalf == 0 ? Vec::even_bf16(p) : Vec::odd_bf16(p);
 }
-template <int kHalf, typename T>
-[[gnu::always_inline]] inline F load_half(const T* p) {
-  return Vec::load_as(p + kHalf * kLanes);
-}
-[[gnu::always_inline]] inline void store_halves(BFloat16* p, F even, F odd) {
-  Vec::store_pairs(p, even, odd);
-}
-template <typename T>
-[[gnu::always_inline]] inline void store_halves(T* p, F first, F second) {
-  Vec::store_as(p, first);
-  Vec::store_as(p + kLanes, second);
-}
-
-// The elements of a step of which only some are there; the others are zero.
-template <typename T>
-struct PartialStep {
-  T values[kStep] = {};
-  void read(const T* p, std::int64_t count) {
-    __builtin_memcpy(values, p, static_cast<std::size_t>(count) * sizeof(T));
+template <typename T, typename E>
+[[gnu::always_inline]] inline void store_halves(E* p, F first, F second) {
+  if constexpr (!std::is_same_v<T, BFloat16>) {
+    Vec::store_as(p, first);
+    Vec::store_as(p + kLanes, second);
+  } else {
+    Vec::store_pairs(p, first, second);
   }
-};
+}
 
-// Queries as dot_step wants them.
-template <typename T>
-[[gnu::always_inline]] inline void store_query(const T* step, float* to) {
-  Vec::store(to, load_half<0>(step));
-  Vec::store(to + kLanes, load_half<1>(step));
+// Queries as dot_step wants them. T: of the keys.
+template <typename T, typename E>
+[[gnu::always_inline]] inline void store_query(const E* step, float* to) {
+#if defined(__AVX512BF16__)
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    _mm512_storeu_si512(to, _mm512_loadu_si512(step));
+    return;
+  }
+#endif
+  Vec::store(to, load_half<0, T>(step));
+  Vec::store(to + kLanes, load_half<1, T>(step));
 }
 
 template <int kRows, typename T>
@@ -65,7 +64,7 @@ template <int kRows, typename T>
                                             const T* const (&keys)[kKeys]) {
   const auto add_half = [&]<int kHalf>() {
     F k[kKeys];
-    for (int c = 0; c < kKeys; ++c) k[c] = load_half<kHalf>(keys[c]);
+    for (int c = 0; c < kKeys; ++c) k[c] = load_half<kHalf, T>(keys[c]);
     for (int r = 0; r < kRows; ++r) {
       const F q = Vec::load(queries + r * width + kHalf * kLanes);
       for (int c = 0; c < kKeys; ++c) sums[r][c] = Vec::fma(q, k[c], sums[r][c]);
@@ -77,10 +76,6 @@ template <int kRows, typename T>
 
 #if defined(__AVX512BF16__)
 // Pairs of bfloat16 are multiplied as they are.
-[[gnu::always_inline]] inline void store_query(const BFloat16* step, float* to) {
-  _mm512_storeu_si512(to, _mm512_loadu_si512(step));
-}
-
 template <int kRows>
 [[gnu::always_inline]] inline void dot_step(F (&sums)[kRows][kKeys], const float* queries, std::int64_t width,
                                             const BFloat16* const (&keys)[kKeys]) {
@@ -96,7 +91,7 @@ template <int kRows>
 // The scores of kRows rows with the keys of a tile; meanwhile those of the next one are fetched.
 template <int kRows, typename T>
 void score_rows(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
-                const HeadTile<T>& tile, const HeadTile<T>& next) {
+                const HeadTile<T>& tile, const auto& next) {
   const float* queries = scratch.queries + row * scratch.width;
   const std::int64_t whole = job.head_dim / kStep * kStep;
   for (std::int64_t j = 0; j < tile.positions->count; j += kKeys) {
@@ -143,9 +138,9 @@ template <int kRows, int kSteps, typename T>
     F w[kRows];
     for (int r = 0; r < kRows; ++r) w[r] = Vec::set1(weights[r * kKeyTile + j]);
     for (int s = 0; s < kSteps; ++s) {
-      const F first = load_half<0>(values + s * kStep);
+      const F first = load_half<0, T>(values + s * kStep);
       for (int r = 0; r < kRows; ++r) sums[r][2 * s] = Vec::fma(w[r], first, sums[r][2 * s]);
-      const F second = load_half<1>(values + s * kStep);
+      const F second = load_half<1, T>(values + s * kStep);
       for (int r = 0; r < kRows; ++r) sums[r][2 * s + 1] = Vec::fma(w[r], second, sums[r][2 * s + 1]);
     }
   }
@@ -156,8 +151,9 @@ template <int kRows, int kSteps, typename T>
 
 // The columns from `column` on, kSteps steps at a time, then fewer; meanwhile the next tile's are fetched.
 template <int kRows, int kSteps, typename T>
-void add_values(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
-                const HeadTile<T>& tile, const HeadTile<T>& next, Range positions, std::int64_t column = 0) {
+[[gnu::noinline]] void add_values(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
+                                  const HeadTile<T>& tile, const auto& next, Range positions,
+                                  std::int64_t column = 0) {
   for (; column + kSteps * kStep <= job.head_dim; column += kSteps * kStep) {
     const auto values_of = [&](std::int64_t j) { return tile.value(j) + column; };
     if (next) {
@@ -234,20 +230,21 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
 // kRows rows from `row` on with one tile; row r sees view_of(r) of it, later rows end no earlier.
 template <int kRows, typename T>
 void attend_rows(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t row,
-                 const HeadTile<T>& tile, const HeadTile<T>& next, const auto& view_of) {
+                 const HeadTile<T>& tile, const auto& next, const auto& view_of) {
   score_rows<kRows, T>(job, scratch, row, tile, next);
   for (int r = 0; r < kRows; ++r) weigh(scratch, row + r, view_of(row + r), job.scale, job.cap);
   constexpr int kSteps = kVectorsOfValues / 2;
   const std::int64_t common = view_of(row).valid.end;
   add_values<kRows, kSteps / kRows, T>(job, scratch, row, tile, next, {0, common});
   for (int r = 1; r < kRows; ++r)
-    add_values<1, kSteps, T>(job, scratch, row + r, tile, {}, {common, view_of(row + r).valid.end});
+    add_values<1, kSteps, T>(job, scratch, row + r, tile, HeadTile<T>(),
+                             {common, view_of(row + r).valid.end});
 }
 
 // Some rows, kRows at a time, then fewer; meanwhile the next tile is fetched.
 template <int kRows, typename T>
-void attend_tile(const AttentionJob& job, const AttentionScratch& scratch, Range rows,
-                 const HeadTile<T>& tile, HeadTile<T> next, const auto& view_of) {
+[[gnu::noinline]] void attend_tile(const AttentionJob& job, const AttentionScratch& scratch, Range rows,
+                                   const HeadTile<T>& tile, auto next, const auto& view_of) {
   for (; rows.begin + kRows <= rows.end; rows.begin += kRows) {
     attend_rows<kRows, T>(job, scratch, rows.begin, tile, next, view_of);
     next = {};
@@ -255,8 +252,9 @@ void attend_tile(const AttentionJob& job, const AttentionScratch& scratch, Range
   if constexpr (kRows > 1) attend_tile<kRows / 2, T>(job, scratch, rows, tile, next, view_of);
 }
 
-// The rows of a span go head by head, a head's token by token, a token's query head by query head.
-template <typename T>
+// The rows of a span go head by head, a head's token by token, a token's query head by query head. E: of
+// queries.
+template <typename E, bool kOfCodes>
 class SpanAttention {
  public:
   SpanAttention(const AttentionJob& job, const AttentionSpan& span, const AttentionScratch& scratch)
@@ -286,6 +284,8 @@ class SpanAttention {
   }
 
  private:
+  using T = std::conditional_t<kOfCodes, typename WidenedCode<E>::Type, E>;  // of keys and values
+
   // Where the query and the output of a row begin.
   std::int64_t offset_of(std::int64_t row, std::int64_t stride) const {
     const std::int64_t token = span_.first_token + row % head_rows_ / job_.group;
@@ -303,11 +303,11 @@ class SpanAttention {
 
   void begin_row(std::int64_t row) const {
     float* query = scratch_.queries + row * scratch_.width;
-    const T* from = static_cast<const T*>(job_.q) + offset_of(row, job_.q_stride);
+    const E* from = static_cast<const E*>(job_.q) + offset_of(row, job_.q_stride);
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
-      PartialStep<T> step;
+      PartialStep<E> step;
       step.read(from + i, step_elements(i));
-      store_query(step.values, query + i);
+      store_query<T>(step.values, query + i);
     }
     __builtin_memset(scratch_.sums + row * scratch_.width, 0,
                      static_cast<std::size_t>(scratch_.width) * sizeof(float));
@@ -316,8 +316,8 @@ class SpanAttention {
     scratch_.totals[row] = job_.sinks == nullptr ? 0 : 1;
   }
 
-  template <typename E>
-  HeadTile<E> next_of(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
+  template <typename C>
+  HeadTile<C> next_of(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
     if (head + 1 < span_.num_heads) return {job_.cache, tile, span_.first_head + head + 1};
     if (next != nullptr) return {job_.cache, *next, span_.first_head};
     return {};
@@ -331,20 +331,20 @@ class SpanAttention {
 
   void attend(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
     const std::int64_t kv_head = span_.first_head + head;
-    if (job_.cache.code == CacheCode::kNone) {
+    if constexpr (!kOfCodes) {
       attend(head, HeadTile<T>(job_.cache, tile, kv_head), next_of<T>(head, tile, next));
-      return;
+    } else {
+      const HeadTile<std::uint8_t> codes(job_.cache, tile, kv_head);
+      const auto next_codes = next_of<std::uint8_t>(head, tile, next);
+      attend(head,
+             job_.cache.code == CacheCode::kE4m3
+                 ? widened<CacheCode::kE4m3, WidenedCode<E>::kCodes, T>(job_, scratch_, codes, next_codes)
+                 : widened<CacheCode::kE5m2, WidenedCode<E>::kCodes, T>(job_, scratch_, codes, next_codes),
+             next_codes);
     }
-    const HeadTile<std::uint8_t> codes(job_.cache, tile, kv_head);
-    const auto next_codes = next_of<std::uint8_t>(head, tile, next);
-    attend(head,
-           job_.cache.code == CacheCode::kE4m3
-               ? widened<CacheCode::kE4m3, T>(job_, scratch_, kv_head, codes, next_codes)
-               : widened<CacheCode::kE5m2, T>(job_, scratch_, kv_head, codes, next_codes),
-           HeadTile<T>());
   }
 
-  void attend(std::int64_t head, const HeadTile<T>& heads, const HeadTile<T>& next) const {
+  void attend(std::int64_t head, const HeadTile<T>& heads, const auto& next) const {
     const KeyTile& tile = *heads.positions;
     const std::int64_t first_row = head * head_rows_;
     const auto view_of = [&](std::int64_t row) {
@@ -367,13 +367,13 @@ class SpanAttention {
   }
 
   void finish_row(std::int64_t row) const {
-    T* out = static_cast<T*>(job_.out) + offset_of(row, job_.out_stride);
+    E* out = static_cast<E*>(job_.out) + offset_of(row, job_.out_stride);
     const F total = Vec::set1(scratch_.totals[row]);
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
       const float* sums = scratch_.sums + row * scratch_.width + i;
-      T step[kStep];
-      store_halves(step, Vec::div(Vec::load(sums), total), Vec::div(Vec::load(sums + kLanes), total));
-      __builtin_memcpy(out + i, step, static_cast<std::size_t>(step_elements(i)) * sizeof(T));
+      E step[kStep];
+      store_halves<T>(step, Vec::div(Vec::load(sums), total), Vec::div(Vec::load(sums + kLanes), total));
+      __builtin_memcpy(out + i, step, static_cast<std::size_t>(step_elements(i)) * sizeof(E));
     }
   }
 
@@ -386,7 +386,12 @@ class SpanAttention {
 
 void attention(const AttentionJob& job, const AttentionSpan& span, float* memory) {
   const AttentionScratch scratch(memory, span.num_heads * span.num_tokens * job.group, job.head_dim);
-  dispatch(job.cache.dtype, [&]<typename T>() { SpanAttention<T>(job, span, scratch).run(); });
+  dispatch(job.cache.dtype, [&]<typename E>() {
+    if (job.cache.code == CacheCode::kNone)
+      SpanAttention<E, false>(job, span, scratch).run();
+    else
+      SpanAttention<E, true>(job, span, scratch).run();
+  });
 }
 
 }  // namespace

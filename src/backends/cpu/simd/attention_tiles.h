@@ -2,7 +2,7 @@
 
 // Tiles of the paged cache for attention.h: where a tile's rows lie, and a tile of codes as numbers.
 
-#include "backends/cpu/simd/vec_math.h"
+#include "backends/cpu/simd/coded_words.h"
 
 namespace quire::simd {
 namespace {
@@ -10,7 +10,16 @@ namespace {
 // Elements that are loaded at once, as two vectors.
 constexpr int kStep = 2 * kLanes;
 
-// The scratch of one span. tile_*: a tile of codes as numbers [kKeyTile][width], and scales [kKeyTile].
+// The elements of a step of which only some are there; the others are zero.
+template <typename T>
+struct PartialStep {
+  T values[kStep] = {};
+  void read(const T* p, std::int64_t count) {
+    __builtin_memcpy(values, p, static_cast<std::size_t>(count) * sizeof(T));
+  }
+};
+
+// The scratch of one span. tile_*: a tile of codes as numbers of 16 bits [kKeyTile][width].
 struct AttentionScratch {
   std::int64_t width;  // head_dim, rounded up to steps
   float* queries;      // [rows][width]
@@ -20,7 +29,7 @@ struct AttentionScratch {
   float* totals;       // [rows] sum of the weights so far
   float* tile_keys;
   float* tile_values;
-  float* key_scales;
+  float* key_scales;  // [kKeyTile] of that tile
   float* value_scales;
 
   AttentionScratch(float* memory, std::int64_t rows, std::int64_t head_dim)
@@ -33,7 +42,7 @@ struct AttentionScratch {
     key_scales = totals + rows;
     value_scales = key_scales + kKeyTile;
     tile_keys = value_scales + kKeyTile;
-    tile_values = tile_keys + kKeyTile * width;
+    tile_values = tile_keys + kKeyTile * width / 2;
   }
 };
 
@@ -79,15 +88,17 @@ struct HeadTile {
   const KeyTile* positions = nullptr;
   const T* keys = nullptr;
   const T* values = nullptr;
-  std::int64_t width = 0;             // of rows that lie one behind the other; 0: where the cache has them
-  const float* key_scales = nullptr;  // [kKeyTile] or none
+  const float* key_scales = nullptr;  // of codes those of the cache, of what they became [kKeyTile]; or null
   const float* value_scales = nullptr;
+  std::int64_t width = 0;  // of rows that lie one behind the other; 0: where the cache has them
 
   HeadTile() = default;
   HeadTile(const CacheView& cache, const KeyTile& tile, std::int64_t kv_head)
       : positions(&tile),
         keys(static_cast<const T*>(cache.keys) + kv_head * cache.head_stride),
-        values(static_cast<const T*>(cache.values) + kv_head * cache.head_stride) {}
+        values(static_cast<const T*>(cache.values) + kv_head * cache.head_stride),
+        key_scales(cache.key_scales + kv_head * cache.scale_head_stride),
+        value_scales(cache.value_scales + kv_head * cache.scale_head_stride) {}
 
   const T* key(std::int64_t j) const { return keys + row(j); }
   const T* value(std::int64_t j) const { return values + row(j); }
@@ -105,49 +116,92 @@ template <typename T>
     _mm_prefetch(bytes + i, _MM_HINT_T1);
 }
 
-// n codes as numbers, but for their scale and a power of two that belongs to it (code_factor). Writes whole
-// vectors.
-template <CacheCode kCode, typename T>
-[[gnu::always_inline]] inline void widen_codes(const std::uint8_t* codes, std::int64_t n, T* to) {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const Vec::I code = Vec::load_bytes(codes + i);
-    if constexpr (kCode == CacheCode::kE5m2) {
-      Vec::store_as(to + i, Vec::halves_to_floats(Vec::left(code, 8)));
-    } else {
-      // The upper bits of a binary16, which has a bias of 8 more.
-      const Vec::I sign = Vec::left(Vec::bit_and(code, Vec::set1(0x80U)), 8);
-      const Vec::I rest = Vec::left(Vec::bit_and(code, Vec::set1(0x7FU)), 7);
-      Vec::store_as(to + i, Vec::halves_to_floats(Vec::bit_or(sign, rest)));
-    }
+// What codes become for queries of type T: float16, which is their bits at other places, or bfloat16 where
+// the processor multiplies pairs of it. Both hold every code's number. kCodes at a time.
+template <typename T>
+struct WidenedCode {
+  using Type = Float16;
+  static constexpr std::int64_t kCodes = kStep;
+};
+
+// Some codes, at most kCodes, as numbers.
+template <CacheCode kCode>
+[[gnu::always_inline]] inline void widen_codes(const std::uint8_t* codes, std::int64_t count, Float16* to) {
+  PartialStep<std::uint8_t> last;
+  if (count < kStep) last.read(codes, count);
+  Vec::widen_bytes<kCode == CacheCode::kE4m3>(count < kStep ? last.values : codes, to);
+}
+// What such numbers must be multiplied with: float16's bias is 8 more than E4M3's.
+template <CacheCode kCode>
+constexpr float code_factor(const Float16* /*type*/) {
+  return kCode == CacheCode::kE4m3 ? 256.0F : 1.0F;
+}
+
+#if defined(__AVX512BF16__)
+template <>
+struct WidenedCode<BFloat16> {
+  using Type = BFloat16;
+  static constexpr std::int64_t kCodes = 64;
+};
+
+// The bytes of each are looked up. Eight codes and the eight 32 behind them go to one quarter of a vector,
+// where bytes are put together.
+template <CacheCode kCode>
+[[gnu::always_inline]] inline void widen_codes(const std::uint8_t* codes, std::int64_t count, BFloat16* to) {
+  constexpr const PairTable& kTable = kCode == CacheCode::kE4m3 ? kE4m3Pairs : kE5m2Pairs;
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m512i in_order = count < 64 ? _mm512_maskz_loadu_epi8((std::uint64_t{1} << count) - 1, codes)
+                                      : _mm512_loadu_si512(codes);
+  const __m512i code = _mm512_permutexvar_epi64(order, in_order);
+  const __m512i lower = PairTable::look_up(kTable.lower, code);
+  const __m512i upper = PairTable::with_sign(PairTable::look_up(kTable.upper, code), code);
+  _mm512_storeu_si512(to, _mm512_unpacklo_epi8(lower, upper));
+  if (count > 32) _mm512_storeu_si512(to + 32, _mm512_unpackhi_epi8(lower, upper));
+}
+template <CacheCode kCode>
+constexpr float code_factor(const BFloat16* /*type*/) {
+  return 1;
+}
+#endif
+
+// The keys of a tile, or its values, in numbers [kKeyTile][width].
+template <CacheCode kCode, std::int64_t kCodes, typename T>
+void widen_rows(const std::uint8_t* codes, const KeyTile& tile, std::int64_t head_dim, T* to) {
+  const std::int64_t width = round_up(head_dim, kStep);
+  for (std::int64_t i = 0; i < head_dim; i += kCodes) {
+    const auto widen = [&](std::int64_t count) __attribute__((always_inline)) {
+      for (std::int64_t j = 0; j < kKeyTile; ++j)
+        widen_codes<kCode>(codes + tile.rows[j] + i, count, to + j * width + i);
+    };
+    head_dim - i < kCodes ? widen(head_dim - i) : widen(kCodes);
   }
 }
-constexpr float code_factor(CacheCode code) { return code == CacheCode::kE4m3 ? 256.0F : 1.0F; }
 
-// The tile of a KV head in numbers; meanwhile the next one's codes are fetched.
-template <CacheCode kCode, typename T>
-HeadTile<T> widened(const AttentionJob& job, const AttentionScratch& scratch, std::int64_t kv_head,
+// A tile of codes in numbers; meanwhile the next one's scales are fetched, of which a line of memory
+// holds 16.
+template <CacheCode kCode, std::int64_t kCodes, typename T>
+HeadTile<T> widened(const AttentionJob& job, const AttentionScratch& scratch,
                     const HeadTile<std::uint8_t>& tile, const HeadTile<std::uint8_t>& next) {
-  HeadTile<T> numbers;
+  constexpr float kFactor = code_factor<kCode>(static_cast<const T*>(nullptr));
   auto* const keys = reinterpret_cast<T*>(scratch.tile_keys);
   auto* const values = reinterpret_cast<T*>(scratch.tile_values);
-  const std::int64_t scale = kv_head * job.cache.scale_head_stride;
   for (std::int64_t j = 0; j < kKeyTile; ++j) {
-    if (next) {
-      fetch(next.key(j), job.head_dim);
-      fetch(next.value(j), job.head_dim);
+    if (next && j % 16 == 0) {
+      fetch(next.key_scales + next.positions->scales[j], 1);
+      fetch(next.value_scales + next.positions->scales[j], 1);
     }
-    const std::int64_t place = scale + tile.positions->scales[j];
-    scratch.key_scales[j] = job.cache.key_scales[place] * code_factor(kCode);
-    scratch.value_scales[j] = job.cache.value_scales[place] * code_factor(kCode);
-    widen_codes<kCode>(tile.key(j), job.head_dim, keys + j * scratch.width);
-    widen_codes<kCode>(tile.value(j), job.head_dim, values + j * scratch.width);
+    scratch.key_scales[j] = tile.key_scales[tile.positions->scales[j]] * kFactor;
+    scratch.value_scales[j] = tile.value_scales[tile.positions->scales[j]] * kFactor;
   }
+  widen_rows<kCode, kCodes>(tile.keys, *tile.positions, job.head_dim, keys);
+  widen_rows<kCode, kCodes>(tile.values, *tile.positions, job.head_dim, values);
+  HeadTile<T> numbers;
   numbers.positions = tile.positions;
   numbers.keys = keys;
   numbers.values = values;
-  numbers.width = scratch.width;
   numbers.key_scales = scratch.key_scales;
   numbers.value_scales = scratch.value_scales;
+  numbers.width = scratch.width;
   return numbers;
 }
 

@@ -60,13 +60,16 @@ struct alignas(64) PairTable {
   std::uint8_t lower[128];   // of bytes, by magnitude
   std::uint8_t upper[128];
 
-  constexpr explicit PairTable(CodeType code) : halves(), lower(), upper() {
+  // The magnitudes are floats of so many bits behind the point; integers look like those of 7 and a bias of
+  // -6.
+  constexpr PairTable(int mantissa, int bias) : halves(), lower(), upper() {
     for (int i = 0; i < 64; ++i) halves[i] = bits_of(static_cast<float>(i < 32 ? i : i - 64));
+    const auto least = __builtin_bit_cast(float, (128 - bias - mantissa) << 23);
     for (int i = 0; i < 128; ++i) {
-      const bool is_normal = code == CodeType::kE4m3 && i >= 8;  // from a bias of 7 to one of 127
-      const std::uint16_t bits =
-          is_normal ? static_cast<std::uint16_t>((i << 4) + (120 << 7))
-                    : bits_of(static_cast<float>(i) * (code == CodeType::kE4m3 ? 0x1p-9F : 1));
+      const bool is_normal = i >> mantissa != 0;
+      const std::uint16_t bits = is_normal
+                                     ? static_cast<std::uint16_t>((i << (7 - mantissa)) + ((127 - bias) << 7))
+                                     : bits_of(static_cast<float>(i) * least);
       lower[i] = static_cast<std::uint8_t>(bits & 255);
       upper[i] = static_cast<std::uint8_t>(bits >> 8);
     }
@@ -74,7 +77,17 @@ struct alignas(64) PairTable {
   static constexpr std::uint16_t bits_of(float value) {
     return static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, value) >> 16);
   }
+  // By the lower seven bits of each byte.
+  [[gnu::always_inline]] static __m512i look_up(const std::uint8_t (&bytes)[128], __m512i magnitudes) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), magnitudes, _mm512_load_si512(bytes + 64));
+  }
+  // upper | (codes & 0x80)
+  [[gnu::always_inline]] static __m512i with_sign(__m512i upper, __m512i codes) {
+    return _mm512_ternarylogic_epi32(upper, codes, _mm512_set1_epi8(-0x80), 0xF8);
+  }
 };
+// E4M3, E5M2 and whole numbers.
+constexpr PairTable kE4m3Pairs(3, 7), kE5m2Pairs(2, 15), kIntPairs(7, -6);
 
 // A word's codes as pairs of bfloat16. kSmall: integers from -32 to 31.
 template <CodeType kCode, bool kSmall>
@@ -82,7 +95,7 @@ struct WordPairs {
   static constexpr bool kOfBytes = kCode != CodeType::kTable;
   static constexpr int kActivations = kOfBytes ? 2 : 4;
   static constexpr float kScale = 1.0F;
-  static constexpr PairTable kTable = PairTable(kCode);
+  static constexpr const PairTable& kTable = kCode == CodeType::kE4m3 ? kE4m3Pairs : kIntPairs;
   __m512i first, second;  // kTable: of the lower five bits, of which the last is not the code's
 
   explicit WordPairs(const CodedLayout& layout)
@@ -106,14 +119,11 @@ struct WordPairs {
   template <int kPair>
   [[gnu::always_inline]] static __m512i pair_of_bytes(__m512i word) {
     const __m512i magnitude = kCode == CodeType::kInt ? _mm512_abs_epi8(word) : word;
-    const auto look_up = [&](const std::uint8_t(&bytes)[128]) {
-      return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), magnitude, _mm512_load_si512(bytes + 64));
-    };
-    const __m512i lower = look_up(kTable.lower);
-    __m512i upper = look_up(kTable.upper);
+    const __m512i lower = PairTable::look_up(kTable.lower, magnitude);
+    __m512i upper = PairTable::look_up(kTable.upper, magnitude);
     if constexpr (kCode == CodeType::kInt)
       upper = _mm512_mask_mov_epi8(upper, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8(0x43));
-    upper = _mm512_ternarylogic_epi32(upper, word, _mm512_set1_epi8(-0x80), 0xF8);  // upper | (word & 0x80)
+    upper = PairTable::with_sign(upper, word);
     constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAA;
     return kPair == 0 ? _mm512_mask_blend_epi8(kOdd, lower, _mm512_slli_epi16(upper, 8))
                       : _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lower, 8), upper);

@@ -228,12 +228,12 @@ struct AttentionJob {
 };
 
 // Floats of scratch for a span: for each row the query, the sums, the scores, the maximum and the total; of
-// codes a tile of keys and one of values as numbers, with their scales.
+// codes a tile of keys and one of values as numbers of 16 bits, with their scales.
 [[gnu::always_inline]] constexpr std::size_t attention_scratch(std::int64_t rows, std::int64_t head_dim,
                                                                CacheCode code) {
   const std::int64_t width = round_up(head_dim, 32);
   return static_cast<std::size_t>(rows * (2 * width + kKeyTile + 2) +
-                                  (code == CacheCode::kNone ? 0 : 2 * kKeyTile * (width + 1)));
+                                  (code == CacheCode::kNone ? 0 : kKeyTile * (width + 2)));
 }
 
 struct Candidate {

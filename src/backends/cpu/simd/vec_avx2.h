@@ -124,6 +124,14 @@ struct Vec {
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
     return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
   }
+  // Sixteen codes of E4M3 or E5M2 as the upper bits of binary16; its bias is 8 more than E4M3's, whose
+  // doubled sign takes the place of the highest bit of the exponent.
+  template <bool kE4m3>
+  static void widen_bytes(const std::uint8_t* p, Float16* to) {
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i e4m3 = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(~0x4000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), kE4m3 ? e4m3 : _mm256_slli_epi16(codes, 8));
+  }
   // Sixteen floats, and those at the lower four bits of each index.
   struct Table {
     F lower, upper;

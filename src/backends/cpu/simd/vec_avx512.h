@@ -120,6 +120,14 @@ struct Vec {
   static I as_bits(F x) { return _mm512_castps_si512(x); }
   // Of the lower halves, bits of binary16.
   static F halves_to_floats(I x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
+  // Thirty-two codes of E4M3 or E5M2 as the upper bits of binary16; its bias is 8 more than E4M3's, whose
+  // doubled sign takes the place of the highest bit of the exponent.
+  template <bool kE4m3>
+  static void widen_bytes(const std::uint8_t* p, Float16* to) {
+    const __m512i codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i e4m3 = _mm512_and_si512(_mm512_slli_epi16(codes, 7), _mm512_set1_epi16(~0x4000));
+    _mm512_storeu_si512(to, kE4m3 ? e4m3 : _mm512_slli_epi16(codes, 8));
+  }
   // Sixteen floats, and those at the lower four bits of each index.
   struct Table {
     F values;
