@@ -29,6 +29,7 @@ constexpr std::chrono::milliseconds kAbortTime{2000};    // in which clients are
 
 constexpr std::string_view kHealth = "/health";
 constexpr std::string_view kLive = "/live";
+constexpr std::string_view kPing = "/ping";  // as /health, with POST too: SageMaker's
 constexpr std::string_view kMetrics = "/metrics";
 constexpr std::string_view kVersion = "/version";
 
@@ -38,7 +39,7 @@ struct Route {
   void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
   ErrorBody error_body = openai_error;
 };
-constexpr std::array<Route, 8> kRoutes = {{
+constexpr std::array<Route, 14> kRoutes = {{
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/embeddings", "POST", &ApiService::embed},
@@ -47,6 +48,12 @@ constexpr std::array<Route, 8> kRoutes = {{
     {"/v1/models", "GET", &ApiService::list_models},
     {"/v1/models/", "GET", &ApiService::get_model},
     {kMetrics, "GET", &ApiService::show_metrics},
+    {"/load", "GET", &ApiService::show_load},
+    {"/tokenizer_info", "GET", &ApiService::show_tokenizer_info},
+    {"/completion", "POST", &ApiService::llama_complete},
+    {"/completions", "POST", &ApiService::llama_complete},
+    {"/apply-template", "POST", &ApiService::apply_template},
+    {"/props", "GET", &ApiService::show_props},
 }};
 constexpr const char* kNotReady = "the server loads its model, or stops";
 constexpr const char* kBroken = "the engine is broken; the server's log says more";
@@ -81,7 +88,7 @@ std::string methods_of(std::string_view path) {
 
 // What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
 bool is_probe(std::string_view path) {
-  return path == kHealth || path == kLive || path == kMetrics || path == kVersion;
+  return path == kHealth || path == kLive || path == kPing || path == kMetrics || path == kVersion;
 }
 
 // What metrics call a request's route: nothing that a client makes up.
@@ -98,9 +105,10 @@ bool refuse_method(Exchange& exchange, const std::string& allowed) {
 }
 
 // False: the method is another one, which was answered.
-bool check_get(Exchange& exchange) {
+bool check_get(Exchange& exchange, bool or_post = false) {
   const std::string& method = exchange.request().method;
-  return method == "GET" || method == "HEAD" || refuse_method(exchange, "GET");
+  if (method == "GET" || method == "HEAD" || (or_post && method == "POST")) return true;
+  return refuse_method(exchange, or_post ? "GET, POST" : "GET");
 }
 
 void check_content_type(const HttpRequest& request) {
@@ -235,11 +243,11 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
     return nullptr;
   }
-  if (path == kHealth || path == kLive) {
-    if (!check_get(exchange)) return nullptr;
-    if (path == kHealth && !service) throw ApiError(503, kNotReady);
+  if (path == kHealth || path == kLive || path == kPing) {
+    if (!check_get(exchange, path == kPing)) return nullptr;
+    if (path != kLive && !service) throw ApiError(503, kNotReady);
     if (service && !service->healthy()) throw ApiError(503, kBroken);
-    exchange.send_json(200, {{"status", path == kHealth ? "ok" : "live"}});
+    exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
     return nullptr;
   }
   const Route* route = find_route(path, request.method);
