@@ -227,8 +227,9 @@ __global__ void __launch_bounds__(kThreads) log_probs_kernel(const __grid_consta
   }
   if (args.num_top == 0) return;
   __syncthreads();
-  const int* named = args.named + std::int64_t{blockIdx.x} * kMaxNamedLogprobs;
-  if (args.named != nullptr && named[0] >= 0) {
+  const int* const named =
+      args.named == nullptr ? nullptr : args.named + std::int64_t{blockIdx.x} * kMaxNamedLogprobs;
+  if (named != nullptr && named[0] >= 0) {
     const int place = static_cast<int>(threadIdx.x);
     if (place >= kMaxNamedLogprobs || named[place] < 0) return;
     args.ids[first + 1 + place] = named[place];
