@@ -44,7 +44,8 @@ struct EngineConfig {
   bool deterministic = false;  // on a GPU too, logits are bitwise the same alone and in any batch; slower
   bool enable_prefix_caching = true;
   bool disable_jump_forward = false;  // tokens that structured outputs leave no choice of are sampled, too
-  int max_logprobs = 20;  // most likely tokens that a request may have reported of each position; 0 to 512
+  // Most likely tokens that a request may have reported of each position; 0 to 512, or -1: all.
+  int max_logprobs = 20;
   std::string scheduling_policy = "fcfs";  // first come, first served; or priority: lower numbers first
   // Requests, and tokens that they count as (docs/admission.md), that may wait for their first step: while
   // others do, what would be more is refused; 0: no limit.

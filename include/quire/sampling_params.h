@@ -81,10 +81,12 @@ struct SamplingParams {
   std::map<std::int32_t, float> logit_bias;     // by token; values beyond -100 and 100 count as these
   std::vector<std::int32_t> allowed_token_ids;  // empty: all
   std::vector<std::string> bad_words;           // texts that are not generated
-  // Of each output token, and of that many most likely ones in its place; and the same of the prompt's tokens
-  // from the second on, of which then none comes from a cache.
+  // Of each output token, and of that many most likely ones in its place, -1: of all; and the same of the
+  // prompt's tokens from the second on, of which then none comes from a cache.
   std::optional<int> logprobs;
   std::optional<int> prompt_logprobs;
+  // With logprobs: at most 128 tokens that are told in each output token's place, not the most likely ones.
+  std::vector<std::int32_t> logprob_token_ids;
   int max_tokens = 16;  // at least 1; 0 for prompt_logprobs alone
   int min_tokens = 0;   // before that many, no EOS and no stop token is sampled
   bool ignore_eos = false;

@@ -116,7 +116,7 @@ void EngineOptions::add_to(Flags flags) {
   flags.on("--disable-jump-forward", config.disable_jump_forward,
            "sample tokens, too, of which structured outputs leave no choice");
   flags.shown("--max-logprobs", config.max_logprobs,
-              "most likely tokens that a request may have reported of each position: 0 to 512");
+              "most likely tokens that a request may have reported of each position: 0 to 512; -1: all");
   flags.shown("--scheduling-policy", config.scheduling_policy,
               "fcfs: first come, first served; priority: requests of lower priority numbers first");
   flags.value(

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "engine/search_rounds.h"
 #include "engine/structured_outputs.h"
+#include "ops/logits_batches.h"
 
 namespace quire {
 namespace {
@@ -37,6 +38,13 @@ void check_count(const char* name, std::size_t count, std::size_t max) {
 
 void check_id(const char* name, TokenId id, int vocab_size) {
   if (id < 0 || id >= vocab_size) fail("{} has {}; ids are from 0 to {}", name, id, vocab_size - 1);
+}
+
+void validate_logprobs(const char* name, const std::optional<int>& count, const SamplingContext& context) {
+  if (count == -1 && context.max_logprobs < context.vocab_size)
+    fail("{} is -1, all {} tokens; max-logprobs allows {}, and with -1 all", name, context.vocab_size,
+         context.max_logprobs);
+  if (count != -1) check_range(name, count.value_or(0), 0, context.max_logprobs, "max-logprobs, ");
 }
 
 void validate_outputs(const SamplingParams& params) {
@@ -91,6 +99,9 @@ void validate_tokens(const SamplingParams& params, const SamplingContext& contex
   check_count("allowed_token_ids", params.allowed_token_ids.size(),
               static_cast<std::size_t>(context.vocab_size));
   for (const TokenId id : params.allowed_token_ids) check_id("allowed_token_ids", id, context.vocab_size);
+  check_count("logprob_token_ids", params.logprob_token_ids.size(), kMaxNamedLogprobs);
+  for (const TokenId id : params.logprob_token_ids) check_id("logprob_token_ids", id, context.vocab_size);
+  if (!params.logprob_token_ids.empty() && !params.logprobs) fail("logprob_token_ids needs logprobs");
   check_count("bad_words", params.bad_words.size(), kMaxBadWords);
   if (!params.bad_words.empty() && context.tokenizer == nullptr)
     fail("bad_words need a tokenizer; this model has none");
@@ -128,9 +139,8 @@ void validate_choice(const SamplingParams& params, const SamplingContext& contex
 }  // namespace
 
 void validate(const SamplingParams& params, const SamplingContext& context) {
-  check_range("logprobs", params.logprobs.value_or(0), 0, context.max_logprobs, "max-logprobs, ");
-  check_range("prompt_logprobs", params.prompt_logprobs.value_or(0), 0, context.max_logprobs,
-              "max-logprobs, ");
+  validate_logprobs("logprobs", params.logprobs, context);
+  validate_logprobs("prompt_logprobs", params.prompt_logprobs, context);
   validate_outputs(params);
   if (params.beam_width) validate_search(params, context);
   validate_distribution(params);
@@ -187,8 +197,14 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
   state.allowed_ids = params.allowed_token_ids;
   state.bad_words = encode_bad_words(params.bad_words, context.tokenizer);
   // best_of chooses by log-probability.
-  state.num_logprobs = params.logprobs.value_or(params.best_of ? 0 : SamplingState::kNoLogprobs);
-  state.num_prompt_logprobs = params.prompt_logprobs.value_or(SamplingState::kNoLogprobs);
+  const auto wanted = [&](const std::optional<int>& count, int otherwise) {
+    return count == -1 ? context.vocab_size : count.value_or(otherwise);
+  };
+  state.num_logprobs = wanted(params.logprobs, params.best_of ? 0 : SamplingState::kNoLogprobs);
+  state.num_prompt_logprobs = wanted(params.prompt_logprobs, SamplingState::kNoLogprobs);
+  for (const TokenId id : params.logprob_token_ids)
+    if (std::ranges::find(state.logprob_ids, id) == state.logprob_ids.end()) state.logprob_ids.push_back(id);
+  if (!state.logprob_ids.empty()) state.num_logprobs = static_cast<int>(state.logprob_ids.size());
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos || params.structured_outputs)  // which allow it where the text is complete
     state.stop_ids.insert(state.stop_ids.end(), context.eos_token_ids.begin(), context.eos_token_ids.end());

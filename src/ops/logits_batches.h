@@ -59,17 +59,22 @@ struct SamplingBatch {
   }
 };
 
-inline constexpr int kMaxTopLogprobs = 512;  // of one row
+inline constexpr int kMaxTopLogprobs = 512;    // of one row, on a device; the host finds more of them
+inline constexpr int kMaxNamedLogprobs = 128;  // of one row
 
 // Which log-probabilities are wanted, on the backend's device.
 struct LogprobBatch {
   int num_rows = 0;
-  int num_top = 0;  // most likely tokens of each row: at most kMaxTopLogprobs, and the vocabulary
+  int num_top = 0;  // most likely tokens of each row: at most the vocabulary
   Tensor rows;      // i32 [num_rows] of the logits; undefined: the first num_rows
   Tensor tokens;    // i32 [rows of the logits]: the token of each row
+  // i32 [num_rows, kMaxNamedLogprobs]: at most num_top tokens that are told in place of the most likely ones,
+  // then -1; where that comes first, or undefined: none.
+  Tensor named = {};
 };
 
-// The answer: in each row the token, then the most likely ones in order.
+// The answer: in each row the token, then the most likely ones in order, or those named; behind these is what
+// nobody reads.
 struct LogprobRows {
   Tensor ids;       // i32 [num_rows, 1 + num_top]
   Tensor logprobs;  // f32 [num_rows, 1 + num_top]

@@ -278,12 +278,13 @@ void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, c
   check(backend, logits, DType::kF32, {logits.dim(0), logits.dim(1)}, "logits");
   check(backend, batch.tokens, DType::kI32, {logits.dim(0)}, "tokens");
   if (batch.rows.defined()) check(backend, batch.rows, DType::kI32, {rows}, "rows");
-  QUIRE_CHECK(
-      rows <= logits.dim(0) && batch.num_top <= std::min<std::int64_t>(kMaxTopLogprobs, logits.dim(1)),
-      "{} rows, {} tokens each", rows, batch.num_top);
+  if (batch.named.defined()) check(backend, batch.named, DType::kI32, {rows, kMaxNamedLogprobs}, "named");
+  QUIRE_CHECK(rows <= logits.dim(0) && batch.num_top <= logits.dim(1), "{} rows, {} tokens each", rows,
+              batch.num_top);
   check(backend, out.ids, DType::kI32, {rows, 1 + batch.num_top}, "ids");
   check(backend, out.logprobs, DType::kF32, {rows, 1 + batch.num_top}, "logprobs");
   check(backend, out.ranks, DType::kI32, {rows}, "ranks");
+  if (batch.num_top > kMaxTopLogprobs) return backend.Backend::log_probs(out, logits, batch);
   backend.log_probs(out, logits, batch);
 }
 

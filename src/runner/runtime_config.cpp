@@ -157,9 +157,9 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   const int block_size = in_range("block-size", config.block_size, 8, 256);
   if ((block_size & (block_size - 1)) != 0)
     fail("block-size is {}; it must be a power of two from 8 to 256", block_size);
-  // No position has more tokens than the vocabulary.
-  runtime.max_logprobs =
-      std::min(in_range("max-logprobs", config.max_logprobs, 0, kMaxTopLogprobs), runtime.spec.vocab_size);
+  // No position has more tokens than the vocabulary; -1: all of it.
+  const int most = in_range("max-logprobs", config.max_logprobs, -1, kMaxTopLogprobs);
+  runtime.max_logprobs = most < 0 ? runtime.spec.vocab_size : std::min(most, runtime.spec.vocab_size);
   if (!config.disable_custom_all_reduce) runtime.connection_bytes = backend.connection_bytes(comm.size());
   runtime.num_heads = static_cast<int>(shard_size(runtime.spec.num_heads, comm, "attention heads"));
   runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);

@@ -8,15 +8,15 @@
 namespace quire {
 namespace {
 
-// A row that lies on the host, with the num_top most likely tokens.
-PositionLogprobs read_row(const LogprobRows& rows, std::int64_t i, int num_top) {
+// A row that lies on the host, with num_top tokens, the most likely ones or those named.
+PositionLogprobs read_row(const LogprobRows& rows, std::int64_t i, int num_top, bool named = false) {
   const std::int64_t cols = rows.ids.dim(1);
   const auto* ids = rows.ids.data_as<const std::int32_t>() + i * cols;
   const auto* logprobs = rows.logprobs.data_as<const float>() + i * cols;
   PositionLogprobs position{.token = {ids[0], logprobs[0], rows.ranks.data_as<const std::int32_t>()[i]},
                             .top = {}};
   position.top.reserve(static_cast<std::size_t>(num_top));
-  for (int rank = 1; rank <= num_top; ++rank) position.top.push_back({ids[rank], logprobs[rank], rank});
+  for (int c = 1; c <= num_top; ++c) position.top.push_back({ids[c], logprobs[c], named ? 0 : c});
   return position;
 }
 
@@ -32,8 +32,10 @@ Sampler::Sampler(Backend& backend, Communicator& comm, const LmHead& head, const
       workspace_(workspace.scratch(
           "sampling", backend.sampling_workspace_bytes(config.max_output_rows(), config.spec.vocab_size))),
       output_rows_(workspace.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size)),
-      logprobs_(
-          workspace.scratch("logprobs", LogprobRows::bytes(config.max_output_rows(), config.max_logprobs))),
+      logprobs_(workspace.scratch(
+          "logprobs", LogprobRows::bytes(config.max_output_rows(),
+                                         std::max(config.max_logprobs,
+                                                  std::min(kMaxNamedLogprobs, config.spec.vocab_size))))),
       seats_(static_cast<std::size_t>(config.max_num_seqs)) {
   const auto allocate = [&workspace](std::int64_t n) {
     const Tensor column = workspace.allocate(DType::kI32, n, 1);
@@ -56,9 +58,10 @@ std::size_t Sampler::staging_bytes() const {
   constexpr std::size_t kBiases = SamplingState::kMaxBiases * (sizeof(TokenId) + sizeof(float));
   constexpr std::size_t kMasks =
       (SamplingState::kMaxStopIds + SamplingState::kMaxBadWords) * 2 * sizeof(TokenId);
-  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 6);
+  constexpr std::size_t kNamed = kMaxNamedLogprobs * sizeof(TokenId);
+  constexpr std::size_t kAlignmentSlack = 64 * (kArrays + 7);
   return seats_.size() * sizeof(std::int32_t) + kArrays * (rows + 1) * sizeof(std::int64_t) +
-         rows * (kBiases + kMasks) + kAlignmentSlack;
+         rows * (kBiases + kMasks + kNamed) + kAlignmentSlack;
 }
 
 void Sampler::build(const StepPlan& plan, StagingArea& staging, Samples& samples) {
@@ -111,16 +114,33 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
   reported_rows_.clear();
   int num_top = 0;
   std::int32_t index = 0;
+  bool names = false;
   for (const Row& row : samples.rows) {
-    const int wanted = seat_of(row.seat).state.num_logprobs;
-    if (wanted != SamplingState::kNoLogprobs) reported_rows_.push_back(index);
-    num_top = std::max(num_top, wanted);
+    const SamplingState& state = seat_of(row.seat).state;
+    if (state.num_logprobs != SamplingState::kNoLogprobs) reported_rows_.push_back(index);
+    num_top = std::max(num_top, state.num_logprobs);
+    names |= !state.logprob_ids.empty();
     rows_of_seats[static_cast<std::size_t>(row.seat)] = index++;
   }
   samples.logprob_batch = {.num_rows = static_cast<int>(reported_rows_.size()),
                            .num_top = num_top,
                            .rows = staging.put(reported_rows_),
                            .tokens = tokens_.rows(0, index)};
+  if (names) samples.logprob_batch.named = stage_named(staging, samples);
+}
+
+// As LogprobBatch has it, for the reported rows.
+Tensor Sampler::stage_named(StagingArea& staging, const Samples& samples) {
+  const std::int64_t rows = std::ssize(reported_rows_);
+  Tensor flat;
+  const auto named = staging.take(rows * kMaxNamedLogprobs, flat);
+  std::ranges::fill(named, -1);
+  auto first = named.begin();
+  for (const std::int32_t row : reported_rows_) {
+    std::ranges::copy(seat_of(samples.rows[static_cast<std::size_t>(row)].seat).state.logprob_ids, first);
+    first += kMaxNamedLogprobs;
+  }
+  return {flat.data(), DType::kI32, {rows, kMaxNamedLogprobs}, flat.device()};
 }
 
 void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
@@ -356,7 +376,8 @@ void Sampler::read(const Samples& samples, StepResult& result) {
     --seat.num_unknown;
     if (seat.has_long_bad_words) seat.output.push_back(tokens[i]);
     if (seat.state.num_logprobs != SamplingState::kNoLogprobs)
-      answer.logprobs = read_row(samples.reported, num_reported++, seat.state.num_logprobs);
+      answer.logprobs = read_row(samples.reported, num_reported++, seat.state.num_logprobs,
+                                 !seat.state.logprob_ids.empty());
     // A mask may have hidden from sampling what is not a number.
     if (answer.logprobs && std::isnan(answer.logprobs->token.logprob))
       answer.token = SequenceResult::kInvalidLogits;

@@ -54,8 +54,8 @@ constexpr void walk(Archive& archive, T& value) {
     auto& [a, b] = value;
     walk_all(a, b);
   } else if constexpr (std::same_as<Type, SamplingState>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
-    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
+    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   } else {  // SequencePlan
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
     walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);

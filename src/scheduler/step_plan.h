@@ -66,6 +66,7 @@ struct SamplingState {
   static constexpr int kNoLogprobs = -1;
   int num_logprobs = kNoLogprobs;
   int num_prompt_logprobs = kNoLogprobs;
+  std::vector<TokenId> logprob_ids;  // num_logprobs of them, told in place of the most likely; empty: those
 
   bool has_penalties() const {
     return presence_penalty != 0.0F || frequency_penalty != 0.0F || repetition_penalty != 1.0F;

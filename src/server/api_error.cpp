@@ -40,14 +40,11 @@ ApiError to_api_error(const std::exception& caught) {
 }
 
 OrderedJson openai_error(const ApiError& error, const std::string&) {
-  const auto or_else = [](const std::string& text, OrderedJson other) {
-    return text.empty() ? std::move(other) : OrderedJson(text);
-  };
   return {{"error",
-           {{"message", error.what()},
+           {{"message", error.code.empty() ? error.what() : format_text("{} ({})", error.what(), error.code)},
             {"type", error.type},
-            {"param", or_else(error.param, nullptr)},
-            {"code", or_else(error.code, error.status)}}}};
+            {"param", error.param.empty() ? OrderedJson() : OrderedJson(error.param)},
+            {"code", error.status}}}};
 }
 
 }  // namespace quire::server

@@ -18,7 +18,7 @@ struct ContextOverrun {
 // A request that is answered with an error. The body is OpenAI's, with vLLM's types.
 struct ApiError : Error {
   // `param`: the field that is wrong, empty: none. `code`: what programs look for, such as
-  // context_length_exceeded; empty: the status, as vLLM has it.
+  // context_length_exceeded; empty: none.
   ApiError(int http_status, const std::string& message, std::string wrong_param = {},
            std::string error_code = {});
 
@@ -43,7 +43,8 @@ ApiError to_api_error(const std::exception& caught);
 
 // The body of an answer that is an error, as an API has it.
 using ErrorBody = OrderedJson (*)(const ApiError& error, const std::string& request_id);
-// {"error": {message, type, param, code}}.
+// {"error": {message, type, param, code}}. The code is the status, as vLLM's; a code in words stands in
+// parentheses behind the message, where clients look for it (langchain-openai in the whole body's text).
 OrderedJson openai_error(const ApiError& error, const std::string& request_id = {});
 
 }  // namespace quire::server

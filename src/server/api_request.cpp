@@ -55,6 +55,8 @@ void read_tokens(const JsonFields& fields, int vocab_size, SamplingParams& param
     params.stop_token_ids = to_token_ids(*ids, "stop_token_ids", vocab_size);
   if (const OrderedJson* ids = fields.find("allowed_token_ids"))
     params.allowed_token_ids = to_token_ids(*ids, "allowed_token_ids", vocab_size);
+  if (const OrderedJson* ids = fields.find("logprob_token_ids"))
+    params.logprob_token_ids = to_token_ids(*ids, "logprob_token_ids", vocab_size);
   if (const OrderedJson* words = fields.find("bad_words")) params.bad_words = to_texts(*words, "bad_words");
 }
 
@@ -78,9 +80,7 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
   fields.read("include_stop_str_in_output", params.include_stop_str_in_output);
   fields.read("skip_special_tokens", params.skip_special_tokens);
   fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
-  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kMaxInt))
-    params.truncate_prompt_tokens = *kept;
-  if (const auto count = fields.integer("prompt_logprobs", 0, model.sampling.max_logprobs))
+  if (const auto count = fields.integer("prompt_logprobs", -1, model.sampling.max_logprobs))
     params.prompt_logprobs = *count;
   read_beams(fields, params);
 }
@@ -97,8 +97,8 @@ void read_stream(const JsonFields& fields, ApiRequest& request) {
 
 // What vLLM has and Quire has not.
 void refuse_absent(const JsonFields& fields) {
-  refuse_unsupported(fields, {"logits_processors", "logprob_token_ids", "kv_transfer_params", "vllm_xargs",
-                              "ec_transfer_params", "repetition_detection", "stream_interval", "watermarking",
+  refuse_unsupported(fields, {"logits_processors", "kv_transfer_params", "vllm_xargs", "ec_transfer_params",
+                              "repetition_detection", "stream_interval", "watermarking",
                               "mm_processor_kwargs", "media_io_kwargs"});
   refuse_token_details(fields);
 }
@@ -180,8 +180,8 @@ void check_sampling(const SamplingParams& params, const ServedModel& model) {
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   request.model = read_model_name(fields, model);
   refuse_absent(fields);
-  check_value(fields, "truncation_side", {"left"});
   request.params = model.defaults;
+  read_truncation(fields, request);
   read_sampling(fields, model, request.params);
   request.params.structured_outputs = read_structured_outputs(fields);
   read_stream(fields, request);
@@ -193,6 +193,27 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
   fields.read("return_token_ids", request.return_token_ids);
   fields.read("return_tokens_as_token_ids", request.return_tokens_as_token_ids);
   fields.read("timings", request.timings);
+}
+
+void read_truncation(const JsonFields& fields, ApiRequest& request) {
+  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kMaxInt))
+    request.params.truncate_prompt_tokens = *kept;
+  check_value(fields, "truncation_side", {"left", "right"});
+  request.truncate_right = fields.get("truncation_side", to_text) == "right";
+}
+
+void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model) {
+  if (!request.params.truncate_prompt_tokens) return;
+  const std::int64_t wanted = *request.params.truncate_prompt_tokens;
+  const std::int64_t room = model.max_model_len - std::int64_t{request.max_tokens.value_or(0)};
+  if (wanted > std::max<std::int64_t>(room, 0))
+    refuse("truncate_prompt_tokens", "truncate_prompt_tokens is {}; beside the output, the context holds {}",
+           wanted, room);
+  const std::int64_t kept =
+      wanted >= 0 ? wanted : std::max<std::int64_t>(request.max_tokens ? room : room - 1, 1);
+  if (std::ssize(prompt) <= kept) return;
+  const auto cut = request.truncate_right ? prompt.begin() + kept : prompt.begin();
+  prompt.erase(cut, cut + (std::ssize(prompt) - kept));
 }
 
 void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
@@ -211,7 +232,7 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
   made.params = request.params;
   SamplingParams& params = made.params;
   params.max_tokens = request.max_tokens.value_or(1);
-  truncate_prompt(prompt, params, model.max_model_len);
+  truncate_prompt(prompt, request, model);
   params.truncate_prompt_tokens.reset();
   if (prompt.empty()) throw ApiError(400, "the prompt is empty; at least one token is needed");
   const std::int64_t room = model.max_model_len - std::ssize(prompt);

@@ -15,8 +15,9 @@ namespace quire::server {
 
 // What is served and how much of it a request may have: what decides which requests are right.
 struct ServedModel {
-  std::vector<std::string> names;         // that requests may call it; empty: any
-  SamplingParams defaults;                // the model author's
+  std::vector<std::string> names;                      // that requests may call it; empty: any
+  SamplingParams defaults;                             // the model author's
+  OrderedJson author_defaults = OrderedJson::object();  // what that author has said of them, by field
   std::optional<int> default_max_tokens;  // theirs too, of a chat; unset: the rest of the context
   SamplingContext sampling;
   int max_model_len = 0;
@@ -40,6 +41,7 @@ struct ApiRequest {
   int priority = 0;
   std::string cache_salt;
   bool add_special_tokens = true;  // to a prompt of text
+  bool truncate_right = false;     // truncate_prompt_tokens keeps the prompt's beginning
   bool report_prompt_logprobs = false;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  // where log-probabilities name tokens: "token_id:7"
@@ -66,6 +68,11 @@ void check_model_name(const std::string& name, const ServedModel& model);
 std::string read_model_name(const JsonFields& fields, const ServedModel& model);
 // As the engine's, with the parameter's name.
 void check_sampling(const SamplingParams& params, const ServedModel& model);
+
+// truncate_prompt_tokens and truncation_side.
+void read_truncation(const JsonFields& fields, ApiRequest& request);
+// Cuts the prompt as they say. ApiError where the context has no room for so many beside the output.
+void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model);
 
 // ApiError unless the KV cache can hold a prompt of so many tokens.
 void check_cache_holds(std::int64_t tokens, const ServedModel& model);

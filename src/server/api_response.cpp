@@ -55,7 +55,7 @@ Timings timings_of(std::span<const RequestOutput> requests) {
     for (const CompletionOutput& output : request.outputs) {
       scheduled = std::min(scheduled, output.times.scheduled.value_or(scheduled));
       first_token = std::min(first_token, output.times.first_token.value_or(first_token));
-      end = std::max(end, output.times.finished.value_or(end));
+      end = std::max(end, output.times.finished.value_or(output.times.last_token.value_or(end)));
     }
   }
   end = std::max(end, arrival);
@@ -130,8 +130,8 @@ void add_ending(OrderedJson& choice, const CompletionOutput& output) {
   if (const auto* text = std::get_if<std::string>(&output.stop_reason)) choice["stop_reason"] = *text;
 }
 
-void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids) {
-  choice["token_ids"] = std::vector<std::int32_t>(ids.begin(), ids.end());
+void add_nulls(OrderedJson& object, std::initializer_list<const char*> names) {
+  for (const char* name : names) object[name] = nullptr;
 }
 
 std::optional<ApiError> failure_of(const CompletionOutput& output) {

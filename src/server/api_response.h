@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -113,8 +114,8 @@ std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& reque
 
 // finish_reason ("abort" too when the time is up; null before the end) and stop_reason.
 void add_ending(OrderedJson& choice, const CompletionOutput& output);
-// As they stand in a choice where return_token_ids asks for them.
-void add_token_ids(OrderedJson& choice, std::span<const std::int32_t> ids);
+// vLLM's typed clients want these fields, of which nothing is to be said.
+void add_nulls(OrderedJson& object, std::initializer_list<const char*> names);
 
 // What an output that failed makes of the answer; nothing: it did not.
 std::optional<ApiError> failure_of(const CompletionOutput& output);

@@ -31,6 +31,7 @@ constexpr std::chrono::milliseconds kAbortTime{2000};    // in which clients are
 
 constexpr std::string_view kHealth = "/health";
 constexpr std::string_view kLive = "/live";
+constexpr std::string_view kPing = "/ping";  // as /health, with POST too: SageMaker's
 constexpr std::string_view kMetrics = "/metrics";
 constexpr std::string_view kVersion = "/version";
 
@@ -64,6 +65,12 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"/v1/models", "GET", &ApiService::list_models},
     {"/v1/models/", "GET", &ApiService::get_model},
     {kMetrics, "GET", &ApiService::show_metrics},
+    {"/load", "GET", &ApiService::show_load},
+    {"/tokenizer_info", "GET", &ApiService::show_tokenizer_info},
+    {"/completion", "POST", &ApiService::llama_complete},
+    {"/completions", "POST", &ApiService::llama_complete},
+    {"/apply-template", "POST", &ApiService::apply_template},
+    {"/props", "GET", &ApiService::show_props},
 });
 constexpr const char* kNotReady = "the server loads its model, or stops";
 constexpr const char* kBroken = "the engine is broken; the server's log says more";
@@ -98,7 +105,7 @@ std::string methods_of(std::string_view path) {
 
 // What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
 bool is_probe(std::string_view path) {
-  return path == kHealth || path == kLive || path == kMetrics || path == kVersion;
+  return path == kHealth || path == kLive || path == kPing || path == kMetrics || path == kVersion;
 }
 
 // What metrics call a request's route: nothing that a client makes up.
@@ -115,9 +122,10 @@ bool refuse_method(Exchange& exchange, const std::string& allowed) {
 }
 
 // False: the method is another one, which was answered.
-bool check_get(Exchange& exchange) {
+bool check_get(Exchange& exchange, bool or_post = false) {
   const std::string& method = exchange.request().method;
-  return method == "GET" || method == "HEAD" || refuse_method(exchange, "GET");
+  if (method == "GET" || method == "HEAD" || (or_post && method == "POST")) return true;
+  return refuse_method(exchange, or_post ? "GET, POST" : "GET");
 }
 
 void check_content_type(const HttpRequest& request) {
@@ -253,11 +261,11 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
     return nullptr;
   }
-  if (path == kHealth || path == kLive) {
-    if (!check_get(exchange)) return nullptr;
-    if (path == kHealth && !service) throw ApiError(503, kNotReady);
+  if (path == kHealth || path == kLive || path == kPing) {
+    if (!check_get(exchange, path == kPing)) return nullptr;
+    if (path != kLive && !service) throw ApiError(503, kNotReady);
     if (service && !service->healthy()) throw ApiError(503, kBroken);
-    exchange.send_json(200, {{"status", path == kHealth ? "ok" : "live"}});
+    exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
     return nullptr;
   }
   const Route* route = find_route(path, request.method);

@@ -10,6 +10,7 @@
 #include "server/completion_response.h"
 #include "server/held_output.h"
 #include "server/live_request.h"
+#include "server/llama_completion.h"
 #include "server/messages_request.h"
 #include "server/messages_response.h"
 #include "server/text_requests.h"
@@ -27,6 +28,14 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
     model.names.push_back(directory.empty() ? "model" : directory.filename().string());
   }
   model.defaults = engine.default_sampling_params();
+  const auto add = [&](const char* name, const auto& said) {
+    if (said) model.author_defaults[name] = *said;
+  };
+  add("temperature", engine.generation_config().temperature);
+  add("top_k", engine.generation_config().top_k);
+  add("top_p", engine.generation_config().top_p);
+  add("min_p", engine.generation_config().min_p);
+  add("repetition_penalty", engine.generation_config().repetition_penalty);
   model.default_max_tokens = engine.generation_config().max_new_tokens;
   model.sampling = engine.sampling_context();
   model.max_model_len = runtime.max_model_len;
@@ -36,6 +45,16 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   model.max_n = options.max_n;
   model.max_prompts = options.max_prompts;
   return model;
+}
+
+// tokenizer_config.json, with the chat template, which may lie beside it; empty: there is none.
+std::string read_tokenizer_info(const Engine& engine, const std::optional<CheckpointChatTemplate>& chat) {
+  const std::filesystem::path path = engine.model_directory() / "tokenizer_config.json";
+  std::error_code ec;
+  if (!engine.model_name().empty() || !std::filesystem::exists(path, ec)) return {};
+  Json info = read_json_file(path);  // it was read once before
+  if (chat && !info.contains("chat_template")) info["chat_template"] = chat->standard.source();
+  return info.dump();
 }
 
 std::int64_t unix_time() { return static_cast<std::int64_t>(std::time(nullptr)); }
@@ -107,6 +126,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
       start_time_(unix_time()) {
   try {
     chat_template_ = engine_->load_chat_template();
+    tokenizer_info_ = read_tokenizer_info(*engine_, chat_template_);
     if (!chat_template_) template_error_ = "this model has no chat template";
     if (!engine_->has_tokenizer()) template_error_ = "this model has no tokenizer, which a chat needs";
   } catch (const Error& e) {
@@ -230,8 +250,10 @@ void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
-  const TokenizeRequest request =
-      parse_tokenize_request(parse_body(exchange->take_body()), model_, content_format_);
+  const OrderedJson body = parse_body(exchange->take_body());
+  if (JsonFields(body).find("content") != nullptr)
+    return exchange->send_json(200, llama_tokenize_body(body, model_));
+  const TokenizeRequest request = parse_tokenize_request(body, model_, content_format_);
   std::vector<TokenId> tokens;
   if (request.chat) {
     tokens = tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_);
@@ -239,6 +261,7 @@ void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
     std::array<Prompt, 1> prompt = {*request.prompt};
     tokens = tokenize_prompts(prompt, request.add_special_tokens, model_).front();
   }
+  truncate_prompt(tokens, request.chat ? *request.chat : request.truncation, model_);
   exchange->send_json(200, tokenize_body(request, tokens, model_));
 }
 
@@ -258,6 +281,46 @@ void ApiService::get_model(const std::shared_ptr<Exchange>& exchange) {
 void ApiService::show_metrics(const std::shared_ptr<Exchange>& exchange) {
   exchange->send(200, {{"Content-Type", std::string(PrometheusText::kContentType)}},
                  metrics_->render(engine_->stats()));
+}
+
+void ApiService::show_load(const std::shared_ptr<Exchange>& exchange) {
+  exchange->send_json(200, {{"server_load", num_live_.load()}});
+}
+
+void ApiService::show_tokenizer_info(const std::shared_ptr<Exchange>& exchange) {
+  if (tokenizer_info_.empty()) throw ApiError(404, "this model has no tokenizer_config.json");
+  exchange->send(200, {{"Content-Type", "application/json"}}, tokenizer_info_);
+}
+
+void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
+  LlamaRequest request = parse_llama_request(parse_body(exchange->take_body()), model_);
+  if (!request.cache_prompt) request.cache_salt = "alone-" + exchange->id();  // shared with nobody
+  std::vector<EngineRequest> prompts;
+  for (std::vector<TokenId>& tokens : request.prompts)
+    prompts.push_back(make_engine_request(request, std::move(tokens), model_,
+                                          prompts.empty() ? nullptr : &prompts.back().params));
+  ResponseHead head = response_head("cmpl-", exchange->id(), request.model);
+  generate(exchange, std::make_unique<LlamaResponse>(std::move(head), std::move(request), model_),
+           std::move(prompts));
+}
+
+void ApiService::apply_template(const std::shared_ptr<Exchange>& exchange) {
+  const CheckpointChatTemplate& chat = chat_template();
+  const ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
+  exchange->send_json(200, {{"prompt", join_pieces(render_chat(request, chat, local_time()))}});
+}
+
+void ApiService::show_props(const std::shared_ptr<Exchange>& exchange) {
+  const OrderedJson nothing_asked = {{"prompt", OrderedJson::array({0})}};
+  const OrderedJson defaults = {{"n_ctx", model_.max_model_len},
+                                {"params", parse_llama_request(nothing_asked, model_).settings}};
+  exchange->send_json(200, {{"default_generation_settings", defaults},
+                            {"total_slots", model_.max_num_seqs},
+                            {"model_path", model_.names.front()},
+                            {"chat_template", chat_template_ ? chat_template_->standard.source() : ""},
+                            {"modalities", {{"vision", false}, {"audio", false}}},
+                            {"build_info", fingerprint_},
+                            {"is_sleeping", false}});
 }
 
 }  // namespace quire::server

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,6 +64,12 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void list_models(const std::shared_ptr<Exchange>& exchange);
   void get_model(const std::shared_ptr<Exchange>& exchange);
   void show_metrics(const std::shared_ptr<Exchange>& exchange);
+  void show_load(const std::shared_ptr<Exchange>& exchange);            // vLLM's: requests under way
+  void show_tokenizer_info(const std::shared_ptr<Exchange>& exchange);  // vLLM's: tokenizer_config.json
+  // llama.cpp's.
+  void llama_complete(const std::shared_ptr<Exchange>& exchange);
+  void apply_template(const std::shared_ptr<Exchange>& exchange);
+  void show_props(const std::shared_ptr<Exchange>& exchange);
 
   bool healthy() const;
   // What the engine has not finished ends with "abort". No endpoint may be called any more.
@@ -71,6 +78,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   const ServedModel& model() const { return model_; }
   // For live requests.
   Metrics& metrics() { return *metrics_; }
+  std::atomic<int>& num_live() { return num_live_; }  // live requests
   std::vector<RequestId> submit(std::span<EngineRequest> requests);
   void abort(RequestId id);
 
@@ -99,6 +107,8 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   ContentFormat content_format_ = ContentFormat::kText;
   dialects::OutputFormat output_format_;
   bool has_special_tags_ = false;  // some of its tags are special tokens, which the text must show then
+  std::string tokenizer_info_;     // tokenizer_config.json; empty: there is none
+  std::atomic<int> num_live_ = 0;
   std::unique_ptr<Metrics> metrics_;
   ResponseStore responses_;
   std::string fingerprint_;

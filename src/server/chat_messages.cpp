@@ -1,6 +1,5 @@
 #include "server/chat_messages.h"
 
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -10,10 +9,9 @@
 namespace quire::server {
 namespace {
 
+// Any text: which roles there are is the template's to say.
 std::string read_role(const JsonFields& message) {
-  constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
-                                                      "assistant", "tool",      "function"};
-  const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
+  const std::string& role = to_text(message.required("role"), message.place_of("role"));
   return role == "developer" ? "system" : role;  // templates know the older name
 }
 

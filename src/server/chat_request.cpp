@@ -102,16 +102,22 @@ void read_end_of_prompt(const JsonFields& fields, ChatRequest& request) {
   if (continues && add_prompt.value_or(false))
     refuse("continue_final_message", "continue_final_message and add_generation_prompt exclude each other");
   request.context["add_generation_prompt"] = add_prompt.value_or(!continues);
+  const OrderedJson& last = request.context["messages"].back();
+  const bool is_one_message = !add_prompt.value_or(!continues) || last.at("role") == "assistant";
+  if (fields.boolean("echo").value_or(false) && is_one_message) request.echoed = text_of(last);
   if (!continues) return;
-  request.final_text = text_of(request.context["messages"].back());
+  request.final_text = text_of(last);
   if (request.final_text->find_first_not_of(" \t\n\r\v\f") == std::string::npos)
     refuse("continue_final_message", "continue_final_message needs a last message with text");
 }
 
 void read_logprobs(const JsonFields& fields, const ServedModel& model, SamplingParams& params) {
   const bool wanted = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, model.sampling.max_logprobs);
-  if (!wanted && top.value_or(0) > 0) refuse("top_logprobs", "top_logprobs needs logprobs: true");
+  const auto top = fields.integer("top_logprobs", -1, model.sampling.max_logprobs);
+  if (top == -1 && model.sampling.max_logprobs < model.sampling.vocab_size)
+    refuse("top_logprobs", "top_logprobs is -1, the whole vocabulary; this server reports {} tokens at most",
+           model.sampling.max_logprobs);
+  if (!wanted && top.value_or(0) != 0) refuse("top_logprobs", "top_logprobs needs logprobs: true");
   if (wanted) params.logprobs = static_cast<int>(top.value_or(0));
 }
 
@@ -172,8 +178,8 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   ChatRequest request;
   request.add_special_tokens = false;  // the template has them
   read_common(fields, model, request);
-  refuse_unsupported(fields, {"chat_template", "echo", "functions", "function_call", "audio",
-                              "web_search_options", "return_prompt_text"});
+  refuse_unsupported(fields, {"chat_template", "functions", "function_call", "audio", "web_search_options",
+                              "return_prompt_text"});
   refuse_modalities(fields);
   read_max_tokens(fields, model, request);
   read_logprobs(fields, model, request.params);

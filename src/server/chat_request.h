@@ -22,6 +22,7 @@ struct ChatRequest : ApiRequest {
   bool include_reasoning = true;
   std::optional<int> thinking_token_budget;
   std::optional<std::string> final_text;  // of the last message, which the output continues
+  std::string echoed;                     // of it, before the output
 };
 
 ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format);

@@ -26,8 +26,7 @@ OrderedJson message_json(const OutputDelta& message, bool include_reasoning) {
   const bool no_content =
       message.content.empty() && !(message.tool_calls.empty() && message.reasoning.empty());
   json["content"] = no_content ? OrderedJson() : OrderedJson(message.content);
-  json["refusal"] = nullptr;
-  json["reasoning"] = nullptr;
+  add_nulls(json, {"refusal", "annotations", "audio", "function_call", "reasoning"});
   if (include_reasoning && !message.reasoning.empty()) add_reasoning(json, message.reasoning);
   for (const ToolCallDelta& call : message.tool_calls) json["tool_calls"].push_back(call_json(call));
   return json;
@@ -99,10 +98,13 @@ OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
     const CompletionOutput& completion = output.outputs[i];
     OrderedJson choice;
     choice["index"] = completion.index;
-    choice["message"] = message_json(choices_[i].message, request_.include_reasoning);
+    OutputDelta& message = choices_[i].message;
+    message.content.insert(0, request_.echoed);
+    choice["message"] = message_json(message, request_.include_reasoning);
     choice["logprobs"] = request_.params.logprobs ? chat_logprobs(completion.logprobs, names) : OrderedJson();
     end_choice(choice, completion, choices_[i].has_calls && request_.only_tool.empty());
-    if (request_.return_token_ids) add_token_ids(choice, completion.token_ids);
+    add_nulls(choice, {"token_ids", "routed_experts"});
+    if (request_.return_token_ids) choice["token_ids"] = completion.token_ids;
     choices.push_back(std::move(choice));
   }
   Usage usage{.reasoning_tokens = reasoning_tokens()};
@@ -110,6 +112,8 @@ OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
   add_fingerprint(body, head_);
+  add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params",
+                   "ec_transfer_params", "metrics"});
   if (request_.report_prompt_logprobs)
     body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
   if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
@@ -130,12 +134,14 @@ OrderedJson ChatResponse::begin_chunk(const RequestUpdate& update, OrderedJson d
 
 void ChatResponse::add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const {
   chunks.push_back(begin_chunk(update, {{"role", "assistant"}, {"content", ""}}));
-  if (request_.return_token_ids) chunks.back()["prompt_token_ids"] = update.request.prompt_token_ids;
+  OrderedJson& ids = chunks.back()["prompt_token_ids"] = nullptr;
+  if (request_.return_token_ids) ids = update.request.prompt_token_ids;
   if (request_.continuous_usage) {
     Usage usage = usage_of(update);
     usage.completion_tokens = 0;
     chunks.back()["usage"] = usage_json(usage);
   }
+  if (!request_.echoed.empty()) chunks.push_back(begin_chunk(update, {{"content", request_.echoed}}));
 }
 
 // What concerns the update as a whole stands in its last chunk.
@@ -151,7 +157,8 @@ void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, con
     end_choice(choice, output, of.has_calls && request_.only_tool.empty());
     add_fingerprint(chunk, head_);
   }
-  if (request_.return_token_ids) add_token_ids(choice, std::span(output.token_ids).subspan(sent));
+  OrderedJson& ids = choice["token_ids"] = nullptr;
+  if (request_.return_token_ids) ids = std::span(output.token_ids).subspan(sent);
   if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
 }
 

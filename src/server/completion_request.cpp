@@ -24,7 +24,8 @@ void check_named_tokens(const SamplingParams& params, std::size_t num_prompts) {
 
 void read_logprobs(const JsonFields& fields, const ServedModel& model, CompletionRequest& request) {
   SamplingParams& params = request.params;
-  if (const auto count = fields.integer("logprobs", 0, model.sampling.max_logprobs)) params.logprobs = *count;
+  if (const auto count = fields.integer("logprobs", -1, model.sampling.max_logprobs))
+    params.logprobs = *count;
   if (!request.echo || params.prompt_logprobs) return;
   params.prompt_logprobs = params.logprobs;
   // Without an output token the prompt's log-probabilities are what is computed.

@@ -48,6 +48,7 @@ OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
   add_fingerprint(body, head_);
+  add_nulls(body, {"service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"});
   if (timings) body["timings"] = timings_json(*timings, usage);
   return body;
 }
@@ -68,11 +69,13 @@ OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& 
     choice["logprobs"] = sent.logprobs->take();
   }
   add_ending(choice, output);
+  add_nulls(choice, {"prompt_token_ids", "token_ids"});
+  if (!form().stream) add_nulls(choice, {"prompt_logprobs", "routed_experts"});
   if (request_.report_prompt_logprobs)  // never of a stream
     choice["prompt_logprobs"] = prompt_logprobs_json(request.prompt_logprobs, token_names(request_, model_));
   if (request_.return_token_ids) {
     if (!sent.begun) choice["prompt_token_ids"] = request.prompt_token_ids;
-    add_token_ids(choice, std::span(output.token_ids).subspan(sent.tokens));
+    choice["token_ids"] = std::span(output.token_ids).subspan(sent.tokens);
   }
   sent.begun = true;
   sent.tokens = output.token_ids.size();

@@ -1,6 +1,9 @@
 #include "server/json_fields.h"
 
 #include <algorithm>
+#include <array>
+#include <boost/beast/core/string.hpp>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +18,19 @@ constexpr std::size_t kMaxMessageBytes = 300;
 
 [[noreturn]] void wrong(const OrderedJson& value, const std::string& place, const std::string& right) {
   refuse(place, "{} is {}; it must be {}", place, shown(value), right);
+}
+
+// What a text says that is a number, or the value as it is: clients of vLLM, whose models are lax, send both.
+OrderedJson lax_number(const OrderedJson& value) {
+  if (!value.is_string()) return value.is_number() ? value : OrderedJson();
+  const std::string& text = value.get_ref<const std::string&>();
+  const char* const end = text.data() + text.size();
+  std::int64_t whole = 0;
+  double real = 0;
+  const auto is_read = [&](std::from_chars_result read) { return read.ptr == end && read.ec == std::errc(); };
+  if (is_read(std::from_chars(text.data(), end, whole))) return whole;
+  return is_read(std::from_chars(text.data(), end, real)) && std::isfinite(real) ? OrderedJson(real)
+                                                                                 : OrderedJson();
 }
 
 std::string element(const std::string& place, std::size_t index) {
@@ -45,9 +61,10 @@ std::string shown(const OrderedJson& value) {
   return value.is_string() ? in_quotes(value.get_ref<const std::string&>()) : value.dump();
 }
 
-std::int64_t to_integer(const OrderedJson& value, const std::string& place, std::int64_t min,
+std::int64_t to_integer(const OrderedJson& given, const std::string& place, std::int64_t min,
                         std::int64_t max) {
-  const auto bad = [&] { wrong(value, place, format_text("a whole number from {} to {}", min, max)); };
+  const OrderedJson value = lax_number(given);
+  const auto bad = [&] { wrong(given, place, format_text("a whole number from {} to {}", min, max)); };
   constexpr std::uint64_t kMaxUnsigned = std::numeric_limits<std::int64_t>::max();
   constexpr double kExact = 9007199254740992.0;  // 2^53
   if (!value.is_number()) bad();
@@ -59,15 +76,22 @@ std::int64_t to_integer(const OrderedJson& value, const std::string& place, std:
   return number;
 }
 
-float to_float(const OrderedJson& value, const std::string& place) {
-  if (!value.is_number()) wrong(value, place, "a number");
+float to_float(const OrderedJson& given, const std::string& place) {
+  const OrderedJson value = lax_number(given);
+  if (!value.is_number()) wrong(given, place, "a number");
   constexpr double kMax = std::numeric_limits<float>::max();
   return static_cast<float>(std::clamp(value.get<double>(), -kMax, kMax));
 }
 
 bool to_bool(const OrderedJson& value, const std::string& place) {
-  if (!value.is_boolean()) wrong(value, place, "true or false");
-  return value.get<bool>();
+  if (value.is_boolean()) return value.get<bool>();
+  const std::string text = value.is_string() ? value.get<std::string>() : shown(value);
+  const auto is_text = [&](std::string_view name) { return boost::beast::iequals(name, text); };
+  constexpr std::array<std::string_view, 7> kTrue = {"true", "t", "yes", "y", "on", "1", "1.0"};
+  constexpr std::array<std::string_view, 7> kFalse = {"false", "f", "no", "n", "off", "0", "0.0"};
+  if (std::ranges::any_of(kTrue, is_text)) return true;
+  if (std::ranges::none_of(kFalse, is_text)) wrong(value, place, "true or false");
+  return false;
 }
 
 const std::string& to_text(const OrderedJson& value, const std::string& place) {

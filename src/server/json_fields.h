@@ -22,7 +22,7 @@ OrderedJson parse_body(std::string_view body);
 std::string shown(const OrderedJson& value);
 
 // A value of a request; ApiError (400) when it is another one. `place` is what messages call it: "n",
-// "messages[2].content".
+// "messages[2].content". Numbers and truths may be texts, as vLLM takes them: "0.5", "yes".
 std::int64_t to_integer(const OrderedJson& value, const std::string& place, std::int64_t min,
                         std::int64_t max);
 float to_float(const OrderedJson& value, const std::string& place);  // what float cannot hold: its extremes

@@ -18,7 +18,10 @@ class LiveRequest final : public std::enable_shared_from_this<LiveRequest> {
  public:
   LiveRequest(std::shared_ptr<ApiService> service, std::shared_ptr<Exchange> exchange,
               std::unique_ptr<Response> response)
-      : service_(std::move(service)), exchange_(std::move(exchange)), response_(std::move(response)) {}
+      : service_(std::move(service)), exchange_(std::move(exchange)), response_(std::move(response)) {
+    ++service_->num_live();
+  }
+  ~LiveRequest() { --service_->num_live(); }
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 

@@ -70,8 +70,8 @@ void CompletionLogprobs::add(std::span<const PositionLogprobs> positions) {
     add_token(position.token.token_id);
     logprobs_.push_back(logprob_json(position.token.logprob));
     OrderedJson map = OrderedJson::object();
-    for (const TokenLogprob& token : position.top) add_to_map(map, token, names_);
     add_to_map(map, position.token, names_);
+    for (const TokenLogprob& token : position.top) add_to_map(map, token, names_);
     top_.push_back(std::move(map));
   }
 }

@@ -69,7 +69,7 @@ void take_fields(const JsonFields& fields, std::string_view prefix, std::span<co
     if (value == nullptr) continue;
     const std::string place = fields.place_of(name);
     std::string source = to_source(kind, *value, place);
-    const bool is_wanted = kind == Kind::kJsonObject ? value->get<bool>() : !source.empty();
+    const bool is_wanted = kind == Kind::kJsonObject ? to_bool(*value, place) : !source.empty();
     if (is_wanted) take(kind, std::move(source), place, outputs);
   }
 }

@@ -35,6 +35,7 @@ TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedMode
   if (const std::string* prompt = fields.text("prompt")) {
     request.prompt = *prompt;
     fields.read("add_special_tokens", request.add_special_tokens);
+    read_truncation(fields, request.truncation);
   } else if (fields.find("messages") != nullptr) {
     request.chat = parse_chat_request(body, model, format);
     request.add_special_tokens = request.chat->add_special_tokens;
@@ -64,7 +65,8 @@ std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const Ser
 }
 
 OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model) {
-  return {{"prompt", tokenizer_of(model).decode(tokens, false)}};
+  const std::string text = tokenizer_of(model).decode(tokens, false);
+  return {{"prompt", text}, {"content", text}};
 }
 
 OrderedJson models_body(const ServedModel& model, std::int64_t created) {

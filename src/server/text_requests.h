@@ -19,13 +19,14 @@ struct TokenizeRequest {
   std::optional<ChatRequest> chat;  // where there is no prompt
   bool add_special_tokens = true;
   bool return_token_strs = false;
+  ApiRequest truncation;  // of a prompt; a chat has its own
 };
 TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedModel& model,
                                        ContentFormat format);
 OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<TokenId>& tokens,
                           const ServedModel& model);
 
-// POST /detokenize: its tokens. Special tokens are shown.
+// POST /detokenize: its tokens. Special tokens are shown; the text has vLLM's name and llama.cpp's.
 std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model);
 OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model);
 

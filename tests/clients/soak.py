@@ -77,7 +77,7 @@ INVALID = [
     (http("/v1/completions", {"prompt": "a"}, headers="Content-Type: application/json\r\nOrigin: http://x.y\r\n"), 403),
     (http("/v1/chat/completions", {"messages": []}), 400),
     (http("/v1/chat/completions", {"messages": [{"role": "user", "content": 1}]}), 400),
-    (http("/v1/chat/completions", {"messages": [{"role": "robot", "content": "a"}]}), 400),
+    (http("/v1/chat/completions", {"messages": [{"role": 7, "content": "a"}]}), 400),
     (http("/v1/chat/completions", b"", "GET"), 405),
     (http("/nowhere", {}), 404),
     (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n", 413),

@@ -17,7 +17,7 @@ def test_a_model_is_found_by_its_name(client):
     assert client.models.retrieve(MODEL).id == MODEL
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("no/such")
-    assert caught.value.code == "model_not_found"
+    assert caught.value.code == "404" and "model_not_found" in caught.value.message
 
 
 def test_each_served_name_is_a_model_and_answers_carry_the_one_asked_for(locked):
@@ -27,7 +27,7 @@ def test_each_served_name_is_a_model_and_answers_carry_the_one_asked_for(locked)
             assert client.completions.create(model=name, prompt="a", max_tokens=1).model == name
         with pytest.raises(openai.NotFoundError) as caught:
             client.completions.create(model=MODEL, prompt="a")
-        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+        assert (caught.value.code, caught.value.param) == ("404", "model")
 
 
 def test_tokenize_and_detokenize_undo_each_other(server):

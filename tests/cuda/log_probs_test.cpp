@@ -15,7 +15,8 @@ class CudaLogProbsTest : public testing::DeviceTest {
  protected:
   // Rows of logits lie `padding` NaNs apart.
   LogprobRows run(const std::vector<std::vector<float>>& logits, std::vector<std::int32_t> tokens,
-                  int num_top, std::vector<std::int32_t> rows = {}, std::int64_t padding = 0) {
+                  int num_top, std::vector<std::int32_t> rows = {}, std::int64_t padding = 0,
+                  std::vector<std::int32_t> named = {}) {
     const auto all = static_cast<std::int64_t>(logits.size());
     const auto vocab = static_cast<std::int64_t>(logits[0].size());
     const std::int64_t n = rows.empty() ? all : static_cast<std::int64_t>(rows.size());
@@ -30,6 +31,9 @@ class CudaLogProbsTest : public testing::DeviceTest {
     const DeviceTensor device_tokens(Tensor(tokens.data(), DType::kI32, {all}));
     const DeviceTensor device_rows(
         Tensor(rows.data(), DType::kI32, {static_cast<std::int64_t>(rows.size())}));
+    const bool names = !named.empty();
+    named.resize(static_cast<std::size_t>(n * kMaxNamedLogprobs), -1);
+    const DeviceTensor device_named(Tensor(named.data(), DType::kI32, {n, kMaxNamedLogprobs}));
     memory_.assign(LogprobRows::bytes(n, num_top), 0xFF);
     const Tensor host(memory_.data(), DType::kU8, {static_cast<std::int64_t>(memory_.size())});
     const DeviceTensor out(host);
@@ -38,7 +42,8 @@ class CudaLogProbsTest : public testing::DeviceTest {
               {.num_rows = static_cast<int>(n),
                .num_top = num_top,
                .rows = all_rows ? Tensor() : device_rows.tensor(),
-               .tokens = device_tokens.tensor()});
+               .tokens = device_tokens.tensor(),
+               .named = names ? device_named.tensor() : Tensor()});
     out.download(host);
     return LogprobRows::at(memory_.data(), n, num_top, DeviceKind::kCpu);
   }
@@ -63,6 +68,21 @@ TEST_F(CudaLogProbsTest, AreTheLogSoftmaxOfTheTokenAndTheMostLikely) {
         }
       }
     }
+  }
+}
+
+TEST_F(CudaLogProbsTest, AreThoseOfNamedTokensInPlaceOfTheMostLikely) {
+  const auto logits = quire::testing::logprob_rows(1000);
+  std::vector<std::int32_t> named(kMaxNamedLogprobs, -1);  // of the first row; the second one's follow
+  const std::vector<std::int32_t> ids = {999, 0, 17};
+  named.insert(named.end(), ids.begin(), ids.end());
+  const LogprobRows rows = run(logits, {0, 1, 2, 3, 4, 5, 6}, 5, {6, 1}, 0, named);
+  expect_logprobs(rows, 0, logits[6], 6, 5);
+  const auto expected = quire::testing::log_softmax(logits[1]);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(rows.ids.data_as<const std::int32_t>()[7 + i], ids[i]);
+    EXPECT_NEAR(rows.logprobs.data_as<const float>()[7 + i], expected[static_cast<std::size_t>(ids[i])],
+                1e-4);
   }
 }
 

@@ -12,16 +12,16 @@ namespace {
 using testing::SamplingRig;
 
 void expect_logprobs_of(const PositionLogprobs& actual, const std::vector<float>& logits, TokenId token,
-                        int num_top) {
+                        int num_top, const std::vector<TokenId>& named = {}) {
   const auto expected = testing::log_softmax(logits);
-  const auto top = testing::most_likely(logits, num_top);
+  const auto top = named.empty() ? testing::most_likely(logits, num_top) : named;
   EXPECT_EQ(actual.token.token_id, token);
   EXPECT_EQ(actual.token.rank, testing::rank_of(logits, token));
   EXPECT_NEAR(actual.token.logprob, expected[static_cast<std::size_t>(token)], 1e-4);
   ASSERT_EQ(std::ssize(actual.top), num_top);
   for (std::size_t i = 0; i < top.size(); ++i) {
     EXPECT_EQ(actual.top[i].token_id, top[i]);
-    EXPECT_EQ(actual.top[i].rank, static_cast<int>(i) + 1);
+    EXPECT_EQ(actual.top[i].rank, named.empty() ? static_cast<int>(i) + 1 : 0);
     EXPECT_NEAR(actual.top[i].logprob, expected[static_cast<std::size_t>(top[i])], 1e-4);
   }
 }
@@ -60,7 +60,8 @@ class LogprobsTest : public ::testing::TestWithParam<int> {  // steps in flight
       SCOPED_TRACE("sequence " + std::to_string(request.id) + ", position " + std::to_string(position));
       const bool of_prompt = position < request.prompt.size();
       expect_logprobs_of(one, logits[position - 1], text[position],
-                         of_prompt ? request.sampling.num_prompt_logprobs : request.sampling.num_logprobs);
+                         of_prompt ? request.sampling.num_prompt_logprobs : request.sampling.num_logprobs,
+                         of_prompt ? std::vector<TokenId>() : request.sampling.logprob_ids);
       ++position;
     }
   }
@@ -78,6 +79,8 @@ TEST_P(LogprobsTest, AreThoseOfTheUnchangedLogits) {
     requests[2].sampling.num_logprobs = 20;
     requests[2].sampling.biases = {{3, 5.0F}};
     requests[2].sampling.top_k = 3;
+    requests[3].sampling.logprob_ids = {7, 0, 500};  // beside rows of the most likely ones
+    requests[3].sampling.num_logprobs = 3;
     requests[4].max_tokens = 20;  // as long as the smaller cache
     requests[4].sampling.num_logprobs = 1;
     requests[4].sampling.temperature = 0;

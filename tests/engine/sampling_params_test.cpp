@@ -167,6 +167,21 @@ TEST(SamplingStateTest, ReadsExtremeValuesAsVllmDoes) {
   EXPECT_TRUE(state.stop_ids.empty());
 }
 
+TEST(SamplingStateTest, AllOrNamedTokensAreReported) {
+  const SamplingContext context{.vocab_size = 100, .max_logprobs = 100};
+  SamplingParams params;
+  params.logprobs = params.prompt_logprobs = -1;
+  SamplingState state = make_sampling_state(params, context, 9);
+  EXPECT_EQ(state.num_logprobs, 100);
+  EXPECT_EQ(state.num_prompt_logprobs, 100);
+  params.logprob_token_ids = {5, 3, 5};
+  state = make_sampling_state(params, context, 9);
+  EXPECT_EQ(state.logprob_ids, (std::vector<TokenId>{5, 3}));
+  EXPECT_EQ(state.num_logprobs, 2);
+  params.logprobs.reset();
+  EXPECT_THROW(validate(params, context), Error);
+}
+
 TEST(SamplingStateTest, ABadWordIsSpelledAtTheBeginningAndAfterASpace) {
   const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
   const SamplingContext context{

@@ -33,8 +33,8 @@ auto members(const SamplingState::Bias& bias) {
   return std::tie(a, b);
 }
 auto members(const SamplingState& state) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = state;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = state;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
 }
 auto members(const SequencePlan& plan) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = plan;
@@ -105,7 +105,8 @@ SamplingState sampling_with_all() {
           .allowed_ids = {5, 6, 7},
           .bad_words = {{1, 2, 3}, {}, {9}},
           .num_logprobs = 5,
-          .num_prompt_logprobs = 0};
+          .num_prompt_logprobs = 0,
+          .logprob_ids = {4, 9, 2, 7, 6}};
 }
 
 SequencePlan sequence_with_all() {
@@ -184,7 +185,8 @@ class RandomPlans {
             .allowed_ids = numbers(),
             .bad_words = list<std::vector<TokenId>>([&] { return numbers(); }),
             .num_logprobs = number(),
-            .num_prompt_logprobs = number()};
+            .num_prompt_logprobs = number(),
+            .logprob_ids = numbers()};
   }
 
   SequencePlan sequence() {
@@ -314,7 +316,7 @@ TEST(PlanCodecTest, AVersionHasOneLayout) {
   std::uint64_t checksum = 0xCBF2'9CE4'8422'2325;
   for (const std::byte byte : message)
     checksum = (checksum ^ std::to_integer<unsigned>(byte)) * 0x100'0000'01B3;
-  EXPECT_EQ(checksum, 1832889277030592646U);
+  EXPECT_EQ(checksum, 7682657745131858528U);
 }
 
 TEST(PlanCodecTest, AMessageBeginsWithMagicVersionAndId) {

@@ -11,7 +11,7 @@ TEST(ApiErrorTest, HasTheBodyThatClientsRead) {
             R"({"error":{"message":"n is 0","type":"BadRequestError","param":"n","code":400}})");
   EXPECT_EQ(
       openai_error({404, "no such model", "model", "model_not_found"}).dump(),
-      R"({"error":{"message":"no such model","type":"NotFoundError","param":"model","code":"model_not_found"}})");
+      R"x({"error":{"message":"no such model (model_not_found)","type":"NotFoundError","param":"model","code":404}})x");
   EXPECT_EQ(openai_error({503, "loading"}).dump(),
             R"({"error":{"message":"loading","type":"unavailable_error","param":null,"code":503}})");
 }

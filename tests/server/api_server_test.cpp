@@ -206,7 +206,9 @@ TEST_F(ApiServerTest, MetricsMayBePublic) {
 TEST_F(ApiServerTest, RefusesWhatItDoesNotHave) {
   start();
   EXPECT_EQ(ask(get("/nothing")).status, 404);
-  EXPECT_EQ(json_of(ask(get("/v1/models/other")))["error"]["code"], "model_not_found");
+  const HttpReply other = ask(get("/v1/models/other"));
+  EXPECT_EQ(json_of(other)["error"]["code"], 404);
+  EXPECT_THAT(error_of(other), HasSubstr("model_not_found"));
   EXPECT_EQ(ask(get("/v1/models/")).status, 404);
   const HttpReply method = ask(get("/v1/completions"));
   EXPECT_EQ(method.status, 405);

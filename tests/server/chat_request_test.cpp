@@ -81,12 +81,12 @@ TEST(ChatMessagesTest, WhatIsNoTextIsRefusedByName) {
   }
 }
 
-TEST(ChatMessagesTest, RolesAreKnownOnes) {
-  for (const char* role : {"system", "user", "assistant", "tool", "function"})
+TEST(ChatMessagesTest, ARoleIsAnyTextAndTheTemplatesToJudge) {
+  for (const char* role : {"system", "user", "assistant", "tool", "function", "ipython", "robot 2"})
     EXPECT_THAT(messages(R"([{"role": ")" + std::string(role) + R"(", "content": "x"}])"), HasSubstr(role));
   EXPECT_EQ(messages(R"([{"role": "developer", "content": "x"}])"), R"([{"role":"system","content":"x"}])");
   for (const char* message :
-       {R"({"role": "robot", "content": "x"})", R"({"role": 3})", R"({"content": "x"})", "3", "null"})
+       {R"({"role": 3, "content": "x"})", R"({"role": ["user"]})", R"({"content": "x"})", "3", "null"})
     EXPECT_THAT(error_of_messages("[" + std::string(message) + "]").param, StartsWith("messages[0]"))
         << message;
 }
@@ -232,6 +232,28 @@ TEST(ChatRequestTest, ToolChoiceSaysWhetherAndWhatIsCalled) {
             "tool_choice");
 }
 
+TEST(ChatRequestTest, WithoutToolsAChoiceOfThemIsNone) {
+  for (const char* choice : {"\"auto\"", "\"none\"", "null"}) {
+    EXPECT_FALSE(with(format_text("\"tool_choice\": {}", choice)).parse_tools) << choice;
+    EXPECT_FALSE(with(format_text("\"tools\": [], \"tool_choice\": {}", choice)).require_call) << choice;
+  }
+}
+
+// vLLM's: only where the output is of the last message's role.
+TEST(ChatRequestTest, EchoIsTheLastMessageThatTheOutputContinues) {
+  const std::string begun =
+      R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": "So"}]}])";
+  const auto echoed = [](const std::string& messages, const std::string& fields) {
+    return parse(body_with(messages, fields)).echoed;
+  };
+  EXPECT_EQ(echoed(begun, R"("echo": true, "continue_final_message": true)"), "So");
+  EXPECT_EQ(echoed(begun, R"("echo": "yes")"), "So");
+  EXPECT_EQ(echoed(kUser, R"("echo": true, "add_generation_prompt": false)"), "hi");
+  EXPECT_EQ(echoed(kUser, R"("echo": true)"), "");
+  EXPECT_EQ(echoed(begun, R"("echo": false)"), "");
+  EXPECT_EQ(error_with(R"("echo": 2)").param, "echo");
+}
+
 TEST(ChatRequestTest, OneStrictToolIsEnough) {
   const auto tools = [](const char* strict) {
     return "\"tools\": [" + std::string(kTool) +
@@ -240,7 +262,8 @@ TEST(ChatRequestTest, OneStrictToolIsEnough) {
   EXPECT_TRUE(with(tools("true")).strict_tools);
   EXPECT_FALSE(with(tools("false")).strict_tools);
   EXPECT_FALSE(with(tools("null")).strict_tools);
-  EXPECT_EQ(error_with(tools("1")).param, "tools[1].function.strict");
+  EXPECT_TRUE(with(tools("1")).strict_tools);  // as pydantic takes it
+  EXPECT_EQ(error_with(tools("2")).param, "tools[1].function.strict");
 }
 
 TEST(ChatRequestTest, MalformedToolsAreRefused) {
@@ -335,7 +358,6 @@ TEST(ChatRequestTest, TheFormatOfContentsIsFoundByRendering) {
 
 TEST(ChatRequestTest, WhatDoesNotExistIsRefusedByName) {
   for (const auto& [name, value] : {std::pair{"chat_template", R"("{{ x }}")"},
-                                    {"echo", "true"},
                                     {"functions", R"([{"name": "f"}])"},
                                     {"function_call", R"("auto")"},
                                     {"audio", R"({"voice": "x"})"},

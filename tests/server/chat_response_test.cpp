@@ -90,17 +90,37 @@ TEST(ChatBodyTest, IsWhatClientsRead) {
   EXPECT_EQ(to_line(body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
                             {content("ok")})),
             R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"toy","choices":[)"
-            R"({"index":0,"message":{"role":"assistant","content":"ok","refusal":null,"reasoning":null},)"
-            R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
+            R"({"index":0,"message":{"role":"assistant","content":"ok","refusal":null,"annotations":null,)"
+            R"("audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"stop",)"
+            R"("stop_reason":null,"token_ids":null,"routed_experts":null}],)"
             R"("usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
-            R"("prompt_tokens_details":{"cached_tokens":0}},"system_fingerprint":"fp"})");
+            R"("prompt_tokens_details":{"cached_tokens":0}},"system_fingerprint":"fp","service_tier":null,)"
+            R"("prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,)"
+            R"("ec_transfer_params":null,"metrics":null})");
+}
+
+TEST(ChatBodyTest, AnEchoStandsBeforeTheContent) {
+  const auto body = body_of(
+      parse(R"("echo": true, "add_generation_prompt": false, "n": 2)"),
+      request_output("hi", {output(0, "ok", FinishReason::kStop), output(1, "so", FinishReason::kStop)}),
+      {content("ok"), content("so")});
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "hiok");
+  EXPECT_EQ(body["choices"][1]["message"]["content"], "hiso");
+  const auto chunks = stream(parse(R"("echo": true, "add_generation_prompt": false, "stream": true)"),
+                             request_output("hi", {output(0, "ok", FinishReason::kStop)}));
+  std::string text;
+  for (const OrderedJson& chunk : chunks) text += chunk["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(text, "hiok");
+  EXPECT_EQ(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"]["content"], "hi");
 }
 
 TEST(ChatBodyTest, ToolCallsHaveTheirArgumentsAsText) {
   const auto body = body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
                             {call(0, "c1", "f", R"({"a": 1})")});
   EXPECT_EQ(body["choices"][0]["message"].dump(),
-            R"({"role":"assistant","content":null,"refusal":null,"reasoning":null,"tool_calls":[)"
+            R"({"role":"assistant","content":null,"refusal":null,"annotations":null,"audio":null,)"
+            R"("function_call":null,"reasoning":null,"tool_calls":[)"
             R"({"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]})");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "tool_calls");
 }
@@ -116,9 +136,9 @@ TEST(ChatBodyTest, ReasoningHasBothNamesAndIsCounted) {
   OutputDelta message = content("so");
   message.reasoning = "why";
   const auto body = body_of(parse(), whole, {message});
-  EXPECT_EQ(
-      body["choices"][0]["message"].dump(),
-      R"({"role":"assistant","content":"so","refusal":null,"reasoning":"why","reasoning_content":"why"})");
+  EXPECT_EQ(body["choices"][0]["message"].dump(),
+            R"({"role":"assistant","content":"so","refusal":null,"annotations":null,"audio":null,)"
+            R"("function_call":null,"reasoning":"why","reasoning_content":"why"})");
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
   const auto hidden = body_of(parse("\"include_reasoning\": false"), whole, {message});
   EXPECT_TRUE(hidden["choices"][0]["message"]["reasoning"].is_null());
@@ -153,13 +173,13 @@ TEST(ChatStreamTest, RoleFirstThenContentThenUsage) {
       R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"toy",)";
   ASSERT_EQ(chunks.size(), 4U);
   EXPECT_EQ(to_line(chunks[0]), begin + R"("choices":[{"index":0,"delta":{"role":"assistant","content":""},)"
-                                        R"("logprobs":null,"finish_reason":null}]})");
-  EXPECT_EQ(
-      to_line(chunks[1]),
-      begin + R"("choices":[{"index":0,"delta":{"content":"o"},"logprobs":null,"finish_reason":null}]})");
+                                        R"("logprobs":null,"finish_reason":null}],"prompt_token_ids":null})");
+  EXPECT_EQ(to_line(chunks[1]), begin + R"("choices":[{"index":0,"delta":{"content":"o"},"logprobs":null,)"
+                                        R"("finish_reason":null,"token_ids":null}]})");
   EXPECT_EQ(to_line(chunks[2]),
-            begin + R"("choices":[{"index":0,"delta":{"content":"k"},"logprobs":null,)"
-                    R"("finish_reason":"stop","stop_reason":null}],"system_fingerprint":"fp"})");
+            begin +
+                R"("choices":[{"index":0,"delta":{"content":"k"},"logprobs":null,)"
+                R"("finish_reason":"stop","stop_reason":null,"token_ids":null}],"system_fingerprint":"fp"})");
   EXPECT_EQ(to_line(chunks[3]),
             begin + R"("choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
                     R"("prompt_tokens_details":{"cached_tokens":0}}})");

@@ -297,6 +297,15 @@ TEST(CompletionRequestTest, APromptIsTruncatedBeforeItIsMeasured) {
   const EngineRequest two = to_engine(parse(body + "2}")).front();
   EXPECT_EQ(two.prompt, (Ids{'y', 'z'}));
   EXPECT_FALSE(two.params.truncate_prompt_tokens);
+  EXPECT_EQ(to_engine(parse(body + R"(2, "truncation_side": "left"})")).front().prompt, two.prompt);
+  EXPECT_EQ(to_engine(parse(body + R"(3, "truncation_side": "right"})")).front().prompt,
+            (Ids{256, 'x', 'x'}));
+  EXPECT_EQ(to_engine(parse(body + R"(-1, "truncation_side": "right"})")).front().prompt.size(), 48U);
+  EXPECT_EQ(to_engine(parse(body + "48}")).front().prompt.size(), 48U);
+  const ApiError error = error_of([&] { to_engine(parse(body + "49}")); });  // of 64, 16 are the output's
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.param, "truncate_prompt_tokens");
+  EXPECT_THAT(error.what(), HasSubstr("holds 48"));
   EXPECT_EQ(to_engine(parse(body + "-1}")).front().prompt.size(), 48U);
 }
 
@@ -342,7 +351,7 @@ TEST(CompletionRequestTest, StreamOptionsNeedAStream) {
   EXPECT_EQ(error_with(R"("stream_options": {"include_usage": true})").param, "stream_options");
   EXPECT_FALSE(
       with(R"("stream": true, "stream_options": {"continuous_usage_stats": true})").continuous_usage);
-  EXPECT_EQ(error_with(R"("stream": true, "stream_options": {"include_usage": 1})").param,
+  EXPECT_EQ(error_with(R"("stream": true, "stream_options": {"include_usage": 2})").param,
             "stream_options.include_usage");
   EXPECT_EQ(error_with(R"("stream": true, "stream_options": [])").param, "stream_options");
 }
@@ -363,11 +372,12 @@ TEST(CompletionRequestTest, StopIsATextOrAListOfThem) {
 TEST(CompletionRequestTest, LogitBiasHasIdsForKeys) {
   for (const char* biases :
        {R"({"x": 1})", R"({"": 1})", R"({"1.5": 1})", R"({" 1": 1})", R"({"258": 1})", R"({"-1": 1})",
-        R"({"99999999999": 1})", R"({"1": "1"})", R"({"1": null})", "[1]", "3"}) {
+        R"({"99999999999": 1})", R"({"1": "x"})", R"({"1": null})", "[1]", "3"}) {
     EXPECT_THAT(error_with("\"logit_bias\": " + std::string(biases)).param, StartsWith("logit_bias"))
         << biases;
   }
   EXPECT_EQ(with(R"("logit_bias": {"1": 1e308})").params.logit_bias.size(), 1U);
+  EXPECT_EQ(with(R"("logit_bias": {"1": "-2.5"})").params.logit_bias.at(1), -2.5F);
 }
 
 TEST(CompletionRequestTest, ListsOfTokensAreChecked) {
@@ -412,9 +422,8 @@ TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
   for (const auto& [name, value] : {std::pair{"suffix", R"("x")"},
                                     {"prompt_embeds", R"("AAAA")"},
                                     {"response_format", R"({"type": "xml"})"},
-                                    {"logprob_token_ids", "[1]"},
                                     {"kv_transfer_params", R"({"a": 1})"},
-                                    {"truncation_side", R"("right")"},
+                                    {"truncation_side", R"("middle")"},
                                     {"thinking_token_budget", "5"},
                                     {"return_token_offsets", "true"},
                                     {"return_assistant_tokens_mask", "true"},
@@ -434,9 +443,49 @@ TEST(CompletionRequestTest, FlagsMustBeFlags) {
   for (const char* name : {"stream", "echo", "ignore_eos", "use_beam_search", "include_stop_str_in_output",
                            "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
                            "return_token_ids", "return_tokens_as_token_ids", "timings"}) {
-    for (const char* value : {"1", "0", "\"true\"", "[]", "{}"})
+    for (const char* value : {"2", "-1", "0.5", "\"maybe\"", "\"\"", "[]", "[true]", "{}"})
       EXPECT_EQ(error_with(format_text("\"{}\": {}", name, value)).param, name) << value;
   }
+}
+
+// As pydantic reads them, which vLLM's clients are used to.
+TEST(CompletionRequestTest, FlagsAndNumbersMayBeTexts) {
+  for (const char* yes : {"true", "1", "1.0", "\"true\"", "\"True\"", "\"1\"", "\"yes\"", "\"on\"", "\"T\""})
+    EXPECT_TRUE(with(format_text("\"stream\": {}", yes)).stream) << yes;
+  for (const char* no : {"false", "0", "0.0", "\"FALSE\"", "\"0\"", "\"no\"", "\"off\"", "\"n\""})
+    EXPECT_FALSE(with(format_text("\"stream\": {}", no)).stream) << no;
+  const auto request =
+      with(R"("temperature": "0.5", "n": "2", "max_tokens": "5.0", "seed": "-3", "top_k": 7.0,
+                               "stop_token_ids": ["7", 8])");
+  EXPECT_EQ(request.params.temperature, 0.5F);
+  EXPECT_EQ(request.params.n, 2);
+  EXPECT_EQ(request.max_tokens, 5);
+  EXPECT_EQ(request.params.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(request.params.top_k, 7);
+  EXPECT_THAT(request.params.stop_token_ids, ElementsAre(7, 8));
+  EXPECT_EQ(error_with(R"("seed": "99999999999999999999")").param, "seed");
+}
+
+TEST(CompletionRequestTest, AllOrNamedTokensMayBeReported) {
+  ServedModel model = test::served_model();
+  EXPECT_THAT(error_of([&] { parse(R"({"prompt": "x", "logprobs": -1})", model); }).what(),
+              StartsWith("logprobs is -1, all 258 tokens"));
+  EXPECT_EQ(error_with(R"("prompt_logprobs": -1)").param, "prompt_logprobs");
+  EXPECT_EQ(error_with(R"("logprobs": -2)").param, "logprobs");
+  model.sampling.max_logprobs = 258;
+  EXPECT_EQ(parse(R"({"prompt": "x", "logprobs": -1})", model).params.logprobs, -1);
+  EXPECT_EQ(parse(R"({"prompt": "x", "echo": true, "logprobs": -1})", model).params.prompt_logprobs, -1);
+
+  EXPECT_THAT(with(R"("logprobs": 0, "logprob_token_ids": [5, 257])").params.logprob_token_ids,
+              ElementsAre(5, 257));
+  EXPECT_EQ(error_with(R"("logprob_token_ids": [5])").param, "logprob_token_ids");
+  EXPECT_EQ(error_with(R"("logprobs": 0, "logprob_token_ids": [258])").param, "logprob_token_ids[0]");
+  EXPECT_EQ(error_with(R"("logprobs": 0, "n": 2, "use_beam_search": true, "logprob_token_ids": [5])").status,
+            400);
+  std::string many = "0";
+  for (int i = 1; i < 129; ++i) many += "," + std::to_string(i);
+  EXPECT_THAT(error_with("\"logprobs\": 0, \"logprob_token_ids\": [" + many + "]").what(),
+              HasSubstr("129 entries; at most 128"));
 }
 
 TEST(CompletionRequestTest, GreedyOutputsCannotDiffer) {

@@ -34,7 +34,7 @@ TEST(CompletionLogprobsTest, AreFourParallelLists) {
   };
   logprobs.add(positions);
   EXPECT_EQ(logprobs.take().dump(), R"({"text_offset":[0,1],"token_logprobs":[-0.5,-4.0],"tokens":["a","c"],)"
-                                    R"("top_logprobs":[{"a":-0.5,"b":-1.5},{"a":-0.25,"b":-1.5,"c":-4.0}]})");
+                                    R"("top_logprobs":[{"a":-0.5,"b":-1.5},{"c":-4.0,"a":-0.25,"b":-1.5}]})");
 }
 
 TEST(CompletionLogprobsTest, WithoutTopOnesTheTokenItselfIsThere) {
@@ -79,7 +79,7 @@ TEST(CompletionLogprobsTest, ThereIsNoInfinityInJson) {
   logprobs.add(std::vector{position({'a', -kInfinity, 5}, {{'b', -1e30F, 1}})});
   const OrderedJson json = logprobs.take();
   EXPECT_EQ(json["token_logprobs"].dump(), "[-9999.0]");
-  EXPECT_EQ(json["top_logprobs"].dump(), R"([{"b":-9999.0,"a":-9999.0}])");
+  EXPECT_EQ(json["top_logprobs"].dump(), R"([{"a":-9999.0,"b":-9999.0}])");
 }
 
 // lm-evaluation-harness decides by equality whether a token was the most likely one.

@@ -93,12 +93,12 @@ TEST(StructuredFieldsTest, WhatIsOfAnotherTypeIsNamed) {
   EXPECT_EQ(error_of(R"("guided_choice": "a")").param, "guided_choice");
   EXPECT_EQ(error_of(R"("guided_choice": ["a", 3])").param, "guided_choice[1]");
   EXPECT_EQ(error_of(R"("guided_json": [1])").param, "guided_json");
-  EXPECT_EQ(error_of(R"("structured_outputs": {"json_object": 1})").param, "structured_outputs.json_object");
+  EXPECT_EQ(error_of(R"("structured_outputs": {"json_object": 2})").param, "structured_outputs.json_object");
   EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema"})").param, "response_format.json_schema");
   EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
             "response_format.json_schema.schema");
   const std::string inner = "response_format.json_schema.";
-  for (const auto& [name, value] : {std::pair("strict", "\"yes\""), {"name", "5"}, {"description", "[]"}})
+  for (const auto& [name, value] : {std::pair("strict", "\"perhaps\""), {"name", "5"}, {"description", "[]"}})
     EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, ")" +
                        format_text("{}\": {}}}}}", name, value))
                   .param,

@@ -50,7 +50,7 @@ TEST(DetokenizeTest, TurnsTokensIntoText) {
   };
   EXPECT_THAT(parse(R"({"tokens": [97, 98]})"), ElementsAre(97, 98));
   EXPECT_EQ(to_line(detokenize_body({97, 257, 0xE2}, served_model())),
-            "{\"prompt\":\"a<|end|>\xEF\xBF\xBD\"}");
+            "{\"prompt\":\"a<|end|>\xEF\xBF\xBD\",\"content\":\"a<|end|>\xEF\xBF\xBD\"}");
   for (const char* body : {"{}", R"({"tokens": "a"})", R"({"tokens": [258]})", R"({"tokens": [-1]})"})
     EXPECT_THAT(error_of([&] { parse(body); }).param, StartsWith("tokens")) << body;
 }

@@ -27,6 +27,13 @@ std::uint32_t ordered(float value) {
 // Fills `ids` with the most likely tokens, in order.
 void select_top(std::span<const float> logits, std::span<std::int32_t> ids) {
   const auto order_of = [&](std::int32_t id) { return ordered(logits[static_cast<std::size_t>(id)]); };
+  if (ids.size() > kMaxTopLogprobs) {
+    std::vector<std::int32_t> all(logits.size());
+    std::iota(all.begin(), all.end(), 0);
+    std::stable_sort(all.begin(), all.end(), [&](auto a, auto b) { return order_of(a) > order_of(b); });
+    std::copy_n(all.begin(), ids.size(), ids.begin());
+    return;
+  }
   std::size_t found = 0;
   for (std::int32_t id = 0; id < static_cast<std::int32_t>(logits.size()); ++id) {
     const std::uint32_t order = order_of(id);
@@ -231,7 +238,14 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   const std::int64_t cols = out.ids.dim(1);
   const std::span ids(out.ids.data_as<std::int32_t>() + i * cols, static_cast<std::size_t>(cols));
   ids[0] = int_at(batch.tokens, row);
-  if (cols > 1) select_top(values, ids.subspan(1));
+  const auto* named =
+      batch.named.defined() ? batch.named.data_as<std::int32_t>() + i * kMaxNamedLogprobs : nullptr;
+  if (named != nullptr && named[0] >= 0) {
+    for (std::int64_t c = 1; c < cols; ++c)
+      ids[static_cast<std::size_t>(c)] = c <= kMaxNamedLogprobs ? std::max(named[c - 1], 0) : 0;
+  } else if (cols > 1) {
+    select_top(values, ids.subspan(1));
+  }
 
   const float top = *std::max_element(values.begin(), values.end());
   double sum = 0;
@@ -255,7 +269,7 @@ void Backend::log_probs(const LogprobRows& out, const Tensor& logits, const Logp
   const LogprobRows rows = {host.update(out.ids), host.update(out.logprobs), host.update(out.ranks)};
   const Tensor from = host.read(logits);
   LogprobBatch near = batch;
-  host.fetch(near.rows, near.tokens);
+  host.fetch(near.rows, near.tokens, near.named);
   for (std::int64_t i = 0; i < batch.num_rows; ++i) log_probs_row(rows, from, near, i);
 }
 

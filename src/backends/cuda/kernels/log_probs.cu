@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kCandidates = 1024;
-static_assert(kMaxTopLogprobs <= kThreads);
+static_assert(kMaxTopLogprobs <= kThreads && kMaxNamedLogprobs <= kThreads);
 
 struct LogprobArgs {
   const float* logits;
@@ -25,6 +25,7 @@ struct LogprobArgs {
   int vocab, num_top;
   const int* rows;
   const int* tokens;
+  const int* named;
   int* ids;
   float* logprobs;
   int* ranks;
@@ -226,6 +227,15 @@ __global__ void __launch_bounds__(kThreads) log_probs_kernel(const __grid_consta
   }
   if (args.num_top == 0) return;
   __syncthreads();
+  const int* const named =
+      args.named == nullptr ? nullptr : args.named + std::int64_t{blockIdx.x} * kMaxNamedLogprobs;
+  if (named != nullptr && named[0] >= 0) {
+    const int place = static_cast<int>(threadIdx.x);
+    if (place >= kMaxNamedLogprobs || named[place] < 0) return;
+    args.ids[first + 1 + place] = named[place];
+    args.logprobs[first + 1 + place] = row.at(named[place]) - shared_top - shared_log_sum;
+    return;
+  }
   select_top(row, best_token < 0 ? 0 : order_key(highest, best_token), args.num_top,
              [&](int place, unsigned long long key) {
                args.ids[first + 1 + place] = id_of(key);
@@ -245,6 +255,7 @@ void log_probs(const LaunchContext& context, const LogprobRows& out, const Tenso
                          .num_top = batch.num_top,
                          .rows = batch.rows.data_as<const int>(),
                          .tokens = batch.tokens.data_as<const int>(),
+                         .named = batch.named.data_as<const int>(),
                          .ids = out.ids.data_as<int>(),
                          .logprobs = out.logprobs.data_as<float>(),
                          .ranks = out.ranks.data_as<int>()};
