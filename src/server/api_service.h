@@ -27,6 +27,9 @@ struct ServiceOptions {
   double request_timeout = 3600;                // seconds, after which a request ends as it is
   int max_n = 128;                              // outputs of a prompt
   std::size_t max_prompts = 1024;               // of a request
+  std::string content_format = "auto";          // of messages in templates: auto, string or openai
+  AnswerDefaults answers = {};
+  std::string root_path;  // of a proxy, as /openapi.json has it
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
@@ -47,6 +50,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void detokenize(const std::shared_ptr<Exchange>& exchange);
   void list_models(const std::shared_ptr<Exchange>& exchange);
   void get_model(const std::shared_ptr<Exchange>& exchange);
+  void show_openapi(const std::shared_ptr<Exchange>& exchange);
   void show_metrics(const std::shared_ptr<Exchange>& exchange);
 
   bool healthy() const;

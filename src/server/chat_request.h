@@ -23,6 +23,9 @@ struct ChatRequest : ApiRequest {
   std::optional<std::string> final_text;  // of the last message, which the output continues
 };
 
+// ApiError unless they are an object of variables that a request may set.
+void check_template_variables(const OrderedJson& variables, const std::string& place);
+
 ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format);
 
 // What a model's template wants, found by rendering.
