@@ -1,5 +1,11 @@
 """Flags that vLLM's deployments pass, and its configuration file."""
 
+import re
+import subprocess
+import urllib.request
+
+import pytest
+
 from conftest import make_client
 
 CONFIG = """\
@@ -47,3 +53,20 @@ def test_what_deployments_pass_is_taken(start):
     assert answer["choices"][0]["logprobs"]["content"][0]["token"].startswith("token_id:")
     assert "cached_tokens" in answer["usage"]["prompt_tokens_details"]
     server.stop()
+
+
+@pytest.mark.parametrize(
+    "flags, is_logged",
+    [("--uvicorn-log-level info", True), ("--uvicorn-log-level warning", False), ("--disable-uvicorn-access-log", False)],
+)
+def test_requests_are_logged_unless_vllms_flags_say_otherwise(binary, tmp_path, flags, is_logged):
+    with open(tmp_path / "log", "w+") as log:
+        command = [binary, "serve", "--port", "0", *flags.split()]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.PIPE, text=True)
+        port = next(said[1] for line in process.stderr if (said := re.search(r"serving .*:(\d+)", line)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+            assert answer.status == 200
+        process.terminate()
+        process.communicate(timeout=30)
+        log.seek(0)
+        assert ("/v1/models" in log.read()) == is_logged
