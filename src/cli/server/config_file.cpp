@@ -19,15 +19,17 @@ OrderedJson scalar_json(const YAML::Node& node) {
   return OrderedJson::accept(text) ? OrderedJson::parse(text) : OrderedJson(text);
 }
 
-OrderedJson to_json(const YAML::Node& node) {
+// An alias may stand within what it means.
+OrderedJson to_json(const YAML::Node& node, int depth = 0) {
+  if (depth > 32) fail("it is nested deeper than 32");
   OrderedJson json = node.IsMap() ? OrderedJson::object() : OrderedJson::array();
   if (node.IsScalar()) return scalar_json(node);
   if (node.IsNull()) return nullptr;
   for (const auto& entry : node) {
     if (node.IsMap())
-      json[entry.first.Scalar()] = to_json(entry.second);
+      json[entry.first.Scalar()] = to_json(entry.second, depth + 1);
     else
-      json.push_back(to_json(entry));
+      json.push_back(to_json(entry, depth + 1));
   }
   return json;
 }

@@ -84,6 +84,7 @@ TEST(ServeFlagsTest, WhatIsWrongInAConfigFileIsNamedWithItsLine) {
   expect_wrong_file("- a\n", "line 1: it must have lines such as");
   expect_wrong_file("config: other.yaml\n", "line 1: \"config\" is no flag");
   expect_wrong_file("a: b: c\n", "line 1: ");
+  expect_wrong_file("override-generation-config: &x {top_k: *x}\n", "line 1: it is nested deeper than 32");
   expect_refused("--config no/such.yaml", "no/such.yaml");
 }
 
