@@ -70,3 +70,13 @@ def test_requests_are_logged_unless_vllms_flags_say_otherwise(binary, tmp_path, 
         process.communicate(timeout=30)
         log.seek(0)
         assert ("/v1/models" in log.read()) == is_logged
+
+
+def test_a_boolean_of_the_file_switches_a_flag_off_and_the_command_line_on(start, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("enable_prefix_caching: off\n")
+    for more, is_cached in (((), False), (("--enable-prefix-caching",), True)):
+        server = start("--config", file, *more)
+        usage = [server.post("/v1/completions", prompt="a b " * 60, max_tokens=1)["usage"] for _ in range(2)]
+        assert (usage[1]["prompt_tokens_details"]["cached_tokens"] > 0) == is_cached
+        server.stop()
