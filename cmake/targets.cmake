@@ -52,6 +52,14 @@ function(quire_library folder)
   set_property(GLOBAL APPEND PROPERTY quire_dependencies ${arg_PRIVATE_DEPS})
 endfunction()
 
+# quire_embed(TARGET FILE): its sources may include "FILE.inc", a string literal of what src/FILE holds.
+function(quire_embed target file)
+  file(READ ${PROJECT_SOURCE_DIR}/src/${file} text)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/embedded/${file}.inc CONTENT "R\"text(${text})text\"\n" @ONLY)
+  target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/embedded)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${file})
+endfunction()
+
 # quire_tests(FOLDER LIBRARIES...): the test program of every tests/FOLDER/*_test.cpp.
 function(quire_tests folder)
   quire_sources(sources tests/${folder} *_test.cpp)
@@ -103,7 +111,7 @@ function(quire_product)
   target_include_directories(quire_program PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(quire_program PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
   target_link_libraries(quire_program PRIVATE quire quire_options CLI11::CLI11
-                        nlohmann_json::nlohmann_json)
+                        nlohmann_json::nlohmann_json $<TARGET_NAME_IF_EXISTS:quire::yaml_cpp>)
   target_precompile_headers(quire_program PRIVATE <CLI/CLI.hpp>)
   if(QUIRE_SANITIZE)  # its many options are long to optimise
     target_compile_options(quire_program PRIVATE -O0)

@@ -9,7 +9,7 @@ boost=libboost-dev
 
 build=(g++ cmake ninja-build pkg-config
        nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libutf8proc-dev libpcre2-dev
-       "$boost" libssl-dev libcurl4-openssl-dev ca-certificates
+       "$boost" libyaml-cpp-dev libssl-dev libcurl4-openssl-dev ca-certificates
        libgtest-dev libgmock-dev)
 dev=(clang-14 libclang-rt-14-dev clang-format-14 git python3 python3-venv python3-jsonschema curl
      libopenmpi-dev openmpi-bin iproute2)

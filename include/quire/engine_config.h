@@ -32,6 +32,11 @@ struct EngineConfig {
   // numbers, and sliding_window for all of those, with commas.
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_dtype_skip_layers;
+  // Instead of what the model's files say: a Jinja file or a template's text; whose sampling defaults hold:
+  // auto (the model's), vllm (nobody's), or those of a folder; and a JSON object of some over those.
+  std::string chat_template;
+  std::string generation_config = "auto";
+  std::string override_generation_config;
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;

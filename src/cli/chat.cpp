@@ -125,6 +125,7 @@ int Chat::run() {
 void add_chat(CLI::App& app, Command& chosen) {
   auto [flags, chat] = add_command<Chat>(app, chosen, "chat", "Talk with a model");
   chat.add_to(flags);
+  add_default_options(flags, chat.config);
   flags.value("--system", chat.system, "what the model is told first");
   flags.list("--ask", chat.questions, "a first message (repeatable)");
   add_sampling_options(flags, chat.sampling);

@@ -166,6 +166,7 @@ void add_beam_options(Flags flags, Generate& generate) {
 void add_generate(CLI::App& app, Command& chosen) {
   auto [flags, generate] = add_command<Generate>(app, chosen, "generate", "Continue prompts");
   generate.add_to(flags);
+  add_default_options(flags, generate.config);
   flags.list("-p,--prompt", generate.texts, "a prompt (repeatable); -: each line of standard input");
   flags.list("--prompt-ids", generate.id_lists, "a prompt as token ids, 1,2,3 (repeatable)");
   flags.on("--chat", generate.chat, "each prompt is a user's message, put into the model's chat template");

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace {
 
@@ -23,6 +24,28 @@ void occupy_standard_descriptors() {
   do fd = ::open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) ::close(fd);
+}
+
+// What the command line has, the last one first. As vLLM's, serve takes --max_num_seqs for --max-num-seqs.
+std::vector<std::string> read_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const bool is_serve = !arguments.empty() && arguments.front() == "serve";
+  for (std::string& argument : arguments) {
+    const std::size_t end = std::min(argument.find('='), argument.size());
+    if (is_serve && argument.starts_with("--"))
+      std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
+// The flag most like the first one that a command does not know.
+std::string suggestion(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
+  for (const std::string& unknown : app.remaining(true))
+    if (unknown.starts_with("--")) return nearest_flag(*command, unknown.substr(2, unknown.find('=') - 2));
+  return {};
 }
 
 int run(int argc, char** argv) {
@@ -41,9 +64,12 @@ int run(int argc, char** argv) {
     quire::fail("{} is no command (--help lists what there is)", quire::in_quotes(argv[1]));
   }
   try {
-    app.parse(argc, argv);
+    app.parse(read_arguments(argc, argv));
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
+  } catch (const CLI::ExtrasError& e) {
+    quire::print_text(stderr, "quire: {}{} (--help lists what there is)\n", e.what(), suggestion(app));
+    return kUserMistake;
   } catch (const CLI::ParseError& e) {
     quire::print_text(stderr, "quire: {} (--help lists what there is)\n", e.what());
     return kUserMistake;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
 
 #include "base/error.h"
@@ -125,9 +126,8 @@ void EngineOptions::add_to(Flags flags) {
   flags.value(
       "--max-num-queued-tokens", config.max_num_queued_tokens,
       "refuse a request that would make more than so many tokens wait for their first step (default: never)");
-  flags.command.add_flag_callback(
-      "--no-enable-prefix-caching", [this] { config.enable_prefix_caching = false; },
-      "compute every prompt anew, also where its beginning is cached");
+  flags.on("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
+           "a prompt whose beginning is cached is not computed anew (default); --no-…: it is");
 }
 
 void EngineOptions::add_shape_to(Flags flags) {
@@ -167,6 +167,29 @@ bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open
   return true;
 }
 
+std::string nearest_flag(const CLI::App& command, std::string_view word) {
+  std::string nearest;
+  std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;  // changes of a letter
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      std::vector<std::size_t> changes(name.size() + 1);  // from what was seen of word to so much of name
+      std::iota(changes.begin(), changes.end(), 0);
+      for (std::size_t i = 0; i < word.size(); ++i) {
+        std::size_t before = std::exchange(changes[0], i + 1);
+        for (std::size_t j = 0; j < name.size(); ++j) {
+          const std::size_t replaced = before + (word[i] == name[j] ? 0 : 1);
+          before = changes[j + 1];
+          changes[j + 1] = std::min({replaced, before + 1, changes[j] + 1});
+        }
+      }
+      if (changes.back() >= least) continue;
+      least = changes.back();
+      nearest = "; the nearest is --" + name;
+    }
+  }
+  return nearest;
+}
+
 void refuse_several_processes(const char* command) {
   if (num_processes() > 1)
     fail("{} runs in one process; under mpirun there are serve, generate and chat", command);
@@ -201,6 +224,16 @@ void add_structure_options(Flags flags, std::shared_ptr<const StructuredOutputs>
       .add_option_function<std::vector<std::string>>("--choice", choose,
                                                      "the text is this, or another one of these (repeatable)")
       ->allow_extra_args(false);
+}
+
+void add_default_options(Flags flags, EngineConfig& config) {
+  flags.value("--chat-template", config.chat_template,
+              "a Jinja file, or the template's text, instead of the model's");
+  flags.shown("--generation-config", config.generation_config,
+              "whose sampling defaults hold: auto (the model author's), vllm (none), or a folder's "
+              "generation_config.json");
+  flags.value("--override-generation-config", config.override_generation_config,
+              "a JSON object over those, such as '{\"temperature\": 0.5}'");
 }
 
 void add_sampling_options(Flags flags, SamplingOptions& options) {

@@ -39,6 +39,9 @@ bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open
 // Error where mpirun started several processes, for a command that has no use for them.
 void refuse_several_processes(const char* command);
 
+// The flag of a command that is most like another word, as the end of an error's line; empty: none is.
+std::string nearest_flag(const CLI::App& command, std::string_view word);
+
 // The whole of a text as a number.
 template <typename T>
 std::optional<T> parse_number(std::string_view text) {
@@ -47,6 +50,9 @@ std::optional<T> parse_number(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
 }
+
+// How a chat is written for the model, and what sampling begins with.
+void add_default_options(Flags flags, EngineConfig& config);
 
 struct SamplingOptions {
   SamplingParams given;  // apart from what follows, of which the model has defaults or the form differs

@@ -36,7 +36,7 @@ std::tm parse_time(const std::string& text) {
 
 CheckpointChatTemplate load(const std::string& path) {
   if (const auto gguf = find_gguf(path); !gguf.empty()) {
-    auto found = open_gguf(gguf).load_chat_template();
+    auto found = open_gguf(gguf).load_chat_template(nullptr);
     if (!found) fail("{}: no key tokenizer.chat_template", gguf.string());
     return std::move(*found);
   }

@@ -26,6 +26,7 @@ Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.mo
 
 Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
     : setup_{config, std::move(model), std::move(hooks)},
+      given_(given_defaults(setup_.model.generation, config)),
       mailbox_({config.max_num_queued_reqs, config.max_num_queued_tokens}) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
@@ -109,7 +110,7 @@ void Engine::log_plan() const {
 }
 
 void Engine::read_eos_token_ids() {
-  eos_token_ids_ = setup_.model.generation.eos_token_ids;
+  eos_token_ids_ = given_.generation.eos_token_ids;
   if (eos_token_ids_.empty()) eos_token_ids_ = setup_.model.config.eos_token_ids();
   for (const TokenId id : eos_token_ids_)
     if (id < 0 || id >= config_.spec.vocab_size)
@@ -119,7 +120,7 @@ void Engine::read_eos_token_ids() {
 }
 
 SamplingParams Engine::default_sampling_params() const {
-  const GenerationConfig& defaults = setup_.model.generation;
+  const GenerationConfig& defaults = given_.generation;
   SamplingParams params;
   params.temperature = defaults.temperature.value_or(params.temperature);
   params.top_p = defaults.top_p.value_or(params.top_p);

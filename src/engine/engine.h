@@ -63,13 +63,15 @@ class Engine {
   const RuntimeConfig& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   const ModelConfig& model_config() const { return setup_.model.config; }
-  const GenerationConfig& generation_config() const { return setup_.model.generation; }
+  const GenerationConfig& generation_config() const { return given_.generation; }
   SamplingParams default_sampling_params() const;  // the model author's
   const Tokenizer& tokenizer() const;              // Error when the checkpoint has none
   bool has_tokenizer() const { return setup_.model.tokenizer.has_value(); }
-  // What the model's files say about chat; Error where that is broken.
+  // What the configuration says about chat, or else the model's files; Error where that is broken.
   std::optional<CheckpointChatTemplate> load_chat_template() const {
-    return setup_.model.load_chat_template ? setup_.model.load_chat_template() : std::nullopt;
+    const ModelFiles& files = setup_.model;
+    const ChatTemplate* given = given_.chat_template ? &*given_.chat_template : nullptr;
+    return files.load_chat_template ? files.load_chat_template(given) : std::nullopt;
   }
   const std::string& model_name() const { return setup_.model.name; }  // as ModelFiles'
   const std::filesystem::path& model_directory() const { return setup_.model.directory; }
@@ -128,6 +130,7 @@ class Engine {
   void lose(const std::string& why);
 
   const EngineSetup setup_;
+  const GivenDefaults given_;
   Mailbox mailbox_;
   std::vector<StartupPhase> startup_;
   std::vector<TokenId> eos_token_ids_;

@@ -82,14 +82,15 @@ OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>&
   return texts;
 }
 
-std::optional<CheckpointChatTemplate> read_chat_template(const GgufModel& model) {
+std::optional<CheckpointChatTemplate> gguf_chat_template(const GgufModel& model, const ChatTemplate* given) {
   constexpr const char* kKey = "tokenizer.chat_template";
   const auto source = model.keys().find_string(kKey);
   const std::vector<std::string> tokens = model.keys().get_strings("tokenizer.ggml.tokens");
-  if (!source || tokens.empty()) return std::nullopt;
+  if ((!source && given == nullptr) || tokens.empty()) return std::nullopt;
+  const OrderedJson special = special_tokens(model.keys(), tokens);
+  if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, special};
   const std::string where = model.path() + ": " + kKey;
-  CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt,
-                                special_tokens(model.keys(), tokens)};
+  CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt, special};
   if (const auto tool_use = model.keys().find_string("tokenizer.chat_template.tool_use"))
     result.tool_use = ChatTemplate::compile(*tool_use, where + ".tool_use");
   return result;
@@ -134,7 +135,7 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
     files.generation = read_generation(keys, vocabulary);
     files.tokenizer.emplace(make_gguf_tokenizer(vocabulary, model->path()));
   }
-  files.load_chat_template = [model] { return read_chat_template(*model); };
+  files.load_chat_template = [model](const ChatTemplate* given) { return gguf_chat_template(*model, given); };
   files.is_quantized = true;
   files.where = path.string();
   files.name = path.stem().string();

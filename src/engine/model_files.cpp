@@ -1,6 +1,11 @@
 #include "engine/model_files.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "base/error.h"
+#include "base/json.h"
 #include "base/module.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantization/quantized_weights.h"
@@ -15,6 +20,17 @@ std::filesystem::path bundled_model_directory() {
   if (!std::filesystem::is_directory(directory))
     fail("{}: the bundled model is not there; name a model directory", directory.string());
   return directory;
+}
+
+// What stands in `over` replaces what `config` has.
+void override_sampling(GenerationConfig& config, const GenerationConfig& over) {
+  const auto replace = [](auto& value, const auto& other) { value = other ? other : value; };
+  replace(config.temperature, over.temperature);
+  replace(config.top_p, over.top_p);
+  replace(config.min_p, over.min_p);
+  replace(config.repetition_penalty, over.repetition_penalty);
+  replace(config.top_k, over.top_k);
+  replace(config.max_new_tokens, over.max_new_tokens);
 }
 
 }  // namespace
@@ -56,8 +72,34 @@ ModelFiles open_model(const std::string& model) {
     if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);
     return std::make_unique<Checkpoint>(directory);
   };
-  files.load_chat_template = [directory] { return quire::load_chat_template(directory); };
+  files.load_chat_template = [directory](const ChatTemplate* given) {
+    return quire::load_chat_template(directory, {}, given);
+  };
   return files;
+}
+
+GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& config) {
+  GivenDefaults given{{}, std::move(authors)};
+  if (!config.chat_template.empty()) given.chat_template = read_chat_template(config.chat_template);
+  if (config.generation_config != "auto") {
+    const std::filesystem::path folder = config.generation_config;
+    const bool is_none = folder == "vllm";
+    if (std::error_code ec; !is_none && !std::filesystem::exists(folder / "generation_config.json", ec))
+      fail("generation_config is {}; it must be auto, vllm or a folder with a generation_config.json",
+           in_quotes(config.generation_config));
+    const std::vector<std::int32_t> own = std::move(given.generation.eos_token_ids);
+    given.generation = is_none ? GenerationConfig() : read_generation_config(folder);
+    if (given.generation.eos_token_ids.empty()) given.generation.eos_token_ids = own;
+  }
+  if (config.override_generation_config.empty()) return given;
+  const ConfigObject over(config.override_generation_config, "override_generation_config");
+  constexpr std::array<std::string_view, 6> kKeys = {"temperature",        "top_p",         "top_k", "min_p",
+                                                     "repetition_penalty", "max_new_tokens"};
+  for (const std::string& key : over.keys())
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      over.fail_at(key, "is none of " + join_text(kKeys, ", "));
+  override_sampling(given.generation, parse_generation_config(over));
+  return given;
 }
 
 }  // namespace quire

@@ -27,8 +27,9 @@ struct ModelFiles {
   bool is_quantized = false;
   std::string where = {};  // it is, in errors; empty: the directory
   std::string name = {};   // for those whom it serves; empty: the directory's
-  // What the files say about chat: nothing where they do not, an Error where that is broken. Empty: no files.
-  std::function<std::optional<CheckpointChatTemplate>()> load_chat_template = {};
+  // What the files say about chat, with the template that is given where it is not null: nothing where there
+  // is none, an Error where that is broken. Empty: no files.
+  std::function<std::optional<CheckpointChatTemplate>(const ChatTemplate* given)> load_chat_template = {};
 
   // The weights where their formats are not known without; null: they are plain.
   std::unique_ptr<WeightSource> open_formats() const { return is_quantized ? open_weights() : nullptr; }
@@ -48,5 +49,12 @@ std::filesystem::path find_model_directory(const std::string& model);
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory, const ModelConfig& config);
 // Opens all files of a checkpoint directory, or a GGUF file; weights are read later.
 ModelFiles open_model(const std::string& model);
+// What the configuration has instead of the files' chat template, and makes of the sampling defaults that the
+// author recommends. Error where that cannot be read.
+struct GivenDefaults {
+  std::optional<ChatTemplate> chat_template;
+  GenerationConfig generation;
+};
+GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& config);
 
 }  // namespace quire

@@ -85,12 +85,13 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
   read_beams(fields, params);
 }
 
-void read_stream(const JsonFields& fields, ApiRequest& request) {
+void read_stream(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   fields.read("stream", request.stream);
+  request.include_usage = model.answers.include_usage;
   const auto options = fields.object("stream_options");
   if (!options) return;
   if (!request.stream) refuse("stream_options", "stream_options is only allowed with stream: true");
-  options->read("include_usage", request.include_usage);
+  request.include_usage = options->boolean("include_usage").value_or(false) || request.include_usage;
   options->read("continuous_usage_stats", request.continuous_usage);
   request.continuous_usage = request.continuous_usage && request.include_usage;
 }
@@ -184,15 +185,17 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
   read_truncation(fields, request);
   read_sampling(fields, model, request.params);
   request.params.structured_outputs = read_structured_outputs(fields);
-  read_stream(fields, request);
+  read_stream(fields, model, request);
   if (request.stream && request.params.prompt_logprobs)
     refuse("prompt_logprobs", "prompt_logprobs is not available with stream: true");
   request.report_prompt_logprobs = request.params.prompt_logprobs.has_value();
   read_identity(fields, request);
   fields.read("add_special_tokens", request.add_special_tokens);
   fields.read("return_token_ids", request.return_token_ids);
+  request.return_tokens_as_token_ids = model.answers.return_tokens_as_token_ids;
   fields.read("return_tokens_as_token_ids", request.return_tokens_as_token_ids);
   fields.read("timings", request.timings);
+  request.metrics = model.answers.metrics;
 }
 
 void read_truncation(const JsonFields& fields, ApiRequest& request) {

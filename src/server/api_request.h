@@ -13,10 +13,18 @@
 
 namespace quire::server {
 
+// What answers have though their requests do not ask for it.
+struct AnswerDefaults {
+  bool include_usage = false;  // streams
+  bool return_tokens_as_token_ids = false;
+  bool metrics = false;                                      // times of one output, in vLLM's names
+  OrderedJson chat_template_kwargs = OrderedJson::object();  // under the request's own
+};
+
 // What is served and how much of it a request may have: what decides which requests are right.
 struct ServedModel {
-  std::vector<std::string> names;                      // that requests may call it; empty: any
-  SamplingParams defaults;                             // the model author's
+  std::vector<std::string> names;                       // that requests may call it; empty: any
+  SamplingParams defaults;                              // the model author's
   OrderedJson author_defaults = OrderedJson::object();  // what that author has said of them, by field
   std::optional<int> default_max_tokens;  // theirs too, of a chat; unset: the rest of the context
   SamplingContext sampling;
@@ -26,6 +34,7 @@ struct ServedModel {
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
   int max_n = 128;
   std::size_t max_prompts = 1024;  // of one request
+  AnswerDefaults answers = {};
 };
 
 // What requests for completions and for chats have in common. As everywhere in this folder, null counts as
@@ -46,6 +55,7 @@ struct ApiRequest {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  // where log-probabilities name tokens: "token_id:7"
   bool timings = false;
+  bool metrics = false;  // the server's choice
 };
 
 // 1 to 64 letters, digits, dots, dashes or underscores: nothing that a log or a header could misread.

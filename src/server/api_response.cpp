@@ -12,6 +12,17 @@ double per_second(std::int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
 
+OrderedJson metrics_json(const Timings& timings, const Usage& usage) {
+  if (timings.num_outputs != 1) return nullptr;
+  const std::int64_t tokens = usage.completion_tokens;
+  const auto gaps = static_cast<double>(tokens - 1);
+  return {{"time_to_first_token_ms", timings.prefill},
+          {"generation_time_ms", timings.decode},
+          {"queue_time_ms", timings.queue},
+          {"mean_itl_ms", tokens > 1 ? OrderedJson(timings.decode / gaps) : OrderedJson()},
+          {"tokens_per_second", per_second(tokens, timings.prefill + timings.decode)}};
+}
+
 }  // namespace
 
 void Usage::add(const RequestOutput& output) {
@@ -50,8 +61,10 @@ Timings timings_of(std::span<const RequestOutput> requests) {
   TimePoint scheduled = TimePoint::max();
   TimePoint first_token = TimePoint::max();
   TimePoint end = TimePoint::min();
+  std::size_t num_outputs = 0;
   for (const RequestOutput& request : requests) {
     arrival = std::min(arrival, request.arrival);
+    num_outputs += request.outputs.size();
     for (const CompletionOutput& output : request.outputs) {
       scheduled = std::min(scheduled, output.times.scheduled.value_or(scheduled));
       first_token = std::min(first_token, output.times.first_token.value_or(first_token));
@@ -65,7 +78,7 @@ Timings timings_of(std::span<const RequestOutput> requests) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
   return {milliseconds(scheduled - arrival), milliseconds(first_token - scheduled),
-          milliseconds(end - first_token)};
+          milliseconds(end - first_token), num_outputs};
 }
 
 OrderedJson timings_json(const Timings& timings, const Usage& usage) {
@@ -78,6 +91,13 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage) {
           {"predicted_n", usage.completion_tokens},
           {"predicted_ms", timings.decode},
           {"predicted_per_second", per_second(usage.completion_tokens, timings.decode)}};
+}
+
+void add_timings(OrderedJson& body, const ApiRequest& request, const std::optional<Timings>& timings,
+                 const Usage& usage) {
+  if (!timings) return;
+  if (request.timings) body["timings"] = timings_json(*timings, usage);
+  if (request.metrics) body["metrics"] = metrics_json(*timings, usage);
 }
 
 std::string to_line(const OrderedJson& json) {
@@ -114,10 +134,10 @@ void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
 
 std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
                                       const std::optional<Timings>& timings) {
-  if (!request.include_usage && !timings) return std::nullopt;
+  if (!request.include_usage && !request.timings) return std::nullopt;
   begun["choices"] = OrderedJson::array();
   if (request.include_usage) begun["usage"] = usage_json(usage);
-  if (timings) begun["timings"] = timings_json(*timings, usage);
+  add_timings(begun, request, timings, usage);
   return begun;
 }
 

@@ -42,6 +42,7 @@ struct Timings {
   double queue = 0;
   double prefill = 0;
   double decode = 0;
+  std::size_t num_outputs = 0;
 };
 
 // Of the requests that an answer is made of, which have ended. What they did not come to took no time.
@@ -49,6 +50,10 @@ Timings timings_of(std::span<const RequestOutput> requests);
 
 // Names are llama-server's where it has them.
 OrderedJson timings_json(const Timings& timings, const Usage& usage);
+// Adds what the request wants of them: `timings`, and `metrics`, vLLM's, which are null unless there is one
+// output.
+void add_timings(OrderedJson& body, const ApiRequest& request, const std::optional<Timings>& timings,
+                 const Usage& usage);
 
 // One line of UTF-8.
 std::string to_line(const OrderedJson& json);

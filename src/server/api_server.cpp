@@ -63,6 +63,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
     {"/v1/models", "GET", &ApiService::list_models},
+    {"/openapi.json", "GET", &ApiService::show_openapi},
     {"/v1/models/", "GET", &ApiService::get_model},
     {kMetrics, "GET", &ApiService::show_metrics},
     {"/load", "GET", &ApiService::show_load},
@@ -101,6 +102,12 @@ std::string methods_of(std::string_view path) {
   for (const Route& route : kRoutes)
     if (leads(route, path)) methods.push_back(route.method);
   return join_text(methods, ", ");
+}
+
+// The path behind a proxy's prefix, or all of it where it has none.
+std::string_view behind(std::string_view root, std::string_view path) {
+  const bool has_root = path.starts_with(root) && path.substr(root.size()).starts_with('/');
+  return has_root ? path.substr(root.size()) : path;
 }
 
 // What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
@@ -178,8 +185,9 @@ struct ApiServer::Impl {
     made.error_body = [](int status, const std::string& message) {
       return to_line(openai_error(ApiError(status, message)));
     };
-    made.is_urgent = [](const HttpRequest& request) {
-      return (request.method == "GET" || request.method == "HEAD") && is_probe(request.path());
+    made.is_urgent = [this](const HttpRequest& request) {
+      return (request.method == "GET" || request.method == "HEAD") &&
+             is_probe(behind(config.root_path, request.path()));
     };
     made.on_refused = [this](int status) {
       AccessRecord record;
@@ -214,6 +222,9 @@ struct ApiServer::Impl {
 
 void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const std::shared_lock lock(mutex);
+  const std::string_view path = request.path();
+  request.target.erase(static_cast<std::size_t>(path.data() - request.target.data()),
+                       path.size() - behind(config.root_path, path).size());
   HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
   const std::string name(route_name(request.path()));
   auto told = [log = log, service = service, name](const AccessRecord& record) {
@@ -303,6 +314,14 @@ std::size_t ApiServer::Impl::check_access(const HttpRequest& request) const {
     throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
   }
   return key.value_or(0);
+}
+
+std::vector<std::string> served_routes() {
+  std::vector<std::string> routes;
+  for (const Route& route : kRoutes) routes.push_back(format_text("{} {}", route.method, route.path));
+  for (const std::string_view path : {kHealth, kLive, kVersion})
+    routes.push_back(format_text("GET {}", path));
+  return routes;
 }
 
 ApiServer::ApiServer(ApiServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {

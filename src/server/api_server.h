@@ -20,10 +20,14 @@ struct ApiServerConfig {
   // Names that requests may call it by, beside its own and those of loopback; "*": any. They are looked at
   // where there are some, and where it listens on loopback without keys.
   std::vector<std::string> allowed_hosts;
+  std::string root_path;  // "/prefix" of a reverse proxy, with which paths are served, too; empty: none
   AccessLogFormat access_log = AccessLogFormat::kText;
   int num_workers = 2;  // threads that read large requests and turn them into tokens
   std::size_t max_waiting_body_bytes = 256 << 20;  // of the requests that wait for one: beyond it 503
 };
+
+// "METHOD path" of all that is served; a path that ends with a slash goes on.
+std::vector<std::string> served_routes();
 
 // The OpenAI API over HTTP: routes, who may come in, and the life of the server. Until it has a service it
 // answers 503.

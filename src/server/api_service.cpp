@@ -13,6 +13,7 @@
 #include "server/llama_completion.h"
 #include "server/messages_request.h"
 #include "server/messages_response.h"
+#include "server/openapi.h"
 #include "server/text_requests.h"
 
 namespace quire::server {
@@ -44,6 +45,7 @@ ServedModel served_model(const Engine& engine, const ServiceOptions& options) {
   model.kv_cache_tokens = runtime.cached_tokens();
   model.max_n = options.max_n;
   model.max_prompts = options.max_prompts;
+  model.answers = options.answers;
   return model;
 }
 
@@ -113,6 +115,7 @@ void check_options(const ServiceOptions& options) {
   check_hf_overrides(options.hf_overrides);
   for (const std::string& name : options.served_model_names)
     if (name.empty()) fail("served-model-name is empty");
+  check_template_variables(options.answers.chat_template_kwargs, "default-chat-template-kwargs");
 }
 
 ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engine_config,
@@ -134,7 +137,8 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
     template_error_ = "this model's chat template is broken";
   }
   if (!template_error_.empty()) chat_template_.reset();
-  if (chat_template_) content_format_ = content_format(*chat_template_);
+  if (options_.content_format == "openai") content_format_ = ContentFormat::kParts;
+  if (chat_template_ && options_.content_format == "auto") content_format_ = content_format(*chat_template_);
   classifier_ = find_classifier(*engine_, options_.hf_overrides, chat_template_ ? &*chat_template_ : nullptr);
   dialects::OutputFormatGuess guess;
   if (chat_template_) {
@@ -276,6 +280,10 @@ void ApiService::list_models(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::get_model(const std::shared_ptr<Exchange>& exchange) {
   exchange->send_json(200, model_body(model_id(exchange->request().path()), model_, start_time_));
+}
+
+void ApiService::show_openapi(const std::shared_ptr<Exchange>& exchange) {
+  exchange->send_json(200, openapi_document(model_, options_.root_path));
 }
 
 void ApiService::show_metrics(const std::shared_ptr<Exchange>& exchange) {

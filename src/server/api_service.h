@@ -32,6 +32,9 @@ struct ServiceOptions {
   std::size_t max_prompts = 1024;               // of a request
   std::size_t response_store_size = 64 << 20;   // bytes, of /v1/responses; 0: none is kept
   std::string hf_overrides;                     // as find_classifier has it
+  std::string content_format = "auto";          // of messages in templates: auto, string or openai
+  AnswerDefaults answers = {};
+  std::string root_path;  // of a proxy, as /openapi.json has it
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
@@ -63,6 +66,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void detokenize(const std::shared_ptr<Exchange>& exchange);
   void list_models(const std::shared_ptr<Exchange>& exchange);
   void get_model(const std::shared_ptr<Exchange>& exchange);
+  void show_openapi(const std::shared_ptr<Exchange>& exchange);
   void show_metrics(const std::shared_ptr<Exchange>& exchange);
   void show_load(const std::shared_ptr<Exchange>& exchange);            // vLLM's: requests under way
   void show_tokenizer_info(const std::shared_ptr<Exchange>& exchange);  // vLLM's: tokenizer_config.json

@@ -68,7 +68,8 @@ void read_tools(const JsonFields& fields, ChatRequest& request) {
   request.parse_tools = has_tools && name != "none";
 }
 
-void read_template_variables(const JsonFields& fields, OrderedJson& context) {
+void read_template_variables(const JsonFields& fields, const ServedModel& model, OrderedJson& context) {
+  context = model.answers.chat_template_kwargs;
   if (const OrderedJson* documents = fields.find("documents")) {
     for (std::size_t i = 0; i < to_list(*documents, "documents").size(); ++i)
       to_object((*documents)[i], format_text("documents[{}]", i));
@@ -82,18 +83,8 @@ void read_template_variables(const JsonFields& fields, OrderedJson& context) {
   }
   const OrderedJson* variables = fields.find("chat_template_kwargs");
   if (variables == nullptr) return;
-  for (const auto& [name, value] : to_object(*variables, "chat_template_kwargs").items()) {
-    // Strings of that name are trusted: what they hold would become special tokens.
-    if (name.ends_with("_token"))
-      refuse("chat_template_kwargs", "chat_template_kwargs has {}; names that end in _token are the model's",
-             in_quotes(name));
-    constexpr std::array<std::string_view, 6> kReserved = {
-        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"};
-    if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end())
-      refuse("chat_template_kwargs", "chat_template_kwargs has {}, which is a field of its own",
-             in_quotes(name));
-    context[name] = value;
-  }
+  check_template_variables(*variables, "chat_template_kwargs");
+  context.update(*variables);
 }
 
 void read_end_of_prompt(const JsonFields& fields, ChatRequest& request) {
@@ -173,6 +164,18 @@ void cut_after(std::vector<TextPiece>& pieces, std::string_view final_text) {
 
 }  // namespace
 
+void check_template_variables(const OrderedJson& variables, const std::string& place) {
+  for (const auto& [name, value] : to_object(variables, place).items()) {
+    // Strings of that name are trusted: what they hold would become special tokens.
+    if (name.ends_with("_token"))
+      refuse(place, "{} has {}; names that end in _token are the model's", place, in_quotes(name));
+    constexpr std::array<std::string_view, 6> kReserved = {
+        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"};
+    if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end())
+      refuse(place, "{} has {}, which is a field of its own", place, in_quotes(name));
+  }
+}
+
 ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format) {
   const JsonFields fields(body);
   ChatRequest request;
@@ -185,7 +188,7 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_logprobs(fields, model, request.params);
   check_sampling(request.params, model);
   const OrderedJson& messages = fields.required("messages");
-  read_template_variables(fields, request.context);
+  read_template_variables(fields, model, request.context);
   request.context["messages"] = to_template_messages(messages, format);
   read_tools(fields, request);
   read_end_of_prompt(fields, request);

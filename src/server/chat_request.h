@@ -25,6 +25,9 @@ struct ChatRequest : ApiRequest {
   std::string echoed;                     // of it, before the output
 };
 
+// ApiError unless they are an object of variables that a request may set.
+void check_template_variables(const OrderedJson& variables, const std::string& place);
+
 ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format);
 
 // What a model's template wants, found by rendering.

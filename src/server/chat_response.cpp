@@ -66,7 +66,7 @@ void end_choice(OrderedJson& choice, const CompletionOutput& output, bool called
 
 ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
                            const MakeParser& make_parser)
-    : ChunkResponse(std::move(head), {request.stream, request.timings}),
+    : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
       choices_(static_cast<std::size_t>(request_.params.n)) {
@@ -117,7 +117,7 @@ OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
   if (request_.report_prompt_logprobs)
     body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
   if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
-  if (timings) body["timings"] = timings_json(*timings, usage);
+  add_timings(body, request_, timings, usage);
   return body;
 }
 

@@ -23,7 +23,7 @@ void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
 }  // namespace
 
 CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model)
-    : ChunkResponse(std::move(head), {request.stream, request.timings}),
+    : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
       prompts_(request_.prompts.size()) {
@@ -49,7 +49,7 @@ OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
   body["usage"] = usage_json(usage);
   add_fingerprint(body, head_);
   add_nulls(body, {"service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"});
-  if (timings) body["timings"] = timings_json(*timings, usage);
+  add_timings(body, request_, timings, usage);
   return body;
 }
 

@@ -25,7 +25,7 @@ void extend(OrderedJson& list, const OrderedJson& more) { list.insert(list.end()
 
 ResponsesResponse::ResponsesResponse(ResponseHead head, ResponsesRequest request,
                                      const ResponsesContext& context, const MakeParser& make_parser)
-    : Response(std::move(head), {request.chat.stream, request.chat.timings}),
+    : Response(std::move(head), {request.chat.stream, request.chat.timings || request.chat.metrics}),
       request_(std::move(request)),
       model_(context.model),
       store_(context.store),
@@ -166,7 +166,7 @@ void ResponsesResponse::finish(const CompletionOutput& output) {
 // Of an answer that has its status. Its items stand in it from here.
 void ResponsesResponse::keep(const std::optional<Timings>& timings) {
   answer_["usage"] = responses_usage(usage_);
-  if (timings) answer_["timings"] = timings_json(*timings, usage_);
+  add_timings(answer_, request_.chat, timings, usage_);
   if (request_.store)
     store_.put(head_.id, key_, answer_text(false), std::move(request_.earlier), std::move(request_.input),
                to_line(items_));

@@ -123,7 +123,8 @@ std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context, const
 }
 
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
-                                                         const ChatTemplateLimits& limits) {
+                                                         const ChatTemplateLimits& limits,
+                                                         const ChatTemplate* given) {
   const std::filesystem::path config_path = folder / "tokenizer_config.json";
   const std::filesystem::path jinja_path = folder / "chat_template.jinja";
   Json config = Json::object();
@@ -135,6 +136,7 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   const auto compiled = [&](const std::string& source, const std::string& where) {
     return CheckpointChatTemplate{ChatTemplate::compile(source, where, limits), std::nullopt, tokens};
   };
+  if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, tokens};
   if (std::filesystem::exists(jinja_path))
     return compiled(read_text_file(jinja_path, limits.max_source_bytes), jinja_path.string());
   const auto found = config.find("chat_template");
@@ -148,6 +150,26 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   CheckpointChatTemplate result = compiled(standard, where + " 'default'");
   if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'", limits);
   return result;
+}
+
+ChatTemplate read_chat_template(const std::string& file_or_text) {
+  const ChatTemplateLimits limits;
+  const bool is_text = file_or_text.find_first_of("{}\n") != std::string::npos;
+  if (std::error_code ec; !is_text || std::filesystem::exists(file_or_text, ec)) {
+    return ChatTemplate::compile(read_text_file(file_or_text, limits.max_source_bytes),
+                                 "chat_template " + file_or_text, limits);
+  }
+  constexpr std::string_view kEscapes = "nt\\'\"", kMeant = "\n\t\\'\"";
+  std::string text;
+  for (std::size_t i = 0; i < file_or_text.size(); ++i) {
+    const std::size_t escape = file_or_text[i] == '\\' && i + 1 < file_or_text.size()
+                                   ? kEscapes.find(file_or_text[i + 1])
+                                   : std::string_view::npos;
+    const bool is_escape = escape != std::string_view::npos;
+    text += is_escape ? kMeant[escape] : file_or_text[i];
+    if (is_escape) ++i;
+  }
+  return ChatTemplate::compile(text, "the text of chat_template", limits);
 }
 
 }  // namespace quire

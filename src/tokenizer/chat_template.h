@@ -55,8 +55,14 @@ struct CheckpointChatTemplate {
 };
 
 // chat_template.jinja, or else the chat_template of tokenizer_config.json: a string, or a list of {name,
-// template}. Nothing if the folder has neither.
+// template}. Nothing if the folder has neither. given: not null: it stands instead of either, and is not
+// looked for.
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
-                                                         const ChatTemplateLimits& limits = {});
+                                                         const ChatTemplateLimits& limits = {},
+                                                         const ChatTemplate* given = nullptr);
+
+// A template that a user gives: a file, or else its text, in which \n, \t, \\, \' and \" stand for what
+// they do in C. Error for what is neither.
+ChatTemplate read_chat_template(const std::string& file_or_text);
 
 }  // namespace quire

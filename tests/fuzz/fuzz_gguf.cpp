@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try_to([&] {
     const quire::ModelFiles model = quire::open_gguf(path);
     if (model.tokenizer) model.tokenizer->decode(model.tokenizer->encode("Hi \u00e9<s>"), false);
-    model.load_chat_template();
+    model.load_chat_template(nullptr);
   });
   return 0;
 }

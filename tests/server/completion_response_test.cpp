@@ -138,11 +138,11 @@ TEST(CompletionBodyTest, VllmsExtrasComeWhereAskedFor) {
   EXPECT_EQ(choice["logprobs"]["tokens"].dump(), R"(["token_id:97","token_id:98"])");
 }
 
-TEST(CompletionBodyTest, TimingsComeWhereGiven) {
+TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
   const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
   const ServedModel model = test::served_model();
   const auto body =
-      CompletionResponse(head("cmpl-1"), parse(R"({"prompt": "x"})"), model)
+      CompletionResponse(head("cmpl-1"), parse(R"({"prompt": "x", "timings": true})"), model)
           .body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
   EXPECT_EQ(body["timings"].dump(),
             R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_second":2.0,)"

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "expect_error.h"
 #include "tokenizer/jinja_cases.h"
 
 namespace quire {
@@ -189,6 +190,23 @@ TEST_F(LoadChatTemplateTest, ToolsChooseTheTemplateNamedForThem) {
   EXPECT_EQ(render(OrderedJson::object()), "plain");
   EXPECT_EQ(render({{"tools", nullptr}}), "plain");
   EXPECT_EQ(render({{"tools", {1}}}), "tools");
+}
+
+TEST_F(LoadChatTemplateTest, AGivenTemplateGetsTheFoldersTokens) {
+  write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "{% broken"})");
+  const ChatTemplate given = read_chat_template(R"({{ bos_token }}\n{{ "\\\"" }}\z)");
+  const auto loaded = load_chat_template(folder_, {}, &given);
+  EXPECT_EQ(join_pieces(loaded->render(OrderedJson::object(), fixed_time())), "<s>\n\"\\z");
+  write("a{b}.txt", "{{ 1 + 1 }}");
+  const ChatTemplate from_file = read_chat_template((folder_ / "a{b}.txt").string());
+  EXPECT_EQ(join_pieces(from_file.render(OrderedJson::object(), fixed_time())), "2");
+}
+
+TEST_F(LoadChatTemplateTest, AGivenTemplateThatIsWrongSaysWhere) {
+  write("bad.txt", "a\nb\n{% if %}");
+  expect_error([&] { read_chat_template((folder_ / "bad.txt").string()); }, {"bad.txt, line 3"});
+  expect_error([] { read_chat_template(R"(a\n{% if %})"); }, {"the text of chat_template, line 2"});
+  expect_error([] { read_chat_template("no/such/file"); }, {"no/such/file"});
 }
 
 TEST_F(LoadChatTemplateTest, MalformedConfigsAreErrors) {

@@ -10,8 +10,10 @@
 
 #include "base/error.h"
 #include "base/host_memory.h"
+#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/server/serve_flags.h"
 #include "server/api_server.h"
 
 namespace quire::cli {
@@ -24,6 +26,9 @@ struct Serve : EngineOptions {
   server::ServiceOptions service;
   int port = 8000;
   std::string access_log = "text";
+  std::string uvicorn_log_level = "info";
+  bool no_access_log = false;
+  std::string template_kwargs = "{}";
   std::string pooling = "last";
   double drain_timeout = 30;
 
@@ -89,13 +94,23 @@ int Serve::run() {
   const StopSignal stop;
   server.http.port = static_cast<std::uint16_t>(port);
   server.access_log = server::parse_access_log_format(access_log);
+  if (no_access_log ||
+      (uvicorn_log_level != "info" && uvicorn_log_level != "debug" && uvicorn_log_level != "trace"))
+    server.access_log = server::AccessLogFormat::kOff;
+  if (!server.root_path.empty() && !server.root_path.starts_with('/'))
+    fail("--root-path is {}; it must begin with a slash", in_quotes(server.root_path));
+  while (server.root_path.ends_with('/')) server.root_path.pop_back();
+  service.root_path = server.root_path;
+  service.answers.chat_template_kwargs =
+      parse_ordered_json(template_kwargs, "--default-chat-template-kwargs");
   service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
   if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
   if (service.served_model_names.empty() && is_hub_model(config.model))
     service.served_model_names = {config.model};  // not the folder's, which is a commit
   server::check_options(service);                 // before the model is loaded
-  source.interruptible = false;                   // SIGINT is StopSignal's
+  given_defaults({}, config);
+  source.interruptible = false;  // SIGINT is StopSignal's
   if (follows(config, [this] { return open(); })) return 0;
   std::atomic<bool> lost = false;  // the device, or a rank
   server::ApiServer http(server);
@@ -140,6 +155,27 @@ void add_access_options(Flags flags, Serve& serve) {
   flags.value("--ssl-certfile", server.http.tls_certificate, "PEM file with a certificate chain: TLS");
   flags.value("--ssl-keyfile", server.http.tls_key, "PEM file with its key (default: in the same file)")
       ->needs("--ssl-certfile");
+}
+
+// As vLLM has them.
+void add_form_options(Flags flags, Serve& serve) {
+  server::ServiceOptions& service = serve.service;
+  flags.shown("--chat-template-content-format", service.content_format,
+              "how templates get messages: as a string, as openai's list of parts, or auto, as they want it",
+              CLI::IsMember({"auto", "string", "openai"}));
+  flags.value("--default-chat-template-kwargs", serve.template_kwargs,
+              "a JSON object of what templates may read, under the request's own chat_template_kwargs");
+  flags.on("--enable-force-include-usage", service.answers.include_usage, "every stream ends with its usage");
+  flags.on("--return-tokens-as-token-ids", service.answers.return_tokens_as_token_ids,
+           "log-probabilities name tokens token_id:7, unless the request says otherwise");
+  flags.on("--enable-per-request-metrics", service.answers.metrics, "answers have their times, as `metrics`");
+  flags.value("--root-path", serve.server.root_path,
+              "a reverse proxy's prefix, such as /quire: paths are served with it and without");
+  flags.shown("--seed", serve.config.seed, "from which requests without a seed get theirs",
+              CLI::NonNegativeNumber);
+  flags.on("--disable-uvicorn-access-log", serve.no_access_log, "as --access-log off");
+  flags.shown("--uvicorn-log-level", serve.uvicorn_log_level, "above info: as --access-log off",
+              CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}));
 }
 
 void add_model_options(Flags flags, Serve& serve) {
@@ -198,10 +234,14 @@ void add_serve(CLI::App& app, Command& chosen) {
   auto [flags, serve] = add_command<Serve>(app, chosen, "serve", "Serve a model over HTTP, as OpenAI's API");
   serve.config.max_num_queued_reqs = 4096;
   serve.config.max_num_queued_tokens = default_queued_tokens();
+  add_config_file(flags);  // before the flags that it gives
   flags.shown("--host", serve.server.http.host, "address to listen on; 0.0.0.0: all of this machine");
   flags.shown("--port", serve.port, "0: any that is free", CLI::Range(0, 65535));
   serve.add_to(flags);
   serve.add_shape_to(flags);
+  flags.value("--model", serve.config.model, "as MODEL")->excludes(flags.command.get_option("MODEL"));
+  add_default_options(flags, serve.config);
+  add_form_options(flags, serve);
   add_model_options(flags, serve);
   add_access_options(flags, serve);
   add_limit_options(flags, serve);
@@ -209,6 +249,7 @@ void add_serve(CLI::App& app, Command& chosen) {
               "a line a request on standard output, without its text: text, json or off");
   flags.shown("--http-threads", serve.server.http.num_threads, "threads that read and write",
               CLI::Range(1, 256));
+  add_taken_flags(flags);
 }
 
 }  // namespace quire::cli

@@ -1,0 +1,92 @@
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/options.h"
+#include "cli/server/serve_flags.h"
+
+namespace quire::cli {
+namespace {
+
+// What a scalar stands for where its text is not all: a boolean in any of YAML's spellings, a number, null.
+OrderedJson scalar_json(const YAML::Node& node) {
+  const std::string& text = node.Scalar();
+  bool flag = false;
+  if (node.Tag() == "!") return text;  // it is in quotes
+  if (text.size() > 1 && YAML::convert<bool>::decode(node, flag)) return flag;
+  return OrderedJson::accept(text) ? OrderedJson::parse(text) : OrderedJson(text);
+}
+
+// An alias may stand within what it means.
+OrderedJson to_json(const YAML::Node& node, int depth = 0) {
+  if (depth > 32) fail("it is nested deeper than 32");
+  OrderedJson json = node.IsMap() ? OrderedJson::object() : OrderedJson::array();
+  if (node.IsScalar()) return scalar_json(node);
+  if (node.IsNull()) return nullptr;
+  for (const auto& entry : node) {
+    if (node.IsMap())
+      json[entry.first.Scalar()] = to_json(entry.second, depth + 1);
+    else
+      json.push_back(to_json(entry, depth + 1));
+  }
+  return json;
+}
+
+// As it would stand on the command line.
+std::string argument(const YAML::Node& node) {
+  if (!node.IsScalar()) return to_json(node).dump();
+  const OrderedJson value = scalar_json(node);
+  return value.is_boolean() ? value.dump() : node.Scalar();
+}
+
+void take(CLI::Option& option, const std::string& name, const YAML::Node& value) {
+  if (value.IsNull() || option.count() > 0) return;
+  for (const CLI::Option* other : option.get_excludes())
+    if (other->count() > 0) return;  // as with model where there is MODEL
+  std::vector<std::string> arguments;
+  if (value.IsSequence())
+    for (const YAML::Node& entry : value) arguments.push_back(argument(entry));
+  else
+    arguments.push_back(argument(value));
+  if (arguments.empty()) return;
+  if (option.get_expected_min() == 0) arguments = {option.get_flag_value(name, arguments.front())};
+  option.add_result(arguments);
+  option.run_callback();
+}
+
+void read_config_file(CLI::App& command, const std::string& path) {
+  const std::string text = read_text_file(path, std::size_t{1} << 20);
+  int line = 1;
+  try {
+    const YAML::Node file = YAML::Load(text);
+    if (!file.IsMap()) fail("it must have lines such as max-model-len: 4096");
+    for (const auto& entry : file) {
+      line = entry.first.Mark().line + 1;
+      std::string name = entry.first.Scalar();
+      std::replace(name.begin(), name.end(), '_', '-');
+      CLI::Option* const option = command.get_option_no_throw("--" + name);
+      if (option == nullptr || name == "help" || name == "config")
+        fail("{} is no flag of {}{}", in_quotes(name), command.get_name(), nearest_flag(command, name));
+      take(*option, name, entry.second);
+    }
+  } catch (const YAML::Exception& e) {
+    fail("{}, line {}: {}", path, e.mark.line + 1, e.msg);
+  } catch (const std::runtime_error& e) {  // also of a value that the flag does not take
+    fail("{}, line {}: {}", path, line, e.what());
+  }
+}
+
+}  // namespace
+
+void add_config_file(Flags flags) {
+  flags.command
+      .add_option_function<std::string>(
+          "--config",
+          [&command = flags.command](const std::string& path) { read_config_file(command, path); },
+          "YAML whose keys are flags, with or without dashes; the command line wins")
+      ->type_name("FILE");
+}
+
+}  // namespace quire::cli
