@@ -19,7 +19,9 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
 
 }  // namespace
 
-std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists, ExprKind kind) {
+// Not inlined, since edges() goes deeper into itself before it comes here.
+[[gnu::noinline]] std::vector<Edge> Expressions::merge(std::span<const std::vector<Edge>> lists,
+                                                       ExprKind kind) {
   // A class of bytes leads to the same in all lists seen. It knows the class that it was a part of, and what
   // the last edge that took bytes of it made of those.
   struct Class {
