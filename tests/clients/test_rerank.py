@@ -103,7 +103,7 @@ def test_a_model_without_labels_is_no_classifier(server):
 def test_a_client_that_leaves_ends_its_pairs(start):
     server = start("--max-num-seqs", 1, "--max-num-batched-tokens", 64)
     with pytest.raises(TimeoutError):
-        body = json.dumps({"query": QUERY, "documents": ["word " * 1500] * 500})
+        body = json.dumps({"query": QUERY, "documents": [f"{i} " + "word " * 1500 for i in range(500)]})
         server.request("POST", "/rerank", body, {"Content-Type": "application/json"}, timeout=1)
     wait_until(lambda: is_idle(server))
 

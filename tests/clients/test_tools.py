@@ -152,8 +152,8 @@ def test_strict_tools_leave_what_is_right_as_it_is(ask):
     assert read(answer.message.tool_calls) == CALLS["weather"]
     assert ask("unicode", tools=[strict]).choices[0].message.content == SCRIPTS["unicode"]
     strict["function"]["parameters"]["properties"]["days"]["maximum"] = 2
-    [call] = ask("weather", tools=[strict]).choices[0].message.tool_calls
-    assert json.loads(call.function.arguments).get("days", 0) <= 2
+    calls = ask("weather", tools=[strict]).choices[0].message.tool_calls
+    assert calls and all(json.loads(call.function.arguments).get("days", 0) <= 2 for call in calls)
 
 
 def test_what_cannot_be_forced_is_refused_by_name(scripted):
