@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMostPredicted = std::numeric_limits<int>::max();
 constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // as -1
+constexpr std::size_t kLongSetting = 1 << 10;     // bytes of a field, told in an answer of one output alone
 
 // llama.cpp's names of our fields.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kRenamed = {
@@ -122,6 +123,11 @@ OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& req
   }
   settings["n_predict"] = settings["max_tokens"] = request.max_tokens.value_or(-1);
   settings["samplers"] = {"penalties", "temperature", "min_p", "top_k", "top_p"};
+  for (OrderedJson& value :
+       settings)  // each output repeats it: a small body would make an answer of gigabytes
+    if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > 1 &&
+        to_line(value).size() > kLongSetting)
+      value = nullptr;
   return settings;
 }
 
@@ -195,11 +201,11 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   const std::int64_t predicted = fields.integer(name, -1, kMostPredicted).value_or(-1);
   if (predicted == 0) refuse(name, "{} is 0; it must be at least 1, or -1 for what the context holds", name);
   if (predicted > 0) request.max_tokens = static_cast<int>(predicted);
-  read_samplers(fields, model, request);
   fields.read("cache_prompt", request.cache_prompt);
   fields.read("return_tokens", request.return_tokens);
   fields.read("timings_per_token", request.timings_per_token);
   read_llama_prompts(fields.required("prompt"), model, request);
+  read_samplers(fields, model, request);
   return request;
 }
 
