@@ -34,11 +34,6 @@ constexpr std::array<Sampler, 7> kSamplers = {{{"top_k", "top_k", 0},
                                                {"penalties", "presence_penalty", 0},
                                                {"penalties", "frequency_penalty", 0}}};
 
-const Tokenizer& llama_tokenizer(const ServedModel& model) {
-  if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
-  return *model.sampling.tokenizer;
-}
-
 void refuse_samplers(const JsonFields& fields) {
   const auto check = [&](const char* name, float least, float most) {
     const float value = fields.get(name, to_float).value_or(least);
@@ -61,7 +56,7 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
     const OrderedJson amount = bias.is_boolean() && !bias.get<bool>() ? OrderedJson(-100) : bias;
     std::vector<TokenId> ids;
     if (token.is_string())
-      ids = llama_tokenizer(model).encode(token.get_ref<const std::string&>(), false);
+      ids = tokenizer_of(model).encode(token.get_ref<const std::string&>(), false);
     else
       ids = {static_cast<TokenId>(to_integer(token, "logit_bias", 0, model.sampling.vocab_size - 1))};
     if (read.size() + ids.size() > SamplingState::kMaxBiases)
@@ -151,7 +146,7 @@ void read_samplers(const JsonFields& fields, const ServedModel& model, LlamaRequ
 
 // A text, or a list of tokens and texts.
 std::vector<TokenId> read_llama_prompt(const OrderedJson& prompt, const ServedModel& model) {
-  if (prompt.is_string()) return llama_tokenizer(model).encode(prompt.get_ref<const std::string&>(), true);
+  if (prompt.is_string()) return tokenizer_of(model).encode(prompt.get_ref<const std::string&>(), true);
   if (std::ranges::none_of(to_list(prompt, "prompt"), [](const auto& part) { return part.is_string(); }))
     return to_token_ids(prompt, "prompt", model.sampling.vocab_size);
   std::vector<TokenId> tokens;
@@ -160,7 +155,7 @@ std::vector<TokenId> read_llama_prompt(const OrderedJson& prompt, const ServedMo
       tokens.push_back(static_cast<TokenId>(to_integer(part, "prompt", 0, model.sampling.vocab_size - 1)));
       continue;
     }
-    const auto ids = llama_tokenizer(model).encode(part.get_ref<const std::string&>(), tokens.empty());
+    const auto ids = tokenizer_of(model).encode(part.get_ref<const std::string&>(), tokens.empty());
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
   return tokens;
@@ -211,7 +206,7 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
 
 OrderedJson llama_tokenize_body(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
-  const Tokenizer& tokenizer = llama_tokenizer(model);
+  const Tokenizer& tokenizer = tokenizer_of(model);
   const std::array<TextPiece, 1> content = {
       {{to_text(fields.required("content"), "content"), fields.boolean("parse_special").value_or(true)}}};
   const auto ids = tokenizer.encode(content, fields.boolean("add_special").value_or(false));
