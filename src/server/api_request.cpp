@@ -156,6 +156,11 @@ void check_model_name(const std::string& name, const ServedModel& model) {
                  "model_not_found");
 }
 
+const Tokenizer& tokenizer_of(const ServedModel& model) {
+  if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
+  return *model.sampling.tokenizer;
+}
+
 std::string read_model_name(const JsonFields& fields, const ServedModel& model) {
   const std::string* given = fields.text("model");
   const std::string name = given == nullptr ? "" : *given;

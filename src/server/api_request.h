@@ -74,6 +74,7 @@ void check_value(const JsonFields& fields, std::string_view name,
                  std::initializer_list<std::string_view> supported);
 // ApiError (404) unless it is empty or one of the model's.
 void check_model_name(const std::string& name, const ServedModel& model);
+const Tokenizer& tokenizer_of(const ServedModel& model);  // ApiError where it has none
 // What the request calls the model, or the first of its names; ApiError (404) as above.
 std::string read_model_name(const JsonFields& fields, const ServedModel& model);
 // As the engine's, with the parameter's name.

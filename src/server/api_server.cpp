@@ -104,9 +104,10 @@ std::string methods_of(std::string_view path) {
   return join_text(methods, ", ");
 }
 
-// The path behind a proxy's prefix, or all of it where it has none.
+// The path behind a proxy's prefix, or all of it where it has none: that may be /v1, as paths of routes are.
 std::string_view behind(std::string_view root, std::string_view path) {
-  const bool has_root = path.starts_with(root) && path.substr(root.size()).starts_with('/');
+  const bool has_root =
+      path.starts_with(root) && path.substr(root.size()).starts_with('/') && find_route(path) == nullptr;
   return has_root ? path.substr(root.size()) : path;
 }
 

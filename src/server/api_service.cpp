@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <ctime>
 
@@ -302,7 +303,8 @@ void ApiService::show_tokenizer_info(const std::shared_ptr<Exchange>& exchange) 
 
 void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
   LlamaRequest request = parse_llama_request(parse_body(exchange->take_body()), model_);
-  if (!request.cache_prompt) request.cache_salt = "alone-" + exchange->id();  // shared with nobody
+  static std::atomic<std::uint64_t> num_alone = 0;  // clients may give several requests one id
+  if (!request.cache_prompt) request.cache_salt = format_text("alone-{}-{}", exchange->id(), ++num_alone);
   std::vector<EngineRequest> prompts;
   for (std::vector<TokenId>& tokens : request.prompts)
     prompts.push_back(make_engine_request(request, std::move(tokens), model_,

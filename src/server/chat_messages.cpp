@@ -11,7 +11,7 @@ namespace {
 
 // Any text: which roles there are is the template's to say.
 std::string read_role(const JsonFields& message) {
-  const std::string& role = to_text(message.required("role"), message.place_of("role"));
+  const std::string& role = message.required_text("role");
   return role == "developer" ? "system" : role;  // templates know the older name
 }
 
@@ -25,8 +25,7 @@ const std::string& part_text(const OrderedJson& part, const std::string& place) 
     refuse(fields.place_of("type"), "{} is {}; this model takes text alone", fields.place_of("type"),
            in_quotes(*type));
   }
-  const char* name = is_text ? "text" : "refusal";
-  return to_text(fields.required(name), fields.place_of(name));
+  return fields.required_text(is_text ? "text" : "refusal");
 }
 
 OrderedJson to_content(const std::vector<std::string>& texts, ContentFormat format) {

@@ -65,6 +65,9 @@ class JsonFields {
     });
   }
   const std::string* text(std::string_view name) const;  // null: absent
+  const std::string& required_text(std::string_view name) const {
+    return to_text(required(name), place_of(name));
+  }
   // These leave `value` as it is where the field is absent.
   void read(std::string_view name, float& value) const { value = get(name, to_float).value_or(value); }
   void read(std::string_view name, bool& value) const { value = boolean(name).value_or(value); }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMostPredicted = std::numeric_limits<int>::max();
 constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // as -1
+constexpr std::size_t kLongSetting = 1 << 10;     // bytes of a field, told in an answer of one output alone
 
 // llama.cpp's names of our fields.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kRenamed = {
@@ -32,11 +33,6 @@ constexpr std::array<Sampler, 7> kSamplers = {{{"top_k", "top_k", 0},
                                                {"penalties", "repetition_penalty", 1},
                                                {"penalties", "presence_penalty", 0},
                                                {"penalties", "frequency_penalty", 0}}};
-
-const Tokenizer& llama_tokenizer(const ServedModel& model) {
-  if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
-  return *model.sampling.tokenizer;
-}
 
 void refuse_samplers(const JsonFields& fields) {
   const auto check = [&](const char* name, float least, float most) {
@@ -60,7 +56,7 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
     const OrderedJson amount = bias.is_boolean() && !bias.get<bool>() ? OrderedJson(-100) : bias;
     std::vector<TokenId> ids;
     if (token.is_string())
-      ids = llama_tokenizer(model).encode(token.get_ref<const std::string&>(), false);
+      ids = tokenizer_of(model).encode(token.get_ref<const std::string&>(), false);
     else
       ids = {static_cast<TokenId>(to_integer(token, "logit_bias", 0, model.sampling.vocab_size - 1))};
     if (read.size() + ids.size() > SamplingState::kMaxBiases)
@@ -122,6 +118,11 @@ OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& req
   }
   settings["n_predict"] = settings["max_tokens"] = request.max_tokens.value_or(-1);
   settings["samplers"] = {"penalties", "temperature", "min_p", "top_k", "top_p"};
+  for (OrderedJson& value :
+       settings)  // each output repeats it: a small body would make an answer of gigabytes
+    if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > 1 &&
+        to_line(value).size() > kLongSetting)
+      value = nullptr;
   return settings;
 }
 
@@ -145,7 +146,7 @@ void read_samplers(const JsonFields& fields, const ServedModel& model, LlamaRequ
 
 // A text, or a list of tokens and texts.
 std::vector<TokenId> read_llama_prompt(const OrderedJson& prompt, const ServedModel& model) {
-  if (prompt.is_string()) return llama_tokenizer(model).encode(prompt.get_ref<const std::string&>(), true);
+  if (prompt.is_string()) return tokenizer_of(model).encode(prompt.get_ref<const std::string&>(), true);
   if (std::ranges::none_of(to_list(prompt, "prompt"), [](const auto& part) { return part.is_string(); }))
     return to_token_ids(prompt, "prompt", model.sampling.vocab_size);
   std::vector<TokenId> tokens;
@@ -154,7 +155,7 @@ std::vector<TokenId> read_llama_prompt(const OrderedJson& prompt, const ServedMo
       tokens.push_back(static_cast<TokenId>(to_integer(part, "prompt", 0, model.sampling.vocab_size - 1)));
       continue;
     }
-    const auto ids = llama_tokenizer(model).encode(part.get_ref<const std::string&>(), tokens.empty());
+    const auto ids = tokenizer_of(model).encode(part.get_ref<const std::string&>(), tokens.empty());
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
   return tokens;
@@ -195,17 +196,17 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   const std::int64_t predicted = fields.integer(name, -1, kMostPredicted).value_or(-1);
   if (predicted == 0) refuse(name, "{} is 0; it must be at least 1, or -1 for what the context holds", name);
   if (predicted > 0) request.max_tokens = static_cast<int>(predicted);
-  read_samplers(fields, model, request);
   fields.read("cache_prompt", request.cache_prompt);
   fields.read("return_tokens", request.return_tokens);
   fields.read("timings_per_token", request.timings_per_token);
   read_llama_prompts(fields.required("prompt"), model, request);
+  read_samplers(fields, model, request);
   return request;
 }
 
 OrderedJson llama_tokenize_body(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
-  const Tokenizer& tokenizer = llama_tokenizer(model);
+  const Tokenizer& tokenizer = tokenizer_of(model);
   const std::array<TextPiece, 1> content = {
       {{to_text(fields.required("content"), "content"), fields.boolean("parse_special").value_or(true)}}};
   const auto ids = tokenizer.encode(content, fields.boolean("add_special").value_or(false));

@@ -16,9 +16,8 @@ constexpr int kMostBudgetTokens = 1 << 30;
 
 // A text that must be there and say something.
 const std::string& required_name(const JsonFields& fields, std::string_view field) {
-  const std::string place = fields.place_of(field);
-  const std::string& name = to_text(fields.required(field), place);
-  if (name.empty()) refuse(place, "{} is empty", place);
+  const std::string& name = fields.required_text(field);
+  if (name.empty()) refuse(fields.place_of(field), "{} is empty", fields.place_of(field));
   return name;
 }
 
@@ -76,8 +75,8 @@ void ChatBuilder::add(std::string_view role, const OrderedJson& content, const s
 
 void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
   const std::string place = block.place_of("type");
-  const std::string& type = to_text(block.required("type"), place);
-  if (type == "text") return add_text(role, to_text(block.required("text"), block.place_of("text")));
+  const std::string& type = block.required_text("type");
+  if (type == "text") return add_text(role, block.required_text("text"));
   std::string_view known = "text";
   if (role == "user") {
     if (type == "tool_result") return add_result(block);
@@ -86,8 +85,7 @@ void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
     if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
     known = "text or tool_reference";
   } else if (role == "assistant") {
-    if (type == "thinking")
-      return append(turn(role)["reasoning"], to_text(block.required(type), block.place_of(type)));
+    if (type == "thinking") return append(turn(role)["reasoning"], block.required_text(type));
     if (type == "redacted_thinking") return;  // nobody here can read it
     if (type == "tool_use") return add_call(block);
     known = "text, thinking, redacted_thinking or tool_use";
@@ -224,7 +222,7 @@ void check_context_management(const JsonFields& fields) {
   if (edits == nullptr) return;
   for (std::size_t i = 0; i < to_list(*edits, "context_management.edits").size(); ++i) {
     const JsonFields edit((*edits)[i], format_text("context_management.edits[{}]", i));
-    const std::string& type = to_text(edit.required("type"), edit.place_of("type"));
+    const std::string& type = edit.required_text("type");
     const OrderedJson* keep = edit.find("keep");
     if (type != "clear_thinking_20251015" || keep == nullptr || *keep != "all")
       refuse(edit.place_of("type"), "{} is {}, which is not supported; clear_thinking_20251015 may keep all",
@@ -233,27 +231,13 @@ void check_context_management(const JsonFields& fields) {
 }
 
 void check_fields(const JsonFields& fields) {
-  // The last ones are fields of chats, for which this API has others or its answers have no place.
-  refuse_unsupported(fields, {"container",
-                              "mcp_servers",
-                              "compaction",
-                              "thread",
-                              "stop",
-                              "max_completion_tokens",
-                              "response_format",
-                              "parallel_tool_calls",
-                              "continue_final_message",
-                              "add_generation_prompt",
-                              "stream_options",
-                              "n",
-                              "best_of",
-                              "use_beam_search",
-                              "logprobs",
-                              "top_logprobs",
-                              "prompt_logprobs",
-                              "return_token_ids",
-                              "return_tokens_as_token_ids",
-                              "timings"});
+  refuse_unsupported(fields, {"container", "mcp_servers", "compaction", "thread"});
+  // Of chats: this API has other fields for them, or its answers have no place.
+  refuse_unsupported(fields, {"stop", "max_completion_tokens", "response_format", "parallel_tool_calls"});
+  refuse_unsupported(fields,
+                     {"continue_final_message", "add_generation_prompt", "stream_options", "timings"});
+  refuse_unsupported(fields, {"n", "best_of", "use_beam_search", "logprobs", "top_logprobs"});
+  refuse_unsupported(fields, {"prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"});
   check_value(fields, "service_tier", {"auto", "standard_only"});
   check_value(fields, "speed", {"standard"});
   check_context_management(fields);

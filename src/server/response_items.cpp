@@ -25,7 +25,7 @@ std::vector<std::string> read_reasoning(const OrderedJson& parts, const std::str
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < to_list(parts, place).size(); ++i) {
     const JsonFields part(parts[i], format_text("{}[{}]", place, i));
-    texts.push_back(to_text(part.required("text"), part.place_of("text")));
+    texts.push_back(part.required_text("text"));
   }
   return texts;
 }
@@ -61,7 +61,6 @@ OrderedJson text_part(std::string_view type, const std::string& text) {
 
 OrderedJson read_item(const OrderedJson& value, const std::string& place) {
   const JsonFields fields(value, place);
-  const auto text = [&](const char* name) { return to_text(fields.required(name), fields.place_of(name)); };
   constexpr std::array<std::string_view, 5> kTypes = {"message", "function_call", "function_call_output",
                                                       "reasoning", "item_reference"};
   const bool is_reference = fields.find("role") == nullptr && fields.find("id") != nullptr;
@@ -83,12 +82,12 @@ OrderedJson read_item(const OrderedJson& value, const std::string& place) {
     item["content"] = text_parts(fields.get("content", read_reasoning).value_or(none), "reasoning_text");
     item["encrypted_content"] = nullptr;
   } else if (type == "item_reference") {
-    item["id"] = text("id");
+    item["id"] = fields.required_text("id");
   } else {
-    item["call_id"] = text("call_id");
+    item["call_id"] = fields.required_text("call_id");
     if (type == "function_call") {
-      item["name"] = text("name");
-      item["arguments"] = text("arguments");
+      item["name"] = fields.required_text("name");
+      item["arguments"] = fields.required_text("arguments");
       if (!is_cut) read_arguments(&item["arguments"], fields.place_of("arguments"));
     } else {
       item["output"] =

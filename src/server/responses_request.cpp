@@ -116,8 +116,7 @@ JsonFields read_function(const OrderedJson& value, const std::string& place) {
 }
 
 std::string function_name(const OrderedJson& value, const std::string& place) {
-  const JsonFields function = read_function(value, place);
-  return to_text(function.required("name"), function.place_of("name"));
+  return read_function(value, place).required_text("name");
 }
 
 // Leaves of the tools those that may be called. What is to be chosen of them.

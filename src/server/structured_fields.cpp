@@ -79,7 +79,7 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
   if (format == nullptr) return;
   const std::string place = "response_format";
   const JsonFields fields(*format, place);
-  const std::string& type = to_text(fields.required("type"), fields.place_of("type"));
+  const std::string& type = fields.required_text("type");
   const auto take_schema = [&](const JsonFields& of) {
     take(Kind::kJsonSchema, to_source(Kind::kJsonSchema, of.required("schema"), of.place_of("schema")), place,
          outputs);

@@ -7,11 +7,6 @@
 namespace quire::server {
 namespace {
 
-const Tokenizer& tokenizer_of(const ServedModel& model) {
-  if (model.sampling.tokenizer == nullptr) throw ApiError(400, "this model has no tokenizer");
-  return *model.sampling.tokenizer;
-}
-
 OrderedJson model_json(const std::string& id, const ServedModel& model, std::int64_t created) {
   return {{"id", id},
           {"object", "model"},

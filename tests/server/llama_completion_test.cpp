@@ -232,6 +232,17 @@ TEST(LlamaResponseTest, SeveralOutputsAreAList) {
   EXPECT_EQ(body[3]["tokens"].dump(), "[100]");
 }
 
+TEST(LlamaResponseTest, SeveralOutputsDoNotRepeatALongGrammar) {
+  const auto settings = [](const std::string& fields, std::size_t length) {
+    const std::string grammar = R"(root ::= \"a\" # )" + std::string(length, 'c');
+    return parse(R"({"grammar": ")" + grammar + R"(", "prompt": )" + fields + "}").settings;
+  };
+  EXPECT_GT(settings(R"("x")", 2000)["grammar"].get<std::string>().size(), 2000U);
+  EXPECT_TRUE(settings(R"(["x", "y"])", 2000)["grammar"].is_null());
+  EXPECT_TRUE(settings(R"("x", "n_cmpl": 2)", 2000)["grammar"].is_null());
+  EXPECT_TRUE(settings(R"("x", "n_cmpl": 2)", 20)["grammar"].is_string());
+}
+
 TEST(LlamaResponseTest, AStreamEndsWithAnEventOfItsOwn) {
   const auto chunks = stream(R"({"prompt": "hi", "stream": true, "n_probs": 1})",
                              request_output("hi", {output(0, "ok", FinishReason::kLength, true)}));

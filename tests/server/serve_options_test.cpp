@@ -42,6 +42,15 @@ TEST_F(ServeOptionsTest, PathsAreServedWithTheProxysPrefixAndWithout) {
     EXPECT_EQ(ask(get(path)).status, 404) << path;
 }
 
+TEST_F(ServeOptionsTest, APrefixMayBeginAsThePathsDo) {
+  ApiServerConfig config = quiet();
+  config.root_path = "/v1";
+  listen(config);
+  load();
+  for (const char* path : {"/v1/models", "/v1/models/toy", "/v1/v1/models", "/v1/health", "/health"})
+    EXPECT_EQ(ask(get(path)).status, 200) << path;
+}
+
 TEST_F(ServeOptionsTest, APrefixOpensNothingThatNeedsAKey) {
   ApiServerConfig config = quiet();
   config.root_path = "/a";
