@@ -329,6 +329,7 @@ std::vector<std::string> served_routes() {
   for (const Route& route : kRoutes) routes.push_back(format_text("{} {}", route.method, route.path));
   for (const std::string_view path : {kHealth, kLive, kVersion})
     routes.push_back(format_text("GET {}", path));
+  for (const char* method : {"GET", "POST"}) routes.push_back(format_text("{} {}", method, kPing));
   return routes;
 }
 

@@ -79,6 +79,7 @@ OrderedJson openapi_document(const ServedModel& model, const std::string& root_p
   const OrderedJson limits = {{"{names}", OrderedJson(model.names)},
                               {"{max_n}", model.max_n},
                               {"{max_prompts}", model.max_prompts},
+                              {"{hidden_size}", model.hidden_size},
                               {"{max_logprobs}", model.sampling.max_logprobs},
                               {"{max_token_id}", model.sampling.vocab_size - 1}};
   complete_schemas(document, limits);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -200,6 +201,10 @@ std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
   for (auto& [name, value] : echo.items())
     if (const OrderedJson* given = fields.find(name)) value = *given;
   if (!echo["text"].contains("format")) echo["text"]["format"] = {{"type", "text"}};
+  // As numbers and flags, which may have come as texts.
+  if (fields.find("max_output_tokens") != nullptr) echo["max_output_tokens"] = *request.chat.max_tokens;
+  echo["parallel_tool_calls"] = fields.boolean("parallel_tool_calls").value_or(true);
+  echo["top_logprobs"] = fields.integer("top_logprobs", 0, std::numeric_limits<int>::max()).value_or(0);
   echo["service_tier"] = "default";
   echo["store"] = request.store;
   echo["temperature"] = number_json(request.chat.params.temperature);

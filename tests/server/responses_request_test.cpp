@@ -158,6 +158,14 @@ TEST_F(ResponsesRequestTest, ToolsAreChosen) {
   EXPECT_EQ(refused(tools + R"({"type": "mcp", "server_label": "s"}})").param, "tool_choice.type");
 }
 
+TEST_F(ResponsesRequestTest, TheAnswerEchoesNumbersAndFlagsAsSuchWhereTheyCameAsTexts) {
+  const OrderedJson asked =
+      echo(R"("max_output_tokens": "7", "parallel_tool_calls": 0, "top_logprobs": "2")");
+  EXPECT_EQ(asked["max_output_tokens"], 7);
+  EXPECT_EQ(asked["parallel_tool_calls"], OrderedJson(false));
+  EXPECT_EQ(asked["top_logprobs"], 2);
+}
+
 TEST_F(ResponsesRequestTest, TheAnswerEchoesWhatWasAsked) {
   const OrderedJson plain = echo("\"n\": 1");
   EXPECT_EQ(plain["text"].dump(), R"({"format":{"type":"text"}})");
