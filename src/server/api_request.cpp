@@ -87,13 +87,13 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
 
 void read_stream(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   fields.read("stream", request.stream);
-  request.include_usage = model.answers.include_usage;
+  request.include_usage = request.continuous_usage = model.answers.include_usage;
   const auto options = fields.object("stream_options");
   if (!options) return;
   if (!request.stream) refuse("stream_options", "stream_options is only allowed with stream: true");
   request.include_usage = options->boolean("include_usage").value_or(false) || request.include_usage;
-  options->read("continuous_usage_stats", request.continuous_usage);
-  request.continuous_usage = request.continuous_usage && request.include_usage;
+  const bool continuous = options->boolean("continuous_usage_stats").value_or(false);
+  request.continuous_usage = request.continuous_usage || (continuous && request.include_usage);
 }
 
 // What vLLM has and Quire has not.

@@ -12,6 +12,10 @@ double per_second(std::int64_t tokens, double milliseconds) {
   return milliseconds > 0 ? 1e3 * static_cast<double>(tokens) / milliseconds : 0;
 }
 
+double per_token(double milliseconds, std::int64_t tokens) {
+  return tokens > 0 ? milliseconds / static_cast<double>(tokens) : 0;
+}
+
 OrderedJson metrics_json(const Timings& timings, const Usage& usage) {
   if (timings.num_outputs != 1) return nullptr;
   const std::int64_t tokens = usage.completion_tokens;
@@ -87,9 +91,11 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage) {
           {"cache_n", usage.cached_tokens},
           {"prompt_n", computed},
           {"prompt_ms", timings.prefill},
+          {"prompt_per_token_ms", per_token(timings.prefill, computed)},
           {"prompt_per_second", per_second(computed, timings.prefill)},
           {"predicted_n", usage.completion_tokens},
           {"predicted_ms", timings.decode},
+          {"predicted_per_token_ms", per_token(timings.decode, usage.completion_tokens)},
           {"predicted_per_second", per_second(usage.completion_tokens, timings.decode)}};
 }
 

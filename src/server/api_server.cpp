@@ -104,6 +104,12 @@ std::string methods_of(std::string_view path) {
   return join_text(methods, ", ");
 }
 
+// Where /v1 is missing: llama.cpp's clients leave it out.
+std::string_view missing_version(std::string_view path) {
+  const bool is_versioned = find_route(path) == nullptr && find_route(format_text("/v1{}", path)) != nullptr;
+  return is_versioned ? "/v1" : "";
+}
+
 // The path behind a proxy's prefix, or all of it where it has none: that may be /v1, as paths of routes are.
 std::string_view behind(std::string_view root, std::string_view path) {
   const bool has_root =
@@ -226,6 +232,8 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
   const std::string_view path = request.path();
   request.target.erase(static_cast<std::size_t>(path.data() - request.target.data()),
                        path.size() - behind(config.root_path, path).size());
+  request.target.insert(static_cast<std::size_t>(request.path().data() - request.target.data()),
+                        missing_version(request.path()));
   HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
   const std::string name(route_name(request.path()));
   auto told = [log = log, service = service, name](const AccessRecord& record) {

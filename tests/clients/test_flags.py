@@ -24,7 +24,8 @@ FLAGS = """--enable-auto-tool-choice --tool-call-parser hermes --enable-prompt-t
 --no-enable-log-requests --disable-log-stats --max-log-len 100 --api-server-count 1 --data-parallel-size 1
 --pipeline-parallel-size 1 --trust-remote-code --disable-uvicorn-access-log --uvicorn-log-level warning
 --generation-config vllm --seed 1 --max_num_seqs 4 --gpu_memory_utilization 0.9 --max_model_len=128
---enable-per-request-metrics --return-tokens-as-token-ids --chat-template-content-format string"""
+--enable-server-load-tracking --enable-tokenizer-info-endpoint --disable-fastapi-docs
+--show-hidden-metrics-for-version=0.24 --enable-per-request-metrics --return-tokens-as-token-ids --chat-template-content-format string"""
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 
 

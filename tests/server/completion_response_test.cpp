@@ -144,9 +144,11 @@ TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
   const auto body =
       CompletionResponse(head("cmpl-1"), parse(R"({"prompt": "x", "timings": true})"), model)
           .body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
-  EXPECT_EQ(body["timings"].dump(),
-            R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_second":2.0,)"
-            R"("predicted_n":2,"predicted_ms":2000.0,"predicted_per_second":1.0})");
+  EXPECT_EQ(
+      body["timings"].dump(),
+      R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_token_ms":500.0,)"
+      R"("prompt_per_second":2.0,"predicted_n":2,"predicted_ms":2000.0,"predicted_per_token_ms":1000.0,)"
+      R"("predicted_per_second":1.0})");
 }
 
 TEST(CompletionStreamTest, HasAChunkForEachTokenAndUsageAtTheEnd) {

@@ -62,8 +62,39 @@ TEST_F(ServeOptionsTest, APrefixOpensNothingThatNeedsAKey) {
   EXPECT_EQ(ask(get("/a/health")).status, 200);
 }
 
-TEST_F(ServeOptionsTest, UsageMayBeForcedOnEveryStream) {
+TEST_F(ServeOptionsTest, PathsWithoutTheVersionAreThoseOfV1) {
+  ApiServerConfig config = quiet();
+  config.root_path = "/a";
+  listen(config);
+  load();
+  for (const char* path : {"/models", "/a/models?x=1", "/models/toy"})
+    EXPECT_EQ(ask(get(path)).status, 200) << path;
+  EXPECT_EQ(ask("/chat/completions", R"({"messages": 1})").status, 400);
+  EXPECT_EQ(ask("/responses", R"({"input": 1})").status, 400);
+  for (const char* path : {"/v1", "/v1/v1/models", "/v1/health", "/model"})
+    EXPECT_EQ(ask(get(path)).status, 404) << path;
+  // Of llama.cpp's form, as its own route.
+  EXPECT_TRUE(json_of(ask("/completions", R"({"prompt": "a", "n_predict": 1})")).contains("content"));
+}
+
+TEST_F(ServeOptionsTest, NoKeyIsSparedByLeavingOutTheVersion) {
+  ApiServerConfig config = quiet();
+  config.api_keys = {"secret"};
+  listen(config);
+  load();
+  EXPECT_EQ(ask(get("/models")).status, 401);
+  EXPECT_EQ(ask(get("/models", "Authorization: Bearer secret\r\n")).status, 200);
+}
+
+TEST_F(ServeOptionsTest, UsageMayBeForcedOnEveryChunkOfEveryStream) {
   serve(AnswerDefaults{.include_usage = true});
+  const std::string body = ask("/v1/completions", std::string(kSeven) + "}").body;
+  const auto count = [&](const std::string& text) {
+    std::size_t found = 0;
+    for (std::size_t at = body.find(text); at != std::string::npos; at = body.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("\"prompt_tokens\":"), count("data: {"));
   EXPECT_EQ(last_chunk("").at("usage").at("completion_tokens"), 7);
   EXPECT_EQ(last_chunk(R"(, "stream_options": {"include_usage": false})").at("usage").at("completion_tokens"),
             7);

@@ -14,7 +14,7 @@ struct TakenFlag {
   const char* instead;
 };
 
-constexpr std::array<TakenFlag, 13> kTaken = {{
+constexpr std::array<TakenFlag, 17> kTaken = {{
     {"--enable-auto-tool-choice", "", "the model may always choose to call a tool"},
     {"--enable-prompt-tokens-details", "", "usage always has them"},
     {"--enable-request-id-headers", "", "answers always have X-Request-Id"},
@@ -27,6 +27,10 @@ constexpr std::array<TakenFlag, 13> kTaken = {{
     {"--data-parallel-size", "1", "each replica is a server of its own"},
     {"--pipeline-parallel-size", "1", "ranks share every layer"},
     {"--response-role", "assistant", "answers have this role"},
+    {"--enable-server-load-tracking", "", "/load always has it"},
+    {"--enable-tokenizer-info-endpoint", "", "/tokenizer_info is always there"},
+    {"--disable-fastapi-docs", "", "there are no such pages; /openapi.json is always there"},
+    {"--show-hidden-metrics-for-version", "*", "no metric is hidden"},
     {"--trust-remote-code", "", "nothing remote is ever run"},
 }};
 
