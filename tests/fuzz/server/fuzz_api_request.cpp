@@ -8,6 +8,9 @@
 #include "engine/sampling_context.h"
 #include "server/api_error.h"
 #include "server/chat_request.h"
+#include "server/llama_completion.h"
+#include "server/messages_request.h"
+#include "server/pooling_request.h"
 #include "server/responses_request.h"
 #include "server/text_requests.h"
 #include "tokenizer/tiny_tokenizer.h"
@@ -62,25 +65,37 @@ void read_response(quire::OrderedJson body, const ServedModel& model) {
 void read(std::uint8_t endpoint, std::string_view text) {
   const ServedModel model = served_model();
   const quire::OrderedJson body = quire::server::parse_body(text);
-  switch (endpoint % 5) {
+  using quire::server::ContentFormat;
+  switch (endpoint % 8) {
     case 0: {
       auto completion = parse_completion_request(body, model);
       for (const auto& request : make_engine_requests(completion, model)) check(request, model);
       return;
     }
     case 1: {
-      const auto request = parse_chat_request(body, model, quire::server::ContentFormat::kText);
+      const auto request = parse_chat_request(body, model, ContentFormat::kText);
       const auto pieces = render_chat(request, chat_template(), {});
       return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
     }
     case 2:
-      parse_tokenize_request(body, model, quire::server::ContentFormat::kParts);
+      parse_tokenize_request(body, model, ContentFormat::kParts);
       return;
     case 3:
-      parse_embeddings_request(body, model);
+      parse_embeddings_request(body, model, ContentFormat::kText);
+      return;
+    case 4:
+      return read_response(body, model);
+    case 5: {
+      const auto request =
+          quire::server::parse_messages_request(body, {.model = model, .format = ContentFormat::kText});
+      const auto pieces = quire::server::render_chat(request, chat_template(), {});
+      return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
+    }
+    case 6:
+      parse_score_request(body, model, body.contains("query"));
       return;
     default:
-      read_response(body, model);
+      parse_llama_request(body, model);
   }
 }
 
