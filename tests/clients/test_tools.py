@@ -140,7 +140,7 @@ def test_a_model_that_would_answer_calls_where_it_has_to(ask, stream):
 
 def test_the_call_is_the_one_that_is_named(ask):
     named = {"type": "function", "function": {"name": "get_date"}}
-    for choice in ask("unicode", tools=FORCED, tool_choice=named, n=2, temperature=1).choices:
+    for choice in ask("unicode", tools=FORCED, tool_choice=named, n=2, temperature=1, seed=1).choices:
         names = [call.function.name for call in choice.message.tool_calls]
         assert names == ["get_date"]
 
