@@ -165,7 +165,8 @@ void add_form_options(Flags flags, Serve& serve) {
               CLI::IsMember({"auto", "string", "openai"}));
   flags.value("--default-chat-template-kwargs", serve.template_kwargs,
               "a JSON object of what templates may read, under the request's own chat_template_kwargs");
-  flags.on("--enable-force-include-usage", service.answers.include_usage, "every chunk of a stream has its usage so far, and the last one all");
+  flags.on("--enable-force-include-usage", service.answers.include_usage,
+           "every chunk of a stream has its usage so far, and the last one all");
   flags.on("--return-tokens-as-token-ids", service.answers.return_tokens_as_token_ids,
            "log-probabilities name tokens token_id:7, unless the request says otherwise");
   flags.on("--enable-per-request-metrics", service.answers.metrics, "answers have their times, as `metrics`");
