@@ -8,27 +8,13 @@ namespace {
 using test::head;
 using test::output;
 using test::request_output;
+using test::ScriptedParser;
 
 ChatRequest parse(const std::string& fields = "\"n\": 1") {
   return parse_chat_request(
       parse_body(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}"),
       test::served_model(), ContentFormat::kText);
 }
-
-// Finds in its text what the test says: a delta a piece.
-class ScriptedParser : public OutputParser {
- public:
-  explicit ScriptedParser(std::vector<OutputDelta> deltas) : deltas_(std::move(deltas)) {}
-
-  OutputDelta parse(std::string_view) override {
-    return next_ < deltas_.size() ? deltas_[next_++] : OutputDelta();
-  }
-  OutputDelta finish() override { return {}; }
-
- private:
-  std::vector<OutputDelta> deltas_;
-  std::size_t next_ = 0;
-};
 
 class PlainParser : public OutputParser {
  public:

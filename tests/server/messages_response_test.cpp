@@ -8,21 +8,7 @@ namespace {
 using test::head;
 using test::output;
 using test::request_output;
-
-// Finds in its text what the test says: a delta a piece.
-class DeltaParser : public OutputParser {
- public:
-  explicit DeltaParser(std::vector<OutputDelta> deltas) : deltas_(std::move(deltas)) {}
-
-  OutputDelta parse(std::string_view) override {
-    return next_ < deltas_.size() ? deltas_[next_++] : OutputDelta();
-  }
-  OutputDelta finish() override { return {}; }
-
- private:
-  std::vector<OutputDelta> deltas_;
-  std::size_t next_ = 0;
-};
+using test::ScriptedParser;
 
 OutputDelta said(std::string text) { return {.content = std::move(text), .reasoning = {}, .tool_calls = {}}; }
 OutputDelta thought(std::string text) {
@@ -38,7 +24,7 @@ MessagesResponse response_to(const std::string& fields, const std::vector<Output
   const auto request =
       parse_chat_request(parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + fields + "}"),
                          test::served_model(), ContentFormat::kText);
-  return {head("msg_1"), request, "req-1", [&] { return std::make_unique<DeltaParser>(deltas); }};
+  return {head("msg_1"), request, "req-1", [&] { return std::make_unique<ScriptedParser>(deltas); }};
 }
 
 RequestOutput ended(const std::vector<OutputDelta>& deltas, FinishReason reason = FinishReason::kStop) {

@@ -8,6 +8,7 @@
 #include "protocol_fixtures.h"
 #include "quire/request_output.h"
 #include "server/api_response.h"
+#include "server/chat_output.h"
 
 namespace quire::server::test {
 
@@ -38,6 +39,21 @@ inline RequestOutput request_output(std::string_view prompt, std::vector<Complet
   made.num_cached_tokens = cached;
   return made;
 }
+
+// Finds in its text what the test says: a delta a piece.
+class ScriptedParser : public OutputParser {
+ public:
+  explicit ScriptedParser(std::vector<OutputDelta> deltas) : deltas_(std::move(deltas)) {}
+
+  OutputDelta parse(std::string_view) override {
+    return next_ < deltas_.size() ? deltas_[next_++] : OutputDelta();
+  }
+  OutputDelta finish() override { return {}; }
+
+ private:
+  std::vector<OutputDelta> deltas_;
+  std::size_t next_ = 0;
+};
 
 // Plays outputs of one request as the engine would: a token a time, all outputs in turn.
 class Player {

@@ -9,23 +9,9 @@ namespace {
 
 using test::output;
 using test::request_output;
+using test::ScriptedParser;
 
 const std::string kId = "resp_0123456789abcdef0123456789abcdef";
-
-// Finds in its text what the test says: a delta a token.
-class DeltaParser : public OutputParser {
- public:
-  explicit DeltaParser(std::vector<OutputDelta> deltas) : deltas_(std::move(deltas)) {}
-
-  OutputDelta parse(std::string_view) override {
-    return next_ < deltas_.size() ? deltas_[next_++] : OutputDelta();
-  }
-  OutputDelta finish() override { return {}; }
-
- private:
-  std::vector<OutputDelta> deltas_;
-  std::size_t next_ = 0;
-};
 
 OutputDelta says(std::string text) { return {.content = std::move(text), .reasoning = {}, .tool_calls = {}}; }
 OutputDelta thinks(std::string text) {
@@ -60,7 +46,7 @@ class ResponsesResponseTest : public ::testing::Test {
     ResponsesRequest request =
         parse_responses_request(parse_body(R"({"input": "hi", )" + fields + "}"), context);
     return std::make_unique<ResponsesResponse>(test::head(kId), std::move(request), context, [&] {
-      return std::make_unique<DeltaParser>(std::move(deltas));
+      return std::make_unique<ScriptedParser>(std::move(deltas));
     });
   }
   // A token for each delta.
