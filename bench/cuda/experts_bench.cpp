@@ -96,7 +96,7 @@ class Bench {
     const double fixed_us =
         graph_time_us(context_, routings, [&](int i) { experts(context_, call(i), shape, true); });
     const double route_us = graph_time_us(context_, routings, [&](int i) {
-      route_experts(context_, routing[static_cast<std::size_t>(i)], logits_.rows(0, tokens), true);
+      route_experts(context_, routing[static_cast<std::size_t>(i)], logits_.rows(0, tokens), {});
     });
     const double flops =
         6.0 * tokens * model_.top_k * static_cast<double>(model_.hidden * model_.intermediate);
@@ -108,7 +108,7 @@ class Bench {
     if (routing_linear_supports(x_.rows(0, tokens), routers_.rows(0, model_.num_experts))) {
       const double product_us = graph_time_us(context_, routings, [&](int i) {
         const Tensor router = routers_.rows(i * model_.num_experts, model_.num_experts);
-        routing_linear(context_, routing[static_cast<std::size_t>(i)], x_.rows(0, tokens), router, true);
+        routing_linear(context_, routing[static_cast<std::size_t>(i)], x_.rows(0, tokens), router, {});
       });
       std::printf(", with the router's product %4.1f us", product_us);
     }

@@ -40,6 +40,9 @@ struct EngineConfig {
   // Bytes of each rank; 0: what max_num_seqs full sequences need, at most 4 GiB on a CPU, and on a GPU what
   // gpu_memory_utilization leaves.
   std::size_t kv_cache_memory = 0;
+  // Bytes of them for fixed states, of models whose layers have some; 0: half of them, as far as they could
+  // be of use.
+  std::size_t state_cache_memory = 0;
   double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be taken, weights and all
   // GiB of each rank's host memory that preempted sequences' blocks may go to, where that costs less than
   // computing them again (auto), always (swap), or never (recompute).

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "quire/cache_end.h"
 #include "quire/logprobs.h"
 
 namespace quire {
@@ -58,6 +59,7 @@ struct RequestOutput {
   // form. It has one output, without tokens.
   std::vector<float> embedding;
   int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+  CacheEnd cache_end;         // and why not more
   TimePoint arrival;          // when it was submitted
 };
 

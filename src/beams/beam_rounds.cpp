@@ -50,6 +50,7 @@ std::vector<SearchResult> BeamRounds::take(std::vector<SequenceUpdate>& updates,
 std::optional<SearchResult> BeamRounds::take(Searches::iterator found, SequenceUpdate& update, TimePoint at) {
   auto& [first, search] = *found;
   search.num_cached_tokens = update.num_cached_tokens;
+  search.cache_end = update.cache_end;
   if (update.finish == FinishReason::kError)
     return close(found, FinishReason::kError, "the model's logits are not finite numbers");
   QUIRE_CHECK(update.logprobs && search.num_missing > 0);
@@ -82,6 +83,7 @@ SearchResult BeamRounds::close(Searches::iterator found, FinishReason reason, co
                       .reason = reason,
                       .error = error,
                       .num_cached_tokens = search.num_cached_tokens,
+                      .cache_end = search.cache_end,
                       .first_token = search.first_token};
   searches_.erase(found);
   --num_searches_;

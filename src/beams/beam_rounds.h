@@ -31,6 +31,7 @@ class BeamRounds : public SearchRounds {
     std::vector<std::vector<TokenLogprob>> next;  // by beam, as far as results are there
     std::size_t num_missing = 0;
     int num_cached_tokens = 0;
+    CacheEnd cache_end = {};
     std::optional<TimePoint> first_token = {};
   };
   using Searches = std::map<SequenceId, Search>;  // by first beam

@@ -125,7 +125,9 @@ Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view nam
   if (found == files_.end()) fail("{}: the checkpoint has no tensor {}", directory_, in_quotes(name));
   const auto& [stored_name, file] = *found;
   const SafetensorsEntry& entry = file->tensor(stored_name);
-  if (entry.shape != shape) {
+  const bool is_stack =
+      entry.shape.size() == 3 && shape == std::vector{entry.shape[0] * entry.shape[1], entry.shape[2]};
+  if (entry.shape != shape && !is_stack) {
     fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
          in_quotes(stored_name), join_text(entry.shape, ", "), join_text(shape, ", "));
   }

@@ -106,6 +106,8 @@ ModelConfig::RotaryConfig ModelConfig::rotary(double default_theta, const char* 
 
   if (rotary.type == "linear") {
     rotary.factor = rope->require_double("factor", kPositive);
+  } else if (rotary.type == "proportional") {
+    rotary.factor = rope->find_double("factor", kPositive).value_or(1);
   } else if (rotary.type == "dynamic") {
     rotary.alpha = rope->find_double("alpha", kPositive);
   } else if (rotary.type == "yarn" || rotary.type == "llama3" || rotary.type == "longrope") {

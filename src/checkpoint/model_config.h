@@ -29,9 +29,9 @@ class ModelConfig : public ConfigObject {
   // that is a constant or another key, and is empty where the default is a formula.
   struct RotaryConfig {
     std::string type =
-        "default";  // default, linear, dynamic, yarn, llama3, longrope; others as written, to be refused
+        "default";  // default, linear, dynamic, yarn, llama3, longrope, proportional; others as written
     double theta = 0;
-    double factor = 1;            // linear, yarn, llama3, longrope
+    double factor = 1;            // linear, yarn, llama3, longrope, proportional
     std::optional<double> alpha;  // dynamic, where it is a fixed one (Hunyuan)
     double partial_rotary_factor = 1;
     int original_max_position_embeddings = 0;  // yarn, llama3, longrope

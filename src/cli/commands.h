@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "inspect/agent_bench.h"
+
 namespace quire::cli {
 
 // Adds a subcommand; when the command line names it, `chosen` becomes what runs it and returns the exit code.
@@ -24,6 +26,12 @@ void add_eval(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);
 void add_detokenize(CLI::App& app, Command& chosen);
 void add_render(CLI::App& app, Command& chosen);
+
+struct AgentServer {
+  std::string url, model, api_key, extra_body = R"({"return_token_ids": true})";
+  float temperature = 0.6F;
+};
+std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server);  // for `bench agent`
 
 // Adds options to a command, of the forms that they have. The variables outlive the parsing.
 struct Flags {

@@ -105,6 +105,8 @@ void EngineOptions::add_to(Flags flags) {
   flags.bytes("--kv-cache-memory", config.kv_cache_memory,
               "bytes of each rank, or with a unit such as 4GiB (default: what max-num-seqs full sequences "
               "need, on a CPU at most 4GiB)");
+  flags.bytes("--state-cache-memory", config.state_cache_memory,
+              "bytes of these for the states of recurrent layers (default: half of them, or what is of use)");
   flags.shown("--gpu-memory-utilization", config.gpu_memory_utilization,
               "share of the GPU's memory to take for weights, workspace and KV cache");
   flags.value("--swap-space", config.swap_space,

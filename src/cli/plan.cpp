@@ -42,6 +42,9 @@ void print_table(const Capacity& c) {
                      : format_text("of which they hold a window of {}, and a step", group.window));
     print_text(stdout, "  {:.1f} % of it idle\n", 100 * c.config.cache.idle_share());
   }
+  if (c.state_slots_bytes() > 0)
+    print_text(stdout, "  states   {:>14}   of it, {} slots of {}: sequences that run, and checkpoints\n",
+               mib(c.state_slots_bytes()), c.config.num_state_slots, mib(c.config.cache.state_bytes()));
   if (c.plan.swap_space > 0)
     print_text(stdout, "swap space {:>14}   of the host, beside the total\n", mib(c.plan.swap_space));
   print_text(stdout, "total      {:>14}   {} {}\n\n", mib(c.plan.total()),
@@ -72,6 +75,8 @@ void print_json(const Capacity& c) {
       {"inbox_bytes", c.plan.connections},
       {"host_bytes", c.plan.host},
       {"kv_cache_bytes", c.plan.kv_cache},
+      {"state_slots", c.config.num_state_slots},
+      {"state_slot_bytes", c.config.cache.state_bytes()},
       {"swap_space_bytes", c.plan.swap_space},
       {"kv_bytes_per_token", c.kv_bytes_per_token()},
       {"kv_cache_groups", groups},

@@ -17,8 +17,7 @@ void print_line(const VerifyResult& r) {
                               : format_text("token by token, {} side by side", r.side_by_side);
   const std::string rerouted =
       r.rerouted == 0 ? "" : format_text(" but at {} positions of other experts", r.rerouted);
-  const std::string excused =
-      r.argmax_excused == 0 ? "" : format_text(" ({} too close to tell)", r.argmax_excused);
+  const std::string excused = r.argmax_excused == 0 ? "" : format_text(" ({} excused)", r.argmax_excused);
   const std::string rms =
       r.rms_limit == 0 ? "" : format_text(" and {:.1e} of their norm (limit {:.1e})", r.rms, r.rms_limit);
   print_text(

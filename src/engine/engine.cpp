@@ -45,6 +45,8 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
                              .layout = config_.cache.layout,
                              .num_blocks = config_.num_blocks,
                              .num_host_blocks = config_.num_host_blocks,
+                             .num_state_slots = config_.num_state_slots,
+                             .num_host_state_slots = config_.num_host_state_slots,
                              .preemption = preemption,
                              .policy = policy,
                              .enable_prefix_caching = config.enable_prefix_caching,

@@ -93,6 +93,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
   made.prompt_output = prompt_output(request);
   made.priority = request.priority;
   made.cache_salt = request.cache_salt;
+  made.held_bytes = request.held_bytes;
   if (request.params.beam_width) {
     arrival.search = search_rules(request.params, made.sampling.stop_ids);
     made.num_outputs = 1;
@@ -102,7 +103,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
   }
   if (arrival.source) {
     const SamplingState& sampling = made.sampling;
-    made.source_bytes = arrival.source->source.size();
+    made.held_bytes = std::max(made.held_bytes, arrival.source->source.size());
     made.may_jump = !setup_.config.disable_jump_forward && !sampling.needs_history() &&
                     sampling.allowed_ids.empty() && made.min_tokens == 0 &&
                     sampling.num_logprobs == SamplingState::kNoLogprobs &&

@@ -15,10 +15,12 @@ namespace {
 
 constexpr IntRange kTokenIds{0, kMaxTokenId};
 
+constexpr std::string_view kEndOfCall = "<|call|>";
 // Control tokens that end an answer, whatever the key of that name says (as llama.cpp takes them).
 constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_end|>",
                                          "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
-                                         "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>"};
+                                         "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
+                                         "<|return|>", kEndOfCall};
 
 GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   GgufVocabulary vocabulary;
@@ -59,7 +61,10 @@ GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& voc
   if (vocabulary.eos) add_once(config.eos_token_ids, *vocabulary.eos);
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
     if (const auto id = keys.find_int(key, kTokenIds)) add_once(config.eos_token_ids, *id);
+  // gpt-oss's messages end with what ends an answer elsewhere.
+  const bool has_messages = std::ranges::find(vocabulary.tokens, kEndOfCall) != vocabulary.tokens.end();
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (has_messages && vocabulary.tokens[id] == "<|end|>") continue;
     const bool ends =
         vocabulary.has_type(id, GgufVocabulary::kControl) &&
         std::find(std::begin(kEndings), std::end(kEndings), vocabulary.tokens[id]) != std::end(kEndings);

@@ -22,6 +22,12 @@ std::string_view to_string(FinishReason reason) {
   return kNames[static_cast<std::size_t>(reason)];
 }
 
+std::string_view to_string(CacheEnd::Reason reason) {
+  constexpr std::string_view kNames[CacheEnd::kNumReasons] = {"",     "whole",   "no_checkpoint", "differs",
+                                                              "salt", "evicted", "new",           "off"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
 namespace {
 
 // The requests of one call to generate, shared with the output thread.

@@ -155,6 +155,7 @@ void OutputProcessor::handle(Event event) {
     if (output.finished() && update->finish == FinishReason::kNone) stop_(id);
   } else if (auto* result = std::get_if<SearchResult>(&item)) {
     state.output.num_cached_tokens = result->num_cached_tokens;
+    state.output.cache_end = result->cache_end;
     for (std::size_t i = 0; i < state.texts.size(); ++i) apply_or_fail(state, i, *result, event.at);
   } else if (auto* ending = std::get_if<Ending>(&item)) {
     apply_or_fail(state, index, *ending, event.at);
@@ -203,7 +204,10 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, News& news,
 
 void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& update, TimePoint at) {
   CompletionOutput& output = state.output.outputs[index];
-  if (index == 0) state.output.num_cached_tokens = update.num_cached_tokens;
+  if (index == 0) {
+    state.output.num_cached_tokens = update.num_cached_tokens;
+    state.output.cache_end = update.cache_end;
+  }
   output.finish_reason = update.finish;
   const bool pooled = state.request.pooling != Pooling::kNone;
   const bool of_hidden = pooled && state.request.pooling != Pooling::kLogits;

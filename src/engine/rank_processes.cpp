@@ -109,7 +109,7 @@ class RankProcesses : public RankGroup {
     if (message->kind == kFailed) return {.error = of_rank(rank, size(), body.text())};
     if (message->kind != kAnswer)
       fail("{}", of_rank(rank, size(), "its answer is not known; do all ranks run the same version?"));
-    return {.num_blocks = body.number, .common = body.text()};
+    return {.cache_bytes = body.number, .common = body.text()};
   }
 
   std::string abandon(const std::string& why) override {
@@ -177,7 +177,7 @@ void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_
       }
       RankAnswer answer;
       rank->execute(order, answer);
-      if (answered) send_answer(*channel, kAnswer, answer.num_blocks, answer.common);
+      if (answered) send_answer(*channel, kAnswer, answer.cache_bytes, answer.common);
     } catch (const std::exception& e) {
       if (!answered) {
         channel->give_up(e.what());

@@ -36,12 +36,12 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
       resolve_config(config, setup_.model.config, *backend_, *comm_, setup_.model.open_formats().get());
   const RuntimeConfig& c = runtime_;
   const ModelSpec& spec = c.spec;
-  answer.num_blocks = static_cast<std::uint64_t>(c.num_blocks);
+  answer.cache_bytes = c.cache_bytes();
   answer.common = format_text(
       "model {}\nmodel's sizes {}\ndtype {}\nquantization {}{}{}\ncpu-isa {}\nmax-num-seqs "
       "{}\nmax-num-batched-tokens {}\n"
       "max-model-len {}\nblock-size {}\nkv-cache-dtype {}, skip-layers {}\nblocks of swap space "
-      "{}\nmax-logprobs {}\n"
+      "{}\nslots of states {} and {}\nmax-logprobs {}\n"
       "disable-custom-all-reduce {}\ngraphs {}\ndeterministic {}\n",
       setup_.model.config.architecture(),
       format_text("{} layers, {} wide, {}/{} heads of {}, vocabulary {}, windows {}", spec.num_layers,
@@ -50,8 +50,9 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
       to_string(c.dtype), to_string(c.quantization), c.quantize_head ? " with the head" : "",
       c.weight_only ? " of weights only" : "", resolved_cpu_isa(device_.cpu_isa), c.max_num_seqs,
       c.max_num_batched_tokens, c.max_model_len, c.block_size(), config.kv_cache_dtype,
-      in_quotes(config.kv_cache_dtype_skip_layers), c.num_host_blocks, c.max_logprobs,
-      config.disable_custom_all_reduce, c.use_graphs, config.deterministic);
+      in_quotes(config.kv_cache_dtype_skip_layers), c.num_host_blocks, c.num_state_slots,
+      c.num_host_state_slots, c.max_logprobs, config.disable_custom_all_reduce, c.use_graphs,
+      config.deterministic);
 }
 
 void Rank::load(const RankOrder&, RankAnswer&) {
@@ -127,9 +128,8 @@ void RankGroup::open() {
 const RuntimeConfig& RankGroup::resolve() {
   const std::vector<RankAnswer>& answers = together({&Rank::resolve});
   const RuntimeConfig& resolved = own_->config();
-  const auto [least, most] = std::ranges::minmax_element(answers, {}, &RankAnswer::num_blocks);
-  if (least->num_blocks != most->num_blocks)
-    together({&Rank::resolve, least->num_blocks * resolved.block_bytes()});
+  const auto [least, most] = std::ranges::minmax_element(answers, {}, &RankAnswer::cache_bytes);
+  if (least->cache_bytes != most->cache_bytes) together({&Rank::resolve, least->cache_bytes});
   check_common();
   const int context =
       setup_.config.max_model_len == 0 ? resolved.spec.max_model_len : setup_.config.max_model_len;

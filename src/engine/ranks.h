@@ -35,8 +35,8 @@ struct RankOrder {
 };
 
 struct RankAnswer {
-  std::string error = {};        // empty: it is done
-  std::uint64_t num_blocks = 0;  // of resolve: of the KV cache
+  std::string error = {};         // empty: it is done
+  std::uint64_t cache_bytes = 0;  // of resolve
   // Of open and resolve: what must be the same on all ranks, a line each: "block_size 16".
   std::string common = {};
   // Of rank 0 alone.

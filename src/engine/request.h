@@ -58,8 +58,9 @@ struct EngineRequest {
   // Not kNone: nothing is generated; the request ends with its prompt and RequestOutput::embedding. It has
   // one output, without tokens.
   Pooling pooling = Pooling::kNone;
-  int dimensions = 0;     // of the embedding: its first so many numbers; 0: all
-  bool normalise = true;  // scaled to length 1, unless it is of logits
+  int dimensions = 0;          // of the embedding: its first so many numbers; 0: all
+  bool normalise = true;       // scaled to length 1, unless it is of logits
+  std::size_t held_bytes = 0;  // that are kept for its answer: while it waits they count, as tokens do
   // Called in order, on the output thread: it may be slow at the cost of other outputs, never of the engine.
   // It must not wait for another request. What it throws ends the request, without another call. While the
   // engine closes, it must not submit.

@@ -39,6 +39,7 @@ struct SearchResult {
   FinishReason reason = FinishReason::kNone;  // why it ended early, if it did
   std::string error;
   int num_cached_tokens = 0;
+  CacheEnd cache_end = {};
   std::optional<TimePoint> first_token = {};  // when the first round had its results
 };
 

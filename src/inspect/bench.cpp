@@ -221,10 +221,12 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
     expert_bytes += static_cast<double>(experts.bytes());
     routed_share = static_cast<double>(shape.top_k) / shape.num_experts;
   }
-  // A product with the key and one with the value, in every head.
-  flop_per_attention_pair = 4.0 * config.num_heads * config.spec.head_dim;
-  kv_bytes_per_pair = static_cast<double>(config.cache.used_bytes * config.num_kv_heads) /
-                      static_cast<double>(config.cache.places.size());
+  // A product with the key and one with the value, in every head; of layers of several kinds the mean.
+  const auto layers = static_cast<double>(config.cache.places.size());
+  for (std::size_t i = 0; i < config.cache.places.size(); ++i)
+    flop_per_attention_pair += 4.0 * config.cache.spec_of(i).num_heads * config.cache.spec_of(i).head_dim;
+  flop_per_attention_pair /= layers;
+  kv_bytes_per_pair = static_cast<double>(config.cache.used_bytes) / layers;
   for (double* amount : {&flop_per_token, &flop_per_logits, &flop_per_attention_pair, &weight_bytes,
                          &expert_bytes, &kv_bytes_per_pair})
     *amount *= ranks;

@@ -45,11 +45,14 @@ Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std
   const RuntimeConfig& runtime = result.config;
   const std::size_t fixed = result.plan.total() - result.plan.kv_cache;
   const std::size_t left = result.memory - std::min(result.memory, fixed);
-  const auto blocks = static_cast<std::int64_t>(left / runtime.block_bytes());
-  result.kv_cache = static_cast<std::size_t>(blocks) * runtime.block_bytes();
+  const auto blocks =
+      static_cast<std::int64_t>((left - std::min(left, result.state_slots_bytes())) / runtime.block_bytes());
+  result.kv_cache = static_cast<std::size_t>(blocks) * runtime.block_bytes() + result.state_slots_bytes();
   result.tokens = blocks / runtime.cache.layout.num_lanes() * runtime.block_size();
   const auto add_row = [&](int length) {
-    result.rows.push_back({length, blocks / runtime.max_blocks_held(length)});
+    const std::int64_t fit = blocks / runtime.max_blocks_held(length);
+    result.rows.push_back(
+        {length, runtime.num_state_slots > 0 ? std::min<std::int64_t>(fit, runtime.num_state_slots) : fit});
   };
   for (const int length : {512, 2048, 8192, 32768})
     if (length < runtime.max_model_len) add_row(length);

@@ -35,6 +35,10 @@ struct Capacity {
 
   std::size_t kv_bytes_per_token() const;  // of a token that every layer holds
   std::vector<Group> groups() const;
+  // Of fixed states; 0: the model's layers have none.
+  std::size_t state_slots_bytes() const {
+    return config.cache.state_bytes() * static_cast<std::size_t>(config.num_state_slots);
+  }
   bool fits() const { return plan.total() <= memory; }  // as configured
 };
 

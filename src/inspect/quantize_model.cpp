@@ -36,10 +36,10 @@ std::map<std::string, std::int64_t> chosen_tensors(const QuantizeOptions& option
     chosen.merge(all);
   }
   for (const auto& [name, cols] : chosen)
-    if (file.find_entry(name)->shape.back() != cols)
+    if (const auto& shape = file.find_entry(name)->shape; shape.size() > 2 || shape.back() != cols)
       fail(
-          "tensor {} stands transposed, of which vLLM and transformers read no codes; --quantization makes "
-          "them as the model is loaded",
+          "tensor {} is transposed or several matrices, of which vLLM and transformers read no codes; "
+          "--quantization makes them as the model is loaded",
           in_quotes(name));
   return chosen;
 }
@@ -59,6 +59,28 @@ TensorToWrite copied(Checkpoint& file, const std::string& name) {
           [tensor](std::int64_t row, std::int64_t n, std::byte* out) {
             tensor->read_rows(row, Tensor(out, tensor->dtype(), {n, 1}));
           }};
+}
+
+// The matrices of a chosen tensor: itself, or of experts that are stacked, [experts, rows, columns], each as
+// a module of its own.
+std::vector<WeightGroup> matrices_of(Checkpoint& file, const std::string& name) {
+  const std::vector<std::int64_t> shape = file.find_entry(name)->shape;
+  const std::size_t last = name.rfind('.');
+  if (shape.size() == 2) return {file.take_linear(name.substr(0, last), shape[0], shape[1])};
+  const std::vector<std::string> parts =
+      name.ends_with(".down_proj") ? std::vector<std::string>{".down_proj.weight"}
+                                   : std::vector<std::string>{".gate_proj.weight", ".up_proj.weight"};
+  const std::int64_t rows = shape[1] / std::ssize(parts);
+  const WeightTensorPtr all = file.take(name, {shape[0] * shape[1], shape[2]});
+  std::vector<WeightGroup> matrices;
+  for (std::int64_t i = 0; i < shape[0] * std::ssize(parts); ++i) {
+    const std::string module = name.substr(0, last + 1) + std::to_string(i / std::ssize(parts));
+    const WeightTensorPtr own = slice_rows(all, i * rows, rows);
+    matrices.push_back(WeightGroup::plain(make_weight_tensor(
+        module + parts[static_cast<std::size_t>(i) % parts.size()], own->dtype(), {rows, shape[2]},
+        [own](std::int64_t row, const Tensor& dst) { own->read_rows(row, dst); })));
+  }
+  return matrices;
 }
 
 // How the modules of a part that Quire leaves out are named to readers, which spell them in ways of their
@@ -100,12 +122,12 @@ Contents contents_of(const QuantizeOptions& options, const ModelConfig& config, 
       }
       continue;
     }
-    ++contents.size.num_matrices;
     dtype = entry.dtype_name;
-    const WeightGroup group =
-        quantized(file.take_linear(prefix, entry.shape[0], entry.shape[1]), options.format);
-    for (TensorToWrite& tensor : written_linear(group, options.format, dtype))
-      contents.tensors.push_back(std::move(tensor));
+    for (const WeightGroup& matrix : matrices_of(file, name)) {
+      ++contents.size.num_matrices;
+      for (TensorToWrite& tensor : written_linear(quantized(matrix, options.format), options.format, dtype))
+        contents.tensors.push_back(std::move(tensor));
+    }
   }
   for (const TensorToWrite& tensor : contents.tensors) contents.size.bytes += tensor.bytes();
   contents.quantization = written_config(options.format, plain_modules, dtype);

@@ -11,9 +11,10 @@ namespace {
 
 // From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
 // bigscience, google, allenai, microsoft, HuggingFaceTB, ByteDance-Seed, tencent, baidu, LGAI-EXAONE,
-// zai-org, CohereLabs, stabilityai and bigcode. Of each architecture: the keys that its models share where
-// they are not its defaults; and of each model its layers, hidden size, intermediate size, heads, heads of
-// keys and values, vocabulary, and keys of its own, which count before those shared.
+// zai-org, CohereLabs, stabilityai, bigcode, LiquidAI and openai; Gemma 4's from the code of
+// google-deepmind/gemma and AI-Hypercomputer/maxtext. Of each architecture: the keys that its models share
+// where they are not its defaults; and of each model its layers, hidden size, intermediate size, heads, heads
+// of keys and values, vocabulary, and keys of its own, which count before those shared.
 constexpr char kPublished[] = R"([
  ["Qwen3ForCausalLM", {"head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1000000},
   {"qwen3-0.6b": [28, 1024, 3072, 16, 8, 151936, {"tie_word_embeddings": true}],
@@ -25,6 +26,16 @@ constexpr char kPublished[] = R"([
   "norm_topk_prob": true},
   {"qwen3-30b-a3b": [48, 2048, 6144, 32, 4, 151936, {"moe_intermediate_size": 768}],
    "qwen3-235b-a22b": [94, 4096, 12288, 64, 4, 151936, {"moe_intermediate_size": 1536}]}],
+ ["Qwen3_5ForCausalLM", {"head_dim": 256, "max_position_embeddings": 262144, "rope_theta": 10000000},
+  {"qwen3.5-0.8b": [24, 1024, 3584, 8, 2, 248320, {"linear_num_value_heads": 16, "tie_word_embeddings": true}],
+   "qwen3.5-2b": [24, 2048, 6144, 8, 2, 248320, {"linear_num_value_heads": 16, "tie_word_embeddings": true}],
+   "qwen3.5-4b": [32, 2560, 9216, 16, 4, 248320, {"tie_word_embeddings": true}],
+   "qwen3.5-9b": [32, 4096, 12288, 16, 4, 248320],
+   "qwen3.5-27b": [64, 5120, 17408, 24, 4, 248320, {"linear_num_value_heads": 48}]}],
+ ["Qwen3_5MoeForCausalLM", {"max_position_embeddings": 262144, "rope_theta": 10000000},
+  {"qwen3.5-35b-a3b": [40, 2048, 512, 16, 2, 248320]}],
+ ["Qwen3NextForCausalLM", {"max_position_embeddings": 262144, "rope_theta": 10000000},
+  {"qwen3-next-80b-a3b": [48, 2048, 5632, 16, 2, 151936]}],
  ["Qwen2ForCausalLM", {"max_position_embeddings": 32768, "rope_theta": 1000000},
   {"qwen2.5-0.5b": [24, 896, 4864, 14, 2, 151936, {"tie_word_embeddings": true}],
    "qwen2.5-1.5b": [28, 1536, 8960, 12, 2, 151936, {"tie_word_embeddings": true}],
@@ -76,6 +87,16 @@ constexpr char kPublished[] = R"([
   "rope_scaling": {"rope_type": "linear", "factor": 8}},
   {"gemma-3-4b": [34, 2560, 10240, 8, 4, 262208], "gemma-3-12b": [48, 3840, 15360, 16, 8, 262208],
    "gemma-3-27b": [62, 5376, 21504, 32, 16, 262208, {"head_dim": 128, "query_pre_attn_scalar": 168}]}],
+ ["Gemma4ForCausalLM", {"sliding_window": 512, "final_logit_softcapping": 30},
+  {"gemma-4-e2b": [35, 1536, 6144, 8, 1, 262144, {"sliding_window_pattern": 5, "num_kv_shared_layers": 20,
+                                                  "use_double_wide_mlp": true}],
+   "gemma-4-e4b": [42, 2560, 10240, 8, 2, 262144, {"num_kv_shared_layers": 18}]}],
+ ["Gemma4ForCausalLM", {"sliding_window": 1024, "final_logit_softcapping": 30, "attention_k_eq_v": true,
+  "max_position_embeddings": 262144, "hidden_size_per_layer_input": 0},
+  {"gemma-4-12b": [48, 3840, 15360, 16, 8, 262144, {"num_global_key_value_heads": 1}],
+   "gemma-4-26b-a4b": [30, 2816, 2112, 16, 8, 262144, {"num_global_key_value_heads": 2, "num_experts": 128,
+                       "enable_moe_block": true, "top_k_experts": 8, "moe_intermediate_size": 704}],
+   "gemma-4-31b": [60, 5376, 21504, 32, 16, 262144, {"num_global_key_value_heads": 4}]}],
  ["Olmo2ForCausalLM", {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 500000},
   {"olmo-2-1b": [16, 2048, 8192, 16, 16, 100352], "olmo-2-7b": [32, 4096, 11008, 32, 32, 100352],
    "olmo-2-13b": [40, 5120, 13824, 40, 40, 100352], "olmo-2-32b": [64, 5120, 27648, 40, 8, 100352]}],
@@ -108,11 +129,20 @@ constexpr char kPublished[] = R"([
  ["Cohere2ForCausalLM", {"head_dim": 128, "logit_scale": 0.25, "rope_theta": 50000},
   {"command-r7b": [32, 4096, 14336, 32, 8, 256000, {"max_position_embeddings": 132096}],
    "command-a": [64, 12288, 36864, 96, 8, 256000, {"max_position_embeddings": 131072}]}],
+ ["Lfm2ForCausalLM", {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+  {"lfm2-350m": [16, 1024, 6656, 16, 8, 65536], "lfm2-700m": [16, 1536, 10240, 24, 8, 65536],
+   "lfm2-1.2b": [16, 2048, 12288, 32, 8, 65536]}],
+ ["Lfm2MoeForCausalLM", {"full_attn_idxs": [2, 6, 10, 14, 18, 21]},
+  {"lfm2-8b-a1b": [24, 2048, 7168, 32, 8, 65536]}],
  ["StableLmForCausalLM", {"use_qkv_bias": true}, {"stablelm-2-1.6b": [24, 2048, 5632, 32, 32, 100352]}],
  ["Starcoder2ForCausalLM", {"max_position_embeddings": 16384, "rope_theta": 1000000, "sliding_window": 4096},
   {"starcoder2-3b": [30, 3072, 12288, 24, 2, 49152, {"rope_theta": 999999.4420358813}],
    "starcoder2-7b": [32, 4608, 18432, 36, 4, 49152],
-   "starcoder2-15b": [40, 6144, 24576, 48, 4, 49152, {"rope_theta": 100000, "tie_word_embeddings": false}]}]
+   "starcoder2-15b": [40, 6144, 24576, 48, 4, 49152, {"rope_theta": 100000, "tie_word_embeddings": false}]}],
+ ["GptOssForCausalLM", {"rope_scaling": {"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1,
+  "truncate": false, "original_max_position_embeddings": 4096}},
+  {"gpt-oss-20b": [24, 2880, 2880, 64, 8, 201088, {"num_local_experts": 32}],
+   "gpt-oss-120b": [36, 2880, 2880, 64, 8, 201088]}]
 ])";
 
 std::vector<Shape> read_shapes() {

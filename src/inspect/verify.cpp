@@ -136,6 +136,7 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   result.rms = std::sqrt(difference / norm);
   result.rms_limit = limits.rms;
   result.num_steps = static_cast<int>(reference.greedy.size());
+  bool may_reroute = limits.rerouted_in > 0;
   for (std::size_t step = 0; step < reference.greedy.size(); ++step) {
     const auto row =
         logits.begin() + static_cast<std::ptrdiff_t>((reference.prompt.size() - 1 + step) * vocab);
@@ -143,6 +144,9 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
     if (best == reference.greedy[step]) {
       ++result.argmax_equal;
     } else if (reference.gap[step] < limits.excused_gap * largest) {
+      ++result.argmax_excused;
+    } else if (std::exchange(may_reroute, false)) {
+      ++result.rerouted;
       ++result.argmax_excused;
     }
   }

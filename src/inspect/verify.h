@@ -19,9 +19,9 @@ struct VerifyResult {
   double limit = 0;        // of error
   double rms = 0;          // norm of the differences over the norm of the logits
   double rms_limit = 0;    // of rms; 0: there is none
-  int rerouted = 0;        // positions left out of error, see verify()
+  int rerouted = 0;        // positions left out of error, and steps, see verify()
   int argmax_equal = 0;    // greedy steps with the reference's token
-  int argmax_excused = 0;  // others, where the reference's two best tokens are too close to tell apart
+  int argmax_excused = 0;  // others, where two tokens are too close to tell apart, or experts may be others
   int num_steps = 0;
   bool rms_passed() const { return rms_limit == 0 || rms <= rms_limit; }
   bool passed() const { return error <= limit && rms_passed() && argmax_equal + argmax_excused == num_steps; }
@@ -34,9 +34,10 @@ struct VerifyResult {
 // sequences side by side, one begun some steps after the other.
 // Calls `on_result` for each. Where a router has two experts nearly equal, 16-bit numbers may make it take
 // the other, and the logits there have nothing to do with the reference: in a model of routed experts,
-// computed in 16 bits, up to one position in eight may be beyond the limit. Where products round their
-// inputs, limits are those of `activations` in tolerance.json beside the reference: {"logits", "rms", "gap"}.
-// Error when the folder is no such model. Other settings of `config` apply as they are.
+// computed in 16 bits, up to one position in eight may be beyond the limit, and one greedy step of a prompt.
+// Where products round their inputs, limits are those of `activations` in tolerance.json beside the
+// reference: {"logits", "rms", "gap"}. Error when the folder is no such model. Other settings of `config`
+// apply as they are.
 bool verify(const EngineConfig& config, const std::function<void(const VerifyResult&)>& on_result);
 
 }  // namespace quire

@@ -16,6 +16,9 @@ struct CacheLayout {
 
   int block_size = 16;             // tokens; a power of two, 8 to 256
   std::vector<int> windows = {0};  // by lane: tokens a position attends to, itself included; 0: all
+  // Fixed states are kept behind multiples of so many tokens alone, whole rows: a backend may compute prompts
+  // in chunks. 0: there are none.
+  int state_interval = 0;
 
   int num_lanes() const { return static_cast<int>(windows.size()); }
   // The lane that looks back farthest.

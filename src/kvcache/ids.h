@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace quire {
 
@@ -21,6 +22,11 @@ struct BlockCopy {
   BlockId to;
 
   bool operator==(const BlockCopy&) const = default;
+};
+
+// Between slots of fixed states and those of host memory: first the saves, then the restores.
+struct StateCopies {
+  std::vector<BlockCopy> saves, restores;
 };
 
 }  // namespace quire

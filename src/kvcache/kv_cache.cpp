@@ -7,34 +7,69 @@
 #include "base/error.h"
 
 namespace quire {
+namespace {
 
-KvCache::KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, bool caches_prefixes,
-                 std::uint64_t hash_seed, int hash_bits)
+// What it has kept of its states behind at most so many tokens, and most of them.
+const SequenceStates::Kept* kept_of(const SequenceBlocks& blocks, int most) {
+  const SequenceStates::Kept* found = nullptr;
+  for (const SequenceStates::Kept& kept : blocks.states.kept)
+    if (kept.num_tokens <= most && (!found || kept.num_tokens > found->num_tokens)) found = &kept;
+  return found;
+}
+
+}  // namespace
+
+KvCache::KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
+                 int hash_bits)
     : layout_(layout),
-      pool_(num_blocks),
-      host_pool_(num_host_blocks),
+      pool_(sizes.num_blocks),
+      host_pool_(sizes.num_host_blocks),
       prefix_cache_(pool_, layout_, hash_seed, hash_bits),
+      states_(sizes.num_slots, pool_),
+      host_slots_(sizes.num_host_slots),
       caches_prefixes_(caches_prefixes) {}
 
 ComputedPrefix KvCache::find(const SequenceBlocks& blocks, std::span<const TokenId> tokens,
                              const SequenceBlocks* sibling, int num_common) const {
+  const auto has_checkpoint = [this](const PrefixCache::Link& row) { return states_.find(row) != kNoBlock; };
+  PrefixCache::Match match = has_states() ? prefix_cache_.match(tokens, blocks.salt, has_checkpoint)
+                                          : prefix_cache_.match(tokens, blocks.salt);
+  const auto num_lanes = layout_.windows.size();
+  const int num_known = static_cast<int>(match.rows.size() / num_lanes) * layout_.block_size;
   ComputedPrefix computed;
-  computed.blocks = prefix_cache_.match(tokens, blocks.salt);
-  computed.num_tokens = num_rows(computed) * layout_.block_size;
+  computed.num_tokens = match.num_ending * layout_.block_size;
+  computed.end = match.end;
+  if (has_states() && computed.num_tokens < num_known / layout_.state_interval * layout_.state_interval)
+    computed.end = {CacheEnd::Reason::kNoCheckpoint};
+  if (has_states() && match.num_ending > 0)
+    computed.states = states_.find(prefix_cache_.link(layout_.row(match.rows, match.num_ending - 1)));
+  const SequenceStates::Kept* kept = has_states() && sibling ? kept_of(*sibling, num_common) : nullptr;
+  if (has_states()) num_common = kept ? kept->num_tokens : 0;
   if (sibling && num_common > computed.num_tokens &&
       !layout_.leaves_rows(num_common, sibling->table.position())) {
-    const auto size = static_cast<std::size_t>(layout_.rows_for(num_common)) * layout_.windows.size();
-    const auto common = sibling->table.blocks().first(size);
-    computed = {{common.begin(), common.end()}, num_common, 0, true};
+    const auto common =
+        sibling->table.blocks().first(static_cast<std::size_t>(layout_.rows_for(num_common)) * num_lanes);
+    computed.blocks.assign(common.begin(), common.end());
+    computed.num_tokens = num_common;
+    computed.forked = true;
+    computed.states = kept ? kept->slot.slot() : kNoBlock;
   }
-  // What is saved is of use if the two meet or the window begins there.
-  const int num_full = computed.num_tokens / layout_.block_size;
+  // What is saved is of use if the two meet or the window begins there. Its states are saved with it, so what
+  // is known before it needs none.
   const SavedBlocks& saved = blocks.saved;
+  const bool is_behind = !computed.forked && num_known < saved.num_tokens;
+  const int num_full = (is_behind ? num_known : computed.num_tokens) / layout_.block_size;
   const int num_before = std::max(num_full, layout_.num_outside_all(saved.num_tokens));
-  if (saved.num_tokens <= computed.num_tokens || saved.first > num_before) return computed;
-  computed.blocks.resize(static_cast<std::size_t>(num_full) * layout_.windows.size());
-  computed.num_tokens = saved.num_tokens;
-  computed.num_restored = layout_.rows_for(saved.num_tokens) - num_before;
+  const bool restores = saved.num_tokens > computed.num_tokens && saved.first <= num_before;
+  if (restores) {
+    computed.num_tokens = saved.num_tokens;
+    computed.num_restored = layout_.rows_for(saved.num_tokens) - num_before;
+    computed.states = kNoBlock;
+  }
+  if (!computed.forked) computed.blocks = std::move(match.rows);
+  if (restores || !computed.forked)
+    computed.blocks.resize(static_cast<std::size_t>(restores ? num_full : match.num_ending) * num_lanes);
+  computed.num_known = num_known;
   return computed;
 }
 
@@ -70,6 +105,68 @@ void KvCache::admit(SequenceBlocks& blocks, const ComputedPrefix& computed) {
     blocks.table.append(i < num_shared ? layout_.row(computed.blocks, i) : std::span<const BlockId>{});
   blocks.num_tokens = computed.num_tokens;
   forget_saved(blocks.saved, computed.num_restored);
+  if (has_states()) admit_states(blocks.states, computed);
+}
+
+// Where no other slot is free, a checkpoint is gone on with in its own.
+void KvCache::admit_states(SequenceStates& states, const ComputedPrefix& computed) {
+  states.num_before = computed.num_tokens;
+  if (computed.states != kNoBlock) {
+    states_.touch(computed.states);
+    states.source = states_.hold(computed.states);
+  }
+  if (states_.pool().num_free() > 0) {
+    states.own = states_.take();
+    return;
+  }
+  QUIRE_CHECK(states.source && states_.pool().ref_count(states.source.slot()) == 1, "no slot is free");
+  states_.forget(states.source.slot());
+  states.own = std::exchange(states.source, {});
+}
+
+BlockCopy KvCache::write_states(SequenceBlocks& blocks) {
+  if (!has_states()) return {kNoBlock, kNoBlock};
+  SequenceStates& states = blocks.states;
+  const BlockId own = states.own.slot();
+  if (!states.source) return {blocks.num_tokens == 0 ? kNoBlock : own, own};
+  state_reads_.push_back(std::exchange(states.source, {}));
+  return {state_reads_.back().slot(), own};
+}
+
+void KvCache::keep_states(SequenceBlocks& blocks, bool in_output) {
+  if (states_.pool().num_free() == 0) return;
+  SequenceStates& states = blocks.states;
+  states.kept.push_back({states.own, blocks.num_tokens, in_output});
+  states.source = std::exchange(states.own, states_.take());
+}
+
+bool KvCache::fork_states(SequenceBlocks& blocks) {
+  if (!has_states()) return true;
+  SequenceStates& states = blocks.states;
+  if (states_.pool().num_free() == 0) return false;
+  if (!states.source) states.source = states.own;
+  states.own = states_.take();
+  states.kept.clear();
+  return true;
+}
+
+// What is kept behind the row that was indexed last becomes its checkpoint. One in an output makes the one
+// before it there nearly worthless.
+void KvCache::enter_kept(SequenceBlocks& blocks) {
+  SequenceStates& states = blocks.states;
+  const int num_tokens = blocks.num_indexed * layout_.block_size;
+  const auto kept = std::ranges::find(states.kept, num_tokens, &SequenceStates::Kept::num_tokens);
+  if (kept == states.kept.end()) return;
+  states_.enter(blocks.last_index, kept->slot.slot(), num_tokens - states.num_before);
+  if (kept->in_output) {
+    if (states.last_output != kNoBlock && states_.find(states.last_row) == states.last_output)
+      states_.demote(states.last_output);
+    states.last_output = kept->slot.slot();
+    states.last_row = blocks.last_index;
+  } else {
+    states.num_before = num_tokens;
+  }
+  states.kept.erase(kept);
 }
 
 int KvCache::prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
@@ -99,6 +196,8 @@ void KvCache::forget_row_to_write(const SequenceBlocks& blocks) {
 int KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
   const std::size_t num_before = restores.size();
   restores.reserve(num_before + blocks.saved.blocks.size());  // behind this nothing fails
+  if (blocks.saved.states != kNoBlock)
+    state_copies_.restores.push_back({blocks.saved.states, blocks.states.own.slot()});
   const SavedBlocks saved = std::exchange(blocks.saved, {});
   const auto to = blocks.table.rows_from(saved.first);
   for (std::size_t i = 0; i < saved.blocks.size(); ++i)
@@ -109,17 +208,22 @@ int KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
 void KvCache::index(SequenceBlocks& blocks, std::span<const TokenId> tokens) {
   const auto size = static_cast<std::size_t>(layout_.block_size);
   const int num_full = std::min(blocks.num_tokens, static_cast<int>(tokens.size())) / layout_.block_size;
-  for (; caches_prefixes_ && blocks.num_indexed < num_full; ++blocks.num_indexed) {
+  while (caches_prefixes_ && blocks.num_indexed < num_full) {
     const auto i = static_cast<std::size_t>(blocks.num_indexed);
     const PrefixCache::Key key = {blocks.last_index, tokens.subspan(i * size, size), blocks.salt};
     const auto link = prefix_cache_.insert(blocks.table.row(blocks.num_indexed), key);
     if (!link) return;  // a row before its windows, which it never had
     blocks.last_index = *link;
+    ++blocks.num_indexed;
+    enter_kept(blocks);
   }
 }
 
-std::vector<BlockCopy> KvCache::close_step(std::span<const BlockCopy> restores) {
+std::vector<BlockCopy> KvCache::close_step(std::span<const BlockCopy> restores, StateCopies& states) {
   for (const BlockCopy& restore : restores) host_pool_.release(restore.from);
+  for (const BlockCopy& restore : state_copies_.restores) host_slots_.release(restore.from);
+  states = std::exchange(state_copies_, {});
+  state_reads_.clear();
   replaced_.emplace_back();
   return std::exchange(saves_, {});
 }
@@ -134,8 +238,12 @@ bool KvCache::apply_step() {
 void KvCache::lose_steps(std::span<const BlockCopy> restores) {
   while (!replaced_.empty()) apply_step();
   for (const BlockCopy& restore : restores) host_pool_.release(restore.from);
+  for (const BlockCopy& restore : state_copies_.restores) host_slots_.release(restore.from);
   saves_.clear();
+  state_copies_ = {};
+  state_reads_.clear();
   prefix_cache_.clear();
+  states_.clear();
 }
 
 int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs) {
@@ -149,12 +257,17 @@ int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& co
   const int num_before = saves_all ? 0 : first * layout_.block_size;
   const int num_tokens = blocks.num_tokens - num_before;
   if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
-      !costs.saving_pays(num_before, num_tokens, num_blocks))
+      (has_states() && host_slots_.num_free() == 0) || !costs.saving_pays(num_before, num_tokens, num_blocks))
     return 0;
   blocks.saved = {first, blocks.num_tokens, {}};
   for (const BlockId block : to_save) {
     blocks.saved.blocks.push_back(block == kNoBlock ? kNoBlock : host_pool_.allocate());
     if (block != kNoBlock) saves_.push_back({block, blocks.saved.blocks.back()});
+  }
+  if (has_states()) {
+    const SequenceStates& states = blocks.states;
+    blocks.saved.states = host_slots_.allocate();
+    state_copies_.saves.push_back({(states.source ? states.source : states.own).slot(), blocks.saved.states});
   }
   return num_blocks;
 }
@@ -168,12 +281,34 @@ void KvCache::forget_saved(SavedBlocks& saved, int num_kept) {
   if (end != saved.blocks.begin())
     std::erase_if(saves_, [this](const BlockCopy& save) { return host_pool_.ref_count(save.to) == 0; });
   saved.blocks.erase(saved.blocks.begin(), end);
-  if (saved.blocks.empty()) saved = {};
+  if (!saved.blocks.empty()) return;
+  if (saved.states != kNoBlock) {
+    host_slots_.release(saved.states);
+    std::erase_if(state_copies_.saves, [&](const BlockCopy& save) { return save.to == saved.states; });
+  }
+  saved = {};
 }
 
 void KvCache::distrust(const SequenceBlocks& blocks, std::span<const TokenId> tokens) {
   prefix_cache_.erase_chain(tokens, blocks.salt);
   for (const BlockId block : blocks.table.held()) prefix_cache_.erase(block);
+}
+
+void KvCache::count_states(const SequenceBlocks& blocks, std::vector<int>& num_holders,
+                           std::vector<int>& num_savers) const {
+  const SequenceStates& states = blocks.states;
+  const auto count = [](BlockId slot, std::vector<int>& counts) {
+    if (slot != kNoBlock) ++counts.at(static_cast<std::size_t>(slot));
+  };
+  count(states.own.slot(), num_holders);
+  count(states.source.slot(), num_holders);
+  for (const SequenceStates::Kept& kept : states.kept) count(kept.slot.slot(), num_holders);
+  count(blocks.saved.states, num_savers);
+  QUIRE_CHECK(!states.own || (states_.pool().ref_count(states.own.slot()) == 1 &&
+                              !states_.is_checkpoint(states.own.slot())),
+              "19: slot {} is written, and others may read it", states.own.slot());
+  QUIRE_CHECK(!has_states() || blocks.num_tokens == 0 || states.own, "19: {} tokens have no states",
+              blocks.num_tokens);
 }
 
 void KvCache::check(std::span<const SequenceBlocks* const> all) const {
@@ -182,6 +317,8 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
   host_pool_.check();
   std::vector<int> num_holders(static_cast<std::size_t>(pool_.num_blocks()));
   std::vector<int> num_savers(static_cast<std::size_t>(host_pool_.num_blocks()));
+  std::vector<int> num_slot_holders(static_cast<std::size_t>(states_.pool().num_blocks()));
+  std::vector<int> num_slot_savers(static_cast<std::size_t>(host_slots_.num_blocks()));
   const auto count = [](std::span<const BlockId> held, std::vector<int>& counts) {
     for (const BlockId block : held)
       if (block != kNoBlock) ++counts.at(static_cast<std::size_t>(block));
@@ -196,7 +333,17 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
                 blocks->num_indexed);
     count(table.blocks(), num_holders);
     count(blocks->saved.blocks, num_savers);
+    count_states(*blocks, num_slot_holders, num_slot_savers);
   }
+  for (const SlotRef& read : state_reads_) ++num_slot_holders.at(static_cast<std::size_t>(read.slot()));
+  states_.check();
+  const auto agrees = [](const BlockPool& slots, const std::vector<int>& counts, const char* what) {
+    for (BlockId slot = 0; slot < slots.num_blocks(); ++slot)
+      QUIRE_CHECK(slots.ref_count(slot) == counts[static_cast<std::size_t>(slot)], "{} {} has {} references",
+                  what, slot, slots.ref_count(slot));
+  };
+  agrees(states_.pool(), num_slot_holders, "18: slot");
+  agrees(host_slots_, num_slot_savers, "16: slot of host memory");
   for (const std::vector<BlockId>& replaced : replaced_) count(replaced, num_holders);
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
     QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],

@@ -11,6 +11,7 @@
 #include "kvcache/cache_layout.h"
 #include "kvcache/ids.h"
 #include "kvcache/prefix_cache.h"
+#include "kvcache/state_cache.h"
 
 namespace quire {
 
@@ -19,6 +20,24 @@ struct SavedBlocks {
   int first = 0;
   int num_tokens = 0;
   std::vector<BlockId> blocks;  // [rows, num_lanes], kNoBlock where it held none; none: nothing is saved
+  BlockId states = kNoBlock;    // the slot of its fixed states there
+};
+
+// Where the fixed states of a sequence lie, behind its first SequenceBlocks::num_tokens tokens.
+struct SequenceStates {
+  // Those behind some of its tokens, which nobody writes any more.
+  struct Kept {
+    SlotRef slot;
+    int num_tokens = 0;
+    bool in_output = false;  // all that was known of the sequence lies before
+  };
+
+  SlotRef own;                      // what its steps write
+  SlotRef source;                   // where they lie until its next step has read them; none: in `own`
+  std::vector<Kept> kept;           // until they are checkpoints; for its forks as long as it runs
+  int num_before = 0;               // tokens before its last checkpoint
+  BlockId last_output = kNoBlock;   // the slot of its last checkpoint in its output
+  PrefixCache::Link last_row = {};  // and the row
 };
 
 // What a sequence has of the cache. A copy shares its blocks; what is saved is to have one owner.
@@ -29,12 +48,14 @@ struct SequenceBlocks {
   int num_indexed = 0;                // rows of the table that the prefix cache has seen
   PrefixCache::Link last_index = {};  // what stands for the last of these
   SavedBlocks saved = {};             // until a step that restores them is planned
+  SequenceStates states = {};
 
   // Gives back what is in the cache.
   void clear() {
     table.clear();
     num_tokens = num_indexed = 0;
     last_index = {};
+    states = {};
   }
 };
 
@@ -43,19 +64,23 @@ struct ComputedPrefix {
   std::vector<BlockId> blocks;  // [rows, num_lanes] from its first on; those in their windows are shared
   int num_tokens = 0;           // in them and the restored ones; a last row that is not full is copied
   int num_restored = 0;         // rows that follow, from host memory
+  BlockId states = kNoBlock;    // the slot of its fixed states, unless they are restored
+  int num_known = 0;            // tokens in blocks that are there, if only there were states behind them
+  CacheEnd end;                 // why the prefix cache has no more of it
   bool forked = false;          // the shared ones are a sibling's
 };
 
 // Seconds that go by for a sequence's preemption.
 struct PreemptionCosts {
-  double block_copied = 0;  // to host memory and back
-  double token = 1;         // computed again
-  double pair = 0;          // what each token before it adds to that
+  double block_copied = 0;   // to host memory and back
+  double token = 1;          // computed again
+  double pair = 0;           // what each token before it adds to that
+  int blocks_of_states = 0;  // that a sequence's fixed states are as large as
 
   // Of num_tokens tokens in num_blocks blocks, behind num_before others that are there.
   bool saving_pays(int num_before, int num_tokens, int num_blocks) const {
     const double again = num_tokens * (token + (num_before + 0.5 * num_tokens) * pair);
-    return num_blocks * block_copied < again;
+    return (num_blocks + blocks_of_states) * block_copied < again;
   }
 };
 
@@ -65,8 +90,13 @@ class KvCache {
  public:
   // caches_prefixes: whether what sequences have computed is kept for others; hash_seed, hash_bits: as
   // PrefixCache's.
-  KvCache(const CacheLayout& layout, int num_blocks, int num_host_blocks, bool caches_prefixes,
-          std::uint64_t hash_seed, int hash_bits);
+  // slots, host_slots: of fixed states; 0: the model has none.
+  struct Sizes {
+    int num_blocks = 0, num_host_blocks = 0;
+    int num_slots = 0, num_host_slots = 0;
+  };
+  KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
+          int hash_bits);
 
   // Of a sequence whose cached prefixes are those of equal `salt`.
   SequenceBlocks new_blocks(std::string_view salt) {
@@ -84,6 +114,9 @@ class KvCache {
   // at a time, and for copies of shared ones that it will write. It gives back what leaves its windows before
   // a later step takes more. Alone, never more than the whole cache has.
   int num_to_take(const SequenceBlocks& blocks, int length, int span) const;
+  bool has_states() const { return states_.pool().num_blocks() > 0; }
+  // Whether one more sequence could have its fixed states.
+  bool has_slot() const { return !has_states() || states_.pool().num_free() > 0; }
   // Shares what was found, with new blocks for what is to be restored; what is saved beside is given up.
   void admit(SequenceBlocks& blocks, const ComputedPrefix& computed);
 
@@ -92,6 +125,14 @@ class KvCache {
   // new to the runner, which knows nothing of the sequence at its start.
   int prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start, bool in_flight,
                     std::vector<BlockCopy>& copies);
+  // The slots from which the sequence's next step takes its fixed states, and to which it writes them.
+  BlockCopy write_states(SequenceBlocks& blocks);
+  // Keeps the states that the step last planned gives, if there is a slot to go on with. in_output: they
+  // stand behind all that was known of the sequence.
+  void keep_states(SequenceBlocks& blocks, bool in_output);
+  // A copy of another sequence's blocks gets states of its own, those where that one is. False: there is no
+  // slot.
+  bool fork_states(SequenceBlocks& blocks);
   // Adds to `restores` what is saved. Returns how many blocks.
   int restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores);
   // Enters the rows that are full, as far as their tokens are known, once their computation is planned: steps
@@ -99,7 +140,8 @@ class KvCache {
   void index(SequenceBlocks& blocks, std::span<const TokenId> tokens);
 
   // A step is planned that does `restores`; those saves come first that are returned.
-  std::vector<BlockCopy> close_step(std::span<const BlockCopy> restores);
+  // Its copies of states are put into `states`.
+  std::vector<BlockCopy> close_step(std::span<const BlockCopy> restores, StateCopies& states);
   // The oldest step is applied. True: blocks were given back.
   bool apply_step();
   // All steps in flight are lost, and the one in the making, which would have done `restores`: nothing that
@@ -123,6 +165,7 @@ class KvCache {
   }
   const BlockPool& pool() const { return pool_; }
   const BlockPool& host_pool() const { return host_pool_; }
+  const BlockPool& state_slots() const { return states_.pool(); }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold. `all`: what all sequences
   // have.
@@ -134,11 +177,19 @@ class KvCache {
   }
   bool is_shared(BlockId block) const { return pool_.ref_count(block) > 1; }
   void forget_row_to_write(const SequenceBlocks& blocks);
+  void admit_states(SequenceStates& states, const ComputedPrefix& computed);
+  void enter_kept(SequenceBlocks& blocks);
+  void count_states(const SequenceBlocks& blocks, std::vector<int>& num_holders,
+                    std::vector<int>& num_savers) const;
 
   CacheLayout layout_;
   BlockPool pool_;
   BlockPool host_pool_;
   PrefixCache prefix_cache_;
+  StateCache states_;
+  BlockPool host_slots_;
+  StateCopies state_copies_;          // for the next step that is planned
+  std::vector<SlotRef> state_reads_;  // slots that it reads: nobody else may write them in it
   bool caches_prefixes_;
   std::vector<BlockCopy> saves_;  // for the next step that is planned
   // By step in flight: blocks that the next one replaces by copies, while this one or an earlier one may use

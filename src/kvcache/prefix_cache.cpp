@@ -22,6 +22,8 @@ PrefixCache::PrefixCache(const BlockPool& pool, const CacheLayout& layout, std::
   const auto num_blocks = static_cast<std::size_t>(pool.num_blocks());
   buckets_.resize(std::bit_ceil(2 * num_blocks), kNoBlock);
   entries_.resize(num_blocks);
+  given_up_.resize(buckets_.size());
+  last_first_.fill(kNoBlock);
   tokens_.resize(num_blocks * block_size_);
 }
 
@@ -44,13 +46,16 @@ std::vector<PrefixCache::Link> PrefixCache::find_chain(std::span<const TokenId> 
   return chain;
 }
 
-std::vector<BlockId> PrefixCache::match(std::span<const TokenId> tokens, std::uint64_t salt) const {
+PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint64_t salt,
+                                      const std::function<bool(const Link&)>& ends_at) const {
   const std::vector<Link> chain = find_chain(tokens, salt);
   const int num_lanes = layout_.num_lanes();
   std::vector<int> first_alive(layout_.windows.size());  // of the rows up to here that have this lane's block
+  Match found;
   int size = 0;
   for (int end = 1; end <= std::ssize(chain); ++end) {
-    const Entry& last = entry(chain[static_cast<std::size_t>(end - 1)].block);
+    const Link& link = chain[static_cast<std::size_t>(end - 1)];
+    const Entry& last = entry(link.block);
     bool fits = true;
     for (int lane = 0; lane < num_lanes; ++lane) {
       const auto i = static_cast<std::size_t>(lane);
@@ -58,12 +63,39 @@ std::vector<BlockId> PrefixCache::match(std::span<const TokenId> tokens, std::ui
       fits = fits && first_alive[i] <= layout_.num_outside(lane, end * layout_.block_size);
     }
     if (fits) size = end;
+    if (fits && (!ends_at || ends_at(link))) found.num_ending = end;
   }
-  std::vector<BlockId> rows;
   for (int index = 0; index < size; ++index)
     for (const Link& link : entry(chain[static_cast<std::size_t>(index)].block).row)
-      rows.push_back(link.block);
-  return rows;
+      found.rows.push_back(link.block);
+  if (size < std::ssize(chain))
+    found.end = {CacheEnd::Reason::kEvicted};
+  else if (tokens.size() < (chain.size() + 1) * block_size_)
+    found.end = {CacheEnd::Reason::kWhole};
+  else
+    found.end = end_before({chain.empty() ? Link{} : chain.back(),
+                            tokens.subspan(chain.size() * block_size_, block_size_), salt},
+                           size * layout_.block_size);
+  return found;
+}
+
+// Why there is no row of this key, whose parent is there. Nothing is told of what has another salt.
+CacheEnd PrefixCache::end_before(const Key& missing, int position) const {
+  if (was_given_up(hash(missing))) return {CacheEnd::Reason::kEvicted};
+  const BlockId child = last_child(missing);
+  if (child != kNoBlock && contains(child) && entry(child).parent == missing.parent &&
+      entry(child).salt == missing.salt) {
+    const auto same = std::ranges::mismatch(missing.tokens, tokens(child)).in1 - missing.tokens.begin();
+    if (position + same > 0) return {CacheEnd::Reason::kDiffers, position + static_cast<int>(same)};
+  }
+  return {missing.salt != 0 && position == 0 ? CacheEnd::Reason::kSalt : CacheEnd::Reason::kNew};
+}
+
+bool PrefixCache::was_given_up(std::uint64_t key_hash) const {
+  if (given_up_[bucket(key_hash)] == key_hash) return true;
+  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entry(block).next)
+    if (entry(block).hash == key_hash && !contains(block)) return true;
+  return false;
 }
 
 std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> row, const Key& key) {
@@ -74,6 +106,7 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   };
   const std::uint64_t key_hash = hash(key);
   if (const auto found = find(key, key_hash)) {
+    last_child(key) = found->block;
     std::vector<Link>& there = entry(found->block).row;
     for (std::size_t lane = 0; lane < row.size(); ++lane)
       if (row[lane] != kNoBlock && !is_alive(there[lane])) there[lane] = link_of(row[lane]);
@@ -87,6 +120,7 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   added = {{}, key_hash, key.salt, key.parent, first};
   std::transform(row.begin(), row.end(), std::back_inserter(added.row), link_of);
   first = block;
+  last_child(key) = block;
   std::copy(key.tokens.begin(), key.tokens.end(), tokens_.begin() + block * std::ptrdiff_t(block_size_));
   return link(block);
 }
@@ -102,6 +136,7 @@ void PrefixCache::erase(BlockId block) {
   BlockId* place = &buckets_[bucket(gone.hash)];
   while (*place != block) place = &entry(*place).next;
   *place = gone.next;
+  given_up_[bucket(gone.hash)] = gone.hash;
   gone = {};
 }
 
@@ -110,8 +145,7 @@ void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t sal
 }
 
 void PrefixCache::clear() {
-  std::fill(buckets_.begin(), buckets_.end(), kNoBlock);
-  std::fill(entries_.begin(), entries_.end(), Entry{});
+  for (BlockId block = 0; block < pool_.num_blocks(); ++block) erase(block);
 }
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -9,6 +11,7 @@
 #include "kvcache/block_pool.h"
 #include "kvcache/cache_layout.h"
 #include "kvcache/ids.h"
+#include "quire/cache_end.h"
 
 namespace quire {
 
@@ -42,7 +45,14 @@ class PrefixCache {
   std::optional<Link> find(const Key& key) const;
   // The rows of the longest prefix of `tokens` behind which every lane has the blocks of its window: [n,
   // num_lanes], whatever stands outside of the windows.
-  std::vector<BlockId> match(std::span<const TokenId> tokens, std::uint64_t salt) const;
+  // num_ending: the longest part of them that ends with a row of which ends_at is true; without one, all.
+  struct Match {
+    std::vector<BlockId> rows;
+    int num_ending = 0;
+    CacheEnd end;  // why there are no more rows
+  };
+  Match match(std::span<const TokenId> tokens, std::uint64_t salt,
+              const std::function<bool(const Link&)>& ends_at = {}) const;
   // Records that the blocks of a row, which somebody holds, have these contents; kNoBlock: there is none in
   // this lane. Returns what children are to name as their parent: this row, or the one that was there with
   // the same contents, which stays, and gets what it has lost. None where nothing stands for the row.
@@ -66,12 +76,24 @@ class PrefixCache {
     std::uint64_t salt = 0;
     Link parent;
     BlockId next = kNoBlock;  // in the bucket
+    // That was entered last behind it. Its block may have become something else since.
+    BlockId last_child = kNoBlock;
   };
 
   std::uint64_t hash(const Key& key) const;
   std::size_t bucket(std::uint64_t key_hash) const { return key_hash & (buckets_.size() - 1); }
   std::optional<Link> find(const Key& key, std::uint64_t key_hash) const;
   std::vector<Link> find_chain(std::span<const TokenId> tokens, std::uint64_t salt) const;
+  bool was_given_up(std::uint64_t key_hash) const;
+  CacheEnd end_before(const Key& missing, int position) const;
+  // Where the child of key.parent stands that was entered last.
+  const BlockId& last_child(const Key& key) const {
+    return key.parent == Link{} ? last_first_[key.salt % last_first_.size()]
+                                : entry(key.parent.block).last_child;
+  }
+  BlockId& last_child(const Key& key) {
+    return const_cast<BlockId&>(static_cast<const PrefixCache*>(this)->last_child(key));
+  }
   bool is_alive(const Link& link) const {
     return link.block != kNoBlock && link.generation == pool_.generation(link.block);
   }
@@ -86,9 +108,11 @@ class PrefixCache {
   std::size_t lane_;  // whose block stands for its row
   std::uint64_t seed_;
   std::uint64_t hash_mask_;
-  std::vector<BlockId> buckets_;  // the first block of each chain; a power of two of them
-  std::vector<Entry> entries_;    // [num_blocks]
-  std::vector<TokenId> tokens_;   // [num_blocks, block_size]
+  std::vector<BlockId> buckets_;         // the first block of each chain; a power of two of them
+  std::vector<Entry> entries_;           // [num_blocks]
+  std::vector<TokenId> tokens_;          // [num_blocks, block_size]
+  std::vector<std::uint64_t> given_up_;  // by bucket: the hash of the key of an entry that is gone
+  std::array<BlockId, 64> last_first_;   // by salt: as Entry::last_child, before the first row
 };
 
 }  // namespace quire

@@ -17,9 +17,12 @@ std::vector<ColumnShard> qkv_shards(const Communicator& comm, const std::string&
   const std::int64_t kv_features = options.num_kv_heads * dim;
   const std::int64_t kv_count = local_kv_heads(options.num_kv_heads, comm) * dim;
   const std::int64_t kv_begin = shard_begin(kv_features, kv_count, comm.rank(), comm.size());
-  return {even_shard(prefix + ".q_proj", options.num_heads * dim, comm),
-          {prefix + ".k_proj", kv_features, kv_begin, kv_count},
-          {prefix + ".v_proj", kv_features, kv_begin, kv_count}};
+  std::vector<ColumnShard> shards = {even_shard(prefix + ".q_proj", options.num_heads * dim, comm)};
+  if (options.shared_state) return shards;
+  for (const char* name : {".k_proj", options.value_is_key ? ".k_proj" : ".v_proj"})
+    shards.push_back({prefix + name, kv_features, kv_begin, kv_count});
+  if (options.output_gate) shards.push_back(even_shard(prefix + ".q_gate", options.num_heads * dim, comm));
+  return shards;
 }
 
 // The slopes of ALiBi, as its authors' code has them: a geometric series from 2^(-8 / n) on for n heads where
@@ -65,7 +68,7 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
       o_proj_(context, prefix + ".o_proj", options.hidden_size,
               std::int64_t{options.num_heads} * options.head_dim, options.out_bias) {
   input_.num_heads = static_cast<int>(shard_size(options.num_heads, context.comm, "attention heads"));
-  input_.num_kv_heads = local_kv_heads(options.num_kv_heads, context.comm);
+  input_.num_kv_heads = options.shared_state ? 0 : local_kv_heads(options.num_kv_heads, context.comm);
   input_.head_dim = options.head_dim;
   const NormOptions& norm = options.norm;
   input_.norm_eps = norm.eps;
@@ -76,7 +79,8 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   scores_.scale = options.scale;
   scores_.cap = options.score_cap;
   scores_.window = options.window;
-  state_ = context.states.declare({input_.num_heads, input_.num_kv_heads, options.head_dim, options.window});
+  const StateSpec spec = {input_.num_heads, input_.num_kv_heads, options.head_dim, options.window};
+  state_ = options.shared_state ? *options.shared_state : context.states.declare(spec);
   const CacheCode code = context.states.spec_of(state_).code;
   const auto upload_scales = [&](const std::string& name) {
     const std::vector<float> scales = cache_scales(context, prefix, name, options.num_kv_heads, code);
@@ -98,8 +102,10 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
       return workspace.load(*context.weights.take(prefix + name, {options.head_dim}), 1, norm.weight_offset);
     };
     input_.q_norm = load(".q_norm.weight");
-    input_.k_norm = load(".k_norm.weight");
+    if (!options.shared_state) input_.k_norm = load(".k_norm.weight");
   }
+  if (options.value_norm && !options.shared_state)
+    input_.v_norm = workspace.upload(std::vector<float>(static_cast<std::size_t>(options.head_dim), 1));
   if (options.sinks) {
     const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});
     scores_.sinks = workspace.load(
@@ -116,15 +122,18 @@ Tensor Attention::forward(const Tensor& x, const Step& step) const {
   const Tensor heads = heads_.rows(0, tokens);
   const Tensor out = out_.rows(0, tokens);
   AttentionInput input = input_;
-  input.qkv = qkv_.rows(0, tokens);
+  const Tensor projected = qkv_.rows(0, tokens);
+  input.qkv = projected.columns(0, (std::int64_t{input.num_heads} + 2 * input.num_kv_heads) * input.head_dim);
   const auto [cache, batch] = step.state(state_);
-  qkv_proj_.forward(input.qkv, x);
+  qkv_proj_.forward(projected, x);
   if (q_norm_) {
     q_norm_->forward(input.qkv.columns(0, heads.dim(1)));
     k_norm_->forward(input.qkv.columns(heads.dim(1), std::int64_t{input.num_kv_heads} * input.head_dim));
   }
   ops::rotate_and_store(backend_, input, cache, batch);
   ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);
+  if (const std::int64_t gates = projected.dim(1) - input.qkv.dim(1); gates > 0)
+    ops::sigmoid_gate(backend_, heads, heads, projected.columns(input.qkv.dim(1), gates));
   o_proj_.forward(out, heads);
   return out;
 }

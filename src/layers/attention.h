@@ -32,9 +32,14 @@ struct AttentionOptions {
   int window = 0;       // positions a token attends to, its own included; 0: all up to its own
   bool alibi = false;   // scores fall with the distance (Press et al., 2022)
   bool qkv_bias = false;
+  bool value_is_key = false;  // v is what k is before its norm and rotation
+  bool value_norm = false;    // an RMSNorm without weights over each head of v
+  // Attends to what this layer keeps, and keeps nothing itself.
+  std::optional<StateId> shared_state = {};
   bool out_bias = false;
+  bool output_gate = false;  // what a head gathers is multiplied by the sigmoid of PREFIX.q_gate
   QkNorm qk_norm = QkNorm::kNone;
-  NormOptions norm;    // of q and k; only its eps and weight_offset are used
+  NormOptions norm;    // of q, k and v; only its eps and weight_offset are used
   bool sinks = false;  // a learned score of each head, without a value: PREFIX.sinks
   RotaryTables tables;
 };

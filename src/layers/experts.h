@@ -1,9 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "layers/linear.h"
+#include "layers/mlp.h"
 
 namespace quire {
 
@@ -12,7 +13,13 @@ struct ExpertOptions {
   std::int64_t intermediate_size = 0;  // of one expert
   int num_experts = 0;
   int top_k = 0;
-  bool normalize = true;  // the weights of a token's experts add up to 1
+  RouterOptions router = {};    // all but its tensors
+  bool selection_bias = false;  // it has one: PREFIX.gate.e_score_correction_bias
+  bool scaled = false;          // and scales of experts: PREFIX.gate.scales
+  // Of one more expert that every token has, times the sigmoid of a product of its own; 0: there is none.
+  std::int64_t shared_size = 0;
+  Activation activation = Activation::kSilu;
+  bool bias = false;  // of the router and of each expert's projections
 };
 
 // Many gated MLPs, of which a router picks top_k for each token (Shazeer et al., 2017); PREFIX is
@@ -23,15 +30,19 @@ class Experts {
 
   // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
   // next layer's.
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const { return forward(x, x); }
+  Tensor forward(const Tensor& x, const Tensor& routed_by) const;  // which the router reads in place of x
 
  private:
   Backend& backend_;
-  bool normalize_;
+  RouterOptions options_;
   std::unique_ptr<LinearWeights> router_;
+  Tensor router_bias_;
   std::unique_ptr<ExpertWeights> weights_;
+  std::optional<Mlp> shared_;
+  std::optional<Product> shared_gate_;
   ExpertRouting routing_;
-  Tensor logits_, workspace_, out_;  // activations
+  Tensor logits_, workspace_, gate_, out_;  // activations
 };
 
 }  // namespace quire

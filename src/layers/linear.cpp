@@ -22,22 +22,18 @@ void append_bias(const LoadContext& context, const ColumnShard& part, std::vecto
 std::vector<WeightGroup> column_shards(const LoadContext& context, const std::vector<ColumnShard>& parts,
                                        std::int64_t in_features) {
   std::vector<WeightGroup> shards;
-  for (const ColumnShard& part : parts)
-    shards.push_back(
-        slice_rows(context.take_linear(part.prefix, part.out_features, in_features), part.begin, part.count));
+  for (const ColumnShard& part : parts) {
+    const Quantization made = part.stays_plain ? Quantization::kNone : context.quantization;
+    shards.push_back(slice_rows(context.take_linear(part.prefix, part.out_features, in_features, made),
+                                part.begin, part.count));
+  }
   return shards;
-}
-
-std::vector<float> biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {
-  std::vector<float> bias;
-  for (const ColumnShard& part : parts) append_bias(context, part, bias);
-  return bias;
 }
 
 // Of the sum over the ranks: rank 0 adds it.
 std::vector<float> bias_of_sum(const LoadContext& context, const std::string& prefix,
                                std::int64_t out_features) {
-  std::vector<float> bias = biases(context, {{prefix, out_features, 0, out_features}});
+  std::vector<float> bias = load_biases(context, {{prefix, out_features, 0, out_features}});
   return context.comm.rank() == 0 ? bias : std::vector<float>();
 }
 
@@ -46,6 +42,12 @@ std::vector<float> bias_of_sum(const LoadContext& context, const std::string& pr
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
   const std::int64_t count = shard_size(out_features, comm, "rows of " + prefix);
   return {std::move(prefix), out_features, comm.rank() * count, count};
+}
+
+std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {
+  std::vector<float> bias;
+  for (const ColumnShard& part : parts) append_bias(context, part, bias);
+  return bias;
 }
 
 WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
@@ -115,7 +117,7 @@ void Product::forward_gated(const Tensor& out, const Tensor& x, const Tensor& ga
 ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std::vector<ColumnShard>& parts,
                                            std::int64_t in_features, bool has_bias)
     : Product(context, column_shards(context, parts, in_features),
-              has_bias ? biases(context, parts) : std::vector<float>()) {}
+              has_bias ? load_biases(context, parts) : std::vector<float>()) {}
 
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)

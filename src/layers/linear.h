@@ -15,10 +15,14 @@ struct ColumnShard {
   std::int64_t out_features = 0;
   std::int64_t begin = 0;
   std::int64_t count = 0;
+  bool stays_plain = false;  // where it is, although others are made into codes
 };
 
 // This rank's equal share of the rows.
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm);
+
+// PREFIX.bias of the parts, those elements of each, one behind the other.
+std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts);
 
 // This rank's equal share of the columns of the matrix PREFIX [out_features, in_features].
 WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,

@@ -25,7 +25,9 @@ Mlp::Mlp(const LoadContext& context, const std::string& prefix, const MlpOptions
   const std::int64_t width = up_proj_.out_features();
   if (options.gated) gate_up_ = context.workspace.activation("gate_up", context.dtype, width);
   activated_ = context.workspace.activation("activated", context.dtype, options.gated ? width / 2 : width);
-  out_ = context.workspace.activation("block_out", context.dtype, options.hidden_size);
+  out_ = options.wide_result
+             ? context.workspace.activation("wide_block_out", DType::kF32, options.hidden_size)
+             : context.workspace.activation("block_out", context.dtype, options.hidden_size);
 }
 
 Tensor Mlp::forward(const Tensor& x) const {

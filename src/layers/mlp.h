@@ -12,6 +12,7 @@ struct MlpOptions {
   Activation activation = Activation::kSilu;
   bool gated = true;
   bool bias = false;
+  bool wide_result = false;  // in float32
 };
 
 // down(activation(gate(x)) * up(x)) (Shazeer, "GLU variants improve transformer", 2020), or without a gate
@@ -20,8 +21,8 @@ class Mlp {
  public:
   Mlp(const LoadContext& context, const std::string& prefix, const MlpOptions& options);
 
-  // x [tokens, hidden_size]; the result [tokens, hidden_size], this rank's part of a sum, lasts until the
-  // next layer's.
+  // x [tokens, hidden_size]; the result [tokens, hidden_size], of x's type or float32, this rank's part of a
+  // sum, lasts until the next layer's.
   Tensor forward(const Tensor& x) const;
 
  private:

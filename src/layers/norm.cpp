@@ -8,6 +8,7 @@ namespace quire {
 Norm::Norm(const LoadContext& context, const std::string& prefix, std::int64_t hidden_size,
            const NormOptions& options)
     : backend_(context.backend), comm_(context.comm), update_scale_(options.update_scale) {
+  params_.sum_scale = options.sum_scale;
   if (options.kind == NormKind::kNone) return;
   Workspace& workspace = context.workspace;
   const auto take = [&](const char* name) { return context.weights.take(prefix + name, {hidden_size}); };

@@ -18,6 +18,7 @@ struct NormOptions {
   bool bias = true;  // of LayerNorm
   float eps = 0;
   float update_scale = 1;   // of what is added to the residual stream
+  float sum_scale = 1;      // of the residual stream once that is added
   float output_scale = 1;   // of the normed values
   float weight_offset = 0;  // added to the weights: 1 where a file holds what is to be added to one
 };

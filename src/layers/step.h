@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/attention_batch.h"
+#include "ops/state_batch.h"
 
 namespace quire {
 
@@ -23,11 +24,17 @@ struct StateSpec {
                                     : 2 * (head_dim + static_cast<std::int64_t>(sizeof(float)));
   }
 
+  // Of a token in all KV heads.
+  std::int64_t token_bytes(DType dtype) const { return num_kv_heads * head_bytes(dtype); }
+
   bool operator==(const StateSpec&) const = default;
 };
 
 // A layer's state among those of its model, in the order in which they were declared.
 using StateId = int;
+// The same among fixed states: what a layer keeps of a sequence as a whole, f32 values that each token
+// changes.
+using FixedStateId = int;
 
 // Which layers keep codes.
 struct CachePolicy {
@@ -55,6 +62,12 @@ class StateDeclarations {
     if (found == groups_.end()) groups_.push_back(spec);
     return static_cast<StateId>(group_of_.size()) - 1;
   }
+  // shape: of the values of one sequence on one rank.
+  FixedStateId declare_fixed(std::vector<std::int64_t> shape) {
+    fixed_.push_back(std::move(shape));
+    return static_cast<FixedStateId>(fixed_.size()) - 1;
+  }
+  std::span<const std::vector<std::int64_t>> fixed() const { return fixed_; }  // by FixedStateId
   std::span<const StateSpec> groups() const { return groups_; }
   const StateSpec& spec_of(StateId layer) const {
     return groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(layer)])];
@@ -65,6 +78,7 @@ class StateDeclarations {
   CachePolicy policy_;
   std::vector<StateSpec> groups_;
   std::vector<int> group_of_;
+  std::vector<std::vector<std::int64_t>> fixed_;
 };
 
 // A layer's state in a step.
@@ -75,11 +89,13 @@ struct LayerState {
 
 // One step, as every layer sees it.
 struct Step {
-  Tensor token_ids;                         // i32 [tokens]
-  Tensor positions;                         // i32 [tokens]
-  std::span<const AttentionBatch> batches;  // by lane of the cache
-  std::span<const KvCacheLayer> caches;     // by StateId
-  std::span<const int> lane_of;             // by StateId
+  Tensor token_ids;                           // i32 [tokens]
+  Tensor positions;                           // i32 [tokens]
+  std::span<const AttentionBatch> batches;    // by lane of the cache
+  std::span<const KvCacheLayer> caches;       // by StateId
+  std::span<const int> lane_of;               // by StateId
+  std::span<const Tensor> fixed_states = {};  // by FixedStateId: f32 [slots, its shape], strided by slots
+  StateBatch state_batch = {};                // of all of them
 
   LayerState state(StateId id) const {
     const auto i = static_cast<std::size_t>(id);

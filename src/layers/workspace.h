@@ -20,8 +20,8 @@ class Workspace {
 
   // A tensor of its own. [rows, cols], zeroed.
   Tensor allocate(DType dtype, std::int64_t rows, std::int64_t cols);
-  // The activation [max_tokens, cols] of this name, one for all layers that ask: its contents last until the
-  // next layer writes it.
+  // The activation [max_tokens, cols] of this name and width, one for all layers that ask: its contents last
+  // until the next layer writes it.
   Tensor activation(const std::string& name, DType dtype, std::int64_t cols);
   // Bytes of this name, one tensor for all layers that ask: u8 [bytes]; undefined where that is 0.
   Tensor scratch(const std::string& name, std::size_t bytes);

@@ -13,13 +13,6 @@ namespace {
 constexpr char kEmbedding[] = "model.embed_tokens";
 constexpr char kHead[] = "lm_head";
 
-LmHead make_head(const LoadContext& context, const DecoderConfig& config,
-                 const VocabParallelEmbedding& embedding) {
-  if (config.tie_word_embeddings)
-    return LmHead(context, kHead, embedding, kEmbedding, config.vocab_size, config.logits_cap);
-  return LmHead(context, kHead, config.vocab_size, config.hidden_size, config.logits_cap);
-}
-
 std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
                                     const DecoderConfig& config) {
   const auto& dense = config.dense_layers;
@@ -33,26 +26,28 @@ std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const
   return Mlp(context, prefix, options);
 }
 
-// The attention of each layer. Layers of equal rotary embedding and head size share their tables.
-std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config) {
-  std::vector<LayerAttention> layers = config.layers;
-  layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
-  for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
-    layer->hidden_size = config.hidden_size;
-    layer->norm = config.norm;
-    if (!layer->rotary) continue;
-    const auto same = std::find_if(layers.begin(), layer, [&](const LayerAttention& other) {
-      return other.rotary == layer->rotary && other.head_dim == layer->head_dim;
-    });
-    layer->tables =
-        same == layer ? make_rotary_tables(context, *layer->rotary, layer->head_dim) : same->tables;
+std::variant<Attention, GatedDeltaNet, ShortConv> make_mixer(const LoadContext& context, int layer,
+                                                             const std::string& prefix,
+                                                             const DecoderConfig& config,
+                                                             const AttentionOptions& attention) {
+  const auto i = static_cast<std::size_t>(layer);
+  if (config.delta_net && config.delta_layers[i]) {
+    DeltaNetOptions options = *config.delta_net;
+    options.hidden_size = config.hidden_size;
+    return GatedDeltaNet(context, prefix + "linear_attn", options);
   }
-  return layers;
+  if (config.conv && config.conv_layers[i]) {
+    ShortConvOptions options = *config.conv;
+    options.hidden_size = config.hidden_size;
+    return ShortConv(context, prefix + "conv", options);
+  }
+  return Attention(context, prefix + "self_attn", attention);
 }
 
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
   DecoderConfig config = read(model);
-  if (config.experts && config.mlp.activation != Activation::kSilu)
+  if (config.experts && config.experts->activation == Activation::kSilu &&
+      config.mlp.activation != Activation::kSilu)
     model.fail_at("hidden_act", "is no \"silu\", the only activation of routed experts that is supported");
   return config;
 }
@@ -86,20 +81,44 @@ Norm make_final_norm(const LoadContext& context, const DecoderConfig& config) {
 }
 
 IgnorableTensors ignorable(const FileLayout& layout) {
-  IgnorableTensors tensors = {.endings = layout.unneeded};
+  IgnorableTensors tensors = {.endings = layout.unneeded, .beginnings = layout.left_out};
   if (layout.text_part)
-    tensors.beginnings = {
-        "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-        "visual.",       "model.visual."};
+    tensors.beginnings.insert(
+        tensors.beginnings.end(),
+        {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+         "visual.", "model.visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."});
   return tensors;
 }
 
 }  // namespace
 
+LmHead make_head(const LoadContext& context, const DecoderConfig& config,
+                 const VocabParallelEmbedding& embedding) {
+  if (config.tie_word_embeddings)
+    return LmHead(context, kHead, embedding, kEmbedding, config.vocab_size, config.logits_cap);
+  return LmHead(context, kHead, config.vocab_size, config.hidden_size, config.logits_cap);
+}
+
+std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config) {
+  std::vector<LayerAttention> layers = config.layers;
+  layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
+  for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
+    layer->hidden_size = config.hidden_size;
+    layer->norm = config.norm;
+    if (!layer->rotary) continue;
+    const auto same = std::find_if(layers.begin(), layer, [&](const LayerAttention& other) {
+      return other.rotary == layer->rotary && other.head_dim == layer->head_dim;
+    });
+    layer->tables =
+        same == layer ? make_rotary_tables(context, *layer->rotary, layer->head_dim) : same->tables;
+  }
+  return layers;
+}
+
 DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderConfig& config,
                            const AttentionOptions& options)
     : attention_norm(make_norm(context, index, &NormNames::attention, config)),
-      attention(context, layer_prefix(index) + "self_attn", options),
+      mixer(make_mixer(context, index, layer_prefix(index), config, options)),
       after_attention_norm(make_norm(context, index, &NormNames::after_attention, config)),
       mlp_norm(make_norm(context, index, &NormNames::mlp, config)),
       after_mlp_norm(make_norm(context, index, &NormNames::after_mlp, config)),
@@ -140,7 +159,8 @@ Tensor DecoderModel::forward(const Step& step) {
   }
   for (const Layer& layer : layers_) {
     layer.attention_norm.forward(normed, residual, update);
-    update = layer.after_attention_norm.forward_sum(layer.attention.forward(normed, step));
+    update = layer.after_attention_norm.forward_sum(
+        std::visit([&](const auto& mixer) { return mixer.forward(normed, step); }, layer.mixer));
     layer.mlp_norm.forward(unread_.defined() ? unread_.rows(0, tokens) : normed, residual, update);
     update = layer.after_mlp_norm.forward_sum(
         std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp));
@@ -150,7 +170,7 @@ Tensor DecoderModel::forward(const Step& step) {
 }
 
 DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadConfig read,
-                                         const FileLayout& layout)
+                                         const FileLayout& layout, MakeModel make)
     : registration_({architecture,
                      [read](const ModelConfig& model) {
                        const DecoderConfig config = read_checked(read, model);
@@ -162,11 +182,14 @@ DecoderRegistration::DecoderRegistration(const std::string& architecture, ReadCo
                                         .vocab_size = config.vocab_size,
                                         .max_model_len = config.max_positions};
                      },
-                     [read, layout](const ModelConfig& model, const LoadContext& context) {
+                     [read, layout, make](const ModelConfig& model,
+                                          const LoadContext& context) -> std::unique_ptr<Model> {
                        const DecoderConfig config = read_checked(read, model);
                        const std::unique_ptr<WeightSource> weights =
                            read_layout(layout, config, context.weights);
-                       return std::make_unique<DecoderModel>(config, context.with_weights(*weights));
+                       const LoadContext with_layout = context.with_weights(*weights);
+                       if (make != nullptr) return make(model, config, with_layout);
+                       return std::make_unique<DecoderModel>(config, with_layout);
                      },
                      ignorable(layout)}) {}
 
@@ -242,21 +265,29 @@ DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_k
 }
 
 std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
-                                    const std::function<bool(int layer)>& is_local) {
+                                    const std::function<bool(int layer)>& is_local, const char* local_type) {
   const std::vector<std::string> types = config.get_strings("layer_types");
   if (!types.empty() && std::ssize(types) != num_layers)
     config.fail_at("layer_types", format_text("names {} layers; there are {}", types.size(), num_layers));
   std::vector<bool> local;
   for (int i = 0; types.empty() && i < num_layers; ++i) local.push_back(is_local(i));
   for (const std::string& type : types) {
-    local.push_back(type == "sliding_attention");
+    local.push_back(type == local_type);
     if (!local.back() && type != "full_attention") {
-      config.fail_at("layer_types", format_text("has {}; only \"full_attention\" and \"sliding_attention\" "
-                                                "are supported",
-                                                in_quotes(type)));
+      config.fail_at("layer_types", format_text("has {}; only \"full_attention\" and {} are supported",
+                                                in_quotes(type), in_quotes(local_type)));
     }
   }
   return local;
+}
+
+std::vector<int> read_dense_layers(const ModelConfig& config, int num_layers) {
+  std::vector<int> dense = config.get_ints("mlp_only_layers", {.min = 0});
+  const int step = config.get_int("decoder_sparse_step", 1);
+  for (int i = 0; i < num_layers; ++i) {
+    if ((i + 1) % step != 0) dense.push_back(i);
+  }
+  return dense;
 }
 
 int read_window(const ModelConfig& config, int fallback) {

@@ -11,8 +11,10 @@
 #include "layers/attention.h"
 #include "layers/embedding.h"
 #include "layers/experts.h"
+#include "layers/gated_delta_net.h"
 #include "layers/mlp.h"
 #include "layers/norm.h"
+#include "layers/short_conv.h"
 #include "models/file_layouts.h"
 #include "models/model.h"
 
@@ -46,12 +48,16 @@ struct DecoderConfig {
   float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
   BlockNorms norms = BlockNorms::kBefore;
-  NormOptions norm;                      // of every norm; update_scale is that of what a block adds
-  LayerAttention attention;              // of every layer
-  std::vector<LayerAttention> layers;    // where layers differ: instead, of each
-  MlpOptions mlp;                        // all but the hidden size
-  std::optional<ExpertOptions> experts;  // in place of the MLP, all but the hidden size
-  std::vector<int> dense_layers;         // layers that have the MLP nevertheless
+  NormOptions norm;                          // of every norm; update_scale is that of what a block adds
+  LayerAttention attention;                  // of every layer
+  std::vector<LayerAttention> layers;        // where layers differ: instead, of each
+  std::optional<DeltaNetOptions> delta_net;  // all but the hidden size
+  std::vector<bool> delta_layers;            // those that have it in place of attention; or none
+  std::optional<ShortConvOptions> conv;      // likewise
+  std::vector<bool> conv_layers;             // likewise
+  MlpOptions mlp;                            // all but the hidden size
+  std::optional<ExpertOptions> experts;      // in place of the MLP, all but the hidden size
+  std::vector<int> dense_layers;             // layers that have the MLP nevertheless
 };
 
 // One of their models. Layers ask for tensors by the names of Llama's checkpoints, such as
@@ -70,7 +76,7 @@ class DecoderModel : public Model {
 
     // Some of the norms do nothing (NormKind::kNone).
     Norm attention_norm;
-    Attention attention;
+    std::variant<Attention, GatedDeltaNet, ShortConv> mixer;
     Norm after_attention_norm;
     Norm mlp_norm;
     Norm after_mlp_norm;
@@ -87,12 +93,21 @@ class DecoderModel : public Model {
   Tensor unread_;  // where norms are shared: in place of normed, which the MLP reads as attention did
 };
 
+// The attention of each layer. Layers of equal rotary embedding and head size share their tables.
+std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config);
+LmHead make_head(const LoadContext& context, const DecoderConfig& config,
+                 const VocabParallelEmbedding& embedding);
+
 // Registers a family of decoders before main.
 class DecoderRegistration {
  public:
   using ReadConfig = DecoderConfig (*)(const ModelConfig& config);
+  using MakeModel = std::unique_ptr<Model> (*)(const ModelConfig& model, const DecoderConfig& config,
+                                               const LoadContext& context);
 
-  DecoderRegistration(const std::string& architecture, ReadConfig read, const FileLayout& layout = {});
+  // make: a model that is no DecoderModel, of what `read` gives.
+  DecoderRegistration(const std::string& architecture, ReadConfig read, const FileLayout& layout = {},
+                      MakeModel make = nullptr);
 
  private:
   ModelRegistration registration_;
@@ -125,9 +140,13 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
 DecoderConfig read_gpt_like(const ModelConfig& config, const char* hidden_size_key,
                             const DecoderDefaults& defaults);
 
-// Which layers are local by layer_types, or where that is absent by is_local(layer). Error of other types.
+// Which layers are local by layer_types, or where that is absent by is_local(layer). local: the name of their
+// type. Error of other types.
 std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
-                                    const std::function<bool(int layer)>& is_local);
+                                    const std::function<bool(int layer)>& is_local,
+                                    const char* local = "sliding_attention");
+// Every decoder_sparse_step-th layer has experts, but for mlp_only_layers; the others.
+std::vector<int> read_dense_layers(const ModelConfig& config, int num_layers);
 // sliding_window, or where that key is absent `fallback`; null, like 0, means none.
 int read_window(const ModelConfig& config, int fallback);
 // Of local layers where each type has rotary parameters of its own; else plain ones of `theta`.

@@ -1,5 +1,7 @@
 #include "models/file_layouts.h"
 
+#include <charconv>
+
 #include "models/decoder.h"
 #include "models/rotary.h"
 
@@ -10,8 +12,25 @@ namespace {
 struct FusedPart {
   std::string part, whole;  // the last component of their names
   std::int64_t begin, size, whole_size;
-  int num_heads = 0;  // whose rows lie one after the other in the whole; 0: the parts' rows do
+  int num_heads = 1;  // whose rows lie one after the other in the whole: of each those of all parts
 };
+
+// The projections of Gated DeltaNet: queries, keys and values as one; or these with the gate of the output as
+// one, and both of a head's rates as another, of one key head after the other.
+void add_delta_net(const DeltaNetOptions& options, bool by_head, std::vector<FusedPart>& parts) {
+  const int heads = by_head ? options.num_key_heads : 1;
+  const std::int64_t keys = std::int64_t{options.num_key_heads} * options.key_dim;
+  const std::int64_t values = std::int64_t{options.num_value_heads} * options.value_dim;
+  const std::int64_t all = 2 * keys + (by_head ? 2 : 1) * values, rates = options.num_value_heads;
+  const char* whole = by_head ? "in_proj_qkvz" : "in_proj_qkv";
+  parts.insert(parts.end(), {{"in_proj_q", whole, 0, keys, all, heads},
+                             {"in_proj_k", whole, keys, keys, all, heads},
+                             {"in_proj_v", whole, 2 * keys, values, all, heads}});
+  if (by_head)
+    parts.insert(parts.end(), {{"in_proj_z", whole, 2 * keys + values, values, all, heads},
+                               {"in_proj_b", "in_proj_ba", 0, rates, 2 * rates, heads},
+                               {"in_proj_a", "in_proj_ba", rates, rates, 2 * rates, heads}});
+}
 
 std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig& config) {
   std::vector<FusedPart> parts;
@@ -20,7 +39,7 @@ std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig
     const std::int64_t q = std::int64_t{attention.num_heads} * attention.head_dim;
     const std::int64_t kv = std::int64_t{attention.num_kv_heads} * attention.head_dim;
     const std::int64_t all = q + 2 * kv;
-    const int heads = layout.qkv_by_head ? attention.num_heads : 0;
+    const int heads = layout.qkv_by_head ? attention.num_heads : 1;
     parts = {{"q_proj", layout.qkv, 0, q, all, heads},
              {"k_proj", layout.qkv, q, kv, all, heads},
              {"v_proj", layout.qkv, q + kv, kv, all, heads}};
@@ -30,6 +49,13 @@ std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig
     parts.push_back({"gate_proj", layout.gate_up, 0, size, 2 * size});
     parts.push_back({"up_proj", layout.gate_up, size, size, 2 * size});
   }
+  if (config.attention.output_gate) {
+    const int heads = config.attention.num_heads;
+    const std::int64_t q = std::int64_t{heads} * config.attention.head_dim;
+    parts.push_back({"q_proj", "q_proj", 0, q, 2 * q, heads});
+    parts.push_back({"q_gate", "q_proj", q, q, 2 * q, heads});
+  }
+  if (config.delta_net) add_delta_net(*config.delta_net, layout.delta_net_by_head, parts);
   return parts;
 }
 
@@ -45,6 +71,29 @@ RenamedWeights::Renames all_renames(const FileLayout& layout, const std::vector<
   return renames;
 }
 
+// "PARENT.experts.3.up_proj" where a layer's experts are one tensor: where they are.
+struct FusedExpert {
+  std::string tensor;  // "PARENT.experts.gate_up_proj"
+  std::int64_t index = 0;
+  int parts = 1;  // whose columns lie by turns
+  int part = 0;
+
+  static std::optional<FusedExpert> find(std::string_view prefix) {
+    constexpr std::string_view kExperts = ".experts.";
+    const std::size_t begin = prefix.find(kExperts), last = prefix.rfind('.');
+    if (begin == prefix.npos) return {};
+    FusedExpert expert;
+    const char* const number = prefix.data() + begin + kExperts.size();
+    std::from_chars(number, prefix.data() + last, expert.index);
+    const std::string_view projection = prefix.substr(last + 1);
+    if (projection != "down_proj") expert.parts = 2;
+    if (projection == "up_proj") expert.part = 1;
+    expert.tensor = std::string(prefix.substr(0, begin + kExperts.size())) +
+                    (expert.parts == 2 ? "gate_up_proj" : "down_proj");
+    return expert;
+  }
+};
+
 class FileWeights final : public RenamedWeights {
  public:
   FileWeights(const FileLayout& layout, const DecoderConfig& config, std::vector<FusedPart> parts,
@@ -52,18 +101,29 @@ class FileWeights final : public RenamedWeights {
       : RenamedWeights(file, all_renames(layout, parts, file)),
         transposed_(layout.transposed),
         parts_(std::move(parts)),
-        head_dim_(config.attention.head_dim) {
+        head_dim_(config.attention.head_dim),
+        experts_(layout.experts),
+        num_experts_(config.experts ? config.experts->num_experts : 0) {
     if (layout.neighbour_rotary && config.attention.rotary)
       reordered_dim_ = rotary_dim(*config.attention.rotary, head_dim_);
   }
 
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    const FusedPart* part = find(name.substr(0, name.rfind('.')));  // a bias belongs to a projection
+    const std::string_view prefix = name.substr(0, name.rfind('.'));  // a bias belongs to a projection
+    if (const auto expert = find_expert(prefix, "_bias")) {
+      const WeightTensorPtr all =
+          RenamedWeights::take(expert->tensor + "_bias", {num_experts_, expert->parts * shape[0]});
+      std::vector<std::int64_t> columns;
+      for (std::int64_t i = 0; i < shape[0]; ++i) columns.push_back(i * expert->parts + expert->part);
+      return pick_cols(slice_rows(all, expert->index, 1), std::move(columns));
+    }
+    const FusedPart* part = find(prefix);
     if (part == nullptr) return reordered(name, RenamedWeights::take(name, shape), shape[0]);
     return reordered(name, cut(RenamedWeights::take(name, {part->whole_size}), *part, slice_cols), shape[0]);
   }
 
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
+    if (const auto expert = find_expert(prefix, "")) return take_expert(*expert, rows, cols);
     const FusedPart* part = find(prefix);
     const std::int64_t size = part == nullptr ? rows : part->whole_size;
     WeightGroup group = transposed_ && prefix.ends_with("_proj")
@@ -74,6 +134,23 @@ class FileWeights final : public RenamedWeights {
   }
 
  private:
+  // Where the file has its tensor, with this ending.
+  std::optional<FusedExpert> find_expert(std::string_view prefix, const char* ending) const {
+    std::optional<FusedExpert> expert;
+    if (experts_ != FileLayout::Experts::kApart) expert = FusedExpert::find(prefix);
+    return expert && contains(expert->tensor + ending) ? expert : std::nullopt;
+  }
+  WeightGroup take_expert(const FusedExpert& expert, std::int64_t rows, std::int64_t cols) {
+    const std::int64_t all_rows = expert.parts * rows;
+    if (experts_ == FileLayout::Experts::kByRows)
+      return WeightGroup::plain(
+          slice_rows(RenamedWeights::take(expert.tensor, {num_experts_ * all_rows, cols}),
+                     expert.index * all_rows + expert.part * rows, rows));
+    const WeightTensorPtr all = RenamedWeights::take(expert.tensor, {num_experts_, cols, all_rows});
+    std::vector<std::int64_t> picked;
+    for (std::int64_t row = 0; row < rows; ++row) picked.push_back(row * expert.parts + expert.part);
+    return WeightGroup::plain(pick_rows(transpose(pick_matrix(all, expert.index)), std::move(picked)));
+  }
   const FusedPart* find(std::string_view prefix) const {
     const std::string_view last = prefix.substr(prefix.rfind('.') + 1);
     for (const FusedPart& part : parts_) {
@@ -86,10 +163,12 @@ class FileWeights final : public RenamedWeights {
   template <typename Weights>
   Weights cut(Weights whole, const FusedPart& part,
               Weights (*slice)(Weights whole, std::int64_t begin, std::int64_t count)) const {
-    if (part.num_heads > 0)
-      return deinterleave(std::move(whole), part.num_heads, part.whole_size / part.size,
-                          part.begin / part.size);
-    return slice(std::move(whole), part.begin, part.size);
+    if (part.num_heads == 1) return slice(std::move(whole), part.begin, part.size);
+    std::vector<std::int64_t> rows;
+    const std::int64_t each = part.size / part.num_heads;
+    for (std::int64_t i = 0; i < part.size; ++i)
+      rows.push_back((i / each * part.whole_size + part.begin) / part.num_heads + i % each);
+    return pick_rows(std::move(whole), std::move(rows));
   }
 
   // Of q and k, their norms too, the dimensions in the order of layers.
@@ -110,6 +189,8 @@ class FileWeights final : public RenamedWeights {
   bool transposed_;
   std::vector<FusedPart> parts_;
   int head_dim_;
+  FileLayout::Experts experts_;
+  std::int64_t num_experts_;
   int reordered_dim_ = 0;  // of a head's dimensions, those that rotate with their neighbours
 };
 

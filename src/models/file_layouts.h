@@ -13,14 +13,20 @@ struct DecoderConfig;
 // How the files of a family have what layers ask for.
 struct FileLayout {
   RenamedWeights::Renames renames = {};
-  std::string qkv = {};           // the projection that has the rows of q, then of k, then of v; or empty
-  bool qkv_by_head = false;       // it has these rows of one head after the other
-  std::string gate_up = {};       // the projection that has the rows of the gate, then of up; or empty
-  bool transposed = false;        // projections lie transposed
-  bool neighbour_rotary = false;  // neighbouring dimensions of a head rotate together
+  std::string qkv = {};      // the projection that has the rows of q, then of k, then of v; or empty
+  bool qkv_by_head = false;  // it has these rows of one head after the other
+  std::string gate_up = {};  // the projection that has the rows of the gate, then of up; or empty
+  bool transposed = false;   // projections lie transposed
+  // Where a layer's experts are two tensors, experts.gate_up_proj and experts.down_proj, as long as the file
+  // has these: each expert's rows of gate, then of up; or [experts, in, out], the columns of gate and up by
+  // turns, with biases [experts, out] beside them.
+  enum class Experts : std::uint8_t { kApart, kByRows, kByTurns } experts = Experts::kApart;
+  bool delta_net_by_head = false;  // Gated DeltaNet's projections have one key head after the other
+  bool neighbour_rotary = false;   // neighbouring dimensions of a head rotate together
   // The family is a part of models of several kinds of input: its names have language_model behind or before
   // "model", or are those of a model of text. What concerns the other kinds is left out.
   bool text_part = false;
+  std::vector<std::string> left_out = {};  // beginnings of names of further parts that are
   std::vector<std::string> unneeded = {};  // endings of names of tensors that nobody needs to claim
 };
 

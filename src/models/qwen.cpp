@@ -43,16 +43,6 @@ DecoderConfig read_dense_qwen3(const ModelConfig& config) {
                              .head_dim = 128});
 }
 
-// Every decoder_sparse_step-th layer has experts, but for mlp_only_layers.
-std::vector<int> dense_layers(const ModelConfig& config, int num_layers) {
-  std::vector<int> dense = config.get_ints("mlp_only_layers", {.min = 0});
-  const int step = config.get_int("decoder_sparse_step", 1);
-  for (int i = 0; i < num_layers; ++i) {
-    if ((i + 1) % step != 0) dense.push_back(i);
-  }
-  return dense;
-}
-
 DecoderConfig read_qwen3_moe(const ModelConfig& config) {
   DecoderConfig decoder = read_qwen3(config, {.vocab_size = 151936,
                                               .hidden_size = 2048,
@@ -64,8 +54,8 @@ DecoderConfig read_qwen3_moe(const ModelConfig& config) {
   decoder.experts = {.intermediate_size = config.get_int("moe_intermediate_size", 768, kWidth),
                      .num_experts = num_experts,
                      .top_k = config.get_int("num_experts_per_tok", 8, {.max = num_experts}),
-                     .normalize = config.get_bool("norm_topk_prob", false)};
-  decoder.dense_layers = dense_layers(config, decoder.num_layers);
+                     .router = {.normalize = config.get_bool("norm_topk_prob", false)}};
+  decoder.dense_layers = read_dense_layers(config, decoder.num_layers);
   return decoder;
 }
 

@@ -111,7 +111,8 @@ Tensor make_cos_sin(const LoadContext& context, const RotaryFrequencies& frequen
 }  // namespace
 
 int rotary_dim(const ModelConfig::RotaryConfig& rotary, int head_dim) {
-  const int dim = static_cast<int>(head_dim * rotary.partial_rotary_factor);
+  const int dim =
+      rotary.type == "proportional" ? head_dim : static_cast<int>(head_dim * rotary.partial_rotary_factor);
   if (dim <= 0 || dim % 2 != 0 || dim > head_dim)
     fail("config.json: rotary embedding over {} of {} dimensions", dim, head_dim);
   return dim;
@@ -124,20 +125,24 @@ RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, in
   const bool fixed = rotary.type == "dynamic" && rotary.alpha;
   const double theta = fixed ? rotary.theta * std::pow(*rotary.alpha, dim / (dim - 2.0)) : rotary.theta;
   RotaryFrequencies result{plain_frequencies(theta, dim)};
+  const bool is_proportional = rotary.type == "proportional";
   if (rotary.type == "yarn") {
     stretch_yarn(rotary, dim, result);
   } else if (rotary.type == "llama3") {
     stretch_llama3(rotary, result);
   } else if (rotary.type == "longrope") {
     stretch_longrope(rotary, max_model_len, result);
-  } else if (rotary.type == "linear") {
+  } else if (rotary.type == "linear" || is_proportional) {
     for (float& frequency : result.inverse_frequencies) frequency /= static_cast<float>(rotary.factor);
   } else if (rotary.type != "default" && !fixed) {
     fail(
         "config.json: rotary type {} is not supported; supported are default, linear, dynamic with alpha, "
-        "yarn, llama3 and longrope",
+        "yarn, llama3, longrope and proportional",
         in_quotes(rotary.type));
   }
+  if (is_proportional)  // of the pairs of a whole head only the first ones turn (Gemma 4)
+    std::fill(result.inverse_frequencies.begin() + static_cast<int>(rotary.partial_rotary_factor * dim / 2),
+              result.inverse_frequencies.end(), 0.0F);
   return result;
 }
 

@@ -14,8 +14,8 @@ struct RotaryFrequencies {
 };
 
 // The angles of a rotary embedding over heads of head_dim, fixed at start. Types: default, linear, dynamic
-// with alpha, yarn, llama3 and longrope, which stretches by its long factors where sequences of max_model_len
-// are longer than the original length; others are refused by name.
+// with alpha, yarn, llama3, proportional and longrope, which stretches by its long factors where sequences of
+// max_model_len are longer than the original length; others are refused by name.
 RotaryFrequencies rotary_frequencies(const ModelConfig::RotaryConfig& rotary, int head_dim,
                                      int max_model_len);
 

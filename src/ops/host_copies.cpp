@@ -21,6 +21,7 @@ Tensor head_of(const Tensor& half, std::int64_t block, std::int64_t head) {
 Tensor tensor_like(const Tensor& t, void* data) {
   if (t.num_dims() == 1) return Tensor(data, t.dtype(), {t.dim(0)});
   if (t.num_dims() == 2) return Tensor(data, t.dtype(), {t.dim(0), t.dim(1)});
+  if (t.num_dims() == 3) return Tensor(data, t.dtype(), {t.dim(0), t.dim(1), t.dim(2)});
   return Tensor(data, t.dtype(), {t.dim(0), t.dim(1), t.dim(2), t.dim(3)});
 }
 
@@ -28,10 +29,12 @@ Tensor tensor_like(const Tensor& t, void* data) {
 
 void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
   if (to.contiguous() && from.contiguous()) return device.copy(to, from);
-  QUIRE_CHECK(to.num_dims() == 2 || to.num_dims() == 4,
-              "{}: what has strides has two dimensions, or four as a cache has", to.describe());
+  QUIRE_CHECK(to.num_dims() == 2 || to.num_dims() == 4 ||
+                  (to.num_dims() == 3 && to.rows(0, 1).contiguous() && from.rows(0, 1).contiguous()),
+              "{}: what has strides are rows, fixed states, or four dimensions as a cache has",
+              to.describe());
   for (std::int64_t i = 0; i < to.dim(0); ++i) {
-    if (to.num_dims() == 2) device.copy(to.rows(i, 1), from.rows(i, 1));
+    if (to.num_dims() < 4) device.copy(to.rows(i, 1), from.rows(i, 1));
     for (std::int64_t head = 0; to.num_dims() == 4 && head < to.dim(1); ++head)
       device.copy(head_of(to, i, head), head_of(from, i, head));
   }

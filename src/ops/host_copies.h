@@ -38,7 +38,8 @@ class HostCopies {
   std::vector<std::pair<Tensor, Tensor>> changed_;  // on the device, and its copy
 };
 
-// Copies a tensor to one of the same shape. Both have two dimensions and dense rows, or are parts of a cache.
+// Copies a tensor to one of the same shape. What has strides has them between rows, or between fixed states,
+// or is a part of a cache.
 void copy_pieces(Device& device, const Tensor& to, const Tensor& from);
 
 }  // namespace quire

@@ -43,6 +43,16 @@ void check_batch(const Backend& backend, const AttentionBatch& batch) {
   check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "block_tables");
 }
 
+// state: f32 [slots, …], of which each slot is dense.
+void check_states(const Backend& backend, const Tensor& state, const StateBatch& batch) {
+  check(backend, batch.query_starts, DType::kI32, {batch.num_sequences + std::int64_t{1}}, "query_starts");
+  check(backend, batch.from, DType::kI32, {batch.num_sequences}, "from");
+  check(backend, batch.to, DType::kI32, {batch.num_sequences}, "to");
+  QUIRE_CHECK(state.defined() && state.dtype() == DType::kF32 && state.device() == backend.device() &&
+                  state.rows(0, 1).contiguous(),
+              "the state is {}", state.describe());
+}
+
 void check_norm(const Backend& backend, const NormParams& params, std::int64_t n) {
   if (params.weight.defined()) check(backend, params.weight, DType::kF32, {n}, "weight");
   QUIRE_CHECK(params.weight.defined() || !params.bias.defined(), "a bias without a weight");
@@ -51,12 +61,17 @@ void check_norm(const Backend& backend, const NormParams& params, std::int64_t n
 
 // logits [tokens, num_experts] and what becomes of them.
 void check_routing(const Backend& backend, const ExpertRouting& out, const Tensor& logits,
-                   std::int64_t tokens) {
+                   std::int64_t tokens, const RouterOptions& options) {
   const std::int64_t top_k = out.experts.dim(1);
   check(backend, logits, DType::kF32, {tokens, logits.dim(1)}, "logits");
   check(backend, out.experts, DType::kI32, {tokens, top_k}, "experts");
   check(backend, out.weights, DType::kF32, {tokens, top_k}, "weights");
+  if (options.expert_scales.defined())
+    check(backend, options.expert_scales, DType::kF32, {logits.dim(1)}, "scales");
   QUIRE_CHECK(top_k >= 1 && top_k <= logits.dim(1), "{} of {} experts", top_k, logits.dim(1));
+  const Tensor& bias = options.selection_bias;
+  if (bias.defined()) check(backend, bias, DType::kF32, {logits.dim(1)}, "selection_bias");
+  QUIRE_CHECK(options.sigmoid || (!bias.defined() && options.sum_offset == 0), "a bias of a softmax");
 }
 
 }  // namespace
@@ -115,10 +130,12 @@ void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCac
       (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
   check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
   check_cache(backend, cache, input.qkv.dtype());
-  QUIRE_CHECK(cache.keys.dim(1) == input.num_kv_heads && cache.keys.dim(3) == input.head_dim, "keys are {}",
-              cache.keys.describe());
+  const bool stores = input.num_kv_heads > 0;
+  QUIRE_CHECK((!stores || cache.keys.dim(1) == input.num_kv_heads) && cache.keys.dim(3) == input.head_dim,
+              "keys are {}", cache.keys.describe());
   if (input.q_norm.defined()) check(backend, input.q_norm, DType::kF32, {input.head_dim}, "q_norm");
   if (input.k_norm.defined()) check(backend, input.k_norm, DType::kF32, {input.head_dim}, "k_norm");
+  if (input.v_norm.defined()) check(backend, input.v_norm, DType::kF32, {input.head_dim}, "v_norm");
   if (const Tensor& table = input.cos_sin; table.defined()) {
     check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
     QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
@@ -148,6 +165,18 @@ void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCac
   backend.attention(out, q, cache, batch, scores);
 }
 
+void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
+                 const Tensor& state, const StateBatch& batch) {
+  const std::int64_t channels = x.dim(1), width = params.weight.dim(0);
+  check(backend, x, x.dtype(), {batch.num_tokens, channels}, "x");
+  check(backend, out, x.dtype(), {batch.num_tokens, channels}, "out");
+  check(backend, params.weight, DType::kF32, {width, channels}, "weight");
+  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {channels}, "bias");
+  check_states(backend, state, batch);
+  check(backend, state, DType::kF32, {state.dim(0), width - 1, channels}, "state");
+  backend.causal_conv(out, x, params, state, batch);
+}
+
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation) {
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
@@ -170,24 +199,59 @@ void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const Li
   backend.gated_linear(out, x, weights, gate_up, activation);
 }
 
+void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
+  check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
+  check(backend, gate, x.dtype(), {x.dim(0), gate.dim(1) == 1 ? 1 : x.dim(1)}, "gate");
+  backend.sigmoid_gate(out, x, gate, add);
+}
+
+void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
+                const NormParams& params) {
+  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
+  check(backend, gate, out.dtype(), {x.dim(0), x.dim(1)}, "gate");
+  check(backend, params.weight, DType::kF32, {params.weight.dim(0)}, "weight");
+  QUIRE_CHECK(x.dim(1) % params.weight.dim(0) == 0 && !params.bias.defined(), "x is {}, weight is {}",
+              x.describe(), params.weight.describe());
+  backend.gated_norm(out, x, gate, params);
+}
+
+void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                      const StateBatch& batch) {
+  const std::int64_t tokens = batch.num_tokens, heads = state.dim(1), key_dim = state.dim(2);
+  const std::int64_t values = heads * state.dim(3);
+  const DType dtype = input.qkv.dtype();
+  check_states(backend, state, batch);
+  QUIRE_CHECK(input.num_key_heads > 0 && heads % input.num_key_heads == 0 && key_dim <= kMaxDeltaKeyDim,
+              "state is {}, of {} key heads", state.describe(), input.num_key_heads);
+  check(backend, input.qkv, dtype, {tokens, 2 * input.num_key_heads * key_dim + values}, "qkv");
+  check(backend, out, DType::kF32, {tokens, values}, "out");
+  check(backend, input.rates, dtype, {tokens, 2 * heads}, "rates");
+  check(backend, input.a_log, DType::kF32, {heads}, "a_log");
+  check(backend, input.dt_bias, DType::kF32, {heads}, "dt_bias");
+  backend.gated_delta_rule(out, input, state, batch);
+}
+
 void cap(Backend& backend, const Tensor& x, float cap) {
   check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
   QUIRE_CHECK(cap > 0, "a cap of {}", cap);
   backend.cap(x, cap);
 }
 
-void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize) {
-  check_routing(backend, out, logits, logits.dim(0));
-  backend.route_experts(out, logits, normalize);
+void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits,
+                   const RouterOptions& options) {
+  check_routing(backend, out, logits, logits.dim(0), options);
+  backend.route_experts(out, logits, options);
 }
 
 void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
-                    bool normalize, const Tensor& logits) {
+                    const RouterOptions& options, const Tensor& logits) {
   check(backend, x, x.dtype(), {x.dim(0), router.in_features()}, "x");
-  check_routing(backend, out, logits, x.dim(0));
+  check_routing(backend, out, logits, x.dim(0), options);
   QUIRE_CHECK(logits.dim(1) == router.out_features(), "{} logits of {} experts", logits.dim(1),
               router.out_features());
-  backend.routing_linear(out, x, router, normalize, logits);
+  backend.routing_linear(out, x, router, options, logits);
 }
 
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
@@ -201,6 +265,11 @@ void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertW
   check(backend, routing.weights, DType::kF32, {tokens, shape.top_k}, "weights");
   const auto bytes = static_cast<std::int64_t>(backend.expert_workspace_bytes(shape, x.dtype()));
   if (bytes > 0) check(backend, workspace, DType::kU8, {bytes}, "workspace");
+  const auto check_bias = [&](const Tensor& bias, std::int64_t size) {
+    if (bias.defined()) check(backend, bias, DType::kF32, {shape.num_experts * size}, "bias");
+  };
+  check_bias(weights.biases().gate_up, 2 * shape.intermediate_size);
+  check_bias(weights.biases().down, shape.hidden_size);
   backend.experts(out, x, weights, routing, workspace);
 }
 

@@ -14,6 +14,7 @@
 #include "ops/device.h"
 #include "ops/experts.h"
 #include "ops/logits_batches.h"
+#include "ops/state_batch.h"
 #include "ops/weight_source.h"
 
 namespace quire {
@@ -40,15 +41,16 @@ class LinearWeights {
 struct AttentionInput {
   Tensor
       qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
-  Tensor q_norm;  // [head_dim], or undefined: no norm
-  Tensor k_norm;  // [head_dim], or undefined: no norm
+  Tensor q_norm;       // [head_dim], or undefined: no norm
+  Tensor k_norm;       // [head_dim], or undefined: no norm
+  Tensor v_norm = {};  // [head_dim], or undefined: no norm
   float norm_eps = 0;
   bool norm_after_rotary = false;
   Tensor cos_sin;  // f32 [positions, rotary_dim]: rotary_dim / 2 cosines, then as many sines; or undefined:
                    // no rotary
   Tensor q_scale;  // f32 [positions]: a token's queries are multiplied by that of its position; or undefined
   int num_heads = 0;
-  int num_kv_heads = 0;
+  int num_kv_heads = 0;  // 0: nothing is stored; the cache has another layer's keys and values
   int head_dim = 0;
   // f32 [num_kv_heads]: the scales of a cache of codes; or undefined: each row has its own, row_scale.
   Tensor k_scales = {};
@@ -69,12 +71,32 @@ struct AttentionScores {
   Tensor sinks;
 };
 
+// What the gated delta rule reads of each token; value head h goes with key head h / (num_value_heads /
+// num_key_heads). See Backend::gated_delta_rule.
+struct DeltaRuleInput {
+  Tensor qkv;  // [tokens, 2 * num_key_heads * key_dim + num_value_heads * value_dim]: queries, keys, values
+  // [tokens, 2 * num_value_heads], of qkv's dtype: b, by which parts of the state are replaced, then a, by
+  // which it decays.
+  Tensor rates;
+  Tensor a_log;    // f32 [num_value_heads]
+  Tensor dt_bias;  // f32 [num_value_heads]
+  int num_key_heads = 0;
+};
+
 // How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
 // et al., 2016), (x - mean(x)) / deviation(x) * weight + bias; or without a weight not at all: a copy.
 struct NormParams {
-  Tensor weight;  // f32 [n], or undefined
-  Tensor bias;    // f32 [n], or undefined
-  float eps = 0;  // added to the mean square, or to the variance
+  Tensor weight;        // f32 [n], or undefined
+  Tensor bias;          // f32 [n], or undefined
+  float eps = 0;        // added to the mean square, or to the variance
+  float sum_scale = 1;  // of add_norm: the sum is multiplied by it
+};
+
+// Of a depthwise causal convolution over K tokens.
+struct ConvParams {
+  Tensor weight;  // f32 [K, channels]: the last row is that of a token itself
+  Tensor bias;    // f32 [channels], or undefined
+  Activation activation = Activation::kIdentity;
 };
 
 // A device and every op, with its shapes and its meaning. Ops are queued in the order they are called, as
@@ -117,7 +139,8 @@ class Backend : public Device {
                          std::int64_t first_row, float scale) = 0;
   // out [tokens, n] = x [tokens, n], normed; x is f32 or has out's dtype, and out may be x.
   virtual void norm(const Tensor& out, const Tensor& x, const NormParams& params);
-  // residual f32 [tokens, n] += scale * x [tokens, n]; out [tokens, n] = residual, normed.
+  // residual f32 [tokens, n] = params.sum_scale * (residual + scale * x [tokens, n]); out [tokens, n] =
+  // residual, normed; out may be x.
   virtual void add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                         const NormParams& params);
   // Takes the memory that the ops want for themselves beside all workspaces, for the matrices packed so far
@@ -137,10 +160,11 @@ class Backend : public Device {
   virtual std::shared_ptr<const AttentionPlan> plan_attention(const AttentionBatch&, const AttentionShape&) {
     return nullptr;
   }
-  // Per token and head: RMS norm of q and k where given, rotary embedding of q and k where given (Su et al.,
-  // 2021; the first half of the dimensions is paired with the second), or the one after the other, q scaled
-  // where given; then k and v are written to their slots of the cache, as codes the nearest of x / scale, at
-  // most the largest. A backend may round x to the activations' type first. A NaN makes its row's scale one.
+  // Per token and head: RMS norm of q, k and v where given, rotary embedding of q and k where given (Su et
+  // al., 2021; the first half of the dimensions is paired with the second), or the one after the other, q
+  // scaled where given; then k and v are written to their slots of the cache, as codes the nearest of x /
+  // scale, at most the largest. A backend may round x to the activations' type first. A NaN makes its row's
+  // scale one.
   virtual void rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
                                 const AttentionBatch& batch);
   // out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal, over the paged cache; q are
@@ -148,9 +172,15 @@ class Backend : public Device {
   // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
   virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                          const AttentionBatch& batch, const AttentionScores& scores);
+  // out [tokens, channels] = activation(bias + the sum over k, in order, of weight[k] * x[t - (K - 1) + k]),
+  // with x [tokens, channels] of out's dtype, not out. The inputs before a sequence's first token are those
+  // of its state, f32 [slots, K - 1, channels], the oldest first, strided by slots; which then gets the last
+  // K - 1 inputs.
+  virtual void causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params, const Tensor& state,
+                           const StateBatch& batch);
   // out [tokens, n] = activation(x [tokens, n]); out may be x.
   virtual void activate(const Tensor& out, const Tensor& x, Activation activation);
-  // out [tokens, n] = activation(gate) * up, with gate_up [tokens, 2n].
+  // out [tokens, n] = activation(gate) * up, with gate_up [tokens, 2n]; or what the activation says of gates.
   virtual void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation);
   // linear without bias, then activate_gate: out [tokens, n], weights [2n, in_features]. gate_up [tokens, 2n]
   // may be written on the way.
@@ -159,17 +189,31 @@ class Backend : public Device {
     linear(gate_up, x, weights, {});
     activate_gate(out, gate_up, activation);
   }
+  // out [tokens, n] = x [tokens, n] * sigmoid(gate), and where `add` is set what out had, too; gate [tokens,
+  // n], or [tokens, 1] for whole rows. out may be x.
+  virtual void sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add);
+  // out [tokens, heads * n] = RMSNorm of each n of x f32 [tokens, heads * n], with params.weight [n], times
+  // SiLU(gate [tokens, heads * n]).
+  virtual void gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate, const NormParams& params);
+  // The gated delta rule (Yang et al., "Gated delta networks", 2025) over the tokens of each sequence. A
+  // value head's state S, f32 [key_dim, value_dim] of state [slots, num_value_heads, key_dim, value_dim],
+  // strided by slots, becomes with every token g S + k (beta (v - k^T g S))^T, g = exp(-exp(a_log) softplus(a
+  // + dt_bias)), beta = sigmoid(b); then out f32 [tokens, num_value_heads * value_dim] = q^T S. k and q are x
+  // / sqrt(x . x + 1e-6) of their columns, q divided by sqrt(key_dim), too. All of it in float32, and bit for
+  // bit the same however a sequence's tokens are spread over calls.
+  virtual void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                                const StateBatch& batch);
   // x f32 [tokens, n] = cap * tanh(x / cap), in place; cap is above 0.
   virtual void cap(const Tensor& x, float cap);
-  // Softmax over logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with
-  // their probabilities; `normalize`: divided by their sum.
-  virtual void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize);
+  // Scores of logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with their
+  // weights, as `options` say.
+  virtual void route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options);
   // linear, then route_experts: x [tokens, in_features], router [num_experts, in_features]. logits f32
   // [tokens, num_experts] may be written on the way.
   virtual void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
-                              bool normalize, const Tensor& logits) {
+                              const RouterOptions& options, const Tensor& logits) {
     linear(logits, x, router, {});
-    route_experts(out, logits, normalize);
+    route_experts(out, logits, options);
   }
   // shape.num_experts of them.
   virtual std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts,
@@ -184,8 +228,8 @@ class Backend : public Device {
   // Bytes that `experts` wants for itself.
   virtual std::size_t expert_workspace_bytes(const ExpertShape&, DType) const { return 0; }
   // out [tokens, hidden_size] = the sum over a token's experts e, in order of their number, of its weight for
-  // e * down_e(silu(gate_e(x)) * up_e(x)), x [tokens, hidden_size]. workspace u8 [expert_workspace_bytes], or
-  // undefined where that is 0.
+  // e * down_e(h_e), x [tokens, hidden_size], where h_e is activate_gate of gate_e(x) and up_e(x), and biases
+  // are added to products. workspace u8 [expert_workspace_bytes], or undefined where that is 0.
   virtual void experts(const Tensor& out, const Tensor& x, const ExpertWeights& weights,
                        const ExpertRouting& routing, const Tensor& workspace) = 0;
   // out [m, n] = rows `rows` i32 [m] of x.
@@ -247,14 +291,22 @@ void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCac
                       const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores);
+void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
+                 const Tensor& state, const StateBatch& batch);
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation);
 void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, Activation activation);
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
                   const Tensor& gate_up, Activation activation);
+void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate, bool add = false);
+void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
+                const NormParams& params);
+void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                      const StateBatch& batch);
 void cap(Backend& backend, const Tensor& x, float cap);
-void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits, bool normalize);
+void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits,
+                   const RouterOptions& options);
 void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
-                    bool normalize, const Tensor& logits);
+                    const RouterOptions& options, const Tensor& logits);
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
              const ExpertRouting& routing, const Tensor& workspace);
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows);

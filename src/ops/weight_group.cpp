@@ -49,6 +49,16 @@ std::int64_t uncut(std::int64_t block, std::int64_t place, std::int64_t n) {
   return block == LinearFormat::kWhole || place == n ? block : std::gcd(block, place);
 }
 
+// Most rows of which `rows` are whole blocks.
+std::int64_t run_of(const std::vector<std::int64_t>& rows) {
+  std::int64_t run = std::ssize(rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i] != rows[i - 1] + 1)
+      run = std::gcd(std::gcd(run, rows[i]), static_cast<std::int64_t>(i));
+  }
+  return run;
+}
+
 // Makes blocks of fewer rows, of which each has its block's scale.
 WeightGroup with_block_rows(WeightGroup group, std::int64_t block_rows) {
   if (block_rows == group.format.block_rows) return group;
@@ -277,10 +287,14 @@ WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t pa
 }
 
 WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) {
-  group = with_block_rows(std::move(group), uncut(group.format.block_rows, 1, group.rows));
+  group = with_block_rows(std::move(group), uncut(group.format.block_rows, run_of(rows), group.rows));
   group.rows = std::ssize(rows);
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
-    return block.rows == LinearFormat::kWhole ? tensor : pick_rows(std::move(tensor), rows);
+    if (block.rows == LinearFormat::kWhole) return tensor;
+    std::vector<std::int64_t> blocks;
+    for (std::int64_t i = 0; i < group.rows; i += block.rows)
+      blocks.push_back(rows[static_cast<std::size_t>(i)] / block.rows);
+    return pick_rows(std::move(tensor), std::move(blocks));
   });
 }
 

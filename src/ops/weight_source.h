@@ -18,7 +18,8 @@ class WeightSource {
   virtual bool contains(std::string_view name) const = 0;
   // False: the tensors have shapes and formats, and what is read of them means nothing.
   virtual bool has_values() const { return true; }
-  // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`.
+  // Claims a tensor. Error that names the tensor when it is absent or its shape is not `shape`; a file's [a,
+  // b, c] may be taken as [a * b, c].
   virtual WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) = 0;
   // Claims a tensor of one element or of n, whatever its shape, and reads it. Error as above.
   virtual std::vector<float> take_vector(std::string_view name, std::int64_t n);

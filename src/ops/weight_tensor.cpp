@@ -112,6 +112,17 @@ void WeightTensor::read_rows(std::int64_t row, const Tensor& dst) const {
   read_(row, dst);
 }
 
+WeightTensorPtr pick_matrix(WeightTensorPtr tensor, std::int64_t index) {
+  const std::vector<std::int64_t>& shape = tensor->shape();
+  QUIRE_CHECK(shape.size() == 3 && index >= 0 && index < shape[0], "matrix {} of {}", index, tensor->name());
+  return view_of(*tensor, {shape[1], shape[2]}, [tensor, index](std::int64_t row, const Tensor& dst) {
+    const std::size_t row_bytes = static_cast<std::size_t>(dst.dim(1)) * size_of(dst.dtype());
+    std::vector<std::byte> whole(static_cast<std::size_t>(tensor->shape()[1]) * row_bytes);
+    tensor->read_rows(index, Tensor(whole.data(), dst.dtype(), {1, tensor->cols()}));
+    std::memcpy(dst.data(), &whole[static_cast<std::size_t>(row) * row_bytes], dst.bytes());
+  });
+}
+
 WeightTensorPtr transpose(WeightTensorPtr tensor) {
   const std::vector<std::int64_t>& shape = tensor->shape();
   QUIRE_CHECK(shape.size() == 2, "{} is no matrix", tensor->name());

@@ -54,6 +54,8 @@ inline WeightTensorPtr make_weight_tensor(std::string name, DType dtype, std::ve
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
 // Columns [begin, begin + count): one rank's shard of a row-parallel weight.
 WeightTensorPtr slice_cols(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
+// A matrix of a tensor of them, [matrices, rows, cols]. Every read reads all of it.
+WeightTensorPtr pick_matrix(WeightTensorPtr tensor, std::int64_t index);
 // A matrix with rows and columns exchanged. Holds all of it in memory from the first read on.
 WeightTensorPtr transpose(WeightTensorPtr tensor);
 // Of rows (of a vector: elements) that lie as [groups][parts][n], those of one part: [groups][n].

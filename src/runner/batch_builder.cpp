@@ -26,15 +26,17 @@ std::size_t BatchBuilder::staging_bytes() const {
   const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
   const auto lanes = static_cast<std::size_t>(config_.cache.layout.num_lanes());
   const std::size_t token_arrays = (4 + lanes) * tokens * sizeof(std::int32_t);
-  const std::size_t sequence_arrays = 4 * (sequences + 1) * sizeof(std::int32_t);
+  const std::size_t sequence_arrays = 6 * (sequences + 1) * sizeof(std::int32_t);
   // Every seat could get all the blocks that it can hold from the cache.
   const std::size_t tables = 3 * sequences *
                              static_cast<std::size_t>(config_.max_blocks_held(config_.max_model_len)) *
                              sizeof(std::int32_t);
   const std::size_t copies = lanes * sequences * sizeof(BlockCopy);  // of the row that a sequence writes next
   const std::size_t swaps = 2 * static_cast<std::size_t>(config_.num_host_blocks) * sizeof(BlockCopy);
-  const std::size_t alignment_slack = 64 * (16 + lanes);
-  return token_arrays + sequence_arrays + tables + copies + swaps + alignment_slack;
+  const std::size_t state_swaps =
+      2 * static_cast<std::size_t>(config_.num_host_state_slots) * sizeof(BlockCopy);
+  const std::size_t alignment_slack = 64 * (20 + lanes);
+  return token_arrays + sequence_arrays + tables + copies + swaps + state_swaps + alignment_slack;
 }
 
 void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
@@ -87,6 +89,20 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   tensors.batches.assign(config_.cache.lanes.size(), batch);
   for (int lane = 0; lane < config_.cache.layout.num_lanes(); ++lane)
     build_slots(plan, lane, staging, tensors.batches[static_cast<std::size_t>(lane)]);
+  if (config_.num_state_slots > 0) build_states(plan, staging, tensors);
+}
+
+// Where the sequences' fixed states lie.
+void BatchBuilder::build_states(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const {
+  const AttentionBatch& batch = tensors.batches.front();
+  StateBatch& states = tensors.state_batch;
+  states = {batch.num_sequences, batch.num_tokens, batch.max_query_len, batch.query_starts, {}, {}};
+  const auto from = staging.take(batch.num_sequences, states.from);
+  const auto to = staging.take(batch.num_sequences, states.to);
+  std::ranges::fill(from, kNoBlock);  // padding
+  std::ranges::fill(to, kNoBlock);
+  std::ranges::transform(plan.sequences, from.begin(), &SequencePlan::state_from);
+  std::ranges::transform(plan.sequences, to.begin(), &SequencePlan::state_to);
 }
 
 // Where the tokens' keys and values are written, and read.
@@ -143,6 +159,8 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int 
   tensors.saves = staging.put(plan.saves);
   tensors.block_copies = staging.put(plan.block_copies);
   tensors.restores = staging.put(plan.restores);
+  tensors.state_saves = staging.put(plan.state_copies.saves);
+  tensors.state_restores = staging.put(plan.state_copies.restores);
   return tensors;
 }
 

@@ -20,6 +20,9 @@ struct StepTensors {
   Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
   Tensor block_copies;
   Tensor restores;
+  Tensor state_saves;  // i32 [n, 2] slots of fixed states, as in the plan
+  Tensor state_restores;
+  StateBatch state_batch;  // where the model has them
 };
 
 // Turns plans into tensors. Keeps each seat's block table over steps.
@@ -48,6 +51,7 @@ class BatchBuilder {
   };
 
   void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
+  void build_states(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
   // Where the first of a seat's blocks in a lane stands in the tables.
   std::int64_t table_index(int lane, int seat) const {

@@ -27,11 +27,11 @@ KvCacheLayer CacheMemory::layer_at(const CacheShape::Place& place, const StateSp
   const bool has_codes = spec.code != CacheCode::kNone;
   const std::int64_t head = spec.head_bytes(c.dtype) * c.block_size();
   auto* const data = device_.bytes.data_as<std::byte>() + place.slot * device_.bytes.stride(0) +
-                     place.begin * c.num_kv_heads * c.block_size();
+                     place.begin * c.block_size();
   // Parts of each (block, head), from some bytes of it on.
   const auto part = [&](std::int64_t at, DType dtype, std::int64_t width) {
     const auto size = static_cast<std::int64_t>(size_of(dtype));
-    return Tensor(data + at, dtype, {c.num_blocks, c.num_kv_heads, c.block_size(), width},
+    return Tensor(data + at, dtype, {c.num_blocks, spec.num_kv_heads, c.block_size(), width},
                   device_.memory.device())
         .with_strides({device_.bytes.stride(1) / size, head / size, width, 1});
   };

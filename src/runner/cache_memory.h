@@ -23,7 +23,7 @@ class CacheMemory {
   void poison(std::vector<BlockId> blocks) { to_poison_ = std::move(blocks); }
 
  private:
-  // Of a block: [slots][kv heads], in each of its layers: keys, then values [block_size][head_dim], then of
+  // Of a block: [slots], in each of its layers [kv heads]: keys, then values [block_size][head_dim], then of
   // codes the keys' scales and the values' f32 [block_size].
   struct Blocks {
     Blocks(Backend& backend, const RuntimeConfig& config, int num_blocks, MemoryKind kind);

@@ -143,10 +143,10 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   plan.input_rounding.is_left_out =
       config.weight_only && (shapes.rounds_inputs() || rounds_inputs(config.quantization));
   plan.connections = config.connection_bytes;
-  plan.kv_cache = config.block_bytes() * static_cast<std::size_t>(config.num_blocks);
+  plan.kv_cache = config.cache_bytes();
   QUIRE_CHECK(plan.workspace >= plan.kv_cache);
   plan.workspace -= plan.kv_cache;  // it was allocated like all the rest
-  plan.swap_space = config.block_bytes() * static_cast<std::size_t>(config.num_host_blocks);
+  plan.swap_space = config.swap_bytes();
   QUIRE_CHECK(plan.host >= plan.swap_space);
   plan.host -= plan.swap_space;
   return plan;

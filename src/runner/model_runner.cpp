@@ -20,8 +20,10 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
       sampler_(backend, comm, model_->head(), config_, workspace_),
       batch_builder_(backend, config_, states_.groups(), workspace_),
       pooler_(backend, config_),
-      cache_(backend, config_) {
-  QUIRE_CHECK(states_.group_of().size() == config.cache.places.size());
+      cache_(backend, config_),
+      fixed_states_(backend, config_) {
+  QUIRE_CHECK(states_.group_of().size() == config.cache.places.size() &&
+              states_.fixed().size() == config.cache.fixed.size());
   backend.reserve(batch_builder_.attention_shapes());
   const Buffer inputs =
       backend.allocate(batch_builder_.staging_bytes() + sampler_.staging_bytes(), MemoryKind::kDevice);
@@ -64,6 +66,7 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   step.inputs.upload();
   ops::update_block_tables(backend_, batch_builder_.block_tables(), inputs.table_entries);
   cache_.copy_blocks(inputs.saves, inputs.block_copies, inputs.restores);
+  fixed_states_.copy(inputs.state_saves, inputs.state_restores);
   if (!plan.sequences.empty()) compute(plan, inputs, graph, step);
   step.done = backend_.record();
   ++num_in_flight_;
@@ -113,8 +116,8 @@ Tensor ModelRunner::forward(const StepTensors& inputs) {
   ops::take_sampled_tokens(backend_, inputs.token_ids, inputs.source_seats, sampler_.last_tokens());
   std::vector<AttentionBatch> batches = inputs.batches;
   batch_builder_.plan_attention(batches);
-  return model_->forward(
-      {inputs.token_ids, batches.front().positions, batches, cache_.layers(), cache_.lane_of()});
+  return model_->forward({inputs.token_ids, batches.front().positions, batches, cache_.layers(),
+                          cache_.lane_of(), fixed_states_.states(), inputs.state_batch});
 }
 
 StepResult ModelRunner::collect() {

@@ -11,6 +11,7 @@
 #include "runner/decode_graphs.h"
 #include "runner/pooler.h"
 #include "runner/sampler.h"
+#include "runner/state_memory.h"
 
 namespace quire {
 
@@ -71,6 +72,7 @@ class ModelRunner {
   BatchBuilder batch_builder_;
   Pooler pooler_;
   CacheMemory cache_;
+  StateMemory fixed_states_;
   DecodeGraphs graphs_;
   Buffer mask_memory_;           // from the first masks on
   std::vector<InFlight> steps_;  // kMaxInFlight of them, in turn

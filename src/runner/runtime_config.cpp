@@ -69,6 +69,7 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
   }
   runtime.num_blocks = runtime.cache.layout.num_lanes();
+  runtime.num_state_slots = runtime.cache.fixed.empty() ? 0 : 1;
   const MemoryPlan plan = plan_memory(backend, comm, runtime, model, formats);
   const std::size_t fixed = backend.used_memory() - comm.held_bytes() + kDriverReserve + plan.weights +
                             plan.workspace + plan.connections;
@@ -108,6 +109,37 @@ std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
   return std::min(blocks, static_cast<std::size_t>(std::numeric_limits<int>::max() / runtime.block_size()));
 }
 
+// Of `bytes`, for the sequences that run and, as far as there is room, for a checkpoint of each interval that
+// the blocks could hold.
+int affordable_slots(const RuntimeConfig& runtime, const EngineConfig& config, std::size_t bytes) {
+  const std::size_t slot = runtime.cache.state_bytes();
+  if (slot == 0) {
+    if (config.state_cache_memory > 0) fail("state-cache-memory: no layer of this model has a fixed state");
+    return 0;
+  }
+  const std::size_t share = config.state_cache_memory > 0 ? config.state_cache_memory : bytes / 2;
+  if (share < slot || share >= bytes)
+    fail(
+        "state-cache-memory is {} bytes; it must be at least {}, the states of a sequence, and less than "
+        "kv-cache-memory, {}",
+        share, slot, bytes);
+  const CacheLayout& layout = runtime.cache.layout;
+  const auto interval = static_cast<std::size_t>(layout.state_interval);
+  const auto num_seqs = static_cast<std::size_t>(runtime.max_num_seqs);
+  const std::size_t interval_bytes = runtime.block_bytes() * static_cast<std::size_t>(layout.num_lanes()) *
+                                     interval / static_cast<std::size_t>(layout.block_size);
+  const std::size_t checkpoints =
+      std::min(bytes / interval_bytes, num_seqs * static_cast<std::size_t>(runtime.max_model_len) / interval);
+  return static_cast<int>(std::min({share / slot, 2 * num_seqs + checkpoints, std::size_t{1} << 24}));
+}
+
+int swap_slots(const RuntimeConfig& runtime, const EngineConfig& config) {
+  const double slot = static_cast<double>(runtime.cache.state_bytes());
+  if (slot == 0 || config.preemption_mode == "recompute") return 0;
+  const double slots = config.swap_space * (std::int64_t{1} << 30) / 2 / slot;
+  return static_cast<int>(std::min(slots, static_cast<double>(runtime.max_num_seqs)));
+}
+
 int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
   const double host_gib = static_cast<double>(host_memory()) / (std::int64_t{1} << 30);
   const std::string& mode = config.preemption_mode;
@@ -118,11 +150,14 @@ int swap_blocks(const RuntimeConfig& runtime, const EngineConfig& config) {
          host_gib);
   if (mode == "swap" && config.swap_space == 0) fail("preemption-mode swap needs swap-space");
   if (mode == "recompute" || config.swap_space == 0) return 0;
-  const auto blocks =
-      config.swap_space * (std::int64_t{1} << 30) / static_cast<double>(runtime.block_bytes());
-  if (blocks < 1) {
-    fail("swap-space of {} GiB holds no block of the KV cache; one takes {} bytes", config.swap_space,
-         runtime.block_bytes());
+  const std::size_t slots_bytes =
+      runtime.cache.state_bytes() * static_cast<std::size_t>(runtime.num_host_state_slots);
+  const auto blocks = (config.swap_space * (std::int64_t{1} << 30) - static_cast<double>(slots_bytes)) /
+                      static_cast<double>(runtime.block_bytes());
+  if (blocks < 1 || (slots_bytes == 0 && runtime.cache.state_bytes() > 0)) {
+    fail(
+        "swap-space of {} GiB holds no block of the KV cache; one takes {} bytes, and a sequence's states {}",
+        config.swap_space, runtime.block_bytes(), 2 * runtime.cache.state_bytes());
   }
   return static_cast<int>(std::min(blocks, double{std::numeric_limits<int>::max() / 4}));
 }
@@ -162,14 +197,15 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   runtime.max_logprobs = most < 0 ? runtime.spec.vocab_size : std::min(most, runtime.spec.vocab_size);
   if (!config.disable_custom_all_reduce) runtime.connection_bytes = backend.connection_bytes(comm.size());
   runtime.num_heads = static_cast<int>(shard_size(runtime.spec.num_heads, comm, "attention heads"));
-  runtime.num_kv_heads = local_kv_heads(runtime.spec.num_kv_heads, comm);
   runtime.max_model_len = config.max_model_len == 0 ? runtime.spec.max_model_len
                                                     : in_range("max-model-len", config.max_model_len, 2,
                                                                runtime.spec.max_model_len);
   runtime.cache_policy = resolve_cache_policy(config, runtime.spec.num_layers);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size, runtime.dtype);
-  const std::size_t blocks =
-      affordable_blocks(runtime, cache_bytes(runtime, config, model, backend, comm, formats));
+  const std::size_t memory = cache_bytes(runtime, config, model, backend, comm, formats);
+  runtime.num_state_slots = affordable_slots(runtime, config, memory);
+  const std::size_t blocks = affordable_blocks(
+      runtime, memory - runtime.cache.state_bytes() * static_cast<std::size_t>(runtime.num_state_slots));
   // Unless it is asked for, nothing is prepared for sequences that the cache could not hold.
   if (config.max_model_len == 0)
     runtime.max_model_len =
@@ -177,6 +213,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   const auto wanted = static_cast<std::size_t>(runtime.max_num_seqs) *
                       static_cast<std::size_t>(runtime.max_blocks_held(runtime.max_model_len));
   runtime.num_blocks = static_cast<int>(config.kv_cache_memory == 0 ? std::min(blocks, wanted) : blocks);
+  runtime.num_host_state_slots = swap_slots(runtime, config);
   runtime.num_host_blocks = swap_blocks(runtime, config);
   return runtime;
 }

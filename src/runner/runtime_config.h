@@ -22,16 +22,24 @@ struct RuntimeConfig {
   CacheShape cache;
   int num_blocks = 0;
   int num_host_blocks = 0;           // swap space
+  int num_state_slots = 0;           // of fixed states
+  int num_host_state_slots = 0;      // swap space
   int max_logprobs = 0;              // of a position
   int num_heads = 0;                 // on one rank
-  int num_kv_heads = 0;              // on one rank
   std::size_t connection_bytes = 0;  // of the device's memory, with which ranks are connected
   bool use_graphs = false;
 
   int block_size() const { return cache.layout.block_size; }
   // Keys and values of one block, over its layers on one rank.
-  std::size_t block_bytes() const {
-    return static_cast<std::size_t>(cache.head_bytes() * num_kv_heads * block_size());
+  std::size_t block_bytes() const { return static_cast<std::size_t>(cache.token_bytes() * block_size()); }
+  // Of all blocks and slots on one rank.
+  std::size_t cache_bytes() const {
+    return block_bytes() * static_cast<std::size_t>(num_blocks) +
+           cache.state_bytes() * static_cast<std::size_t>(num_state_slots);
+  }
+  std::size_t swap_bytes() const {
+    return block_bytes() * static_cast<std::size_t>(num_host_blocks) +
+           cache.state_bytes() * static_cast<std::size_t>(num_host_state_slots);
   }
   // That the whole cache holds in every lane.
   std::int64_t cached_tokens() const {

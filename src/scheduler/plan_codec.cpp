@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "messages hold numbers
 static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float>::is_iec559);
 
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
-constexpr std::uint32_t kVersion = 4;            // of the fields below: any change of them takes a new one
+constexpr std::uint32_t kVersion = 5;            // of the fields below: any change of them takes a new one
 
 constexpr auto kLastKind = OutputKind::kLogprobs;  // of those that a message may name
 
@@ -48,17 +48,17 @@ constexpr void walk(Archive& archive, T& value) {
     auto& [a, b] = value;
     walk_all(a, b);
   } else if constexpr (std::same_as<Type, StepPlan>) {
-    auto& [a, b, c, d, e, f] = value;
-    walk_all(a, b, c, d, e, f);
-  } else if constexpr (std::same_as<Type, StepMasks>) {
+    auto& [a, b, c, d, e, f, g] = value;
+    walk_all(a, b, c, d, e, f, g);
+  } else if constexpr (std::same_as<Type, StepMasks> || std::same_as<Type, StateCopies>) {
     auto& [a, b] = value;
     walk_all(a, b);
   } else if constexpr (std::same_as<Type, SamplingState>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
     walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   } else {  // SequencePlan
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
-    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = value;
+    walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
   }
 }
 

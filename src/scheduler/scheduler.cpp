@@ -33,6 +33,8 @@ SchedulerConfig validated(SchedulerConfig config) {
   for (const int window : config.layout.windows)
     if (window < 0 || window > kMostTokens)
       fail("a sliding window of {} tokens; it must be from 1 to {}, or 0 for none", window, kMostTokens);
+  QUIRE_CHECK(config.num_state_slots == 0 ||
+              (config.layout.state_interval > 0 && config.layout.state_interval % size == 0));
   if (config.num_blocks < 1) fail("the KV cache has no room for a block of {} tokens", size);
   if (!config.hash_seed) {
     std::random_device device;
@@ -43,7 +45,8 @@ SchedulerConfig validated(SchedulerConfig config) {
 
 // Of a step in which it was.
 SequenceUpdate update_of(const Sequence& sequence) {
-  return {.id = sequence.id, .num_cached_tokens = sequence.num_cached_tokens};
+  return {
+      .id = sequence.id, .num_cached_tokens = sequence.num_cached_tokens, .cache_end = sequence.cache_end};
 }
 
 }  // namespace
@@ -51,8 +54,10 @@ SequenceUpdate update_of(const Sequence& sequence) {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       longest_alone_(config_.layout.longest(config_.num_blocks)),
-      cache_(config_.layout, config_.num_blocks, config_.num_host_blocks, config_.enable_prefix_caching,
-             *config_.hash_seed, config_.hash_bits),
+      cache_(config_.layout,
+             {config_.num_blocks, config_.num_host_blocks, config_.num_state_slots,
+              config_.num_host_state_slots},
+             config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
       free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
 }
@@ -277,6 +282,8 @@ SchedulerStats Scheduler::stats() const {
   stats.num_free_blocks = cache_.pool().num_free();
   stats.num_host_blocks = cache_.host_pool().num_blocks();
   stats.num_free_host_blocks = cache_.host_pool().num_free();
+  stats.num_state_slots = cache_.state_slots().num_blocks();
+  stats.num_free_state_slots = cache_.state_slots().num_free();
   return stats;
 }
 

@@ -37,6 +37,8 @@ struct SchedulerConfig {
   CacheLayout layout;
   int num_blocks = 0;
   int num_host_blocks = 0;          // in host memory, for what preempted sequences had in theirs
+  int num_state_slots = 0;          // of fixed states; 0: the model's layers have none
+  int num_host_state_slots = 0;     // in host memory
   PreemptionCosts preemption = {};  // by which that is chosen, or to compute it again
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
@@ -56,6 +58,7 @@ struct SequenceUpdate {
   std::string error = {};            // with kError: why, if it is none of these
   bool is_request_at_fault = false;  // with `error`
   int num_cached_tokens = 0;
+  CacheEnd cache_end = {};
   std::vector<float> logits = {};  // [n, vocab]: of the next n prompt positions, where asked for
   std::optional<PositionLogprobs> logprobs = {};  // of token, or of what could follow a beam, where asked for
   std::vector<PositionLogprobs> prompt_logprobs = {};  // of the next prompt tokens, where asked for
@@ -86,6 +89,8 @@ struct SchedulerStats {
   std::uint64_t num_restored_blocks = 0;
   int num_host_blocks = 0;
   int num_free_host_blocks = 0;
+  int num_state_slots = 0;  // of fixed states
+  int num_free_state_slots = 0;
   std::uint64_t prefix_cache_queries = 0;  // prompt tokens of admitted sequences
   std::uint64_t prefix_cache_hits = 0;     // those of them found cached
   std::uint64_t num_invalid_logits = 0;    // sequences that ended because theirs were not finite
@@ -169,8 +174,11 @@ class Scheduler {
   bool plan_next(Sequence& sequence);
   void plan_span(Sequence& sequence, int num_tokens);
   int span_limit(const Sequence& sequence) const {
-    return std::min(sequence.span_limit(steps_.id()), config_.max_span);
+    return up_to_state_border(sequence, std::min(sequence.span_limit(steps_.id()), config_.max_span));
   }
+  bool is_state_border(const Sequence& sequence, int position) const;
+  int up_to_state_border(const Sequence& sequence, int wanted) const;
+  static constexpr int kFarIntervals = 128;  // of states that are kept within a long prompt
   int budget() { return config_.max_num_batched_tokens - steps_.plan().num_tokens; }
   int make_room(const Sequence& sequence, int wanted);
   bool preempt_last();

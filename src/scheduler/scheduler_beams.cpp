@@ -62,7 +62,8 @@ void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
   beam.held = beam.started = beam.has_sampled = false;
   QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
-  if (beam.num_planned() > 0 && !free_seats_.empty()) return start_running(beam);
+  if (beam.num_planned() > 0 && !free_seats_.empty() && cache_.fork_states(beam.blocks))
+    return start_running(beam);
   beam.blocks.clear();
   queue_.push(beam);
 }

@@ -20,7 +20,7 @@ std::optional<StepPlan> Scheduler::schedule() {
   for (const PlannedSteps::Span& span : steps_.spans())
     cache_.index(span.sequence->blocks, span.sequence->tokens());
   StepPlan plan = steps_.close();
-  plan.saves = cache_.close_step(plan.restores);
+  plan.saves = cache_.close_step(plan.restores, plan.state_copies);
   return plan;
 }
 
@@ -81,7 +81,35 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens) {
     counters_.num_restored_blocks += cache_.restore(sequence.blocks, step.restores);
     sequence.prompt_step = steps_.id();  // copies within the cache come before: no fork before the next step
   }
+  const BlockCopy states = cache_.write_states(sequence.blocks);
+  plan.state_from = states.from;
+  plan.state_to = states.to;
   steps_.add(sequence, std::move(plan));
+  if (cache_.has_states() && is_state_border(sequence, sequence.num_planned()))
+    cache_.keep_states(sequence.blocks, sequence.num_planned() > sequence.num_prompt);
+}
+
+// Where fixed states are kept: at the last interval's end that the known tokens reach, so that neither the
+// same prompt nor its next turn are computed again; at every kFarIntervals-th interval, and where what others
+// have computed was known and had no states; and before the last token of a prompt that siblings continue.
+bool Scheduler::is_state_border(const Sequence& sequence, int position) const {
+  if (sequence.request->num_outputs > 1 && position == sequence.num_prompt - 1) return position > 0;
+  const int interval = config_.layout.state_interval;
+  if (!config_.enable_prefix_caching || position == 0 || position % interval != 0) return false;
+  return position + interval >= sequence.length() || position % (kFarIntervals * interval) == 0 ||
+         position == sequence.state_branch;
+}
+
+// How many of the next tokens a span may have up to the next such place.
+int Scheduler::up_to_state_border(const Sequence& sequence, int wanted) const {
+  if (!cache_.has_states() || wanted <= 1) return wanted;
+  const int first = sequence.num_planned(), interval = config_.layout.state_interval;
+  const int before_last = sequence.num_prompt - 1;
+  if (sequence.request->num_outputs > 1 && first < before_last)
+    wanted = std::min(wanted, before_last - first);
+  for (int border = (first / interval + 1) * interval; border < first + wanted; border += interval)
+    if (is_state_border(sequence, border)) return border - first;
+  return wanted;
 }
 
 // How many of the next tokens of a running sequence have a place. If not even one has, the last one gives its
@@ -142,12 +170,13 @@ bool Scheduler::admit_next(std::size_t place) {
     int num_behind = 0;  // blocks that those behind will take
     for (std::size_t i = 0; i < running_.size(); ++i)
       (i < place ? num_needed : num_behind) += blocks_ahead(*running_[i]);
-    if (!free_seats_.empty() && num_needed + num_behind <= pool.num_free()) {
+    if (!free_seats_.empty() && num_needed + num_behind <= pool.num_free() && cache_.has_slot()) {
       admit(sequence, computed, sibling);
       return true;
     }
     if (place == running_.size() || num_needed > pool.num_free() + num_held_from(place)) {
       if (strip_held_sibling(sequence)) continue;
+      if (!cache_.has_slot()) return false;  // states that are kept for a while may hold it
       break;
     }
     if (!preempt_last()) return false;
@@ -204,10 +233,13 @@ void Scheduler::admit(Sequence& sequence, const ComputedPrefix& computed, const 
   start_running(sequence);
   cache_.admit(sequence.blocks, computed);
   sequence.prompt_step = computed.forked ? sibling->prompt_step : 0;
+  if (const int interval = config_.layout.state_interval; interval > 0)
+    sequence.state_branch = computed.num_known / interval * interval;
   if (sequence.num_cached_tokens >= 0) return;
   sequence.num_cached_tokens = computed.forked ? 0 : computed.num_tokens;
-  if (config_.enable_prefix_caching && sequence.may_share() && !computed.forked)
-    counters_.prefix_cache_queries += sequence.num_prompt;
+  const bool looked = config_.enable_prefix_caching && sequence.may_share();
+  sequence.cache_end = looked ? computed.end : CacheEnd{CacheEnd::Reason::kOff};
+  if (looked && !computed.forked) counters_.prefix_cache_queries += sequence.num_prompt;
   counters_.prefix_cache_hits += sequence.num_cached_tokens;
 }
 

@@ -35,7 +35,7 @@ struct SequenceRequest {
   MakeConstraint make_constraint;  // empty: its outputs are not constrained
   // Whether tokens of which there is no choice may be appended without being sampled.
   bool may_jump = false;
-  std::size_t source_bytes = 0;  // of what it was made of
+  std::size_t held_bytes = 0;  // of what it was made of, beside the prompt
   int max_tokens = 16;
   int min_tokens = 0;
   // Of the first sequence; others have kLast. kAll, kLogprobs: these are wanted of every prompt position;
@@ -55,7 +55,7 @@ struct SequenceRequest {
     const auto num_more = static_cast<std::size_t>(std::max(num_outputs, beam_width) - 1);
     return static_cast<std::int64_t>(prompt.size() + num_more * kTokensPerOutput +
                                      sampling.num_named_ids() * kTokensPerNamedId +
-                                     source_bytes / static_cast<std::size_t>(kBytesPerQueuedToken));
+                                     held_bytes / static_cast<std::size_t>(kBytesPerQueuedToken));
   }
 };
 
@@ -88,7 +88,9 @@ struct Sequence {
   bool suspect = false;           // a step of it was lost, and it got no token since: planned alone
   bool held = false;              // a beam that has its result: planned no more
   int num_cached_tokens = -1;     // prompt tokens found cached at first admission; -1: not yet admitted
+  CacheEnd cache_end;             // why there were no more then
   std::uint64_t prompt_step = 0;  // the step that computes the end of its prompt; 0: before it got its seat
+  int state_branch = 0;           // tokens that the cache knew when it was admitted, whole state intervals
   int num_prompt_logits = 0;      // prompt positions whose output was handed out
   SequenceBlocks blocks;
   std::shared_ptr<Constraint> constraint;  // once there was a token to be sampled under it

@@ -99,6 +99,9 @@ struct SequencePlan {
   // them at the start, or is kNoBlock, is never attended to.
   int first_new_row = 0;
   std::vector<BlockId> new_blocks;
+  // Where layers have fixed states: the slot of those before the span, kNoBlock where they are zeros, and
+  // the one that gets those behind it.
+  BlockId state_from = kNoBlock, state_to = kNoBlock;
   OutputKind output = OutputKind::kNone;
   TokenId next_token = -1;   // for kLogprobs: the prompt's token after the span, if there is one
   bool sample = false;       // sample from the span's last position; the token becomes the seat's last sample
@@ -123,6 +126,7 @@ struct StepPlan {
   std::vector<BlockCopy> saves;
   std::vector<BlockCopy> block_copies;
   std::vector<BlockCopy> restores;
+  StateCopies state_copies;  // at the same time
 
   bool constrained() const { return std::ranges::any_of(sequences, &SequencePlan::constrained); }
 };

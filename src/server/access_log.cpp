@@ -52,6 +52,8 @@ std::string text_line(const AccessRecord& record) {
                                  word(record.path), record.status, word(record.request_id));
   if (record.prompt_tokens) line += format_text(" prompt={}", *record.prompt_tokens);
   if (record.cached_tokens) line += format_text(" cached={}", *record.cached_tokens);
+  if (record.cache_end != CacheEnd::Reason::kNone)
+    line += format_text(" cache_end={}", to_string(record.cache_end));
   if (record.output_tokens) line += format_text(" output={}", *record.output_tokens);
   if (!record.finish_reason.empty()) line += format_text(" finish={}", word(record.finish_reason));
   if (record.first_token) line += format_text(" first_token={:.1f}ms", milliseconds(*record.first_token));
@@ -69,6 +71,7 @@ std::string json_line(const AccessRecord& record) {
   line["request_id"] = cut(record.request_id);
   if (record.prompt_tokens) line["prompt_tokens"] = *record.prompt_tokens;
   if (record.cached_tokens) line["cached_tokens"] = *record.cached_tokens;
+  if (record.cache_end != CacheEnd::Reason::kNone) line["cache_end"] = to_string(record.cache_end);
   if (record.output_tokens) line["output_tokens"] = *record.output_tokens;
   if (!record.finish_reason.empty()) line["finish_reason"] = record.finish_reason;
   if (record.first_token) line["first_token_ms"] = milliseconds(*record.first_token);

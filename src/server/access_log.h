@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "quire/cache_end.h"
+
 namespace quire::server {
 
 // What is told of a request: nothing that it says, and nothing that it is answered. What it does not come to
@@ -19,6 +21,7 @@ struct AccessRecord {
   std::string request_id;
   std::optional<std::size_t> prompt_tokens;
   std::optional<std::size_t> cached_tokens;
+  CacheEnd::Reason cache_end = {};  // as Timings has it
   std::optional<std::size_t> output_tokens;
   std::string finish_reason;                            // of several outputs the last one's; empty: none
   std::optional<std::chrono::nanoseconds> first_token;  // after it came

@@ -94,6 +94,10 @@ void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const
               {0, {{"sleep_state", "weights_offloaded"}}},
               {0, {{"sleep_state", "discard_all"}}}});
   text.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that is taken; 1 is all.", {used});
+  if (now.num_state_slots == 0) return;
+  text.gauge("quire:state_slots", "Slots for fixed states of sequences.", {now.num_state_slots});
+  text.gauge("quire:free_state_slots", "Those of them that no sequence holds, checkpoints included.",
+             {now.num_free_state_slots});
 }
 
 void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats) const {
@@ -112,6 +116,13 @@ void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats)
                "Tokens of prompts, by where their keys and values came from.",
                {{computed, {{"source", "local_compute"}}}, {cached, {{"source", "local_cache_hit"}}}});
   text.counter("vllm:generation_tokens_total", "Tokens generated.", {generation_tokens_.load()});
+
+  std::vector<PrometheusText::Sample> cache_ends;
+  for (std::size_t i = 1; i < cache_ends_.size(); ++i)
+    cache_ends.push_back(
+        {cache_ends_[i].load(), {{"reason", std::string(to_string(static_cast<CacheEnd::Reason>(i)))}}});
+  text.counter("quire:prefix_cache_ends_total", "Prompts, by why no more of them came from the prefix cache.",
+               cache_ends);
 
   std::vector<PrometheusText::Sample> ended;
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort,
@@ -152,6 +163,7 @@ void RequestMetrics::add_prompt(const RequestOutput& request) {
   const auto cached = static_cast<std::uint64_t>(request.num_cached_tokens);
   metrics_.computed_tokens_ += request.prompt_token_ids.size() - cached;
   metrics_.cached_tokens_ += cached;
+  ++metrics_.cache_ends_[static_cast<std::size_t>(request.cache_end.reason)];
 }
 
 // Of outputs that are given as a whole there is one update, and no time between tokens.

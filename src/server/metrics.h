@@ -57,7 +57,8 @@ class Metrics {
   Counter computed_tokens_ = 0;  // of prompts, as are the cached ones
   Counter cached_tokens_ = 0;
   Counter generation_tokens_ = 0;
-  std::array<Counter, 6> ended_{};       // by FinishReason
+  std::array<Counter, 6> ended_{};  // by FinishReason
+  std::array<Counter, CacheEnd::kNumReasons> cache_ends_{};
   std::array<Counter, 2> rejections_{};  // by QueueFullError::Limit
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, Responses> responses_;  // guarded by mutex_; by route, method

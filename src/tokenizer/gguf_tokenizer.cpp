@@ -57,6 +57,7 @@ constexpr PreTokenizerName kNamedPreTokenizers[] = {
     {.name = "llama3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
     {.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
     {.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .add_bos = true},
+    {.name = "lfm2", .pattern = kLlama3, .whole_words = true, .add_bos = true},
     {.name = "falcon3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
     {.name = "tekken", .pattern = kTekken, .whole_words = true, .add_bos = true},
     {.name = "qwen2", .pattern = kQwen2, .composes = true},

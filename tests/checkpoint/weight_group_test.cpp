@@ -160,6 +160,10 @@ TEST(WeightGroupTest, PartsOfRowsKeepTheirScales) {
   expect_values(part, row_of);
   expect_values(deinterleave(in_blocks(), 4, 2, 0), [](std::int64_t row) { return 2 * row; });
   expect_values(pick_rows(in_blocks(), {5, 0, 5}), [](std::int64_t row) { return row == 1 ? 0 : 5; });
+  const WeightGroup blocks = pick_rows(in_blocks(), {4, 5, 0, 1});
+  EXPECT_EQ(blocks.format, kBlocks);
+  expect_values(blocks, [](std::int64_t row) { return (row + 4) % 6; });
+  EXPECT_EQ(pick_rows(in_blocks(), {3, 4, 0, 1}).format.block_rows, 1);
   EXPECT_EQ(pad_rows(in_blocks(7), 9).find(WeightPart::kScale)->rows(), 5);
 }
 

@@ -32,8 +32,9 @@ void expect_mistake(const ProgramResult& result, const std::string& what) {
 
 TEST(CliTest, EveryCommandHasHelp) {
   EXPECT_THAT(run_quire("--help").out, HasSubstr("generate"));
-  for (const std::string command : {"chat", "generate", "bench throughput", "bench latency", "plan", "verify",
-                                    "eval perplexity", "quantize", "tokenize", "detokenize", "render"}) {
+  for (const std::string command :
+       {"chat", "generate", "bench throughput", "bench latency", "bench agent", "plan", "verify",
+        "eval perplexity", "quantize", "tokenize", "detokenize", "render"}) {
     const ProgramResult result = run_quire(command + " --help");
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.out, HasSubstr("Options:"));

@@ -148,12 +148,13 @@ TEST_P(ElementwiseTest, AddNormAddsAndNormalises) {
       const std::int64_t width = shape.cols + shape.padding;
       const Pair x(dtype(), shape.rows, width, random_);
       const Pair residual(DType::kF32, shape.rows, width, random_);
-      const NormPair params(shape.cols, scale != 1.0F, random_);
+      const NormPair pair(shape.cols, scale != 1.0F, random_);
+      NormParams host = pair.host(), device = pair.device();
+      host.sum_scale = device.sum_scale = 0.3F;
       const Pair out(dtype(), shape.rows, width, random_);
-      reference_.add_norm(shape.of(out.host()), shape.of(residual.host()), shape.of(x.host()), scale,
-                          params.host());
+      reference_.add_norm(shape.of(out.host()), shape.of(residual.host()), shape.of(x.host()), scale, host);
       add_norm(context_, shape.of(out.device()), shape.of(residual.device()), shape.of(x.device()), scale,
-               params.device());
+               device);
       out.expect_equal(shape.describe(), scale == 1.0F ? tolerance() : layer_norm_tolerance());
       residual.expect_equal("residual of " + shape.describe(), scale == 1.0F ? 0 : 3e-7);
     }
@@ -214,7 +215,8 @@ TEST_P(ElementwiseTest, ANormDoesNotDependOnTheOtherRows) {
 
 TEST_P(ElementwiseTest, ActivationsAreThoseOfTheReferenceAlsoInPlace) {
   for (const RowShape& shape : kRowShapes) {
-    for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGelu, Activation::kRelu2, Activation::kSwigluOai}) {
       const Pair x(dtype(), shape.rows, shape.cols + shape.padding, random_, 4.0F);
       const Pair out(dtype(), shape.rows, shape.cols, random_);
       reference_.activate(out.host(), shape.of(x.host()), activation);
@@ -229,7 +231,8 @@ TEST_P(ElementwiseTest, ActivationsAreThoseOfTheReferenceAlsoInPlace) {
 
 TEST_P(ElementwiseTest, AnActivatedFirstHalfGatesTheSecond) {
   for (const RowShape& shape : kRowShapes) {
-    for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGelu, Activation::kRelu2, Activation::kSwigluOai}) {
       const Pair gate_up(dtype(), shape.rows, 2 * shape.cols, random_, 4.0F);
       const Pair out(dtype(), shape.rows, shape.cols + shape.padding, random_);
       reference_.activate_gate(shape.of(out.host()), gate_up.host(), activation);
@@ -338,7 +341,7 @@ struct PagedStep {
 struct HeadShape {
   int heads, kv_heads, dim, rotary;
   bool norm;
-  bool norm_after = false, scaled = false;
+  bool norm_after = false, scaled = false, value_norm = false;
 };
 
 TEST_P(ElementwiseTest, HeadsAreNormalisedRotatedAndStored) {
@@ -347,7 +350,11 @@ TEST_P(ElementwiseTest, HeadsAreNormalisedRotatedAndStored) {
         HeadShape{5, 5, 80, 32, false}, HeadShape{6, 2, 96, 96, true}, HeadShape{4, 1, 256, 64, true},
         HeadShape{4, 2, 128, 0, true}, HeadShape{2, 1, 200, 20, true}, HeadShape{2, 2, 256, 256, false},
         HeadShape{1, 1, 1, 0, false}, HeadShape{4, 2, 128, 128, true, true, true},
-        HeadShape{3, 1, 64, 16, true, true}, HeadShape{4, 2, 128, 0, false, false, true}}) {
+        HeadShape{3, 1, 64, 16, true, true}, HeadShape{4, 2, 128, 0, false, false, true},
+        HeadShape{4, 1, 512, 512, true}, HeadShape{2, 2, 272, 16, true, true},
+        HeadShape{4, 2, 256, 256, true, false, false, true},
+        HeadShape{4, 1, 512, 128, true, false, true, true},
+        HeadShape{4, 2, 6, 4, true, false, false, true}}) {
     for (const int tokens : {1, 3, 17, 255}) {
       PagedStep step(dtype(), tokens, shape.kv_heads, shape.dim, random_);
       const Pair qkv(dtype(), tokens, (shape.heads + 2 * shape.kv_heads) * shape.dim, random_);
@@ -366,6 +373,7 @@ TEST_P(ElementwiseTest, HeadsAreNormalisedRotatedAndStored) {
           result.q_norm = device ? q_norm.device_vector() : q_norm.host_vector();
           result.k_norm = device ? k_norm.device_vector() : k_norm.host_vector();
         }
+        if (shape.value_norm) result.v_norm = device ? k_norm.device_vector() : k_norm.host_vector();
         if (shape.rotary > 0) result.cos_sin = device ? cos_sin.device() : cos_sin.host();
         result.norm_after_rotary = shape.norm_after;
         if (shape.scaled) result.q_scale = device ? q_scale.device_vector() : q_scale.host_vector();

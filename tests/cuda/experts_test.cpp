@@ -29,13 +29,15 @@ using testing::DeviceTensor;
 struct Sizes {
   int tokens, num_experts, top_k;
   std::int64_t hidden, intermediate;
+  Activation activation = Activation::kSilu;  // of kSwigluOai, biases are added
 
   ExpertShape shape() const {
     return {.num_experts = num_experts,
             .top_k = top_k,
             .hidden_size = hidden,
             .intermediate_size = intermediate,
-            .max_num_tokens = tokens};
+            .max_num_tokens = tokens,
+            .activation = activation};
   }
   std::string describe() const {
     return std::to_string(tokens) + " tokens, " + std::to_string(top_k) + " of " +
@@ -72,7 +74,7 @@ class Routes {
       for (std::int64_t j = 0; j < host_.experts.dim(1); ++j)
         logits.tensor().rows(t, 1).data_as<float>()[j] += 20.0F;
     }
-    ReferenceBackend().route_experts(host_, logits.tensor(), true);
+    ReferenceBackend().route_experts(host_, logits.tensor(), {});
     upload(device_experts_, host_.experts);
     upload(device_weights_, host_.weights);
   }
@@ -137,6 +139,12 @@ class Layer {
       device_wide_.emplace(Tensor(wide_.data(), DType::kU8, {std::ssize(wide_)}));
       codes_ = {coded_gate_up_->matrix(), coded_down_->matrix(), device_wide_->tensor()};
     }
+    if (sizes.activation == Activation::kSwigluOai) {
+      gate_up_bias_.emplace(DType::kF32, sizes.num_experts, 2 * sizes.intermediate, random, 5.0F);
+      down_bias_.emplace(DType::kF32, sizes.num_experts, sizes.hidden, random, 5.0F);
+      device_gate_up_bias_.emplace(gate_up_bias_->vector());
+      device_down_bias_.emplace(down_bias_->vector());
+    }
     poison();
   }
 
@@ -184,6 +192,7 @@ class Layer {
     const Tensor x = matrices.back()->tensor();
     const Matrix out(DType::kF32, sizes_.tokens, sizes_.hidden, unused);
     const auto weights = reference.make_experts(parts, sizes_.shape(), DType::kF32);
+    if (gate_up_bias_) weights->set_biases({gate_up_bias_->vector(), down_bias_->vector()});
     reference.experts(out.tensor(), x, *weights, routes_.host(), {});
     return out.values();
   }
@@ -218,17 +227,21 @@ class Layer {
   }
   static std::size_t bytes_of(ExpertShape shape, DType dtype) { return expert_workspace_bytes(shape, dtype); }
   ExpertCall call() const {
-    return {device_out_.tensor(),
-            device_x_.tensor(),
-            device_gate_up_.tensor(),
-            device_down_.tensor(),
-            routes_.device(),
-            device_workspace_.tensor(),
-            codes_.has_value() ? &*codes_ : nullptr};
+    ExpertCall call = {device_out_.tensor(),
+                       device_x_.tensor(),
+                       device_gate_up_.tensor(),
+                       device_down_.tensor(),
+                       routes_.device(),
+                       device_workspace_.tensor(),
+                       codes_.has_value() ? &*codes_ : nullptr};
+    if (device_down_bias_) call.biases = {device_gate_up_bias_->tensor(), device_down_bias_->tensor()};
+    return call;
   }
 
   Sizes sizes_;
   Matrix gate_up_, down_, x_, out_;
+  std::optional<Matrix> gate_up_bias_, down_bias_;
+  std::optional<DeviceTensor> device_gate_up_bias_, device_down_bias_;
   DeviceTensor device_gate_up_, device_down_, device_x_, device_out_;
   std::vector<std::byte> workspace_;
   DeviceTensor device_workspace_;
@@ -251,14 +264,49 @@ TEST_F(RoutingTest, IsThatOfTheReference) {
       for (const bool normalize : {false, true}) {
         const Matrix logits(DType::kF32, 37, num_experts, random_, 3.0F);
         const DeviceTensor device_logits(logits.tensor());
+        const Matrix scales(DType::kF32, 1, num_experts, random_);
+        const DeviceTensor device_scales(scales.vector());
         Routes expected(37, top_k), actual(37, top_k);
-        ReferenceBackend().route_experts(expected.host(), logits.tensor(), normalize);
-        route_experts(context_, actual.device(), device_logits.tensor(), normalize);
+        RouterOptions options = {.normalize = normalize}, on_device = options;
+        if (top_k % 2 == 0) {
+          options.expert_scales = scales.vector();
+          on_device.expert_scales = device_scales.tensor();
+        }
+        ReferenceBackend().route_experts(expected.host(), logits.tensor(), options);
+        route_experts(context_, actual.device(), device_logits.tensor(), on_device);
         actual.fetch();
         const std::string what = std::to_string(top_k) + " of " + std::to_string(num_experts);
         ASSERT_EQ(actual.experts(), expected.experts()) << what;
         for (std::size_t i = 0; i < expected.weights().size(); ++i)
           ASSERT_NEAR(actual.weights()[i], expected.weights()[i], 2e-6) << what;
+      }
+    }
+  }
+}
+
+// Of scores that are nearly equal either may be the larger.
+TEST_F(RoutingTest, ASelectionBiasChoosesAmongSigmoidsAndDoesNotWeighThem) {
+  for (const int num_experts : {4, 32, 64, 256}) {
+    for (const bool normalize : {false, true}) {
+      const Matrix logits(DType::kF32, 37, num_experts, random_, 2.0F);
+      const Matrix bias(DType::kF32, 1, num_experts, random_, 0.2F);
+      const DeviceTensor device_logits(logits.tensor()), device_bias(bias.vector());
+      RouterOptions options = {.sigmoid = true, .normalize = normalize, .sum_offset = 0.25F, .scale = 2.5F};
+      options.selection_bias = bias.vector();
+      Routes expected(37, 4), actual(37, 4);
+      ReferenceBackend().route_experts(expected.host(), logits.tensor(), options);
+      options.selection_bias = device_bias.tensor();
+      route_experts(context_, actual.device(), device_logits.tensor(), options);
+      actual.fetch();
+      const auto score = [&](std::size_t i, std::int32_t expert) {
+        return 1 / (1 + std::exp(-logits.at(static_cast<std::int64_t>(i) / 4, expert)));
+      };
+      for (std::size_t i = 0; i < expected.weights().size(); ++i) {
+        const std::int32_t chosen = actual.experts()[i], other = expected.experts()[i];
+        ASSERT_NEAR(score(i, chosen) + bias.at(0, chosen), score(i, other) + bias.at(0, other), 1e-6);
+        double total = 0.25;
+        for (std::size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) total += score(i, actual.experts()[j]);
+        ASSERT_NEAR(actual.weights()[i], 2.5 * score(i, chosen) / (normalize ? total : 1.0), 2e-6);
       }
     }
   }
@@ -272,8 +320,8 @@ TEST_F(RoutingTest, TakesTheFirstOfEquals) {
   values[77] = 0;
   const DeviceTensor device_logits(logits.tensor());
   Routes expected(50, 8), actual(50, 8);
-  ReferenceBackend().route_experts(expected.host(), logits.tensor(), true);
-  route_experts(context_, actual.device(), device_logits.tensor(), true);
+  ReferenceBackend().route_experts(expected.host(), logits.tensor(), {});
+  route_experts(context_, actual.device(), device_logits.tensor(), {});
   actual.fetch();
   EXPECT_EQ(actual.experts(), expected.experts());
   EXPECT_EQ(actual.weights()[0], 1.0F);
@@ -298,9 +346,9 @@ TEST_F(RoutingTest, WithTheRoutersProductIsThatOfTheReference) {
           }
         }
         Routes expected(tokens, top_k), actual(tokens, top_k);
-        ReferenceBackend().route_experts(expected.host(), logits.tensor(), true);
+        ReferenceBackend().route_experts(expected.host(), logits.tensor(), {});
         ASSERT_TRUE(routing_linear_supports(device_x.tensor(), device_router.tensor()));
-        routing_linear(context_, actual.device(), device_x.tensor(), device_router.tensor(), true);
+        routing_linear(context_, actual.device(), device_x.tensor(), device_router.tensor(), {});
         actual.fetch();
         const std::string what = std::to_string(num_experts) + " experts of " + std::to_string(hidden);
         for (std::size_t i = 0; i < expected.weights().size(); ++i) {
@@ -391,6 +439,30 @@ TEST_P(ExpertsTest, FollowRoutesThatChangeUnderACapturedGraph) {
     check(cudaGraphExecDestroy(executable), "graph");
     check(cudaGraphDestroy(graph), "graph");
     check(cudaStreamDestroy(context.stream), "stream");
+  }
+}
+
+// By pair, by group and in fixed order; codes also by group in 16 bits, in parts.
+TEST_P(ExpertsTest, WithBiasesAndTheGateOfGptOssEqualTheReference) {
+  const std::vector<testing::NamedFormat> formats = testing::published_formats();
+  const auto mxfp4 = std::ranges::find_if(
+      formats, [](const testing::NamedFormat& named) { return named.name == std::string("mxfp4"); });
+  ASSERT_NE(mxfp4, formats.end());
+  for (const LinearFormat* format : {static_cast<const LinearFormat*>(nullptr), &mxfp4->format}) {
+    for (Sizes sizes : {Sizes{1, 32, 4, 272, 112}, Sizes{3, 32, 4, 144, 112}, Sizes{40, 32, 4, 144, 112},
+                        Sizes{300, 7, 2, 272, 112}, Sizes{340, 8, 2, 272, 112}, Sizes{33, 4, 2, 272, 400}}) {
+      sizes.activation = Activation::kSwigluOai;
+      const Layer layer(sizes, GetParam(), random_, format);
+      const std::vector<double> right = layer.expected();
+      for (const bool fixed_order : {false, true}) {
+        layer.poison();
+        layer.run(context_, fixed_order);
+        layer.expect_right((format == nullptr ? "plain, " : "mxfp4, ") + sizes.describe() +
+                               (fixed_order ? ", fixed order" : ""),
+                           right);
+        if (HasFatalFailure()) return;
+      }
+    }
   }
 }
 

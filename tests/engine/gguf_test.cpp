@@ -32,6 +32,19 @@ class Converter {
         architecture_(std::move(architecture)),
         config_(read_json_file(folder_ / "config.json")) {}
 
+  // A vocabulary that ends with these control tokens.
+  void add_tokens(const std::vector<std::string>& control) {
+    std::vector<std::string> tokens;
+    while (tokens.size() + control.size() < number("vocab_size"))
+      tokens.push_back("t" + std::to_string(tokens.size()));
+    std::vector<std::int32_t> types(tokens.size(), 1);
+    tokens.insert(tokens.end(), control.begin(), control.end());
+    types.resize(tokens.size(), 3);
+    builder_.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-4o");
+    builder_.add("tokenizer.ggml.tokens", tokens).add("tokenizer.ggml.token_type", types);
+    builder_.add("tokenizer.ggml.merges", std::vector<std::string>());
+  }
+
   std::string convert() {
     read_tensors();
     builder_.add("general.architecture", architecture_);
@@ -73,18 +86,29 @@ class Converter {
     add("block_count", number("num_hidden_layers"));
     add("context_length", number("max_position_embeddings"));
     add("embedding_length", number("hidden_size"));
-    add("feed_forward_length", number("intermediate_size"));
     add("attention.head_count", number("num_attention_heads"));
-    add("attention.head_count_kv", number("num_key_value_heads"));
+    if (architecture_ == "lfm2") {
+      const auto& w1 = tensors_.at("model.layers.0.feed_forward.w1.weight");
+      add("feed_forward_length", static_cast<std::uint32_t>(w1.shape[0]));
+      std::vector<std::int32_t> heads(number("num_hidden_layers"));
+      for (const std::size_t layer : config_.at("full_attn_idxs").get<std::vector<std::size_t>>())
+        heads[layer] = config_.at("num_key_value_heads").get<std::int32_t>();
+      add("attention.head_count_kv", heads);
+      add("shortconv.l_cache", number("conv_L_cache"));
+    } else {
+      add("feed_forward_length", number("intermediate_size"));
+      add("attention.head_count_kv", number("num_key_value_heads"));
+    }
     add("attention.key_length", head_dim());
     add("attention.value_length", head_dim());
-    add("attention.layer_norm_rms_epsilon", config_.at("rms_norm_eps").get<float>());
+    add("attention.layer_norm_rms_epsilon",
+        config_.at(has("norm_eps") ? "norm_eps" : "rms_norm_eps").get<float>());
     for (const auto& [key, from] :
          std::map<std::string, const char*>{{"expert_count", "num_local_experts"},
                                             {"expert_used_count", "num_experts_per_tok"},
                                             {"attention.sliding_window_pattern", "sliding_window_pattern"}})
       if (has(from)) add(key, number(from));
-    if (has("sliding_window") && (is_gemma() || architecture_ == "phi3"))
+    if (has("sliding_window") && (is_gemma() || architecture_ == "phi3" || architecture_ == "gpt-oss"))
       add("attention.sliding_window", number("sliding_window"));
     for (const auto& [key, from] :
          std::map<std::string, const char*>{{"attn_logit_softcapping", "attn_logit_softcapping"},
@@ -147,9 +171,10 @@ class Converter {
 
   // "model.layers.3.self_attn.q_proj.weight" as "blk.3.attn_q.weight".
   std::string renamed(const std::string& name) const {
-    const std::string after_norm = is_gemma() || architecture_ == "olmo2" || architecture_ == "seed_oss"
-                                       ? "post_attention_norm"
-                                       : "ffn_norm";
+    const std::string after_norm =
+        is_gemma() || architecture_ == "olmo2" || architecture_ == "seed_oss" || architecture_ == "gpt-oss"
+            ? "post_attention_norm"
+            : "ffn_norm";
     const std::pair<std::string, std::string> names[] = {{"model.layers", "blk"},
                                                          {"model.embed_tokens", "token_embd"},
                                                          {"model.norm", "output_norm"},
@@ -162,11 +187,22 @@ class Converter {
                                                          {"self_attn.q_norm", "attn_q_norm"},
                                                          {"self_attn.k_norm", "attn_k_norm"},
                                                          {"block_sparse_moe.gate", "ffn_gate_inp"},
+                                                         {"mlp.router", "ffn_gate_inp"},
+                                                         {"self_attn.sinks", "attn_sinks.weight"},
                                                          {"mlp.gate_up_proj", "ffn_up"},
                                                          {"mlp.gate_proj", "ffn_gate"},
                                                          {"mlp.up_proj", "ffn_up"},
                                                          {"mlp.down_proj", "ffn_down"},
                                                          {"input_layernorm", "attn_norm"},
+                                                         {"model.embedding_norm", "token_embd_norm"},
+                                                         {"operator_norm", "attn_norm"},
+                                                         {"self_attn.out_proj", "attn_output"},
+                                                         {"self_attn.q_layernorm", "attn_q_norm"},
+                                                         {"self_attn.k_layernorm", "attn_k_norm"},
+                                                         {"feed_forward.w1", "ffn_gate"},
+                                                         {"feed_forward.w3", "ffn_up"},
+                                                         {"feed_forward.w2", "ffn_down"},
+                                                         {".conv.", ".shortconv."},
                                                          {"post_attention_layernorm", after_norm},
                                                          {"pre_feedforward_layernorm", "ffn_norm"},
                                                          {"post_feedforward_layernorm", "post_ffw_norm"}};
@@ -177,7 +213,7 @@ class Converter {
   }
 
   void add_tensor(const std::string& name, Values tensor) {
-    if (add_expert(name, tensor)) return;
+    if (add_expert(name, tensor) || add_transposed_experts(name, tensor)) return;
     const bool is_q = name.find("q_proj") != name.npos, is_k = name.find("k_proj") != name.npos;
     if (is_permuted() && (is_q || is_k))
       permute(tensor, number(is_q ? "num_attention_heads" : "num_key_value_heads"));
@@ -187,6 +223,7 @@ class Converter {
     if (is_gemma() && name.ends_with(architecture_ == "gemma2" ? "q_proj.weight" : "q_norm.weight"))
       for (float& value : tensor.values)
         value *= std::sqrt(static_cast<float>(head_dim()) / config_.at("query_pre_attn_scalar").get<float>());
+    if (name.ends_with("conv.conv.weight")) tensor.shape.erase(tensor.shape.begin() + 1);
     builder_.tensor(renamed(name), tensor.shape, tensor.values);
   }
 
@@ -200,6 +237,30 @@ class Converter {
     if (all.shape.empty()) all.shape = {0, tensor.shape[0], tensor.shape[1]};
     ++all.shape[0];
     all.values.insert(all.values.end(), tensor.values.begin(), tensor.values.end());
+    return true;
+  }
+
+  // Of gpt-oss: [experts, in, out], of which gate's and up's columns stand by turns, and biases [experts,
+  // out].
+  bool add_transposed_experts(const std::string& name, const Values& tensor) {
+    const std::size_t at = name.find(".mlp.experts.");
+    if (at == name.npos) return false;
+    const bool is_bias = name.ends_with("_bias");
+    const std::vector<std::string> parts = name.find("gate_up_proj") != name.npos
+                                               ? std::vector<std::string>{"gate", "up"}
+                                               : std::vector<std::string>{"down"};
+    const std::int64_t count = tensor.shape[0], in = is_bias ? 1 : tensor.shape[1], out = tensor.shape.back();
+    const auto num_parts = std::ssize(parts), rows = out / num_parts;
+    for (std::int64_t part = 0; part < num_parts; ++part) {
+      Values one{is_bias ? std::vector{count, rows} : std::vector{count, rows, in}, {}};
+      for (std::int64_t i = 0; i < count * rows * in; ++i) {
+        const std::int64_t expert = i / in / rows, row = i / in % rows, column = i % in;
+        one.values.push_back(
+            tensor.values[static_cast<std::size_t>((expert * in + column) * out + row * num_parts + part)]);
+      }
+      experts_[renamed(name.substr(0, at)) + ".ffn_" + parts[static_cast<std::size_t>(part)] + "_exps." +
+               (is_bias ? "bias" : "weight")] = std::move(one);
+    }
     return true;
   }
 
@@ -249,8 +310,9 @@ INSTANTIATE_TEST_SUITE_P(Families, GgufModelTest,
                                            std::pair("gemma2", "gemma2"), std::pair("gemma3", "gemma3"),
                                            std::pair("olmo2", "olmo2"), std::pair("granite", "granite"),
                                            std::pair("phi4-mini", "phi3"), std::pair("phi3", "phi3"),
-                                           std::pair("smollm3", "smollm3"),
-                                           std::pair("seed-oss", "seed_oss")),
+                                           std::pair("smollm3", "smollm3"), std::pair("lfm2", "lfm2"),
+                                           std::pair("seed-oss", "seed_oss"),
+                                           std::pair("gpt-oss", "gpt-oss")),
                          [](const auto& test) { return testing::test_name({test.param.first}); });
 
 std::filesystem::path toy_gguf() { return testing::quantized_folder() / "q-gguf-q4_0-tokenizer"; }
@@ -301,6 +363,25 @@ TEST(GgufTokenizerTest, TheChatTemplateAndWhatEndsAnAnswerAreThoseOfTheModel) {
   EXPECT_EQ(found->special_tokens, expected->special_tokens);
   EXPECT_EQ(model.generation.eos_token_ids, (std::vector<TokenId>{4093, 4091}));  // and <|endoftext|>
   EXPECT_EQ(model.config.dtype(), DType::kBF16);
+}
+
+// What ends an answer of Phi-3 ends a message of gpt-oss, whose answers have several.
+TEST(GgufFileTest, TheEndOfAMessageEndsNoAnswerOfGptOss) {
+  const auto endings = [](const std::vector<std::string>& control) {
+    const TempDir folder;
+    Converter converter("llama3", "llama");
+    converter.add_tokens(control);
+    folder.write("model.gguf", converter.convert());
+    const ModelFiles model = open_model((folder.path() / "model.gguf").string());
+    std::vector<std::string> names;
+    for (const TokenId id : model.generation.eos_token_ids)
+      names.push_back(control[static_cast<std::size_t>(id) + control.size() -
+                              static_cast<std::size_t>(model.tokenizer->vocab_size())]);
+    return names;
+  };
+  EXPECT_EQ(endings({"<|end|>", "<|user|>"}), std::vector<std::string>{"<|end|>"});
+  EXPECT_EQ(endings({"<|endoftext|>", "<|return|>", "<|end|>", "<|call|>"}),
+            (std::vector<std::string>{"<|endoftext|>", "<|return|>", "<|call|>"}));
 }
 
 TEST(GgufFileTest, ErrorsNameTheFileAndWhatItIs) {

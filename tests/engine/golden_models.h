@@ -79,6 +79,16 @@ inline EngineConfig golden_config(const std::string& name, const std::string& dt
   return config;
 }
 
+inline int num_gpus() {
+  const MachineReport machine = inspect_machine();
+  return machine.gpus.problem.empty() ? static_cast<int>(machine.gpus.devices.size()) : 0;
+}
+
+// Whether each of its ranks has a device of its own.
+inline bool has_devices(const EngineConfig& config) {
+  return config.device == "cpu" || num_gpus() >= config.tensor_parallel_size;
+}
+
 // "qwen3", "float32", … as the name of a test.
 inline std::string test_name(std::initializer_list<std::string> parts) {
   std::string name;

@@ -1,6 +1,7 @@
 // Whatever runs beside a request, and however the engine is set up: it gets what it gets alone.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <future>
 #include <random>
 #include <string>
@@ -113,6 +114,8 @@ EngineConfig config_of(const MixtureCase& test) {
 class MixtureTest : public ::testing::TestWithParam<MixtureCase> {};
 
 TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
+  if (const std::string& model = GetParam().model; !std::filesystem::exists(config_of(GetParam()).model))
+    GTEST_SKIP() << model << " is not there";
   EngineConfig plain = config_of(GetParam());
   plain.enable_prefix_caching = false;
   Engine alone(plain);
@@ -124,6 +127,9 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
     const int widest = 200 / config.block_size * alone.config().cache.layout.num_lanes();
     config.kv_cache_memory =
         alone.config().block_bytes() * static_cast<std::size_t>(widest + random.any(0, widest));
+    config.state_cache_memory =
+        alone.config().cache.state_bytes() * static_cast<std::size_t>(random.any(1, 16));
+    config.kv_cache_memory += config.state_cache_memory;
     config.max_num_seqs = random.any(4, 8);
     config.max_num_batched_tokens = random.any(5, 60);
     config.long_prefill_token_threshold = random.one_of(3) ? random.any(1, 20) : 0;
@@ -163,7 +169,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(MixtureCase{"qwen3"}, MixtureCase{"gemma2"}, MixtureCase{"gemma3"},
                       MixtureCase{"mistral-window"}, MixtureCase{"toy"}, MixtureCase{"qwen3", "fp8"},
                       MixtureCase{"gemma2", "fp8", "sliding_window"}, MixtureCase{"gemma3", "fp8_e5m2", "1"},
-                      MixtureCase{"toy", "fp8"}),
+                      MixtureCase{"toy", "fp8"}, MixtureCase{"qwen3_5"}, MixtureCase{"qwen3_5", "fp8"},
+                      MixtureCase{"qwen3-next"}, MixtureCase{"lfm2-moe"}, MixtureCase{"gemma4"},
+                      MixtureCase{"gemma4-ple"}, MixtureCase{"gemma4-ple", "fp8"},
+                      MixtureCase{"gemma4-moe", "fp8", "1"}),
     [](const auto& test) {
       return testing::test_name({test.param.model, test.param.cache, test.param.skipped});
     });

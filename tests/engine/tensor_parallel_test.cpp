@@ -38,13 +38,9 @@ EngineConfig config_of(const std::string& model, int ranks, const std::string& d
   return config;
 }
 
-int num_gpus() {
-  const MachineReport machine = inspect_machine();
-  return machine.gpus.problem.empty() ? static_cast<int>(machine.gpus.devices.size()) : 0;
-}
-
 std::vector<std::string> devices(int ranks) {
-  return num_gpus() >= ranks ? std::vector<std::string>{"cpu", "cuda"} : std::vector<std::string>{"cpu"};
+  return testing::num_gpus() >= ranks ? std::vector<std::string>{"cpu", "cuda"}
+                                      : std::vector<std::string>{"cpu"};
 }
 
 EngineRequest greedy(std::vector<TokenId> prompt, int max_tokens = 24) {
@@ -205,7 +201,7 @@ TEST(RankGroupTest, ManySequencesAreDrawnAsByOneRank) {
 
 // Sums of such sizes go in two trips.
 TEST(RankGroupTest, LongPromptsOverGpusGiveTheTokensOfOne) {
-  if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
+  if (testing::num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   const auto tokens = [](int ranks) {
     EngineConfig config;
     config.device = "cuda";
@@ -226,12 +222,12 @@ TEST(RankGroupTest, LongPromptsOverGpusGiveTheTokensOfOne) {
   };
   const auto alone = tokens(1);
   EXPECT_EQ(tokens(2), alone);
-  if (num_gpus() < 4) return;
+  if (testing::num_gpus() < 4) return;
   EXPECT_EQ(tokens(4), alone);
 }
 
 TEST(RankGroupTest, NcclGivesTheSameTokens) {
-  if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
+  if (testing::num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   SchedulerStats stats;
   EXPECT_EQ(crowd("cuda", 2, &stats, true), crowd("cuda", 1, &stats));
 }
@@ -279,7 +275,7 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
 class LostRankTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
+    if (testing::num_gpus() < 2) GTEST_SKIP() << "no two GPUs here";
   }
 
   // `step` is what rank 1 does before its n-th step. Every request ends with an error, and why is said once.

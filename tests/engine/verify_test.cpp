@@ -76,9 +76,14 @@ constexpr RoundedCache kRoundedCaches[] = {
     {"gemma2-heads-64", 0.0737, 0.13},
     {"gemma3", 0.105, 0.181},
     {"gemma3-hub", 0.105, 0.181},
+    {"gemma4", 0.126, 0.277},
+    {"gemma4-moe", 0.693, 0.589},
+    {"gemma4-ple", 0.165, 0.38},
+    {"gemma4-ple-hub", 0.165, 0.38},
     {"glm4", 0.0739, 0.151},
     {"gpt2", 0.0316, 0.0521},
     {"gpt2-hub", 0.0316, 0.0521},
+    {"gpt-oss", 0.461, 0.665},
     {"granite", 0.00492, 0.0086},
     {"heads-128", 0.0754, 0.147},
     {"heads-256", 0.055, 0.116},
@@ -229,10 +234,10 @@ TEST(VerifyTest, TheQuantizedModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::quantized_folder()))
     GTEST_SKIP() << testing::quantized_folder().string() << " is not there";
   const std::vector<std::string> models = testing::quantized_models();
-  for (const char* name :
-       {"q-awq-int4-g128", "q-bnb-nf4-double", "q-bnb-int8", "q-ct-mixed-formats", "q-ct-nvfp4",
-        "q-fp8-block-moe", "q-fp8-block-odd", "q-gptq-int4-g32-desc_act", "q-gptq-dynamic",
-        "q-modelopt-nvfp4", "q-gguf-mixed-k", "q-gguf-q4_k_m-llama", "q-gguf-q4_k_m-moe", "q-gguf-iq4_nl"})
+  for (const char* name : {"q-awq-int4-g128", "q-bnb-nf4-double", "q-bnb-int8", "q-ct-mixed-formats",
+                           "q-ct-nvfp4", "q-fp8-block-moe", "q-fp8-block-odd", "q-gptq-int4-g32-desc_act",
+                           "q-gptq-dynamic", "q-modelopt-nvfp4", "q-gptoss-mxfp4", "q-gguf-mixed-k",
+                           "q-gguf-q4_k_m-llama", "q-gguf-q4_k_m-moe", "q-gguf-iq4_nl"})
     EXPECT_EQ(std::count(models.begin(), models.end(), name), 1) << name;
 }
 
@@ -241,8 +246,11 @@ TEST(VerifyTest, TheReferenceModelsBesideTheProjectAreAmongThose) {
   if (!std::filesystem::exists(testing::conformance_models()))
     GTEST_SKIP() << testing::conformance_models().string() << " is not there";
   const std::vector<std::string> models = testing::golden_models();
-  for (const char* name : {"heads-64-gqa8", "heads-80", "heads-96", "heads-256", "olmo3", "phi3", "smollm3",
-                           "seed-oss", "ernie4_5", "exaone4", "starcoder2", "stablelm"})
+  for (const char* name :
+       {"heads-64-gqa8", "heads-80",    "heads-96",    "heads-256",       "olmo3",          "phi3",
+        "smollm3",       "seed-oss",    "ernie4_5",    "exaone4",         "starcoder2",     "stablelm",
+        "qwen3_5",       "qwen3_5-hub", "qwen3_5-moe", "qwen3_5-moe-hub", "qwen3-next",     "lfm2",
+        "lfm2-moe",      "gpt-oss",     "gemma4",      "gemma4-ple",      "gemma4-ple-hub", "gemma4-moe"})
     EXPECT_EQ(std::count(models.begin(), models.end(), name), 1) << name;
 }
 
@@ -269,6 +277,36 @@ TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
   EngineConfig config = testing::golden_config("qwen3");
   config.model = directory.string();
   EXPECT_FALSE(verify(config, [](const VerifyResult&) {}));
+}
+
+// Whether a model passes whose reference has other tokens at its last steps, and sees no others near them.
+bool passes_with_wrong_steps(const char* model, const char* dtype, int num_wrong) {
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory(model), directory);
+  const SafetensorsFile file(directory / "expected.safetensors");
+  std::fstream expected(directory / "expected.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  const std::vector<TokenId> greedy = testing::golden_ids(model, "greedy.0");
+  for (std::size_t step = greedy.size() - static_cast<std::size_t>(num_wrong); step < greedy.size(); ++step) {
+    const TokenId token = greedy[step] ^ 1;
+    const float gap = 1e6;
+    expected.seekp(static_cast<std::streamoff>(file.tensor("greedy.0").offset + 4 * step));
+    expected.write(reinterpret_cast<const char*>(&token), sizeof token);
+    expected.seekp(static_cast<std::streamoff>(file.tensor("gap.0").offset + 4 * step));
+    expected.write(reinterpret_cast<const char*>(&gap), sizeof gap);
+  }
+  expected.close();
+  EngineConfig config = testing::golden_config(model, dtype);
+  config.model = directory.string();
+  return verify(config, [](const VerifyResult&) {});
+}
+
+TEST(VerifyTest, ExcusesOneStepOfAPromptWhereExpertsAreRoutedIn16Bits) {
+  EXPECT_TRUE(passes_with_wrong_steps("qwen3-moe", "float16", 1));
+  EXPECT_FALSE(passes_with_wrong_steps("qwen3-moe", "float16", 2));
+  EXPECT_TRUE(passes_with_wrong_steps("qwen3-moe", "float32", 0));
+  EXPECT_FALSE(passes_with_wrong_steps("qwen3-moe", "float32", 1));
+  EXPECT_FALSE(passes_with_wrong_steps("qwen3", "float16", 1));
 }
 
 TEST(VerifyTest, RefusesAFolderWithoutReference) {

@@ -81,10 +81,14 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   RuntimeConfig config;
   config.spec = find_model_family(model.architecture()).describe(model);
   config.dtype = DType::kBF16;
-  config.cache.places.resize(28);
-  config.cache.used_bytes = std::int64_t{28} * 2 * 128 * 2;
+  const auto cache_of = [](int num_heads, int num_kv_heads) {
+    StateDeclarations states;
+    for (int layer = 0; layer < 28; ++layer)
+      states.declare({.num_heads = num_heads, .num_kv_heads = num_kv_heads, .head_dim = 128});
+    return CacheShape(states, 16, DType::kBF16);
+  };
+  config.cache = cache_of(16, 8);
   config.num_heads = 16;
-  config.num_kv_heads = 8;
   const StepWork work(plan, config);
   EXPECT_NEAR(work.flop_per_token, 0.881e9, 0.001e9);
   EXPECT_NEAR(work.weight_bytes, 1.192e9, 0.001e9);
@@ -105,8 +109,8 @@ TEST(StepWorkTest, CountsWhatAStepMustDo) {
   for (LinearWeights& matrix : half.matrices)
     matrix = {matrix.out_features() / 2, matrix.in_features(), matrix.bytes() / 2};
   RuntimeConfig shard = config;
+  shard.cache = cache_of(8, 4);
   shard.num_heads = 8;
-  shard.num_kv_heads = 4;
   EXPECT_EQ(StepWork(half, shard).flop(decode), work.flop(decode) / 2);
   EXPECT_EQ(StepWork(half, shard).decode_bytes(decode), work.decode_bytes(decode) / 2);
   EXPECT_EQ(StepWork(half, shard, 2).flop(decode), work.flop(decode));

@@ -71,7 +71,7 @@ void expect_allocates_what_was_planned(CountingBackend& backend, const ModelFile
   EXPECT_EQ(plan.workspace + plan.kv_cache, backend.on_device);
   EXPECT_EQ(plan.host + plan.swap_space, backend.in_host_memory);
   EXPECT_EQ(plan.swap_space > 0, asked.swap_space > 0);
-  EXPECT_EQ(plan.kv_cache, config.block_bytes() * static_cast<std::size_t>(config.num_blocks));
+  EXPECT_EQ(plan.kv_cache, config.cache_bytes());
   EXPECT_GT(plan.workspace, 0U);
 }
 
@@ -79,9 +79,19 @@ void expect_allocates_what_was_planned(CountingBackend& backend, const ModelFile
 template <typename MakeBackend>
 void expect_allocates_what_was_planned(const MakeBackend& make_backend) {
   const Shape shapes[] = {
-      small_shape(), small_shape("Qwen3ForCausalLM", "{}"),
+      small_shape(),
+      small_shape("Qwen3ForCausalLM", "{}"),
       small_shape("Qwen3MoeForCausalLM", R"({"num_experts": 5, "num_experts_per_tok": 2})"),
-      small_shape("GPT2LMHeadModel", "{}"), small_shape("BloomForCausalLM", "{}")};
+      small_shape("Qwen3NextForCausalLM", R"({"head_dim": 16, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "moe_intermediate_size": 32, "full_attention_interval": 2})"),
+      small_shape("Lfm2ForCausalLM", R"({"full_attn_idxs": [1]})"),
+      small_shape("GPT2LMHeadModel", "{}"),
+      small_shape("BloomForCausalLM", "{}"),
+      small_shape("Gemma4ForCausalLM", R"({"num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 40,
+          "sliding_window_pattern": 2, "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2})"),
+      small_shape("Gemma4ForCausalLM", R"({"head_dim": 16, "global_head_dim": 32, "attention_k_eq_v": true,
+          "num_global_key_value_heads": 1, "sliding_window_pattern": 2, "hidden_size_per_layer_input": 0,
+          "enable_moe_block": true, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 32})")};
   for (const std::string dtype : {"auto", "float32"}) {
     for (const Shape& shape : shapes) {
       EngineConfig asked = small_config(dtype);
@@ -236,31 +246,37 @@ TEST(CapacityTest, ModelThatIsTooLargeDoesNotFit) {
 TEST(CapacityTest, PublishedShapesHaveTheirSizes) {
   // Parameters as published, embeddings included, to 1 %; norms and biases are in the workspace.
   const std::vector<std::pair<std::string, double>> expected = {
-      {"qwen3-0.6b", 0.596e9},     {"qwen3-1.7b", 1.72e9},       {"qwen3-4b", 4.02e9},
-      {"qwen3-8b", 8.19e9},        {"qwen3-14b", 14.8e9},        {"qwen3-32b", 32.8e9},
-      {"qwen3-30b-a3b", 30.5e9},   {"qwen3-235b-a22b", 235e9},   {"qwen2.5-0.5b", 0.494e9},
-      {"qwen2.5-1.5b", 1.54e9},    {"qwen2.5-3b", 3.09e9},       {"qwen2.5-7b", 7.62e9},
-      {"qwen2.5-14b", 14.8e9},     {"qwen2.5-32b", 32.8e9},      {"qwen2.5-72b", 72.7e9},
-      {"llama-2-7b", 6.74e9},      {"llama-2-13b", 13.0e9},      {"llama-2-70b", 69.0e9},
-      {"llama-3.1-8b", 8.03e9},    {"llama-3.1-70b", 70.6e9},    {"llama-3.1-405b", 406e9},
-      {"llama-3.2-1b", 1.24e9},    {"llama-3.2-3b", 3.21e9},     {"mistral-7b-v0.1", 7.24e9},
-      {"mistral-7b-v0.3", 7.25e9}, {"mistral-nemo-12b", 12.2e9}, {"mistral-small-24b", 23.6e9},
-      {"mixtral-8x7b", 46.7e9},    {"mixtral-8x22b", 141e9},     {"gpt2", 0.124e9},
-      {"gpt2-medium", 0.355e9},    {"gpt2-large", 0.774e9},      {"gpt2-xl", 1.56e9},
-      {"minicpm-2b", 2.72e9},      {"minicpm4-0.5b", 0.434e9},   {"minicpm4-8b", 8.19e9},
-      {"granite-3.1-2b", 2.53e9},  {"granite-3.1-8b", 8.17e9},   {"bloom-560m", 0.559e9},
-      {"bloom-1b1", 1.07e9},       {"bloom-1b7", 1.72e9},        {"bloom-3b", 3.00e9},
-      {"bloom-7b1", 7.07e9},       {"bloom-176b", 176e9},        {"gemma-2-2b", 2.61e9},
-      {"gemma-2-9b", 9.24e9},      {"gemma-2-27b", 27.2e9},      {"gemma-3-270m", 0.268e9},
-      {"gemma-3-1b", 1.00e9},      {"gemma-3-4b", 3.88e9},       {"gemma-3-12b", 11.8e9},
-      {"gemma-3-27b", 27.0e9},     {"olmo-2-1b", 1.48e9},        {"olmo-2-7b", 7.30e9},
-      {"olmo-2-13b", 13.7e9},      {"olmo-2-32b", 32.2e9},       {"olmo-3-7b", 7.30e9},
-      {"olmo-3-32b", 32.2e9},      {"phi-3-mini-4k", 3.82e9},    {"phi-4", 14.7e9},
-      {"smollm3-3b", 3.08e9},      {"seed-oss-36b", 36.15e9},    {"hunyuan-7b", 7.50e9},
-      {"ernie-4.5-0.3b", 0.36e9},  {"exaone-4.0-32b", 32.0e9},   {"ministral-3-3b", 3.43e9},
-      {"ministral-3-8b", 8.49e9},  {"glm-4-9b", 9.40e9},         {"glm-4-32b", 32.6e9},
-      {"command-r7b", 8.03e9},     {"command-a", 111e9},         {"stablelm-2-1.6b", 1.64e9},
-      {"starcoder2-3b", 3.03e9},   {"starcoder2-7b", 7.17e9},    {"starcoder2-15b", 15.96e9}};
+      {"qwen3-0.6b", 0.596e9},     {"qwen3-1.7b", 1.72e9},         {"qwen3-4b", 4.02e9},
+      {"qwen3-8b", 8.19e9},        {"qwen3-14b", 14.8e9},          {"qwen3-32b", 32.8e9},
+      {"qwen3-30b-a3b", 30.5e9},   {"qwen3-235b-a22b", 235e9},     {"qwen2.5-0.5b", 0.494e9},
+      {"qwen2.5-1.5b", 1.54e9},    {"qwen2.5-3b", 3.09e9},         {"qwen2.5-7b", 7.62e9},
+      {"qwen2.5-14b", 14.8e9},     {"qwen2.5-32b", 32.8e9},        {"qwen2.5-72b", 72.7e9},
+      {"llama-2-7b", 6.74e9},      {"llama-2-13b", 13.0e9},        {"llama-2-70b", 69.0e9},
+      {"llama-3.1-8b", 8.03e9},    {"llama-3.1-70b", 70.6e9},      {"llama-3.1-405b", 406e9},
+      {"llama-3.2-1b", 1.24e9},    {"llama-3.2-3b", 3.21e9},       {"mistral-7b-v0.1", 7.24e9},
+      {"mistral-7b-v0.3", 7.25e9}, {"mistral-nemo-12b", 12.2e9},   {"mistral-small-24b", 23.6e9},
+      {"mixtral-8x7b", 46.7e9},    {"mixtral-8x22b", 141e9},       {"gpt2", 0.124e9},
+      {"gpt2-medium", 0.355e9},    {"gpt2-large", 0.774e9},        {"gpt2-xl", 1.56e9},
+      {"minicpm-2b", 2.72e9},      {"minicpm4-0.5b", 0.434e9},     {"minicpm4-8b", 8.19e9},
+      {"granite-3.1-2b", 2.53e9},  {"granite-3.1-8b", 8.17e9},     {"bloom-560m", 0.559e9},
+      {"bloom-1b1", 1.07e9},       {"bloom-1b7", 1.72e9},          {"bloom-3b", 3.00e9},
+      {"bloom-7b1", 7.07e9},       {"bloom-176b", 176e9},          {"gemma-2-2b", 2.61e9},
+      {"gemma-2-9b", 9.24e9},      {"gemma-2-27b", 27.2e9},        {"gemma-3-270m", 0.268e9},
+      {"gemma-3-1b", 1.00e9},      {"gemma-3-4b", 3.88e9},         {"gemma-3-12b", 11.8e9},
+      {"gemma-3-27b", 27.0e9},     {"olmo-2-1b", 1.48e9},          {"olmo-2-7b", 7.30e9},
+      {"olmo-2-13b", 13.7e9},      {"olmo-2-32b", 32.2e9},         {"olmo-3-7b", 7.30e9},
+      {"olmo-3-32b", 32.2e9},      {"phi-3-mini-4k", 3.82e9},      {"phi-4", 14.7e9},
+      {"smollm3-3b", 3.08e9},      {"seed-oss-36b", 36.15e9},      {"hunyuan-7b", 7.50e9},
+      {"ernie-4.5-0.3b", 0.36e9},  {"exaone-4.0-32b", 32.0e9},     {"ministral-3-3b", 3.43e9},
+      {"ministral-3-8b", 8.49e9},  {"glm-4-9b", 9.40e9},           {"glm-4-32b", 32.6e9},
+      {"command-r7b", 8.03e9},     {"command-a", 111e9},           {"stablelm-2-1.6b", 1.64e9},
+      {"starcoder2-3b", 3.03e9},   {"starcoder2-7b", 7.17e9},      {"starcoder2-15b", 15.96e9},
+      {"lfm2-350m", 0.354e9},      {"lfm2-700m", 0.742e9},         {"lfm2-1.2b", 1.17e9},
+      {"lfm2-8b-a1b", 8.34e9},     {"qwen3.5-0.8b", 0.752e9},      {"qwen3.5-2b", 1.88e9},
+      {"qwen3.5-4b", 4.20e9},      {"qwen3.5-9b", 8.95e9},         {"qwen3.5-27b", 26.9e9},
+      {"qwen3.5-35b-a3b", 34.7e9}, {"qwen3-next-80b-a3b", 79.7e9}, {"gpt-oss-20b", 20.9e9},
+      {"gpt-oss-120b", 116.8e9},   {"gemma-4-e2b", 4.63e9},        {"gemma-4-e4b", 7.46e9},
+      {"gemma-4-12b", 11.9e9},     {"gemma-4-26b-a4b", 25.2e9},    {"gemma-4-31b", 30.7e9}};
   ASSERT_EQ(expected.size(), published_shapes().size());
   EngineConfig config;
   config.device = "cpu";  // a GPU has no room for some

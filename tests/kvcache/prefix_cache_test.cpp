@@ -46,7 +46,7 @@ TEST_P(PrefixCacheTest, FindsABlockByParentTokensAndSalt) {
 TEST_P(PrefixCacheTest, MatchesTheLongestRunOfFullBlocks) {
   const auto first = add({}, tokens_from(0));
   const auto second = add(first, tokens_from(kBlockSize));
-  const auto match = [&](int count) { return cache_.match(tokens_from(0, count), 0); };
+  const auto match = [&](int count) { return cache_.match(tokens_from(0, count), 0).rows; };
   EXPECT_EQ(match(kBlockSize - 1), std::vector<BlockId>{});
   EXPECT_EQ(match(2 * kBlockSize - 1), std::vector<BlockId>{first.block});
   EXPECT_EQ(match(4 * kBlockSize), (std::vector<BlockId>{first.block, second.block}));
@@ -103,10 +103,10 @@ TEST_P(PrefixCacheTest, AChildAddedWhenItsParentIsGoneIsNeverMatched) {
   pool_.release(1);
   const auto child = add(parent, tokens_from(kBlockSize));
   EXPECT_TRUE(cache_.contains(child.block));
-  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{});
+  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0).rows, std::vector<BlockId>{});
 
   const auto again = *cache_.insert(std::array{reused}, {{}, tokens_from(0), 0});  // in the very block
-  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0), std::vector<BlockId>{again.block});
+  EXPECT_EQ(cache_.match(tokens_from(0, 2 * kBlockSize), 0).rows, std::vector<BlockId>{again.block});
   cache_.check();
 }
 
@@ -142,8 +142,8 @@ TEST_P(PrefixCacheTest, APrefixIsHitAsFarAsEveryLaneHasTheBlocksOfItsWindow) {
     last = add_row(last, row * kBlockSize, near.back(), far.back());
     EXPECT_EQ(last, cache.link(std::array{near.back(), far.back()}));
   }
-  const auto num_rows = [&] { return cache.match(tokens_from(0, 3 * kBlockSize), 0).size() / 2; };
-  EXPECT_EQ(cache.match(tokens_from(0, 3 * kBlockSize), 0),
+  const auto num_rows = [&] { return cache.match(tokens_from(0, 3 * kBlockSize), 0).rows.size() / 2; };
+  EXPECT_EQ(cache.match(tokens_from(0, 3 * kBlockSize), 0).rows,
             (std::vector{near[0], far[0], near[1], far[1], near[2], far[2]}));
   const auto reuse = [&](BlockId block) {
     pool.release(block);

@@ -15,8 +15,8 @@ ModelSpec spec_of(const std::string& architecture, const std::string& keys) {
   return find_model_family(architecture).describe(ModelConfig::from_json(text, "config.json"));
 }
 
-// Of each layer: positions that a token attends to; 0: all.
-std::vector<int> windows_of(const std::string& architecture, const std::string& keys) {
+// What the layers of one of hidden size 64 declare.
+StateDeclarations states_of(const std::string& architecture, const std::string& keys) {
   const std::string text =
       R"({"architectures": [")" + architecture + R"("], "hidden_size": 64, )" + keys + "}";
   const auto model = ModelConfig::from_json(text, "config.json");
@@ -26,7 +26,12 @@ std::vector<int> windows_of(const std::string& architecture, const std::string& 
   config.spec = find_model_family(architecture).describe(model);
   config.max_num_seqs = config.max_num_batched_tokens = 8;
   config.max_model_len = 64;
-  const StateDeclarations states = declare_states(*backend, comm, config, model);
+  return declare_states(*backend, comm, config, model);
+}
+
+// Of each layer: positions that a token attends to; 0: all.
+std::vector<int> windows_of(const std::string& architecture, const std::string& keys) {
+  const StateDeclarations states = states_of(architecture, keys);
   std::vector<int> windows;
   for (const int group : states.group_of())
     windows.push_back(states.groups()[static_cast<std::size_t>(group)].window);
@@ -74,6 +79,47 @@ TEST(FamiliesTest, AbsentKeysTakeTheDefaultsOfTransformers) {
   EXPECT_EQ(starcoder2.max_model_len, 4096);
 }
 
+TEST(FamiliesTest, Lfm2AttendsInSomeLayersAndKeepsTwoInputsOfTheOthers) {
+  const std::string layers = R"("num_hidden_layers": 4, "num_attention_heads": 8, )";
+  for (const std::string& types :
+       {std::string(R"("full_attn_idxs": [1])"),
+        std::string(R"("layer_types": ["conv", "full_attention", "conv", "conv"])")}) {
+    const StateDeclarations states = states_of("Lfm2ForCausalLM", layers + types);
+    EXPECT_EQ(states.group_of().size(), 1U);
+    EXPECT_EQ(std::vector(states.fixed().begin(), states.fixed().end()),
+              std::vector(3, std::vector<std::int64_t>{2, 64}));
+  }
+  EXPECT_EQ(states_of("Lfm2ForCausalLM", layers + R"("conv_bias": false)").group_of().size(), 4U);
+  EXPECT_NE(
+      refusal_of("Lfm2ForCausalLM", R"("num_hidden_layers": 1, "layer_types": ["mamba"])").find("\"conv\""),
+      std::string::npos);
+  EXPECT_EQ(spec_of("Lfm2ForCausalLM", R"("conv_L_cache": 3)").hidden_size, 2560);
+  EXPECT_EQ(spec_of("Lfm2MoeForCausalLM", R"("num_experts": 8)").max_model_len, 128000);
+}
+
+TEST(FamiliesTest, Qwen3_5AttendsInEveryFourthLayerAndKeepsStatesOfTheOthers) {
+  const std::string layers =
+      R"("num_hidden_layers": 4, "num_attention_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+         "linear_num_value_heads": 6, "linear_value_head_dim": 16)";
+  const std::vector<std::int64_t> inputs = {3, 2 * 2 * 8 + 6 * 16}, state = {6, 8, 16};
+  const auto expect_linear = [&](const std::string& keys, std::size_t linear) {
+    const StateDeclarations states = states_of("Qwen3_5ForCausalLM", layers + keys);
+    EXPECT_EQ(states.group_of().size(), 4 - linear);
+    ASSERT_EQ(states.fixed().size(), 2 * linear);
+    for (std::size_t i = 0; i < 2 * linear; ++i) EXPECT_EQ(states.fixed()[i], i % 2 == 0 ? inputs : state);
+  };
+  expect_linear("", 3);
+  expect_linear(R"(, "full_attention_interval": 2)", 2);
+  expect_linear(
+      R"(, "layer_types": ["linear_attention", "full_attention", "full_attention", "full_attention"])", 1);
+  EXPECT_NE(refusal_of("Qwen3_5ForCausalLM", layers + R"(, "layer_types": ["mamba"])")
+                .find("names 1 layers; there are 4"),
+            std::string::npos);
+  EXPECT_NE(refusal_of("Qwen3NextForCausalLM", R"("linear_num_value_heads": 24)")
+                .find("linear_num_value_heads\" is 24, no multiple of linear_num_key_heads 16"),
+            std::string::npos);
+}
+
 TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {
   const std::string layers = R"("num_hidden_layers": 2)";
   const auto of_mistral = [&](const std::string& keys) {
@@ -115,6 +161,13 @@ TEST(FamiliesTest, GemmaHasALayerThatLooksAtAllAmongThoseWithAWindow) {
             std::vector({32, 32, 32, 32, 32, 0, 32}));
 }
 
+TEST(FamiliesTest, Gemma4sLastLayerLooksAtAllAndThoseThatShareKeepNothing) {
+  const std::string seven = R"("num_hidden_layers": 7, "sliding_window": 32)";
+  EXPECT_EQ(windows_of("Gemma4ForCausalLM", seven), std::vector({32, 32, 32, 32, 32, 0, 0}));
+  EXPECT_EQ(windows_of("Gemma4ForCausalLM", seven + R"(, "num_kv_shared_layers": 1)"),
+            std::vector({32, 32, 32, 32, 32, 0}));
+}
+
 TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
   const auto of_layers = [](const char* architecture, int layers, const std::string& keys = "") {
     return windows_of(architecture, "\"num_hidden_layers\": " + std::to_string(layers) + keys);
@@ -132,6 +185,23 @@ TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
   EXPECT_EQ(of_layers("Phi3ForCausalLM", 2, window), std::vector({32, 32}));
   EXPECT_EQ(of_layers("Ministral3ForCausalLM", 1, R"(, "rope_parameters": {"rope_theta": 10000})"),
             std::vector({0}));
+}
+
+TEST(FamiliesTest, GptOssHasAWindowOnEveryOtherLayerAndRefusesAnotherGate) {
+  const std::string keys = R"("num_hidden_layers": 3, "rope_scaling": {"rope_type": "yarn", "factor": 32,
+      "original_max_position_embeddings": 4096, "truncate": false})";
+  EXPECT_EQ(windows_of("GptOssForCausalLM", keys), std::vector({128, 0, 128}));
+  EXPECT_EQ(windows_of("GptOssForCausalLM", keys + R"(, "sliding_window": 32, "layer_types":
+      ["full_attention", "full_attention", "sliding_attention"])"),
+            std::vector({0, 0, 32}));
+  const ModelSpec spec = spec_of("GptOssForCausalLM", keys);
+  EXPECT_EQ(spec.vocab_size, 201088);
+  EXPECT_EQ(spec.num_heads * spec.head_dim, 4096);
+  EXPECT_EQ(spec.max_model_len, 131072);
+  EXPECT_NE(refusal_of("GptOssForCausalLM", keys + R"(, "swiglu_limit": 5)").find("swiglu_limit"),
+            std::string::npos);
+  EXPECT_NE(refusal_of("GptOssForCausalLM", R"("hidden_size": 64)").find("rope_parameters"),
+            std::string::npos);
 }
 
 TEST(FamiliesTest, ANullWindowIsNone) {
@@ -253,6 +323,12 @@ TEST(FamiliesTest, WhatTheyCannotDoIsRefusedByName) {
       {"StableLmForCausalLM", R"("qk_layernorm": true)", "\"qk_layernorm\" is true"},
       {"Starcoder2ForCausalLM", R"("hidden_act": "gelu")", "\"hidden_act\" is \"gelu\""},
       {"Gemma3ForCausalLM", R"("use_bidirectional_attention": true)", "use_bidirectional_attention"},
+      {"Gemma4ForCausalLM", R"("use_bidirectional_attention": "all")", "use_bidirectional_attention"},
+      {"Gemma4ForCausalLM", R"("num_kv_shared_layers": 26)", "\"num_kv_shared_layers\" leaves no layer"},
+      {"Gemma4ForCausalLM", R"("num_kv_shared_layers": 30)", "\"num_kv_shared_layers\""},
+      {"Gemma4ForCausalLM", R"("attention_k_eq_v": true, "num_global_key_value_heads": 3)",
+       "no multiple of num_global_key_value_heads 3"},
+      {"Gemma4ForCausalLM", R"("enable_moe_block": true)", "\"num_experts\""},
   };
   for (const auto& [architecture, keys, expected] : cases) {
     const std::string refusal = refusal_of(architecture, keys);

@@ -98,6 +98,38 @@ TEST(FileLayoutsTest, HeadsThatLieTogetherComeApart) {
   EXPECT_EQ(values_of(*weights->take("x.self_attn.v_proj.bias", {4})), (std::vector<float>{4, 5, 10, 11}));
 }
 
+TEST(FileLayoutsTest, QueriesAndTheirGatesComeApart) {
+  CountedSource source({{"x.self_attn.q_proj.weight", {8, 1}}, {"x.self_attn.q_proj.bias", {8}}});
+  DecoderConfig config = config_of_heads(2, 1, 2);
+  config.attention.output_gate = true;
+  const auto weights = read_layout({}, config, source);
+  EXPECT_EQ(rows_of(*weights, "x.self_attn.q_proj", 4), (std::vector<float>{0, 100, 400, 500}));
+  EXPECT_EQ(rows_of(*weights, "x.self_attn.q_gate", 4), (std::vector<float>{200, 300, 600, 700}));
+  EXPECT_EQ(values_of(*weights->take("x.self_attn.q_gate.bias", {4})), (std::vector<float>{2, 3, 6, 7}));
+}
+
+// Two key heads of one column, four value heads of two.
+TEST(FileLayoutsTest, ProjectionsOfADeltaNetComeApartByPartOrByKeyHead) {
+  DecoderConfig config = config_of_heads(1, 1, 1);
+  config.delta_net = {.num_key_heads = 2, .num_value_heads = 4, .key_dim = 1, .value_dim = 2};
+  CountedSource parts({{"x.in_proj_qkv.weight", {12, 1}}, {"x.in_proj_a.weight", {4, 1}}});
+  const auto by_part = read_layout({}, config, parts);
+  EXPECT_EQ(rows_of(*by_part, "x.in_proj_k", 2), (std::vector<float>{200, 300}));
+  EXPECT_EQ(rows_of(*by_part, "x.in_proj_v", 8),
+            (std::vector<float>{400, 500, 600, 700, 800, 900, 1000, 1100}));
+  EXPECT_EQ(rows_of(*by_part, "x.in_proj_a", 4), (std::vector<float>{0, 100, 200, 300}));
+  CountedSource heads({{"x.in_proj_qkvz.weight", {20, 1}}, {"x.in_proj_ba.weight", {8, 1}}});
+  const auto by_head = read_layout({.delta_net_by_head = true}, config, heads);
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_q", 2), (std::vector<float>{0, 1000}));
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_k", 2), (std::vector<float>{100, 1100}));
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_v", 8),
+            (std::vector<float>{200, 300, 400, 500, 1200, 1300, 1400, 1500}));
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_z", 8),
+            (std::vector<float>{600, 700, 800, 900, 1600, 1700, 1800, 1900}));
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_b", 4), (std::vector<float>{0, 100, 400, 500}));
+  EXPECT_EQ(rows_of(*by_head, "x.in_proj_a", 4), (std::vector<float>{200, 300, 600, 700}));
+}
+
 TEST(FileLayoutsTest, ProjectionsMayLieTransposed) {
   CountedSource source(
       {{"x.self_attn.c_attn.weight", {2, 6}}, {"x.mlp.up_proj.weight", {2, 3}}, {"embed.weight", {3, 2}}});
@@ -121,6 +153,29 @@ TEST(FileLayoutsTest, DimensionsThatRotateTogetherComeToLieHalfARotationApart) {
   for (const char* name : {"x.self_attn.k_proj.bias", "x.self_attn.k_norm.weight"})
     EXPECT_EQ(values_of(*weights->take(name, {6})), (std::vector<float>{0, 2, 1, 3, 4, 5})) << name;
   EXPECT_EQ(rows_of(*weights, "x.self_attn.v_proj", 6), (std::vector<float>{0, 100, 200, 300, 400, 500}));
+}
+
+TEST(FileLayoutsTest, ExpertsOfOneTensorComeApart) {
+  // Two experts of two rows, hidden size 3: element i of an expert e is 100 e + i.
+  CountedSource source({{"x.mlp.experts.gate_up_proj", {2, 3, 4}},
+                        {"x.mlp.experts.gate_up_proj_bias", {2, 4}},
+                        {"x.mlp.experts.down_proj", {2, 2, 3}},
+                        {"x.mlp.experts.down_proj_bias", {2, 3}}});
+  DecoderConfig config = config_of_heads(1, 1, 2);
+  config.experts = {.num_experts = 2};
+  const auto weights = read_layout({.experts = FileLayout::Experts::kByTurns}, config, source);
+  const auto matrix = [&](const char* prefix, std::int64_t rows, std::int64_t cols) {
+    return values_of(*weights->take_linear(prefix, rows, cols).tensors.front().tensor);
+  };
+  EXPECT_EQ(matrix("x.mlp.experts.0.gate_proj", 2, 3), (std::vector<float>{0, 4, 8, 2, 6, 10}));
+  EXPECT_EQ(matrix("x.mlp.experts.1.up_proj", 2, 3), (std::vector<float>{101, 105, 109, 103, 107, 111}));
+  EXPECT_EQ(matrix("x.mlp.experts.1.down_proj", 3, 2), (std::vector<float>{100, 103, 101, 104, 102, 105}));
+  EXPECT_EQ(values_of(*weights->take("x.mlp.experts.1.up_proj.bias", {2})), (std::vector<float>{101, 103}));
+  EXPECT_EQ(values_of(*weights->take("x.mlp.experts.0.down_proj.bias", {3})), (std::vector<float>{0, 1, 2}));
+  CountedSource separate({{"x.mlp.experts.1.up_proj.weight", {1, 2}}});
+  EXPECT_EQ(rows_of(*read_layout({.experts = FileLayout::Experts::kByTurns}, config, separate),
+                    "x.mlp.experts.1.up_proj", 1, 2),
+            std::vector<float>{0});
 }
 
 }  // namespace

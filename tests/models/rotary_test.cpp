@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numbers>
 
 #include "base/error.h"
@@ -35,6 +36,19 @@ TEST(RotaryFrequenciesTest, LinearDividesByTheFactor) {
        0.0014058533124625683, 0.0007905694656074047, 0.00044456985779106617, 0.0002500000118743628,
        0.00014058532542549074, 7.905694656074047e-05, 4.4456985051510856e-05},
       1.0);
+}
+
+// The first quarter of 16 pairs, as fast as in a head that turns whole.
+TEST(RotaryFrequenciesTest, ProportionalTurnsTheFirstPairsOfTheWholeHead) {
+  std::vector<double> expected(16);
+  for (int pair = 0; pair < 4; ++pair)
+    expected[static_cast<std::size_t>(pair)] = std::pow(10000.0, -2.0 * pair / 32);
+  expect_frequencies(frequencies_of(R"({"rope_type": "proportional", "partial_rotary_factor": 0.25})"),
+                     expected, 1.0);
+  for (double& frequency : expected) frequency /= 8;
+  expect_frequencies(
+      frequencies_of(R"({"rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": 8})"),
+      expected, 1.0);
 }
 
 TEST(RotaryFrequenciesTest, YarnKeepsHighFrequenciesAndStretchesLowOnes) {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <numbers>
 #include <numeric>
 #include <random>
@@ -80,7 +79,7 @@ TEST_P(ReferenceOpsTest, AddNormAddsThenNormalises) {
   constexpr std::int64_t kSize = 37;
   const Matrix x(GetParam(), 3, kSize, random_);
   const Matrix weight(DType::kF32, 1, kSize, random_);
-  const NormParams params = {.weight = weight.vector(), .bias = {}, .eps = 1e-5F};
+  const NormParams params = {.weight = weight.vector(), .bias = {}, .eps = 1e-5F, .sum_scale = 0.75F};
   const Matrix residual(DType::kF32, 3, kSize, random_);
   const std::vector<double> before = residual.values();
   Matrix added(GetParam(), 3, kSize, random_);
@@ -89,7 +88,7 @@ TEST_P(ReferenceOpsTest, AddNormAddsThenNormalises) {
   ops::norm(*backend_, plain.tensor(), residual.tensor(), params);
   for (std::int64_t t = 0; t < 3; ++t) {
     const auto sum_at = [&](std::int64_t i) {
-      return before[static_cast<std::size_t>(t * kSize + i)] + 0.5 * x.at(t, i);
+      return 0.75 * (before[static_cast<std::size_t>(t * kSize + i)] + 0.5 * x.at(t, i));
     };
     double squares = 0;
     for (std::int64_t i = 0; i < kSize; ++i) squares += sum_at(i) * sum_at(i);
@@ -292,20 +291,22 @@ TEST(RowScaleTest, IsTheLeastPowerOfTwoThatHoldsTheRow) {
 
 class RotateAndStoreTest : public ReferenceOpsTest {
  protected:
-  void expect_prepared(bool norm_after_rotary, bool scaled);
+  void expect_prepared(bool norm_after_rotary, bool scaled, bool value_norm = false);
 };
 
-void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled) {
+void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled, bool value_norm) {
   PagedCase paged(*backend_, GetParam(), random_);
   const std::vector<double> before = paged.qkv.values();
   const Matrix q_norm(DType::kF32, 1, PagedCase::kDim, random_);
   const Matrix k_norm(DType::kF32, 1, PagedCase::kDim, random_);
+  const Matrix v_norm(DType::kF32, 1, PagedCase::kDim, random_);
   constexpr int kRotary = 4;  // of 6 dimensions
   Matrix cos_sin(DType::kF32, 16, kRotary, random_);
   const Matrix q_scale(DType::kF32, 1, 16, random_);
   AttentionInput input{.qkv = paged.qkv.tensor(),
                        .q_norm = q_norm.vector(),
                        .k_norm = k_norm.vector(),
+                       .v_norm = value_norm ? v_norm.vector() : Tensor(),
                        .norm_eps = 1e-6F,
                        .norm_after_rotary = norm_after_rotary,
                        .cos_sin = cos_sin.tensor(),
@@ -336,9 +337,16 @@ void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled) {
       }
     }
     for (int h = 0; h < PagedCase::kKvHeads; ++h) {
+      const int column = (PagedCase::kHeads + PagedCase::kKvHeads + h) * PagedCase::kDim;
+      PreparedHead head;
+      for (int i = 0; i < PagedCase::kDim; ++i) head.values.push_back(old_at(t, column + i));
+      if (value_norm) head.norm(v_norm);
       for (int i = 0; i < PagedCase::kDim; ++i) {
-        const int column = (PagedCase::kHeads + PagedCase::kKvHeads + h) * PagedCase::kDim + i;
-        EXPECT_EQ(paged.value(t == 3, positions[t], h, i), old_at(t, column));
+        const double actual = paged.value(t == 3, positions[t], h, i);
+        if (value_norm)
+          expect_near(actual, head.values[static_cast<std::size_t>(i)]);
+        else
+          EXPECT_EQ(actual, old_at(t, column + i));
       }
     }
   }
@@ -347,6 +355,24 @@ void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled) {
 TEST_P(RotateAndStoreTest, NormalisesRotatesAndWritesTheCache) { expect_prepared(false, false); }
 TEST_P(RotateAndStoreTest, MayNormaliseWhatIsRotated) { expect_prepared(true, false); }
 TEST_P(RotateAndStoreTest, ScalesQueriesByTheirPosition) { expect_prepared(false, true); }
+TEST_P(RotateAndStoreTest, MayNormaliseValues) { expect_prepared(false, false, true); }
+
+TEST_P(RotateAndStoreTest, WithoutKvHeadsOnlyQueriesChange) {
+  PagedCase paged(*backend_, GetParam(), random_);
+  const Matrix norm(DType::kF32, 1, PagedCase::kDim, random_);
+  AttentionInput input;
+  input.qkv = paged.qkv.tensor();
+  input.q_norm = norm.vector();
+  input.num_heads = PagedCase::kHeads + 2 * PagedCase::kKvHeads;  // all columns
+  input.head_dim = PagedCase::kDim;
+  const double key = paged.key(false, 6, 0, 0), value = paged.value(false, 6, 0, 0);
+  const double query = paged.qkv.at(0, 0), last = paged.qkv.at(0, paged.qkv.tensor().dim(1) - 1);
+  ops::rotate_and_store(*backend_, input, paged.cache, paged.batch);
+  EXPECT_EQ(paged.key(false, 6, 0, 0), key);
+  EXPECT_EQ(paged.value(false, 6, 0, 0), value);
+  EXPECT_NE(paged.qkv.at(0, 0), query);
+  EXPECT_NE(paged.qkv.at(0, paged.qkv.tensor().dim(1) - 1), last);
+}
 
 TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
   PagedCase paged(*backend_, GetParam(), random_);
@@ -400,59 +426,42 @@ TEST_P(ReferenceOpsTest, RoutingTakesTheLargestAndTheFirstOfEquals) {
   std::vector<std::int32_t> experts(6);
   Matrix weights(DType::kF32, 2, 3, random_);
   const ExpertRouting routing = {Tensor(experts.data(), DType::kI32, {2, 3}), weights.tensor()};
-  ops::route_experts(*backend_, routing, logits.tensor(), false);
+  ops::route_experts(*backend_, routing, logits.tensor(), {.normalize = false});
   EXPECT_EQ(experts, (std::vector<std::int32_t>{1, 3, 2, 0, 1, 2}));
   const double total = std::exp(1) + 2 * std::exp(3) + std::exp(2) + std::exp(-9);
   EXPECT_NEAR(weights.at(0, 0), std::exp(3) / total, 1e-6);
   EXPECT_NEAR(weights.at(0, 2), std::exp(2) / total, 1e-6);
   EXPECT_NEAR(weights.at(1, 1), 0.2, 1e-6);
-  ops::route_experts(*backend_, routing, logits.tensor(), true);
+  ops::route_experts(*backend_, routing, logits.tensor(), {});
   EXPECT_NEAR(weights.at(0, 0), std::exp(3) / (2 * std::exp(3) + std::exp(2)), 1e-6);
   EXPECT_NEAR(weights.at(1, 2), 1.0 / 3, 1e-6);
+  const Matrix scales(DType::kF32, 1, 5, random_);
+  ops::route_experts(*backend_, routing, logits.tensor(), {.expert_scales = scales.vector()});
+  EXPECT_NEAR(weights.at(0, 0), scales.at(0, 1) * std::exp(3) / (2 * std::exp(3) + std::exp(2)), 1e-6);
+  EXPECT_NEAR(weights.at(1, 2), scales.at(0, 2) / 3, 1e-6);
 }
 
-TEST_P(ReferenceOpsTest, ExpertsAddWhatTheRoutingNames) {
-  constexpr int kExperts = 3, kHidden = 7, kWide = 5, kTokens = 4, kTop = 2;
-  std::deque<Matrix> gate, up, down;
-  std::vector<ExpertParts> parts;
-  for (int e = 0; e < kExperts; ++e) {
-    gate.emplace_back(GetParam(), kWide, kHidden, random_);
-    up.emplace_back(GetParam(), kWide, kHidden, random_);
-    down.emplace_back(GetParam(), kHidden, kWide, random_);
-    parts.push_back({plain(gate.back()), plain(up.back()), plain(down.back())});
-  }
-  const auto weights = backend_->make_experts(parts,
-                                              {.num_experts = kExperts,
-                                               .top_k = kTop,
-                                               .hidden_size = kHidden,
-                                               .intermediate_size = kWide,
-                                               .max_num_tokens = kTokens},
-                                              GetParam());
-  const Matrix x(GetParam(), kTokens, kHidden, random_);
-  Matrix out(GetParam(), kTokens, kHidden, random_);
-  std::vector<std::int32_t> experts = {0, 1, 2, 0, 1, 2, 0, 2};
-  const Matrix shares(DType::kF32, kTokens, kTop, random_);
-  ops::experts(*backend_, out.tensor(), x.tensor(), *weights,
-               {Tensor(experts.data(), DType::kI32, {kTokens, kTop}), shares.tensor()}, {});
-  for (int t = 0; t < kTokens; ++t) {
-    for (int h = 0; h < kHidden; ++h) {
-      double expected = 0, magnitude = 0;
-      for (int j = 0; j < kTop; ++j) {
-        const auto e = static_cast<std::size_t>(experts[static_cast<std::size_t>(t * kTop + j)]);
-        for (int w = 0; w < kWide; ++w) {
-          double g = 0, u = 0;
-          for (int k = 0; k < kHidden; ++k) {
-            g += gate[e].at(w, k) * x.at(t, k);
-            u += up[e].at(w, k) * x.at(t, k);
-          }
-          const double term = shares.at(t, j) * down[e].at(h, w) * g / (1 + std::exp(-g)) * u;
-          expected += term;
-          magnitude += std::abs(term);
-        }
-      }
-      EXPECT_NEAR(out.at(t, h), expected, magnitude * (GetParam() == DType::kF32 ? 1e-6 : 0.01));
-    }
-  }
+TEST_P(ReferenceOpsTest, ASelectionBiasChoosesAmongSigmoidsAndDoesNotWeighThem) {
+  Matrix logits(DType::kF32, 1, 4, random_), weights(DType::kF32, 1, 2, random_);
+  Matrix bias(DType::kF32, 1, 4, random_);
+  const float row[] = {1.0F, 3.0F, 2.0F, -9.0F}, added[] = {0.0F, -0.5F, 0.0F, 2.0F};
+  std::memcpy(logits.tensor().data(), row, sizeof row);
+  std::memcpy(bias.tensor().data(), added, sizeof added);
+  std::vector<std::int32_t> experts(2);
+  const ExpertRouting routing = {Tensor(experts.data(), DType::kI32, {1, 2}), weights.tensor()};
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  RouterOptions options = {.sigmoid = true, .normalize = false, .scale = 3};
+  ops::route_experts(*backend_, routing, logits.tensor(), options);
+  EXPECT_EQ(experts, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_NEAR(weights.at(0, 1), 3 * sigmoid(2), 1e-6);
+  options.normalize = true;
+  options.sum_offset = 0.5F;
+  options.selection_bias = bias.vector();
+  ops::route_experts(*backend_, routing, logits.tensor(), options);
+  EXPECT_EQ(experts, (std::vector<std::int32_t>{3, 2}));
+  const double total = sigmoid(-9) + sigmoid(2) + 0.5;
+  EXPECT_NEAR(weights.at(0, 0), 3 * sigmoid(-9) / total, 1e-6);
+  EXPECT_NEAR(weights.at(0, 1), 3 * sigmoid(2) / total, 1e-6);
 }
 
 TEST_P(ReferenceOpsTest, CopyBlocksCopiesKeysAndValuesOfEveryHead) {

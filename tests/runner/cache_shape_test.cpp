@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-constexpr int kLayer = 2 * 256 * 2;  // bytes for each token and KV head
+constexpr int kLayer = 2 * 256 * 2;  // bytes for each token
 
 // Layers in turn: one that attends to all positions behind `num_local` with a window.
 StateDeclarations declare(int num_layers, int num_local) {
@@ -84,6 +84,53 @@ TEST(CacheShapeTest, LayersOfCodesAndOfNumbersShareBlocks) {
     EXPECT_EQ(shape.used_bytes, used);
     EXPECT_LE(shape.idle_share(), num_layers > 40 ? 0.05 : 0.25);
   }
+}
+
+// Gemma 4's: heads of the full layers are wider and fewer.
+TEST(CacheShapeTest, LayersOfOtherHeadCountsAndSizesShareBlocks) {
+  struct Heads {
+    int local, global;  // KV heads, of 256 and of 512
+  };
+  for (const auto& [local, global] : {Heads{16, 4}, {8, 2}, {4, 1}, {1, 1}}) {
+    StateDeclarations states;
+    for (int layer = 0; layer < 60; ++layer) {
+      const bool full = layer % 6 == 5;
+      states.declare({.num_heads = 32,
+                      .num_kv_heads = full ? global : local,
+                      .head_dim = full ? 512 : 256,
+                      .window = full ? 0 : 1024});
+    }
+    const CacheShape shape(states, 16, DType::kBF16);
+    std::set<std::pair<int, std::int64_t>> taken;  // lane, and kilobyte of its block
+    for (std::size_t layer = 0; layer < 60; ++layer) {
+      const StateSpec& spec = shape.spec_of(layer);
+      EXPECT_EQ(spec.head_dim, layer % 6 == 5 ? 512 : 256);
+      const std::int64_t bytes = spec.token_bytes(DType::kBF16);
+      EXPECT_EQ(bytes, std::int64_t{spec.num_kv_heads} * 2 * spec.head_dim * 2);
+      const auto [lane, slot, begin] = shape.places[layer];
+      EXPECT_LE(begin + bytes, shape.slot_bytes);
+      for (std::int64_t at = 0; at < bytes; at += 1024)
+        EXPECT_TRUE(taken.insert({lane, (slot * shape.slot_bytes + begin + at) / 1024}).second);
+    }
+    EXPECT_EQ(shape.used_bytes, std::int64_t{50} * local * 1024 + std::int64_t{10} * global * 2048);
+    EXPECT_LE(shape.idle_share(), 0.05);
+  }
+}
+
+// Gemma 4 12B's: eight full layers fill two slots of the others' size, so a block has two, not five.
+TEST(CacheShapeTest, LittleOfWhatHoldsWholeSequencesLiesIdle) {
+  StateDeclarations states;
+  for (int layer = 0; layer < 48; ++layer) {
+    const bool full = layer % 6 == 5;
+    states.declare({.num_heads = 16,
+                    .num_kv_heads = full ? 1 : 8,
+                    .head_dim = full ? 512 : 256,
+                    .window = full ? 0 : 1024});
+  }
+  const CacheShape shape(states, 16, DType::kBF16);
+  EXPECT_EQ(shape.num_slots, 2);
+  EXPECT_EQ(shape.idle_share(), 0);
+  EXPECT_EQ(std::count(shape.layout.windows.begin(), shape.layout.windows.end(), 0), 1);
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ class Searches {
     EXPECT_FALSE(scheduler.has_unfinished());
     EXPECT_EQ(scheduler.stats().num_free_blocks, scheduler.stats().num_blocks);
     EXPECT_EQ(scheduler.stats().num_free_host_blocks, scheduler.stats().num_host_blocks);
+    EXPECT_EQ(scheduler.stats().num_free_state_slots, scheduler.stats().num_state_slots);
   }
 
   // parents: by fork, from 0; none given: at random.
@@ -227,6 +228,11 @@ TEST(SchedulerBeamTest, BeamsAttendToTheirOwnTokensAlone) {
     config.hash_bits = seed % 3 == 0 ? 2 : 64;
     config.num_host_blocks = seed % 2 == 0 ? any(1, 30) : 0;
     if (seed % 5 == 0) config.policy = SchedulingPolicy::kPriority;
+    if (seed % 3 == 1) {
+      config.layout.state_interval = 8 * any(1, 3);
+      config.num_state_slots = any(1, 12);
+      config.num_host_state_slots = any(0, 3);
+    }
     if (seed % 7 < 3) config.layout.windows.front() = any(1, 24);
     if (seed % 7 > 1 && seed % 7 < 5) {  // several lanes
       config.layout.windows.push_back(any(0, 1) * any(1, 24));

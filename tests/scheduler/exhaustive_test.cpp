@@ -45,6 +45,15 @@ Case with_host_blocks(Case result) {
   return result;
 }
 
+// Fixed states behind every block, in as few slots as there are seats, or in one.
+Case with_states(Case result, int num_slots) {
+  result.name += format_text("_states_in_{}", num_slots);
+  result.config.layout.state_interval = result.config.layout.block_size;
+  result.config.num_state_slots = num_slots;
+  if (result.config.num_host_blocks > 0) result.config.num_host_state_slots = 1;
+  return result;
+}
+
 // The first prompt takes five blocks, of which four hold a window and a step at most.
 Case with_window(Case result) {
   result.name += "_window";
@@ -167,7 +176,9 @@ INSTANTIATE_TEST_SUITE_P(
         make_case("siblings_with_priorities", 2, false, SchedulingPolicy::kPriority, 2),
         with_window(make_case("in_flight", 2, false, SchedulingPolicy::kFcfs, 1)),
         with_window(make_case("prefix_caching", 2, true, SchedulingPolicy::kPriority, 1)),
-        with_window(with_host_blocks(make_case("siblings", 2, true, SchedulingPolicy::kPriority, 2)))),
+        with_window(with_host_blocks(make_case("siblings", 2, true, SchedulingPolicy::kPriority, 2))),
+        with_states(make_case("prefix_caching", 2, true, SchedulingPolicy::kFcfs, 1), 1),
+        with_states(with_host_blocks(make_case("siblings", 2, true, SchedulingPolicy::kPriority, 2)), 3)),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -96,6 +96,8 @@ class FakeRunner {
         block_size_(layout_.block_size),
         cells_(static_cast<std::size_t>(config.num_blocks * block_size_)),
         host_cells_(static_cast<std::size_t>(config.num_host_blocks * block_size_)),
+        slots_(static_cast<std::size_t>(config.num_state_slots)),
+        host_slots_(static_cast<std::size_t>(config.num_host_state_slots)),
         seats_(static_cast<std::size_t>(config.max_num_seqs)) {}
 
   std::map<SequenceId, History> histories;  // of every sequence that may come
@@ -126,6 +128,14 @@ class FakeRunner {
       std::copy_n(&cell(copy.from, 0), block_size_, &cell(copy.to, 0));
     for (const BlockCopy& restore : plan.restores)
       std::copy_n(&host_cell(restore.from), block_size_, &cell(restore.to, 0));
+    for (const BlockCopy& save : plan.state_copies.saves)
+      host_slots_.at(static_cast<std::size_t>(save.to)) = slots_.at(static_cast<std::size_t>(save.from));
+    for (const BlockCopy& restore : plan.state_copies.restores)
+      slots_.at(static_cast<std::size_t>(restore.to)) =
+          host_slots_.at(static_cast<std::size_t>(restore.from));
+    require(all_different(plan.state_copies.saves) && all_different(plan.state_copies.restores),
+            "two copies go to one slot", plan.id);
+    if (!slots_.empty()) run_states(plan);
     require(all_different(plan.saves) && all_different(plan.restores), "two copies go to one place", plan.id);
     for (const SequencePlan& sequence : plan.sequences) update_seat(sequence);
     // A runner may or may not write all keys before it reads any: the past must be there before and after.
@@ -137,6 +147,29 @@ class FakeRunner {
       result.sequences.push_back(sample(sequence));
     }
     return result;
+  }
+
+  // States are those behind all tokens before: a hash of these. Slots are read and written in any order.
+  void run_states(const StepPlan& plan) {
+    std::map<BlockId, SequenceId> writers;
+    for (const SequencePlan& sequence : plan.sequences)
+      require(writers.emplace(sequence.state_to, sequence.sequence).second, "19: two write one slot",
+              plan.id);
+    for (const SequencePlan& sequence : plan.sequences) {
+      require((sequence.state_from == kNoBlock) == (sequence.first_position == 0), "18: states of nothing",
+              sequence.sequence);
+      if (sequence.state_from == kNoBlock) continue;
+      const auto writer = writers.find(sequence.state_from);
+      require(writer == writers.end() || writer->second == sequence.sequence, "19: what is read is written",
+              sequence.sequence);
+      History& history = histories.at(sequence.sequence);
+      require(slots_.at(static_cast<std::size_t>(sequence.state_from)) ==
+                  history.hashes(sequence.first_position - 1, 1)[0],
+              "18: states of other tokens", sequence.sequence);
+    }
+    for (const SequencePlan& sequence : plan.sequences)
+      slots_.at(static_cast<std::size_t>(sequence.state_to)) =
+          histories.at(sequence.sequence).hashes(sequence.first_position + sequence.num_tokens - 1, 1)[0];
   }
 
   static bool all_different(const std::vector<BlockCopy>& copies) {
@@ -249,6 +282,7 @@ class FakeRunner {
   int block_size_;
   std::vector<std::uint64_t> cells_;       // [num_blocks, block_size]: the history each position holds
   std::vector<std::uint64_t> host_cells_;  // [num_host_blocks, block_size]
+  std::vector<std::uint64_t> slots_, host_slots_;  // of fixed states
   std::vector<Seat> seats_;
   std::deque<StepPlan> plans_;
   bool poison_next_ = false;

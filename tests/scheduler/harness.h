@@ -55,6 +55,7 @@ class Harness {
     const SchedulerStats stats = scheduler_.stats();
     require(stats.num_free_blocks == stats.num_blocks, "1: a block was lost");
     require(stats.num_free_host_blocks == stats.num_host_blocks, "16: a block of host memory was lost");
+    require(stats.num_free_state_slots == stats.num_state_slots, "18: a slot was lost");
     require(stats.num_running == 0 && stats.num_waiting == 0, "9: a sequence stayed");
     require(stats.num_queued_requests == 0 && stats.num_queued_tokens == 0, "9: one is queued for ever");
   }

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr std::size_t kMagicAt = 0, kVersionAt = 4, kSequencesAt = 20;
-constexpr std::size_t kVectorsOfAPlan = 4;
+constexpr std::size_t kVectorsOfAPlan = 6;
 
 auto members(const SamplingState::Bias& bias) {
   const auto& [a, b] = bias;
@@ -37,12 +37,16 @@ auto members(const SamplingState& state) {
   return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
 }
 auto members(const SequencePlan& plan) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = plan;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = plan;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
+}
+auto members(const StateCopies& copies) {
+  const auto& [a, b] = copies;
+  return std::tie(a, b);
 }
 auto members(const StepPlan& plan) {
-  const auto& [a, b, c, d, e, f] = plan;
-  return std::tie(a, b, c, d, e, f);
+  const auto& [a, b, c, d, e, f, g] = plan;
+  return std::tie(a, b, c, d, e, f, g);
 }
 
 template <typename T>
@@ -120,6 +124,8 @@ SequencePlan sequence_with_all() {
           .tokens = {51, 52},
           .first_new_row = 1,
           .new_blocks = {8, kNoBlock, 9},
+          .state_from = 3,
+          .state_to = 5,
           .output = OutputKind::kLogprobs,
           .next_token = 53,
           .sample = true,
@@ -137,7 +143,8 @@ StepPlan plan_with_all() {
           .sequences = {sequence_with_all(), decode},
           .saves = {{1, 2}},
           .block_copies = {{3, 4}, {4, 5}},
-          .restores = {{6, 7}, {8, 9}, {10, 11}}};
+          .restores = {{6, 7}, {8, 9}, {10, 11}},
+          .state_copies = {.saves = {{1, 0}}, .restores = {{2, 3}, {0, 1}}}};
 }
 
 class RandomPlans {
@@ -149,7 +156,8 @@ class RandomPlans {
     plan.id = random_();
     plan.num_tokens = number();
     plan.sequences = list<SequencePlan>([&] { return sequence(); });
-    for (auto* copies : {&plan.saves, &plan.block_copies, &plan.restores})
+    for (auto* copies : {&plan.saves, &plan.block_copies, &plan.restores, &plan.state_copies.saves,
+                         &plan.state_copies.restores})
       *copies = list<BlockCopy>([&] { return BlockCopy{number(), number()}; });
     return plan;
   }
@@ -200,6 +208,8 @@ class RandomPlans {
             .tokens = numbers(),
             .first_new_row = number(),
             .new_blocks = numbers(),
+            .state_from = number(),
+            .state_to = number(),
             .output = static_cast<OutputKind>(random_() % 7),
             .next_token = number(),
             .sample = coin(),
@@ -266,6 +276,7 @@ void expect_size_is_checked(F&& change) {
 TEST(PlanCodecTest, APlanWithEverythingSetComesBack) {
   const StepPlan plan = plan_with_all();
   expect_all_set(plan);
+  expect_all_set(plan.state_copies);
   expect_all_set(plan.sequences[0]);
   expect_all_set(*plan.sequences[0].start);
   EXPECT_TRUE(same(decode_plan(encode(plan)), plan));
@@ -316,13 +327,13 @@ TEST(PlanCodecTest, AVersionHasOneLayout) {
   std::uint64_t checksum = 0xCBF2'9CE4'8422'2325;
   for (const std::byte byte : message)
     checksum = (checksum ^ std::to_integer<unsigned>(byte)) * 0x100'0000'01B3;
-  EXPECT_EQ(checksum, 11433865601760496955U);
+  EXPECT_EQ(checksum, 2123713649648984234U);
 }
 
 TEST(PlanCodecTest, AMessageBeginsWithMagicVersionAndId) {
   const Message message = encode(plan_with_all());
   const std::string head(reinterpret_cast<const char*>(message.data()), 20);
-  EXPECT_EQ(head, std::string("QPLN\4\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
+  EXPECT_EQ(head, std::string("QPLN\5\0\0\0\x08\7\6\5\4\3\2\1\3\0\0\0", 20));
 }
 
 TEST(PlanCodecTest, EveryCutOffMessageIsRefused) {
@@ -366,7 +377,7 @@ TEST(PlanCodecTest, ASizeBeyondTheMessageIsRefusedBeforeMemoryIsTaken) {
 
 TEST(PlanCodecTest, ASizeIsTakenUpToWhatFillsTheMessage) {
   StepPlan plan;
-  plan.restores = {{1, 2}, {3, 4}};
+  plan.state_copies.restores = {{1, 2}, {3, 4}};
   const Message message = encode(plan);
   const std::size_t size_at = kSequencesAt + 4 * (kVectorsOfAPlan - 1);
   EXPECT_EQ(refusal(with_word(message, size_at, 2)), "");

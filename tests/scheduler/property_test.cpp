@@ -20,6 +20,7 @@ struct Totals {
   std::uint64_t num_restored = 0;
   std::uint64_t num_outside = 0;
   std::uint64_t num_foreseen = 0;
+  std::uint64_t num_state_hits = 0, num_state_restores = 0;
 };
 
 // What goes wrong in a scenario; empty: nothing.
@@ -35,6 +36,10 @@ std::string failure_of(const Scenario& scenario, Totals* totals = nullptr) {
       totals->num_restored += harness.stats().num_restored_blocks;
       totals->num_outside += harness.num_outside();
       totals->num_foreseen += harness.num_foreseen();
+      if (scenario.config.num_state_slots > 0) {
+        totals->num_state_hits += harness.stats().prefix_cache_hits;
+        totals->num_state_restores += harness.stats().num_restored_blocks;
+      }
     }
     return "";
   } catch (const std::exception& error) {
@@ -107,6 +112,8 @@ TEST(SchedulerPropertyTest, RandomOperationsKeepEveryInvariant) {
   EXPECT_GT(totals.num_restored, 0U);
   EXPECT_GT(totals.num_outside, 0U);
   EXPECT_GT(totals.num_foreseen, 0U);
+  EXPECT_GT(totals.num_state_hits, 0U);
+  EXPECT_GT(totals.num_state_restores, 0U);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Operation {
 };
 
 struct Scenario {
-  static constexpr std::size_t kHeader = 8;
+  static constexpr std::size_t kHeader = 9;
   static constexpr std::size_t kMaxOperations = 1024;
 
   SchedulerConfig config;
@@ -53,6 +53,11 @@ struct Scenario {
     config.layout.windows = windows_of(bytes[7] / 9 % 8, bytes[3] / 4);
     config.num_blocks =
         config.layout.num_lanes() * (1 + bytes[4] % 20) - bytes[4] / 20 % config.layout.num_lanes();
+    if (bytes[8] % 3 != 0) {  // fixed states
+      config.num_state_slots = 1 + bytes[8] / 3 % 12;
+      config.num_host_state_slots = bytes[8] / 36 % 4;
+      config.layout.state_interval = config.layout.block_size * (1 + bytes[8] / 144);
+    }
     bytes = bytes.subspan(kHeader);
     for (; bytes.size() >= 4 && scenario.operations.size() < kMaxOperations; bytes = bytes.subspan(4))
       scenario.operations.push_back({bytes[0], bytes[1], bytes[2], bytes[3]});
@@ -74,10 +79,11 @@ struct Scenario {
     std::string text = format_text(
         "seats {} budget {} span {} context {} windows{} block size {} blocks {} host blocks {} priorities "
         "{} "
-        "caching {} hash bits {} depth {}\n",
+        "caching {} hash bits {} depth {} state slots {} host slots {} interval {}\n",
         config.max_num_seqs, config.max_num_batched_tokens, config.max_span, config.max_model_len, windows,
         config.layout.block_size, config.num_blocks, config.num_host_blocks,
-        config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth);
+        config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth,
+        config.num_state_slots, config.num_host_state_slots, config.layout.state_interval);
     static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=

@@ -29,6 +29,7 @@ AccessRecord full_record() {
           .request_id = "chatcmpl-7",
           .prompt_tokens = 12,
           .cached_tokens = 0,
+          .cache_end = CacheEnd::Reason::kDiffers,
           .output_tokens = 34,
           .finish_reason = "stop",
           .first_token = std::chrono::microseconds(12'345),
@@ -44,10 +45,9 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
 }
 
 TEST(AccessLogTest, ALineOfTextTellsEverything) {
-  EXPECT_EQ(
-      text_line(full_record()),
-      "2023-11-14T22:13:20.042Z POST /v1/chat/completions 200 id=chatcmpl-7 prompt=12 cached=0 output=34 "
-      "finish=stop first_token=12.3ms total=678.9ms\n");
+  EXPECT_EQ(text_line(full_record()),
+            "2023-11-14T22:13:20.042Z POST /v1/chat/completions 200 id=chatcmpl-7 prompt=12 cached=0 "
+            "cache_end=differs output=34 finish=stop first_token=12.3ms total=678.9ms\n");
 }
 
 TEST(AccessLogTest, ALineOfJsonTellsTheSame) {
@@ -61,6 +61,7 @@ TEST(AccessLogTest, ALineOfJsonTellsTheSame) {
   EXPECT_EQ(parsed["request_id"], "chatcmpl-7");
   EXPECT_EQ(parsed["prompt_tokens"], 12);
   EXPECT_EQ(parsed["cached_tokens"], 0);
+  EXPECT_EQ(parsed["cache_end"], "differs");
   EXPECT_EQ(parsed["output_tokens"], 34);
   EXPECT_EQ(parsed["finish_reason"], "stop");
   EXPECT_EQ(parsed["first_token_ms"], 12.345);
@@ -78,7 +79,7 @@ TEST(AccessLogTest, WhatARequestDidNotComeToIsLeftOut) {
   EXPECT_EQ(text_line(record), "1970-01-01T00:00:00.000Z GET /health 503 id=r total=0.0ms client gone\n");
   const Json parsed = parse_json(json_line(record), "line");
   for (const char* key :
-       {"prompt_tokens", "cached_tokens", "output_tokens", "finish_reason", "first_token_ms"})
+       {"prompt_tokens", "cached_tokens", "cache_end", "output_tokens", "finish_reason", "first_token_ms"})
     EXPECT_FALSE(parsed.contains(key)) << key;
   EXPECT_EQ(parsed["client_gone"], true);
 }

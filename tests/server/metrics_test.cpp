@@ -116,7 +116,9 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
   for (const auto& [name, samples] : found.samples) {
     for (const auto& [labels, value] : samples) {
       if (name.starts_with("process_")) continue;
-      ASSERT_TRUE(name.starts_with("vllm:") || name.starts_with("quire:structured_outputs_")) << name;
+      ASSERT_TRUE(name.starts_with("vllm:") || name.starts_with("quire:structured_outputs_") ||
+                  name == "quire:prefix_cache_ends_total")
+          << name;
       EXPECT_EQ(labels.at("engine"), "0") << name;
       EXPECT_TRUE(name == "vllm:cache_config_info" || labels.at("model_name") == "model") << name;
     }
@@ -197,6 +199,8 @@ TEST(MetricsTest, TheEnginesStateIsTold) {
   stats.scheduler.num_waiting = 4;
   stats.scheduler.num_blocks = 100;
   stats.scheduler.num_free_blocks = 75;
+  stats.scheduler.num_state_slots = 9;
+  stats.scheduler.num_free_state_slots = 4;
   stats.scheduler.num_preemptions = 5;
   stats.scheduler.prefix_cache_queries = 600;
   stats.scheduler.prefix_cache_hits = 400;
@@ -206,6 +210,9 @@ TEST(MetricsTest, TheEnginesStateIsTold) {
   EXPECT_EQ(found.value("vllm:num_requests_waiting"), 4);
   EXPECT_EQ(found.value("vllm:num_requests_waiting_by_reason", {{"reason", "capacity"}}), 4);
   EXPECT_EQ(found.value("vllm:kv_cache_usage_perc"), 0.25);
+  EXPECT_EQ(found.value("quire:state_slots"), 9);
+  EXPECT_EQ(found.value("quire:free_state_slots"), 4);
+  EXPECT_FALSE(scrape(metrics.render({})).types.contains("quire:state_slots")) << "of a model without";
   EXPECT_EQ(found.value("vllm:num_preemptions_total"), 5);
   EXPECT_EQ(found.value("vllm:prefix_cache_queries_total"), 600);
   EXPECT_EQ(found.value("vllm:prefix_cache_hits_total"), 400);

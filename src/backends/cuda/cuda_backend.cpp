@@ -1,6 +1,7 @@
 #include "backends/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "backends/cuda/ceiling.h"
@@ -338,17 +339,17 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
                                    dynamic_cast<const W8a8Linear&>(weights).matrix(), activation,
                                    whole(quantized_workspace_));
   };
-  const bool fused = activation != Activation::kRelu2 && fuse();
+  const bool fused = (activation == Activation::kSilu || activation == Activation::kGelu) && fuse();
   if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
-                                 bool normalize, const Tensor& logits) {
+                                 const RouterOptions& options, const Tensor& logits) {
   const auto* plain = dynamic_cast<const CudaLinear*>(&router);
   if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->weight())) {
-    Backend::routing_linear(out, x, router, normalize, logits);
+    Backend::routing_linear(out, x, router, options, logits);
   } else {
-    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->weight(), normalize);
+    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->weight(), options);
   }
 }
 
@@ -360,6 +361,9 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertP
     fail("{} of {} experts a token: the CUDA backend takes up to {} of {}", shape.top_k, shape.num_experts,
          kMaxTopK, kMaxExperts);
   }
+  constexpr std::array kGates = {Activation::kSilu, Activation::kGelu, Activation::kSwigluOai};
+  if (std::ranges::find(kGates, shape.activation) == kGates.end())
+    fail("the CUDA backend has routed experts of SiLU, GELU and gpt-oss's gate alone");
   const ExpertMatrices all = matrices_of(experts);
   return std::make_unique<CudaExperts>(shape, make_linear(all.gate_up, dtype), make_linear(all.down, dtype));
 }
@@ -373,7 +377,7 @@ void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeight
                           const ExpertRouting& routing, const Tensor& workspace) {
   loader_.reset();
   const auto& own = dynamic_cast<const CudaExperts&>(weights);
-  ExpertCall call{out, x, {}, {}, routing, workspace};
+  ExpertCall call{out, x, {}, {}, routing, workspace, nullptr, weights.biases()};
   ExpertCodes codes;
   if (const auto* gate_up = dynamic_cast<const QuantizedLinear*>(own.gate_up.get())) {
     codes = {gate_up->matrix(), dynamic_cast<const QuantizedLinear&>(*own.down).matrix(),

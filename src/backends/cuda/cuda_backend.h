@@ -70,6 +70,11 @@ class CudaBackend final : public Backend {
   }
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
+  void causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params, const Tensor& state,
+                   const StateBatch& batch) override {
+    if (!causal_conv_supports(params)) return Backend::causal_conv(out, x, params, state, batch);
+    cuda::causal_conv(context(), out, x, params, state, batch);
+  }
   void activate(const Tensor& out, const Tensor& x, Activation activation) override {
     cuda::activate(context(), out, x, activation);
   }
@@ -78,12 +83,22 @@ class CudaBackend final : public Backend {
   }
   void gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights, const Tensor& gate_up,
                     Activation activation) override;
-  void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
-  void route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) override {
-    cuda::route_experts(context(), out, logits, normalize);
+  void sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) override {
+    cuda::sigmoid_gate(context(), out, x, gate, add);
   }
-  void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router, bool normalize,
-                      const Tensor& logits) override;
+  void gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate, const NormParams& params) override {
+    cuda::gated_norm(context(), out, x, gate, params);
+  }
+  void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                        const StateBatch& batch) override {
+    cuda::gated_delta_rule(context(), out, input, state, batch);
+  }
+  void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
+  void route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) override {
+    cuda::route_experts(context(), out, logits, options);
+  }
+  void routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
+                      const RouterOptions& options, const Tensor& logits) override;
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override;
   std::size_t expert_bytes(std::span<const ExpertParts> experts, DType dtype) const override;

@@ -37,8 +37,11 @@ class ConfigBuilder {
     set("max_position_embeddings", keys().require_int(key("context_length"), kPositions));
     const int num_heads = keys().require_int(key("attention.head_count"), kHeadCount);
     set("num_attention_heads", num_heads);
-    set("num_key_value_heads",
-        keys().find_int(key("attention.head_count_kv"), kHeadCount).value_or(num_heads));
+    if (keys().contains(key("shortconv.l_cache")))
+      read_convolutions();
+    else
+      set("num_key_value_heads",
+          keys().find_int(key("attention.head_count_kv"), kHeadCount).value_or(num_heads));
     const int head_dim = keys()
                              .find_int(key("attention.key_length"), kHeadSize)
                              .value_or(std::max(1, integer("hidden_size") / num_heads));
@@ -91,11 +94,30 @@ class ConfigBuilder {
   }
   void shift_norms() { layout_.norm_offset = 1; }
 
+  // The ramp of yarn ends between dimensions, not at one: no key says it.
+  void keep_yarn_ends() {
+    if (json_.contains("rope_scaling")) json_["rope_scaling"]["truncate"] = false;
+  }
+
   void set_family(std::string_view family) { json_["architectures"] = Json::array({std::string(family)}); }
 
   GgufConfig finish() { return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)}; }
 
  private:
+  // Layers without heads of keys have a convolution in place of attention.
+  void read_convolutions() {
+    const std::string name = key("attention.head_count_kv");
+    const std::vector<int> heads = keys().get_ints(name, {.min = 0, .max = kHeadCount.max});
+    std::vector<int> attention;
+    for (std::size_t i = 0; i < heads.size(); ++i)
+      if (heads[i] > 0) attention.push_back(static_cast<int>(i));
+    if (std::ssize(heads) != integer("num_hidden_layers") || attention.empty())
+      keys().fail_at(name, "must have a number for each layer, some of them above 0");
+    set("num_key_value_heads", *std::max_element(heads.begin(), heads.end()));
+    set("full_attn_idxs", attention);
+    require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
+  }
+
   std::int64_t vocab_size() const {
     const GgufTensor* tensor = model_.find("token_embd.weight");
     if (tensor == nullptr) fail("{}: there is no tensor \"token_embd.weight\"", model_.path());
@@ -204,6 +226,13 @@ void read_qwen3_moe(ConfigBuilder& builder) {
   builder.set("norm_topk_prob", true);  // as llama.cpp computes them
 }
 
+void read_gpt_oss(ConfigBuilder& builder) {
+  builder.require_int("num_local_experts", "expert_count", kExperts);
+  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
+  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
+  builder.keep_yarn_ends();
+}
+
 // Scores are scaled by the size of a head, but for the largest model of each series, which is told by its
 // layers.
 void read_gemma(ConfigBuilder& builder, int layers_of_27b) {
@@ -237,6 +266,12 @@ void read_granite(ConfigBuilder& builder) {
   builder.copy_double("logits_scaling", "logit_scale", kPositive);
 }
 
+void read_lfm2(ConfigBuilder& builder) {
+  builder.set("norm_eps",
+              builder.keys().require_double(builder.key("attention.layer_norm_rms_epsilon"), kPositive));
+  builder.set("block_auto_adjust_ff_dim", false);  // the size is that of the tensors
+}
+
 struct Architecture {
   std::string_view name, family;
   bool has_biases = false;  // perhaps, as its tensors say
@@ -261,6 +296,11 @@ constexpr Architecture kArchitectures[] = {
      .refuses_window = true,
      .has_experts = true,
      .read = read_qwen3_moe},
+    {.name = "gpt-oss",
+     .family = "GptOssForCausalLM",
+     .has_biases = true,
+     .has_experts = true,
+     .read = read_gpt_oss},
     {.name = "gemma2", .family = "Gemma2ForCausalLM", .read = read_gemma2},
     {.name = "gemma3", .family = "Gemma3ForCausalLM", .read = read_gemma3},
     {.name = "phi3", .family = "Phi3ForCausalLM", .read = read_phi3},
@@ -275,6 +315,7 @@ constexpr Architecture kArchitectures[] = {
      .has_biases = true,
      .permutes_heads = true,
      .refuses_window = true},
+    {.name = "lfm2", .family = "Lfm2ForCausalLM", .read = read_lfm2},
     {.name = "seed_oss", .family = "SeedOssForCausalLM", .has_biases = true},
 };
 

@@ -13,7 +13,10 @@ namespace quire {
 namespace {
 
 constexpr std::pair<std::string_view, std::string_view> kOuterNames[] = {
-    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"model.embedding_norm", "token_embd_norm"},
+    {"lm_head", "output"}};
 
 // Of a layer. Of two that stand for one name the first that the file has.
 constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
@@ -34,7 +37,19 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"mlp.gate_up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.router", "ffn_gate_inp"},
     {"block_sparse_moe.gate", "ffn_gate_inp"},
+    {"operator_norm", "attn_norm"},
+    {"ffn_norm", "ffn_norm"},
+    {"self_attn.out_proj", "attn_output"},
+    {"self_attn.q_layernorm", "attn_q_norm"},
+    {"self_attn.k_layernorm", "attn_k_norm"},
+    {"feed_forward.w1", "ffn_gate"},
+    {"feed_forward.w3", "ffn_up"},
+    {"feed_forward.w2", "ffn_down"},
+    {"conv.in_proj", "shortconv.in_proj"},
+    {"conv.out_proj", "shortconv.out_proj"},
+    {"conv.conv", "shortconv.conv"},
 };
 
 constexpr std::pair<std::string_view, std::string_view> kExpertNames[] = {
@@ -96,6 +111,7 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
       if (module == from && expert >= 0) return {spelled(to), expert};
     return {std::string(name)};
   }
+  if (module == "self_attn" && suffix == ".sinks") return {format_text("blk.{}.attn_sinks.weight", layer)};
   Stored stored{std::string(name)};
   for (const auto& [from, to] : kLayerNames) {
     if (module != from) continue;
@@ -116,7 +132,7 @@ WeightGroup GgufWeights::take_stored(const Stored& stored, std::vector<std::int6
   if (tensor == nullptr) fail("{}: there is no tensor {}", model_->path(), in_quotes(stored.name));
   const std::int64_t rows = shape.size() < 2 ? 1 : shape.front();
   if (stored.expert >= 0) {
-    if (tensor->shape.size() != 3 || stored.expert >= tensor->shape.front())
+    if (tensor->shape.size() != shape.size() + 1 || stored.expert >= tensor->shape.front())
       fail("{}: tensor {} has the shape [{}], and expert {} is asked for", model_->path(),
            in_quotes(stored.name), join_text(tensor->shape, ", "), stored.expert);
     shape.insert(shape.begin(), tensor->shape.front());

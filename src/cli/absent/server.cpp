@@ -4,11 +4,13 @@
 
 namespace quire::cli {
 
+constexpr char kNoServer[] = "this build has no server (QUIRE_SERVER=OFF)";
 void add_serve(CLI::App& app, Command& /*chosen*/) {
-  app.add_subcommand("serve")->group("")->preparse_callback(
-      [](std::size_t) { fail("this build has no server (QUIRE_SERVER=OFF)"); });
+  app.add_subcommand("serve")->group("")->preparse_callback([](std::size_t) { fail(kNoServer); });
 }
 
 void add_bench_serve(CLI::App& bench, Command& chosen) { add_serve(bench, chosen); }
+
+std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& /*server*/) { fail(kNoServer); }
 
 }  // namespace quire::cli

@@ -141,7 +141,7 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
   HostCopies host(*this, "rotate_and_store");
   AttentionInput near = input;
   near.qkv = host.update(input.qkv);
-  host.fetch(near.q_norm, near.k_norm, near.cos_sin, near.q_scale, near.k_scales, near.v_scales);
+  host.fetch(near.q_norm, near.k_norm, near.v_norm, near.cos_sin, near.q_scale, near.k_scales, near.v_scales);
   const CacheHalf keys(host.update(cache.keys), host.update(cache.key_scales), cache.code);
   const CacheHalf values(host.update(cache.values), host.update(cache.value_scales), cache.code);
   const Tensor positions = host.read(batch.positions), slots = host.read(batch.slot_mapping);
@@ -181,6 +181,7 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
         transform(key, near.k_norm);
         keys.store<T>(block, h, offset, head, k_scales == nullptr ? nullptr : k_scales + h);
         read(key + near.num_kv_heads * dim);
+        if (near.v_norm.defined()) norm_head(head.data(), near.v_norm, dim, near.norm_eps);
         values.store<T>(block, h, offset, head, v_scales == nullptr ? nullptr : v_scales + h);
       }
     }

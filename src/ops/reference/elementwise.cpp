@@ -5,26 +5,15 @@
 #include <vector>
 
 #include "ops/host_copies.h"
+#include "ops/reference/rows.h"
 
 namespace quire {
 namespace {
 
-template <typename T>
-T* row(const Tensor& tensor, std::int64_t i) {
-  return tensor.data_as<T>() + i * tensor.stride(0);
-}
-
-float activated(float x, Activation activation) {
-  constexpr float kSqrtTwoOverPi = 0.7978845608F;
-  switch (activation) {
-    case Activation::kSilu:
-      return x / (1.0F + std::exp(-x));
-    case Activation::kGelu:
-      return 0.5F * x * (1.0F + std::tanh(kSqrtTwoOverPi * (x + 0.044715F * x * x * x)));
-    case Activation::kRelu2:
-      return x > 0 ? x * x : 0;
-  }
-  return x;
+float gated(float gate, float up, Activation activation) {
+  if (activation != Activation::kSwigluOai) return activated(gate, activation) * up;
+  return activated(std::min(gate, kSwigluLimit), activation) *
+         (std::clamp(up, -kSwigluLimit, kSwigluLimit) + 1.0F);
 }
 
 // out[t][i] = value(row t of x, i); both of one dtype.
@@ -83,8 +72,10 @@ void Backend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& 
     const Tensor sum = host.update(residual), from = host.read(x);
     dispatch_float(x.dtype(), [&]<typename T>() {
       for (std::int64_t t = 0; t < x.dim(0); ++t) {
-        for (std::int64_t i = 0; i < x.dim(1); ++i)
-          row<float>(sum, t)[i] += scale * to_float(row<const T>(from, t)[i]);
+        for (std::int64_t i = 0; i < x.dim(1); ++i) {
+          float& value = row<float>(sum, t)[i];
+          value = params.sum_scale * (value + scale * to_float(row<const T>(from, t)[i]));
+        }
       }
     });
   }
@@ -100,7 +91,7 @@ void Backend::activate(const Tensor& out, const Tensor& x, Activation activation
 void Backend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
   HostCopies host(*this, "activate_gate");
   const auto value = [&, n = out.dim(1)](const auto* row, std::int64_t i) {
-    return activated(to_float(row[i]), activation) * to_float(row[n + i]);
+    return gated(to_float(row[i]), to_float(row[n + i]), activation);
   };
   fill_rows(host.update(out), host.read(gate_up), value);
 }
@@ -142,10 +133,12 @@ void Backend::take_sampled_tokens(const Tensor& ids, const Tensor& places, const
   }
 }
 
-void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, bool normalize) {
+void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) {
   HostCopies host(*this, "route_experts");
   const ExpertRouting to = {host.update(out.experts), host.update(out.weights)};
   const Tensor from = host.read(logits);
+  const auto* bias = host.read(options.selection_bias).data_as<const float>();
+  const auto* scales = host.read(options.expert_scales).data_as<const float>();
   const std::int64_t num_experts = logits.dim(1);
   const std::int64_t top_k = out.experts.dim(1);
   std::vector<std::int32_t> order(static_cast<std::size_t>(num_experts));
@@ -153,17 +146,23 @@ void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, bool
     const auto* row = from.rows(t, 1).data_as<const float>();
     auto* experts = to.experts.rows(t, 1).data_as<std::int32_t>();
     auto* weights = to.weights.rows(t, 1).data_as<float>();
+    const auto sigmoid = [&](std::int32_t e) { return 1 / (1 + std::exp(-row[e])); };
+    const auto compared = [&](std::int32_t e) { return bias == nullptr ? row[e] : sigmoid(e) + bias[e]; };
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [&](std::int32_t a, std::int32_t b) {
-      return row[a] > row[b] || (row[a] == row[b] && a < b);
+      return compared(a) > compared(b) || (compared(a) == compared(b) && a < b);
     });
-    const float top = row[order[0]];
-    float total = 0;
-    for (std::int64_t e = 0; e < (normalize ? top_k : num_experts); ++e)
-      total += std::exp(row[order[static_cast<std::size_t>(e)]] - top);
+    const auto score = [&](std::int32_t e) {
+      return options.sigmoid ? sigmoid(e) : std::exp(row[e] - row[order[0]]);
+    };
+    float total = options.sum_offset;
+    for (std::int64_t e = 0; e < (options.normalize ? top_k : num_experts); ++e)
+      total += score(order[static_cast<std::size_t>(e)]);
+    if (options.sigmoid && !options.normalize) total = 1;
     for (std::int64_t j = 0; j < top_k; ++j) {
       experts[j] = order[static_cast<std::size_t>(j)];
-      weights[j] = std::exp(row[experts[j]] - top) / total;
+      weights[j] = options.scale * (score(experts[j]) / total);
+      if (scales != nullptr) weights[j] *= scales[experts[j]];
     }
   }
 }

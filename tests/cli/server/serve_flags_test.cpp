@@ -81,6 +81,8 @@ TEST(ServeFlagsTest, WhatIsWrongInAConfigFileIsNamedWithItsLine) {
                     "line 2: \"max-num-sequs\" is no flag of serve; the nearest is --max-num-seqs");
   expect_wrong_file("port: 0\n\nhttp-threads: many\n", "line 3: ");
   expect_wrong_file("http-threads: [1, 2]\n", "line 1: ");
+  expect_wrong_file("max-n: 2\nport: 0\nmax_n: 3\n", "line 3: \"max-n\" is given twice");
+  expect_wrong_file("override-generation-config: {top_k: 1, top_k: 2}\n", "line 1: \"top_k\" is given twice");
   expect_wrong_file("- a\n", "line 1: it must have lines such as");
   expect_wrong_file("config: other.yaml\n", "line 1: \"config\" is no flag");
   expect_wrong_file("a: b: c\n", "line 1: ");

@@ -125,7 +125,7 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
       same.set_bytes(residual.bytes());
       Matrix expected(dtype(), tokens, n, random_), actual(dtype(), tokens, n, random_);
       for (const Tensor& shift : {Tensor(), bias.vector()}) {
-        const NormParams params = {.weight = weight.vector(), .bias = shift, .eps = 1e-5F};
+        const NormParams params = {.weight = weight.vector(), .bias = shift, .eps = 1e-5F, .sum_scale = 0.3F};
         ops::add_norm(*reference_, expected.tensor(), residual.tensor(), x.tensor(), 0.25F, params);
         ops::add_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), 0.25F, params);
         EXPECT_EQ(residual.bytes(), same.bytes());
@@ -145,7 +145,8 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
       ops::add_norm(*backend, actual.tensor(), same.tensor(), x.tensor(), 0.25F, {});
       EXPECT_EQ(actual.bytes(), expected.bytes());
       EXPECT_EQ(residual.bytes(), same.bytes());
-      for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kRelu2}) {
+      for (const Activation activation :
+           {Activation::kSilu, Activation::kGelu, Activation::kRelu2, Activation::kSwigluOai}) {
         ops::activate(*reference_, expected.tensor(), x.tensor(), activation);
         ops::activate(*backend, actual.tensor(), x.tensor(), activation);
         expect_near(actual.tensor(), expected.tensor());
@@ -166,8 +167,9 @@ TEST_P(SimdOpsTest, ElementWiseOpsEqualTheReference) {
   }
 }
 
-constexpr PagedShape kShapes[] = {{4, 2, 32, 8},   {6, 1, 64, 16},   {3, 3, 80, 32}, {16, 8, 128, 16},
-                                  {2, 1, 256, 64}, {71, 1, 64, 256}, {4, 2, 6, 8},   {8, 2, 128, 128}};
+constexpr PagedShape kShapes[] = {{4, 2, 32, 8},    {6, 1, 64, 16},   {3, 3, 80, 32},
+                                  {16, 8, 128, 16}, {2, 1, 256, 64},  {71, 1, 64, 256},
+                                  {4, 2, 6, 8},     {8, 2, 128, 128}, {4, 1, 512, 16}};
 
 constexpr int kWindows[] = {1, 17, 64, 100};
 
@@ -243,6 +245,7 @@ TEST_P(SimdOpsTest, RotateAndStoreEqualsTheReference) {
       const Matrix cos_sin(DType::kF32, 64, with_norm ? shape.dim : shape.dim / 2 / 2 * 2, random_);
       AttentionInput input;
       if (with_norm) input.q_norm = input.k_norm = norm.vector();
+      if (norm_after) input.v_norm = norm.vector();
       input.norm_eps = 1e-6F;
       input.norm_after_rotary = norm_after;
       const Matrix q_scale(DType::kF32, 1, 64, random_);

@@ -34,6 +34,12 @@ std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_
   return groups;
 }
 
+// One expert's `size` elements, where there are biases.
+Tensor bias_of(const Tensor& biases, std::size_t expert, std::int64_t size) {
+  if (!biases.defined()) return {};
+  return {biases.data_as<float>() + static_cast<std::int64_t>(expert) * size, DType::kF32, {size}};
+}
+
 }  // namespace
 
 std::unique_ptr<ExpertWeights> ReferenceBackend::make_experts(std::span<const ExpertParts> experts,
@@ -68,8 +74,9 @@ void ReferenceBackend::experts(const Tensor& out, const Tensor& x, const ExpertW
     const Tensor in = take(hidden), gate_up = take(2 * shape.intermediate_size);
     const Tensor gated = take(shape.intermediate_size), result = take(hidden);
     gather_rows(in, x, Tensor(const_cast<std::int32_t*>(group.tokens.data()), DType::kI32, {rows}));
-    gated_linear(gated, in, *matrices.gate_up[e], gate_up, Activation::kSilu);
-    linear(result, gated, *matrices.down[e], {});
+    linear(gate_up, in, *matrices.gate_up[e], bias_of(weights.biases().gate_up, e, gate_up.dim(1)));
+    activate_gate(gated, gate_up, shape.activation);
+    linear(result, gated, *matrices.down[e], bias_of(weights.biases().down, e, hidden));
     dispatch_float(x.dtype(), [&]<typename T>() {
       for (std::int64_t i = 0; i < rows; ++i) {
         float* sums =

@@ -9,15 +9,16 @@ namespace {
   return 1.0F / __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(n) + eps);
 }
 
-// x += update_scale * update.
+// x = sum_scale * (x + update_scale * update).
 void add_update(const NormJob& job, std::int64_t row) {
   float* x = static_cast<float*>(job.x) + row * job.x_stride;
-  const F scale = Vec::set1(job.update_scale);
+  const F scale = Vec::set1(job.update_scale), sum_scale = Vec::set1(job.sum_scale);
   dispatch(job.update_dtype, [&]<typename T>() {
     const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
       const int count = lanes_left(i, job.n);
-      store_some(x + i, Vec::fma(scale, load_some(update + i, count), load_some(x + i, count)), count);
+      const F sum = Vec::fma(scale, load_some(update + i, count), load_some(x + i, count));
+      store_some(x + i, Vec::mul(sum_scale, sum), count);
     }
   });
 }
@@ -74,9 +75,10 @@ void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
 }
 
 // The tanh form of GELU is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)); it and SiLU are x / (1 +
-// e^-y).
+// e^-y), as kSwigluOai is.
 template <Activation kActivation>
 [[gnu::always_inline]] inline F activated(F x) {
+  if constexpr (kActivation == Activation::kIdentity) return x;
   if constexpr (kActivation == Activation::kRelu2) {
     const F positive = Vec::max(x, Vec::zero());
     return Vec::mul(positive, positive);
@@ -86,26 +88,42 @@ template <Activation kActivation>
     const F cubic = Vec::fma(Vec::mul(Vec::mul(x, x), x), Vec::set1(0.044715F), x);
     minus_y = Vec::mul(cubic, Vec::set1(-1.5957691216F));
   }
+  if constexpr (kActivation == Activation::kSwigluOai) minus_y = Vec::mul(x, Vec::set1(-kSwigluAlpha));
   return Vec::div(x, Vec::add(Vec::set1(1.0F), exp(minus_y)));
+}
+
+template <Activation kActivation>
+[[gnu::always_inline]] inline F gated(F gate, F up) {
+  if constexpr (kActivation == Activation::kSwigluOai) {
+    // NaN is the second operand, and stays.
+    gate = Vec::min(Vec::set1(kSwigluLimit), gate);
+    up = Vec::max(Vec::set1(-kSwigluLimit), Vec::min(Vec::set1(kSwigluLimit), up));
+    up = Vec::add(up, Vec::set1(1.0F));
+  }
+  return Vec::mul(activated<kActivation>(gate), up);
 }
 
 // Calls function.operator()<the activation, the type>.
 template <typename Function>
-[[gnu::always_inline]] inline void dispatch(const ActivationJob& job, const Function& function) {
-  dispatch(job.dtype, [&]<typename T>() {
-    switch (job.activation) {
+[[gnu::always_inline]] inline void dispatch(DType dtype, Activation activation, const Function& function) {
+  dispatch(dtype, [&]<typename T>() {
+    switch (activation) {
       case Activation::kSilu:
         return function.template operator()<Activation::kSilu, T>();
       case Activation::kGelu:
         return function.template operator()<Activation::kGelu, T>();
       case Activation::kRelu2:
         return function.template operator()<Activation::kRelu2, T>();
+      case Activation::kIdentity:
+        return function.template operator()<Activation::kIdentity, T>();
+      case Activation::kSwigluOai:
+        return function.template operator()<Activation::kSwigluOai, T>();
     }
   });
 }
 
 void activate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job, [&]<Activation kActivation, typename T>() {
+  dispatch(job.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
       const T* x = static_cast<const T*>(job.x) + row * job.x_stride;
       T* out = static_cast<T*>(job.out) + row * job.out_stride;
@@ -118,14 +136,14 @@ void activate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
 }
 
 void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job, [&]<Activation kActivation, typename T>() {
+  dispatch(job.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
       const T* gate = static_cast<const T*>(job.x) + row * job.x_stride;
       T* out = static_cast<T*>(job.out) + row * job.out_stride;
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
-        const F gated = activated<kActivation>(load_some(gate + i, count));
-        store_some(out + i, Vec::mul(gated, load_some(gate + job.n + i, count)), count);
+        const F up = load_some(gate + job.n + i, count);
+        store_some(out + i, gated<kActivation>(load_some(gate + i, count), up), count);
       }
     }
   });
@@ -169,11 +187,11 @@ void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* hea
   }
 }
 
-template <typename T>
-void load_head(const T* from, std::int64_t n, float* head) {
+template <typename From, typename To>
+void copy_head(const From* from, std::int64_t n, To* to) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
-    store_some(head + i, load_some(from + i, count), count);
+    store_some(to + i, load_some(from + i, count), count);
   }
 }
 
@@ -215,7 +233,7 @@ float store_codes(CacheCode code, const float* x, std::int64_t n, const float* g
 template <typename T, typename To>
 void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float scale, std::int64_t position,
                   const T* from, To* to, float* head) {
-  load_head(from, job.head_dim, head);
+  copy_head(from, job.head_dim, head);
   if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
   if (job.cos_sin != nullptr) rotate_head(job, position, head);
   if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
@@ -239,7 +257,8 @@ void store_coded_heads(const RotateAndStoreJob& job, std::int64_t t, const T* ke
     prepare_head(job, job.k_norm, 1, job.positions[t], key + h * dim, scratch, scratch);
     cache.key_scales[scale] = store_codes(cache.code, scratch, dim, given(job.k_scales),
                                           static_cast<std::uint8_t*>(cache.keys) + row);
-    load_head(key + (job.num_kv_heads + h) * dim, dim, scratch);
+    copy_head(key + (job.num_kv_heads + h) * dim, dim, scratch);
+    if (job.v_norm != nullptr) norm_head(job, job.v_norm, scratch);
     cache.value_scales[scale] = store_codes(cache.code, scratch, dim, given(job.v_scales),
                                             static_cast<std::uint8_t*>(cache.values) + row);
   }
@@ -268,8 +287,14 @@ void rotate_and_store(const RotateAndStoreJob& job, std::int64_t begin, std::int
         const std::int64_t slot = row + h * cache.head_stride;
         prepare_head(job, job.k_norm, 1, position, key + h * dim, static_cast<T*>(cache.keys) + slot,
                      scratch);
-        __builtin_memcpy(static_cast<T*>(cache.values) + slot, value + h * dim,
-                         static_cast<std::size_t>(dim) * sizeof(T));
+        T* to = static_cast<T*>(cache.values) + slot;
+        if (job.v_norm != nullptr) {
+          copy_head(value + h * dim, dim, scratch);
+          norm_head(job, job.v_norm, scratch);
+          copy_head(scratch, dim, to);
+        } else {
+          __builtin_memcpy(to, value + h * dim, static_cast<std::size_t>(dim) * sizeof(T));
+        }
       }
     }
   });

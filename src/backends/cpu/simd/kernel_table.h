@@ -3,6 +3,8 @@
 // All kernels of a translation unit, over the vectors of the vec_*.h that it has included before.
 
 #include "backends/cpu/simd/attention.h"
+#include "backends/cpu/simd/causal_conv.h"
+#include "backends/cpu/simd/delta_rule.h"
 #include "backends/cpu/simd/elementwise.h"
 #include "backends/cpu/simd/matmul.h"
 #include "backends/cpu/simd/sampling.h"
@@ -18,6 +20,10 @@ constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare,
           .norm = norm,
           .activate = activate,
           .activate_gate = activate_gate,
+          .causal_conv = causal_conv,
+          .gated_delta_rule = gated_delta_rule,
+          .sigmoid_gate = sigmoid_gate,
+          .gated_norm = gated_norm,
           .cap = cap,
           .rotate_and_store = rotate_and_store,
           .attention = attention,

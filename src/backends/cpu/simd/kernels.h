@@ -136,6 +136,7 @@ struct NormJob {
   DType update_dtype;
   std::int64_t update_stride;
   float update_scale;
+  float sum_scale;      // of x with the update
   const float* weight;  // [n]
   const float* bias;    // [n]: LayerNorm; or null: RMSNorm
   std::int64_t n;
@@ -150,6 +151,88 @@ struct ActivationJob {
   std::int64_t out_stride;
   std::int64_t x_stride;
   std::int64_t n;
+};
+
+constexpr std::int64_t kConvChannels = 64;
+
+// Depthwise, over `width` tokens; states f32 [slots][width - 1][channels].
+struct ConvJob {
+  void* out;      // [tokens, channels]
+  const void* x;  // [tokens, channels]
+  DType dtype;
+  std::int64_t out_stride;
+  std::int64_t x_stride;
+  const float* weight;  // [width, channels]
+  std::int64_t weight_stride;
+  const float* bias;  // [channels], or null
+  Activation activation;
+  float* state;
+  std::int64_t slot_stride;
+  std::int64_t width;
+  std::int64_t channels;
+  std::int64_t num_sequences;
+  const std::int32_t* starts;  // [num_sequences + 1]
+  const std::int32_t* from;    // [num_sequences] slot, or -1: zeros
+  const std::int32_t* to;      // [num_sequences] slot, or -1: nothing is done
+};
+
+// Tokens whose keys are prepared together, and columns of a state that lie in the first cache meanwhile.
+constexpr std::int64_t kDeltaTokens = 16;
+constexpr std::int64_t kDeltaColumns = 32;
+
+// As Backend::gated_delta_rule has it.
+struct DeltaRuleJob {
+  float* out;
+  std::int64_t out_stride;
+  const void* qkv;
+  DType dtype;  // of qkv and rates
+  std::int64_t qkv_stride;
+  const void* rates;
+  std::int64_t rates_stride;
+  const float* a_log;
+  const float* dt_bias;
+  float* state;
+  std::int64_t slot_stride;
+  std::int64_t num_key_heads;
+  std::int64_t num_value_heads;
+  std::int64_t key_dim;
+  std::int64_t value_dim;
+  std::int64_t num_sequences;
+  const std::int32_t* starts;  // [num_sequences + 1]
+  const std::int32_t* from;    // [num_sequences] slot, or -1: zeros
+  const std::int32_t* to;      // [num_sequences] slot, or -1: nothing is done
+};
+
+// Floats of scratch: a chunk's keys and queries, and a strip.
+[[gnu::always_inline]] constexpr std::size_t delta_scratch(std::int64_t key_dim) {
+  return static_cast<std::size_t>(key_dim * (2 * kDeltaTokens + kDeltaColumns));
+}
+
+struct GateJob {
+  void* out;         // [rows, n]
+  const void* x;     // [rows, n]
+  const void* gate;  // [rows, n], or one a row
+  DType dtype;
+  std::int64_t out_stride;
+  std::int64_t x_stride;
+  std::int64_t gate_stride;
+  std::int64_t n;
+  bool of_rows;
+  bool add;
+};
+
+struct GatedNormJob {
+  void* out;         // [rows, heads * n]
+  const float* x;    // [rows, heads * n]
+  const void* gate;  // [rows, heads * n]
+  DType dtype;       // of out and gate
+  std::int64_t out_stride;
+  std::int64_t x_stride;
+  std::int64_t gate_stride;
+  const float* weight;  // [n]
+  std::int64_t heads;
+  std::int64_t n;
+  float eps;
 };
 
 struct CapJob {
@@ -181,6 +264,7 @@ struct RotateAndStoreJob {
   CacheView cache;
   const float* q_norm;   // or null
   const float* k_norm;   // or null
+  const float* v_norm;   // or null
   const float* cos_sin;  // or null
   std::int64_t cos_sin_stride;
   std::int64_t rotary_dim;
@@ -260,6 +344,12 @@ struct Kernels {
   void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
   void (*activate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
   void (*activate_gate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
+  // Channels [begin, end); begin is a multiple of kConvChannels, and end one or the last.
+  void (*causal_conv)(const ConvJob& job, std::int64_t begin, std::int64_t end);
+  // Heads [begin, end) of all sequences, a head's sequences one after the other.
+  void (*gated_delta_rule)(const DeltaRuleJob& job, std::int64_t begin, std::int64_t end, float* scratch);
+  void (*sigmoid_gate)(const GateJob& job, std::int64_t begin, std::int64_t end);
+  void (*gated_norm)(const GatedNormJob& job, std::int64_t begin, std::int64_t end);  // heads of all rows
   void (*cap)(const CapJob& job, std::int64_t begin, std::int64_t end);
   void (*rotate_and_store)(const RotateAndStoreJob& job, std::int64_t begin, std::int64_t end,
                            float* scratch);

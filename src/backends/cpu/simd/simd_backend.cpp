@@ -232,8 +232,85 @@ void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tens
   job.update_dtype = x.dtype();
   job.update_stride = x.stride(0);
   job.update_scale = scale;
+  job.sum_scale = params.sum_scale;
   split(x.dim(0), x.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
+}
+
+void SimdBackend::causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params,
+                              const Tensor& state, const StateBatch& batch) {
+  simd::ConvJob job = {};
+  job.out = out.data();
+  job.x = x.data();
+  job.dtype = x.dtype();
+  job.out_stride = out.stride(0);
+  job.x_stride = x.stride(0);
+  job.weight = floats_or_null(params.weight);
+  job.weight_stride = params.weight.stride(0);
+  job.bias = floats_or_null(params.bias);
+  job.activation = params.activation;
+  job.state = state.data_as<float>();
+  job.slot_stride = state.stride(0);
+  job.width = params.weight.dim(0);
+  job.channels = x.dim(1);
+  job.num_sequences = batch.num_sequences;
+  job.starts = batch.query_starts.data_as<const std::int32_t>();
+  job.from = batch.from.data_as<const std::int32_t>();
+  job.to = batch.to.data_as<const std::int32_t>();
+  const std::int64_t parts = (job.channels + simd::kConvChannels - 1) / simd::kConvChannels;
+  split(parts, simd::kConvChannels * batch.num_tokens, kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) {
+          kernels_.causal_conv(job, begin * simd::kConvChannels,
+                               std::min(end * simd::kConvChannels, job.channels));
+        });
+}
+
+void SimdBackend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                                   const StateBatch& batch) {
+  static_assert(simd::delta_scratch(kMaxDeltaKeyDim) <= simd::kLinearScratch);
+  if (scratch_floats_ == 0) reserve({});
+  const auto ints = [](const Tensor& tensor) { return tensor.data_as<const std::int32_t>(); };
+  const simd::DeltaRuleJob job = {.out = out.data_as<float>(),
+                                  .out_stride = out.stride(0),
+                                  .qkv = input.qkv.data(),
+                                  .dtype = input.qkv.dtype(),
+                                  .qkv_stride = input.qkv.stride(0),
+                                  .rates = input.rates.data(),
+                                  .rates_stride = input.rates.stride(0),
+                                  .a_log = floats_or_null(input.a_log),
+                                  .dt_bias = floats_or_null(input.dt_bias),
+                                  .state = state.data_as<float>(),
+                                  .slot_stride = state.stride(0),
+                                  .num_key_heads = input.num_key_heads,
+                                  .num_value_heads = state.dim(1),
+                                  .key_dim = state.dim(2),
+                                  .value_dim = state.dim(3),
+                                  .num_sequences = batch.num_sequences,
+                                  .starts = ints(batch.query_starts),
+                                  .from = ints(batch.from),
+                                  .to = ints(batch.to)};
+  const std::int64_t heads = job.num_value_heads * job.num_sequences;
+  split(heads, job.key_dim * job.value_dim * batch.num_tokens / job.num_sequences, kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int thread) {
+          kernels_.gated_delta_rule(job, begin, end, scratch(thread));
+        });
+}
+
+void SimdBackend::sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
+  const simd::GateJob job = {out.data(),  x.data(),       gate.data(), x.dtype(),        out.stride(0),
+                             x.stride(0), gate.stride(0), x.dim(1),    gate.dim(1) == 1, add};
+  split(x.dim(0), x.dim(1), kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.sigmoid_gate(job, begin, end); });
+}
+
+void SimdBackend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate,
+                             const NormParams& params) {
+  const std::int64_t n = params.weight.dim(0), heads = x.dim(1) / n;
+  const simd::GatedNormJob job = {
+      out.data(),     x.data_as<const float>(),      gate.data(), out.dtype(), out.stride(0), x.stride(0),
+      gate.stride(0), floats_or_null(params.weight), heads,       n,           params.eps};
+  split(x.dim(0) * heads, n, kElementsOfPart,
+        [&](std::int64_t begin, std::int64_t end, int) { kernels_.gated_norm(job, begin, end); });
 }
 
 void SimdBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
@@ -262,6 +339,7 @@ void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLay
   job.cache = view_of(cache, input.qkv.dtype());
   job.q_norm = floats_or_null(input.q_norm);
   job.k_norm = floats_or_null(input.k_norm);
+  job.v_norm = floats_or_null(input.v_norm);
   job.norm_eps = input.norm_eps;
   job.norm_after_rotary = input.norm_after_rotary;
   job.q_scale = floats_or_null(input.q_scale);

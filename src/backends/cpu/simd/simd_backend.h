@@ -35,6 +35,12 @@ class SimdBackend : public ReferenceBackend {
                         const AttentionBatch& batch) override;
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
+  void causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params, const Tensor& state,
+                   const StateBatch& batch) override;
+  void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                        const StateBatch& batch) override;
+  void sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) override;
+  void gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate, const NormParams& params) override;
   void activate(const Tensor& out, const Tensor& x, Activation activation) override;
   void activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) override;
   void cap(const Tensor& x, float cap) override;

@@ -62,8 +62,8 @@ void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, con
 void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
                        const AttentionShape& shape, PrefillOf of = PrefillOf::kChunks);
 
-// All sequences in a fixed order, too, on the plain cores: takes float32, any head size and ALiBi. Needs no
-// plan or workspace.
+// All sequences in a fixed order, too, on the plain cores: takes float32, ALiBi and heads of up to
+// 256 dimensions, or a multiple of 16 up to 512. Needs no plan or workspace.
 void fixed_order_attention(const LaunchContext& context, const AttentionCall& call,
                            const AttentionBatch& batch, const AttentionShape& shape);
 

@@ -18,6 +18,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
+constexpr int kMaxWideHeadDim = 512;  // where heads split into vectors of 8
 constexpr int kMaxWarps = 8;
 
 template <typename T>
@@ -25,6 +26,7 @@ struct PrepareArgs {
   T* qkv;
   const float* q_norm;   // null: no norm
   const float* k_norm;   // null: no norm
+  const float* v_norm;   // null: no norm
   const float* cos_sin;  // null: no rotary, and rotary_half is 0
   const float* q_scale;  // by position; null: 1
   T* keys;
@@ -75,7 +77,7 @@ struct WarpHeads {
 };
 
 // A lane's columns of a head: kWidth that are first in their rotation, and their kWidth partners; past the
-// rotation, neighbours. kPieces of such for heads of up to kMaxHeadDim columns.
+// rotation, neighbours. kPieces of such for heads of up to kMaxHeadDim columns, or with 8 kMaxWideHeadDim.
 template <int kWidth>
 constexpr int kPieces = std::max(1, kMaxHeadDim / (2 * 32 * kWidth));
 template <int kWidth, typename T>
@@ -108,11 +110,11 @@ __device__ void load_piece(const PrepareArgs<T>& args, Piece<kWidth, U>& piece, 
 // rotation.
 template <int kWidth, bool kPlain, typename T>
 __device__ void transform(const PrepareArgs<T>& args, bool norm, float scale,
-                          const Piece<kWidth, float> (&weight)[kPieces<kWidth>],
+                          const Piece<kWidth, float> (&weight)[kPieces<kWidth>], int rotary_half,
                           const Piece<kWidth, float> (&cos_sin)[kPieces<kWidth>],
                           Piece<kWidth, T> (&head)[kPieces<kWidth>]) {
   const auto rotate = [&](int p, int i, int column, float& a, float& b) {
-    if (column >= args.rotary_half) return;
+    if (column >= rotary_half) return;
     const float cosine = cos_sin[p].a.values[i];
     const float sine = cos_sin[p].b.values[i];
     const float rotated = a * cosine - b * sine;
@@ -201,7 +203,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const WarpHeads heads(args, static_cast<int>(blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32));
   if (heads.count <= 0) return;
 
-  const float* norm = heads.kind == Kind::kQuery ? args.q_norm : args.k_norm;
+  const bool is_value = heads.kind == Kind::kValue;
+  const float* norm = is_value ? args.v_norm : heads.kind == Kind::kQuery ? args.q_norm : args.k_norm;
   Piece<kWidth, float> weight[kPieces<kWidth>];
   if (norm != nullptr) {  // weights were there before any kernel
     for_pieces<kWidth>(args, [&](int p, int a, int b) { load_piece<kWidth>(args, weight[p], norm, a, b); });
@@ -248,8 +251,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     Piece<kWidth, T> head[kPieces<kWidth>];
     for_pieces<kWidth>(args, [&](int p, int, int) { head[p] = next[p]; });
     load_next(first + heads_at_once + member);
-    if (heads.kind != Kind::kValue)
-      transform<kWidth, kPlain>(args, norm != nullptr, scale, weight, cos_sin, head);
+    if (!is_value || norm != nullptr)
+      transform<kWidth, kPlain>(args, norm != nullptr, scale, weight, is_value ? 0 : args.rotary_half,
+                                cos_sin, head);
     if (kCoded && heads.kind != Kind::kQuery) {
       const bool is_key = heads.kind == Kind::kKey;
       const int kv_head = heads.first + first + member;
@@ -304,7 +308,6 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
 void rotate_and_store(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
                       const AttentionBatch& batch) {
   if (batch.num_tokens == 0) return;
-  if (input.head_dim > kMaxHeadDim) check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
   const Tensor& table = input.cos_sin;
   const int half = table.defined() ? static_cast<int>(table.dim(1) / 2) : 0;
   const bool has_codes = cache.code != CacheCode::kNone;
@@ -312,6 +315,7 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
     const PrepareArgs<T> args{.qkv = input.qkv.data_as<T>(),
                               .q_norm = input.q_norm.data_as<const float>(),
                               .k_norm = input.k_norm.data_as<const float>(),
+                              .v_norm = input.v_norm.data_as<const float>(),
                               .cos_sin = table.data_as<const float>(),
                               .q_scale = input.q_scale.data_as<const float>(),
                               .keys = static_cast<T*>(cache.keys.data()),
@@ -347,8 +351,13 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
     // Vectors must not straddle two heads, nor the halves of a head or of its rotation.
     const Tensor head = input.qkv.columns(0, input.head_dim / 2);
     const Tensor cosines = half > 0 ? table.columns(0, half) : Tensor();
-    dispatch_width<4>({head, cosines, input.q_norm, input.k_norm, cache.keys, cache.values},
-                      [&]<int kWidth>() { launch_prepare<kWidth>(context, batch.num_tokens, args); });
+    const auto rows = {head, cosines, input.q_norm, input.k_norm, input.v_norm, cache.keys, cache.values};
+    const auto launch_width = [&]<int kWidth>() { launch_prepare<kWidth>(context, batch.num_tokens, args); };
+    if (input.head_dim <= kMaxHeadDim) return dispatch_width<4>(rows, launch_width);
+    const bool fits = std::ranges::all_of(rows, [](const Tensor& t) { return splits_into(t, 8); });
+    if (!fits || input.head_dim > kMaxWideHeadDim)
+      check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
+    launch_width.template operator()<8>();
   });
 }
 

@@ -8,7 +8,10 @@
 
 namespace quire {
 struct AttentionInput;
+struct ConvParams;
+struct DeltaRuleInput;
 struct NormParams;
+struct StateBatch;
 }  // namespace quire
 
 namespace quire::cuda {
@@ -23,9 +26,20 @@ void add_norm(const LaunchContext& context, const Tensor& out, const Tensor& res
 // Tokens whose slot is negative are left out of the cache.
 void rotate_and_store(const LaunchContext& context, const AttentionInput& input, const KvCacheLayer& cache,
                       const AttentionBatch& batch);
+// Of 2 to 4 tokens; more are no kernel's.
+bool causal_conv_supports(const ConvParams& params);
+void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& x, const ConvParams& params,
+                 const Tensor& state, const StateBatch& batch);
 void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, Activation activation);
 void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
                    Activation activation);
+// gate's rows are as wide as x's, or have one element.
+void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
+                  bool add);
+void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
+                const NormParams& params);
+void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
+                      const Tensor& state, const StateBatch& batch);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols);

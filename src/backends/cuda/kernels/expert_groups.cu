@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kSortThreads)
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kSumThreads)
     sum_kernel(const RoutingArgs routing, T* out, const T* results, const int* places, int columns,
-               std::int64_t out_stride) {
-  __shared__ int rows[kMaxTopK];
+               std::int64_t out_stride, const float* bias) {
+  __shared__ int rows[kMaxTopK], experts[kMaxTopK];
   __shared__ float weights[kMaxTopK];
   admit_next_kernel();
   wait_for_kernels();
@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kSumThreads)
     const Choice choice = sorted_choice(routing, token);
     if (static_cast<int>(threadIdx.x) < routing.top_k) {
       rows[threadIdx.x] = places[choice.pair];
+      experts[threadIdx.x] = choice.expert;
       weights[threadIdx.x] = choice.weight;
     }
   }
@@ -93,7 +94,11 @@ __global__ void __launch_bounds__(kSumThreads)
     for (int i = 0; i < routing.top_k; ++i) {
       const auto values = load_vec<kWidth>(results + std::int64_t{rows[i]} * columns + column);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums[j] = fmaf(weights[i], widen(values.values[j]), sums[j]);
+      for (int j = 0; j < kWidth; ++j) {
+        float value = widen(values.values[j]);
+        if (bias != nullptr) value += bias[std::int64_t{experts[i]} * columns + column + j];
+        sums[j] = fmaf(weights[i], value, sums[j]);
+      }
     }
     Vec<T, kWidth> total;
 #pragma unroll
@@ -105,9 +110,9 @@ __global__ void __launch_bounds__(kSumThreads)
 // grouped_matmul of a matrix of codes: as many experts, or columns of one, at a time as the workspace takes
 // in 16 bits.
 void dequantized_grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                                const QuantizedMatrix& matrix, const Tensor& offsets, const Tensor& workspace,
-                                int tile_tokens) {
-  const std::int64_t num_experts = offsets.dim(0) - 1, n = out.dim(1), cols = matrix.layout.cols;
+                                const QuantizedMatrix& matrix, const PairGroups& groups,
+                                const Tensor& workspace) {
+  const std::int64_t num_experts = groups.offsets.dim(0) - 1, n = out.dim(1), cols = matrix.layout.cols;
   const std::int64_t rows = matrix.layout.rows / num_experts, parts = rows / n;  // the gate and up, or down
   const std::int64_t room = static_cast<std::int64_t>(workspace.bytes()) / (2 * cols * parts);
   const std::int64_t step = std::max<std::int64_t>(room / n, 1);
@@ -124,31 +129,32 @@ void dequantized_grouped_matmul(const LaunchContext& context, const Tensor& out,
           dequantize_rows(context, weight.rows(part * taken, taken), matrix,
                           first * rows + part * n + column);
       }
-      grouped_matmul(context, out.columns(column, taken), x, weight, offsets.rows(first, count + 1),
-                     tile_tokens);
+      PairGroups some = groups;
+      some.offsets = groups.offsets.rows(first, count + 1);
+      if (some.gate.bias != nullptr) some.gate.bias += first * some.gate.expert_stride + column;
+      grouped_matmul(context, out.columns(column, taken), x, weight, some);
     }
   }
 }
 
 // scratch.rows = the results of the pairs, sorted by expert.
 void multiply_pairs(const LaunchContext& context, const ExpertCall& call, const ExpertScratch& scratch,
-                    int tile_tokens) {
-  if (tile_tokens == 0) {
-    quantized_grouped_matmul(context, scratch.inner, call.x, call.codes->gate_up, scratch.offsets,
-                             scratch.tokens);
-    quantized_grouped_matmul(context, scratch.rows, scratch.inner, call.codes->down, scratch.offsets, {});
+                    const PairGroups& groups) {
+  if (groups.tile_tokens == 0) {
+    PairGroups by_token = groups;
+    by_token.tokens = scratch.tokens;
+    quantized_grouped_matmul(context, scratch.inner, call.x, call.codes->gate_up, by_token);
+    quantized_grouped_matmul(context, scratch.rows, scratch.inner, call.codes->down, groups);
     return;
   }
   gather_rows(context, scratch.rows, call.x, scratch.tokens);
   if (call.codes != nullptr) {
     const ExpertCodes& codes = *call.codes;
-    dequantized_grouped_matmul(context, scratch.inner, scratch.rows, codes.gate_up, scratch.offsets,
-                               codes.workspace, tile_tokens);
-    dequantized_grouped_matmul(context, scratch.rows, scratch.inner, codes.down, scratch.offsets,
-                               codes.workspace, tile_tokens);
+    dequantized_grouped_matmul(context, scratch.inner, scratch.rows, codes.gate_up, groups, codes.workspace);
+    dequantized_grouped_matmul(context, scratch.rows, scratch.inner, codes.down, groups, codes.workspace);
   } else {
-    grouped_matmul(context, scratch.inner, scratch.rows, call.gate_up, scratch.offsets, tile_tokens);
-    grouped_matmul(context, scratch.rows, scratch.inner, call.down, scratch.offsets, tile_tokens);
+    grouped_matmul(context, scratch.inner, scratch.rows, call.gate_up, groups);
+    grouped_matmul(context, scratch.rows, scratch.inner, call.down, groups);
   }
 }
 
@@ -165,7 +171,7 @@ void experts_by_group(const LaunchContext& context, const ExpertCall& call, cons
   launch(context, "sorting by expert", sort_kernel, dim3(static_cast<unsigned>(shape.num_experts)),
          dim3(kSortThreads), 0, routing, scratch.offsets.data_as<int>(), scratch.tokens.data_as<int>(),
          scratch.places.data_as<int>());
-  multiply_pairs(context, call, scratch, tile_tokens);
+  multiply_pairs(context, call, scratch, {scratch.offsets, gate_of(call, shape), tile_tokens});
   const auto columns = static_cast<int>(shape.hidden_size);
   dispatch_float(call.x.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({call.out, scratch.rows}, [&]<int kWidth>() {
@@ -173,7 +179,7 @@ void experts_by_group(const LaunchContext& context, const ExpertCall& call, cons
       launch(context, "summing experts", sum_kernel<kWidth, T>, dim3(static_cast<unsigned>(call.x.dim(0))),
              dim3(threads < kSumThreads ? threads : kSumThreads), 0, routing, call.out.data_as<T>(),
              scratch.rows.data_as<const T>(), scratch.places.data_as<const int>(), columns,
-             call.out.stride(0));
+             call.out.stride(0), call.biases.down.data_as<const float>());
     });
   });
 }

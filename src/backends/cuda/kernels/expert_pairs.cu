@@ -2,10 +2,10 @@
 // 3 * hidden * intermediate weights a pair; x, the inner values and out are small.
 //
 // First kernel: a warp takes one inner value of a pair, reads a row of gate and the same of up, and leaves
-// silu(gate · x) * (up · x). Second: a warp takes one column of a token's output and goes through that row of
-// the token's experts' down matrices, in order of their number, so that one launch sums them as well. Both
-// start many 16-byte reads a lane before they use the first, and no sum's order depends on the other tokens.
-// In float32 weights may be codes, whose values are computed as they are read.
+// what the gate makes of gate · x and up · x. Second: a warp takes one column of a token's output and goes
+// through that row of the token's experts' down matrices, in order of their number, so that one launch sums
+// them as well. Both start many 16-byte reads a lane before they use the first, and no sum's order depends on
+// the other tokens. In float32 weights may be codes, whose values are computed as they are read.
 #include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
@@ -28,6 +28,8 @@ struct PairArgs {
   std::int64_t x_stride, out_stride;
   RoutingArgs routing;
   int hidden, intermediate;
+  ExpertGate gate;
+  const float* down_bias;
 };
 
 // Weights: read once, so they need no place in L1.
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kWarps * 32, 3)
   up_sum = sum_of_warp(up_sum);
   if (lane != 0) return;
   static_cast<T*>(args.inner)[std::int64_t{pair} * args.intermediate + at.row] =
-      narrow<T>(silu(gate_sum) * up_sum);
+      narrow<T>(gated(args.gate, gate_sum, up_sum, args.routing.expert(pair), at.row));
 }
 
 template <int kWidth, typename T, typename Matrix>
@@ -157,7 +159,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const __grid_const
     for (int i = 0; i < kReads; ++i) sum = fmaf(factors[i], dot<T>(weights[i], values[i], 0), sum);
   }
   sum = sum_of_warp(sum);
-  if (lane == 0) static_cast<T*>(args.out)[at.item * args.out_stride + at.row] = narrow<T>(sum);
+  if (lane != 0) return;
+  sum += bias_sum(args.routing, at.item, args.down_bias, args.hidden, at.row);
+  static_cast<T*>(args.out)[at.item * args.out_stride + at.row] = narrow<T>(sum);
 }
 
 template <int kWidth, typename T, typename Matrix>
@@ -172,7 +176,9 @@ void launch_pairs(const LaunchContext& context, const ExpertCall& call, const Ex
                               .out_stride = call.out.stride(0),
                               .routing = RoutingArgs(call.routing),
                               .hidden = static_cast<int>(shape.hidden_size),
-                              .intermediate = static_cast<int>(shape.intermediate_size)};
+                              .intermediate = static_cast<int>(shape.intermediate_size),
+                              .gate = gate_of(call, shape),
+                              .down_bias = call.biases.down.data_as<const float>()};
   const std::int64_t tokens = call.x.dim(0);
   launch(context, "experts' gate and up", gate_up_kernel<kWidth, T, Matrix>,
          dim3(ceil_div(args.intermediate, kWarps) * static_cast<unsigned>(args.routing.pairs)),
@@ -182,6 +188,17 @@ void launch_pairs(const LaunchContext& context, const ExpertCall& call, const Ex
 }
 
 }  // namespace
+
+ExpertGate gate_of(const ExpertCall& call, const ExpertShape& shape) {
+  const ActivationTerms terms = terms_of(shape.activation);
+  ExpertGate gate = {.bias = call.biases.gate_up.data_as<const float>(),
+                     .expert_stride = 2 * shape.intermediate_size,
+                     .up_stride = shape.intermediate_size,
+                     .linear = terms.linear,
+                     .cubic = terms.cubic};
+  if (shape.activation == Activation::kSwigluOai) gate.limit = kSwigluLimit, gate.up_offset = 1;
+  return gate;
+}
 
 void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                      const Tensor& inner) {

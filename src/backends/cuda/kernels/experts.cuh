@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "backends/cuda/kernels/activation.cuh"
+#include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/vec.cuh"
 #include "ops/experts.h"
 
@@ -53,6 +55,29 @@ __device__ inline Choice sorted_choice(const RoutingArgs& routing, int token) {
     if (__shfl_sync(~0U, place, other) == lane) source = other;
   }
   return {__shfl_sync(~0U, expert, source), token * routing.top_k + source, __shfl_sync(~0U, weight, source)};
+}
+
+// What becomes of sums of a gate and of up, in a column of an expert. NaN stays.
+__device__ inline float gated(const ExpertGate& by, float gate, float up, int expert, int column) {
+  if (by.bias != nullptr) {
+    const float* bias = by.bias + expert * by.expert_stride + column;
+    gate += bias[0];
+    up += bias[by.up_stride];
+  }
+  gate = gate > by.limit ? by.limit : gate;
+  up = up > by.limit ? by.limit : up < -by.limit ? -by.limit : up;
+  return activated(gate, {by.linear, by.cubic}) * (up + by.up_offset);
+}
+
+// The biases of a token's experts in a column of out, [num_experts, columns]; null: there are none.
+__device__ inline float bias_sum(const RoutingArgs& routing, int token, const float* bias, int columns,
+                                 int column) {
+  float sum = 0;
+  for (int i = 0; bias != nullptr && i < routing.top_k; ++i) {
+    const std::int64_t expert = routing.experts[token * routing.experts_stride + i];
+    sum = fmaf(routing.weights[token * routing.weights_stride + i], bias[expert * columns + column], sum);
+  }
+  return sum;
 }
 
 // Neighbours as they are read: 16 bytes stay words until they are used, or else each value takes a register.

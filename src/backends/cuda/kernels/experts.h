@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 #include "backends/cuda/kernels/launch.h"
 #include "backends/cuda/kernels/quantized.h"
@@ -15,16 +16,26 @@ constexpr int kMaxTopK = 32;  // a lane of a warp for each
 
 // Error beyond kMaxExperts or kMaxTopK.
 void route_experts(const LaunchContext& context, const ExpertRouting& out, const Tensor& logits,
-                   bool normalize);
+                   const RouterOptions& options);
 // The same from x [tokens, hidden_size] and the router [num_experts, hidden_size], for few tokens.
 bool routing_linear_supports(const Tensor& x, const Tensor& router);
 void routing_linear(const LaunchContext& context, const ExpertRouting& out, const Tensor& x,
-                    const Tensor& router, bool normalize);
+                    const Tensor& router, const RouterOptions& options);
 
 // gate_up and down as codes; each expert's gate, up and down has a multiple of 16 rows.
 struct ExpertCodes {
   QuantizedMatrix gate_up, down;
   Tensor workspace;  // where some experts at a time become 16 bits
+};
+
+// What is made of the products of a gate and of up.
+struct ExpertGate {
+  const float* bias = nullptr;     // of the first expert's first column of the gate; null: there is none
+  std::int64_t expert_stride = 0;  // elements from an expert's to the next one's
+  std::int64_t up_stride = 0;      // and from the gate's to up's
+  float linear = 1, cubic = 0;     // of the gate, as in ActivationTerms
+  float limit = std::numeric_limits<float>::infinity();  // of the gate, and of up in both directions
+  float up_offset = 0;                                   // added to up
 };
 
 // What a layer reads and writes.
@@ -36,7 +47,9 @@ struct ExpertCall {
   ExpertRouting routing;
   Tensor workspace;
   const ExpertCodes* codes = nullptr;  // in place of gate_up and down
+  ExpertBiases biases = {};
 };
+ExpertGate gate_of(const ExpertCall& call, const ExpertShape& shape);
 
 std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype);
 // By one of the ways below; which, the number of tokens decides. fixed_order: a token's bits do not
@@ -46,7 +59,7 @@ void experts(const LaunchContext& context, const ExpertCall& call, const ExpertS
 
 // The parts of the workspace, for the tokens of one call; a pair is a token and one of its experts.
 struct ExpertScratch {
-  Tensor inner;    // [pairs, intermediate_size] silu(gate) * up
+  Tensor inner;    // [pairs, intermediate_size] of the gate and up
   Tensor rows;     // [pairs, hidden_size] of x, then of results; by expert
   Tensor offsets;  // i32 [num_experts + 1] where each expert's pairs begin
   Tensor tokens;   // i32 [pairs] by expert
@@ -67,14 +80,21 @@ bool has_grouped_experts(const ExpertShape& shape, DType dtype);
 void experts_by_group(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                       const ExpertScratch& scratch, int tile_tokens);
 
+// How the pairs of a product lie.
+struct PairGroups {
+  Tensor offsets;   // i32 [num_experts + 1]: where each expert's pairs begin
+  ExpertGate gate;  // of gated products
+  int tile_tokens = 0;
+  Tensor tokens = {};  // i32 [pairs]: the pairs' rows of x; undefined: each has its own
+};
+
 // What experts_by_group is made of. For every expert e, out [pairs, n] = x [pairs, k] · weightᵀ, for the
 // pairs [offsets[e], offsets[e + 1]) with rows [e * n, (e + 1) * n) of weight; or, where weight has twice as
-// many, silu(gate) * up, with rows [2 * e * n, 2 * (e + 1) * n), gate's, then up's.
+// many, what the gate makes of rows [2 * e * n, 2 * (e + 1) * n), gate's, then up's.
 void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& offsets, int tile_tokens);
-// The same of codes, for some pairs an expert; no row depends on another. The rows of x are those of the
-// pairs; or those that tokens i32 [pairs] says, where it is defined.
+                    const PairGroups& groups);
+// The same of codes, for some pairs an expert; no row depends on another.
 void quantized_grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                              const QuantizedMatrix& matrix, const Tensor& offsets, const Tensor& tokens);
+                              const QuantizedMatrix& matrix, const PairGroups& groups);
 
 }  // namespace quire::cuda

@@ -23,8 +23,6 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kChunk = 32;  // keys: one a lane where scores are turned into weights
-constexpr int kVector = 8;  // dimensions a lane loads and sums
-constexpr int kMaxHeadDim = 256;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
 struct Params {
@@ -64,36 +62,40 @@ __device__ __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-template <typename T>
+template <typename T, int kVector>
 struct alignas(16) Vector {
   T values[kVector];
 };
 
-template <typename T>
+// The kVector dimensions that a lane loads and sums.
+template <int kVector, typename T>
 __device__ void load(float (&to)[kVector], const T* from) {
-  const Vector<T> vector = *reinterpret_cast<const Vector<T>*>(from);
+  const auto vector = *reinterpret_cast<const Vector<T, kVector>*>(from);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) to[i] = widen(vector.values[i]);
 }
 
-template <CacheCode kCode>
+template <int kVector, CacheCode kCode>
 __device__ void load(float (&to)[kVector], const Code<kCode>* from) {
-  const uint2 codes = *reinterpret_cast<const uint2*>(from);
-  std::uint32_t pairs[kVector / 2];
-  widen_codes<kCode>(codes.x, pairs[0], pairs[1]);
-  widen_codes<kCode>(codes.y, pairs[2], pairs[3]);
 #pragma unroll
-  for (int i = 0; i < kVector / 2; ++i) {
-    const float2 values = __half22float2(reinterpret_cast<const __half2&>(pairs[i]));
-    to[2 * i] = values.x;
-    to[2 * i + 1] = values.y;
+  for (int first = 0; first < kVector; first += 8) {
+    const uint2 codes = *reinterpret_cast<const uint2*>(from + first);
+    std::uint32_t pairs[4];
+    widen_codes<kCode>(codes.x, pairs[0], pairs[1]);
+    widen_codes<kCode>(codes.y, pairs[2], pairs[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 values = __half22float2(reinterpret_cast<const __half2&>(pairs[i]));
+      to[first + 2 * i] = values.x;
+      to[first + 2 * i + 1] = values.y;
+    }
   }
 }
 
 // What one warp has summed for kHeads query heads of one KV head. T: elements of the cache. kLanes lanes
 // share a key, each with kVector dimensions; 32 / kLanes keys go side by side. All arithmetic is spelled out,
 // so that the compiler may not contract it in one way here and in another there.
-template <typename T, int kLanes, int kHeads>
+template <typename T, int kLanes, int kHeads, int kVector>
 struct Sums {
   float top[kHeads];
   float total[kHeads];
@@ -190,12 +192,12 @@ struct Sums {
   }
 };
 
-template <int kHeads>
+template <int kHeads, int kVector>
 struct Shared {
   int sequence;
   float top[kWarps][kHeads];
   float total[kWarps][kHeads];
-  float out[kWarps][kHeads][kMaxHeadDim];
+  float out[kWarps][kHeads][32 * kVector];
 };
 
 // The sequence that owns query row `token`, or -1: the block's threads look at one each.
@@ -210,9 +212,9 @@ __device__ int find_sequence(const Params& p, int token, int* found) {
 }
 
 // A warp leaves its sums for merge_warps. `writes`: this lane has dimensions to leave, from `dim` on.
-template <typename T, int kLanes, int kHeads>
-__device__ void share_sums(const Sums<T, kLanes, kHeads>& sums, Shared<kHeads>& shared, int dim,
-                           bool writes) {
+template <typename T, int kLanes, int kHeads, int kVector>
+__device__ void share_sums(const Sums<T, kLanes, kHeads, kVector>& sums, Shared<kHeads, kVector>& shared,
+                           int dim, bool writes) {
   const int warp = threadIdx.x / 32;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -226,8 +228,8 @@ __device__ void share_sums(const Sums<T, kLanes, kHeads>& sums, Shared<kHeads>& 
 }
 
 // Merges the warps' sums in their order; thread i writes dimension i of each head.
-template <typename T, int kHeads>
-__device__ void merge_warps(const Params& p, const Shared<kHeads>& shared, T* out, int heads) {
+template <typename T, int kHeads, int kVector>
+__device__ void merge_warps(const Params& p, const Shared<kHeads, kVector>& shared, T* out, int heads) {
   for (int h = 0; h < heads; ++h) {
     float top = -INFINITY;
     for (int w = 0; w < kWarps; ++w) top = fmaxf(top, shared.top[w][h]);
@@ -246,9 +248,9 @@ __device__ void merge_warps(const Params& p, const Shared<kHeads>& shared, T* ou
 }
 
 // One block a (token, KV head, up to kHeads of its query heads). E: elements of the cache, T or codes.
-template <typename T, typename E, int kLanes, int kHeads>
+template <typename T, typename E, int kLanes, int kHeads, int kVector>
 __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p) {
-  __shared__ Shared<kHeads> shared;
+  __shared__ Shared<kHeads, kVector> shared;
   admit_next_kernel();
   wait_for_kernels();
   const int token = blockIdx.x;
@@ -269,7 +271,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const T* q_row = static_cast<const T*>(p.q) + token * p.q_stride + column;
   float q[kHeads][kVector] = {};
   float slopes[kHeads] = {};  // of scores in base 2
-  Sums<E, kLanes, kHeads> sums;
+  Sums<E, kLanes, kHeads, kVector> sums;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
@@ -325,29 +327,34 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   merge_warps(p, shared, static_cast<T*>(p.out) + token * p.out_stride + column, heads);
 }
 
-template <typename T, typename E, int kLanes>
+template <typename T, typename E, int kLanes, int kVector = 8>
 void launch_group(const LaunchContext& context, const Params& p, int tokens) {
   const auto run = [&](auto* kernel, int heads) {
     const dim3 grid(tokens, p.num_kv_heads * ((p.group + heads - 1) / heads));
     launch(context, "fixed_order_attention", kernel, grid, kWarps * 32, 0, p);
   };
+  constexpr int kMostHeads = 32 / kVector;  // as many as shared memory holds the sums of
   if (p.group == 1) {
-    run(fixed_order_kernel<T, E, kLanes, 1>, 1);
-  } else if (p.group == 2) {
-    run(fixed_order_kernel<T, E, kLanes, 2>, 2);
+    run(fixed_order_kernel<T, E, kLanes, 1, kVector>, 1);
+  } else if (p.group == 2 || kMostHeads == 2) {
+    run(fixed_order_kernel<T, E, kLanes, 2, kVector>, 2);
   } else {
-    run(fixed_order_kernel<T, E, kLanes, 4>, 4);
+    run(fixed_order_kernel<T, E, kLanes, kMostHeads, kVector>, kMostHeads);
   }
 }
 
 template <typename T, typename E>
 void launch_elements(const LaunchContext& context, const Params& p, int tokens) {
-  if (p.head_dim <= 8 * kVector) {
+  if (p.head_dim <= 64) {
     launch_group<T, E, 8>(context, p, tokens);
-  } else if (p.head_dim <= 16 * kVector) {
+  } else if (p.head_dim <= 128) {
     launch_group<T, E, 16>(context, p, tokens);
-  } else {
+  } else if (p.head_dim <= 256) {
     launch_group<T, E, 32>(context, p, tokens);
+  } else {
+    check(p.head_dim <= 512 && p.head_dim % 16 == 0 ? cudaSuccess : cudaErrorInvalidValue,
+          "fixed_order_attention: head size");
+    launch_group<T, E, 32, 16>(context, p, tokens);
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "backends/cuda/kernels/activation.cuh"
+#include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/product_tile.cuh"
@@ -44,6 +44,7 @@ struct Params {
   int n;          // columns of out
   int row_tiles;  // of an expert
   int slices;     // of k
+  ExpertGate gate;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -209,7 +210,9 @@ struct Consumer {
       if (b * 8 >= tile.tokens) break;
       const float(&s)[4] = sums[b];
       if constexpr (kGated) {
-        write_block(tile, silu(s[0]) * s[2], silu(s[1]) * s[3], row / 2, b * 8);
+        const int column = min(row / 2 + lane / 4, p.n - 1);
+        write_block(tile, gated(p.gate, s[0], s[2], tile.expert, column),
+                    gated(p.gate, s[1], s[3], tile.expert, column), row / 2, b * 8);
       } else {
         write_block(tile, s[0], s[1], row, b * 8);
         write_block(tile, s[2], s[3], row + 8, b * 8);
@@ -298,22 +301,23 @@ void launch_tokens(const LaunchContext& context, const Maps& maps, const Params&
 }  // namespace
 
 void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& offsets, int tile_tokens) {
+                    const PairGroups& groups) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); };
   const auto pairs = static_cast<int>(out.dim(0));
-  const std::int64_t n = out.dim(1), num_experts = offsets.dim(0) - 1;
+  const std::int64_t n = out.dim(1), num_experts = groups.offsets.dim(0) - 1;
   const bool gated = weight.dim(0) == 2 * num_experts * n;
   const Params params{.out = out.data(),
                       .out_stride = out.stride(0),
-                      .offsets = offsets.data_as<const int>(),
+                      .offsets = groups.offsets.data_as<const int>(),
                       .num_experts = static_cast<int>(num_experts),
                       .n = static_cast<int>(n),
                       .row_tiles = ceil_div(gated ? 2 * n : n, kTileRows),
-                      .slices = ceil_div(x.dim(1), kDepth)};
-  const Maps maps{weight_map(weight, n, gated), x_map(x, tile_tokens)};
+                      .slices = ceil_div(x.dim(1), kDepth),
+                      .gate = groups.gate};
+  const Maps maps{weight_map(weight, n, gated), x_map(x, groups.tile_tokens)};
   const auto run = [&]<typename T>() {
-    gated ? launch_tokens<T, true>(context, maps, params, pairs, tile_tokens)
-          : launch_tokens<T, false>(context, maps, params, pairs, tile_tokens);
+    gated ? launch_tokens<T, true>(context, maps, params, pairs, groups.tile_tokens)
+          : launch_tokens<T, false>(context, maps, params, pairs, groups.tile_tokens);
   };
   x.dtype() == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
 }

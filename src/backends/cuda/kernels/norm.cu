@@ -23,14 +23,16 @@ __device__ Vec<float, kWidth> load_wide(const Row* from) {
 }
 
 // The residual at `column` as it stays, added to and written back where there is an update.
-template <int kWidth, typename Row, typename In>
-__device__ Vec<float, kWidth> updated(Row* residual, const In* x, float scale, int column) {
+template <int kWidth, typename In, typename Out, typename Row>
+__device__ Vec<float, kWidth> updated(const NormArgs<In, Out, Row>& args, Row* residual, const In* x,
+                                      int column) {
   auto values = load_wide<kWidth>(residual + column);
   if constexpr (std::is_same_v<Row, float>) {
     if (x != nullptr) {
       const auto update = load_wide<kWidth>(x + column);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) values.values[i] += scale * update.values[i];
+      for (int i = 0; i < kWidth; ++i)
+        values.values[i] = args.sum_scale * (values.values[i] + args.scale * update.values[i]);
       store_vec(residual + column, values);
     }
   }
@@ -62,13 +64,12 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
   if constexpr (kForm != NormForm::kCopy)  // weights are there before any kernel
     for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });
   wait_for_kernels();
-  for_held([&](int v, int c) { held[v] = updated<kWidth>(residual, x, args.scale, c); });
+  for_held([&](int v, int c) { held[v] = updated<kWidth>(args, residual, x, c); });
   Normed<kForm> normed{};
   float sum = 0;
   if constexpr (kForm == NormForm::kLayer) {
     for_held([&](int v, int) { sum += sum_of(held[v]); });
-    for (int c = rest; c < args.columns; c += step)
-      sum += sum_of(updated<kWidth>(residual, x, args.scale, c));
+    for (int c = rest; c < args.columns; c += step) sum += sum_of(updated<kWidth>(args, residual, x, c));
     normed.center = block_sum(sum) / columns;
     __syncthreads();
     sum = 0;
@@ -77,10 +78,9 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
       sum += squares(load_wide<kWidth>(residual + c), normed.center);
   } else if constexpr (kForm == NormForm::kRms) {
     for_held([&](int v, int) { sum += squares(held[v], 0); });
-    for (int c = rest; c < args.columns; c += step)
-      sum += squares(updated<kWidth>(residual, x, args.scale, c), 0);
+    for (int c = rest; c < args.columns; c += step) sum += squares(updated<kWidth>(args, residual, x, c), 0);
   } else {
-    for (int c = rest; c < args.columns; c += step) updated<kWidth>(residual, x, args.scale, c);
+    for (int c = rest; c < args.columns; c += step) updated<kWidth>(args, residual, x, c);
   }
   if constexpr (kForm != NormForm::kCopy) normed.inverse = rsqrtf(block_sum(sum) / columns + args.eps);
   for_held(
@@ -128,6 +128,7 @@ void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
                                       .x_stride = update.stride(0),
                                       .columns = static_cast<int>(out.dim(1)),
                                       .scale = scale,
+                                      .sum_scale = params.sum_scale,
                                       .eps = params.eps};
     switch (form_of(params)) {
       case NormForm::kCopy:

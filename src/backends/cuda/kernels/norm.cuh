@@ -26,7 +26,8 @@ struct NormArgs {
   const float* bias;    // of LayerNorm
   std::int64_t out_stride, residual_stride, x_stride;
   int columns;
-  float scale;  // of x
+  float scale;      // of x
+  float sum_scale;  // of the residual with it
   float eps;
 };
 

@@ -58,7 +58,8 @@ class SummedRow {
       exchange.receive(vector_of(place, c), words);
       const auto sum = sum_of_ranks<T>(peers, own, words);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) held[v].values[i] += args_.scale * widen(sum.values[i]);
+      for (int i = 0; i < kWidth; ++i)
+        held[v].values[i] = args_.sum_scale * (held[v].values[i] + args_.scale * widen(sum.values[i]));
       store_vec(residual + c, held[v]);
     });
     const auto columns = static_cast<float>(args_.columns);
@@ -209,6 +210,7 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                         .x_stride = x.stride(0),
                         .columns = static_cast<int>(x.dim(1)),
                         .scale = scale,
+                        .sum_scale = params.sum_scale,
                         .eps = params.eps};
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;

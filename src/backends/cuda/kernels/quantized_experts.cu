@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/experts.cuh"
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/linear_args.cuh"
@@ -48,7 +47,9 @@ struct ExpertArgs {
   const int* tokens;   // kGroup: rows of x, by pair; null: x has a row for each pair
   int expert_tiles;    // rows of tiles of an expert
   bool is_gated;
-  int units = 0;   // of an expert: what a warp computes, kRows rows of tiles
+  ExpertGate gate = {};
+  const float* down_bias = nullptr;  // kSum
+  int units = 0;                     // of an expert: what a warp computes, kRows rows of tiles
   int k_log2 = 0;  // of the warps among which columns are split; the others have other units
 };
 
@@ -316,9 +317,10 @@ __device__ inline void keep_sums(float (*to)[kRowPitch], const float (&sums)[Pla
   }
 }
 
-// Writes rows [row, row + tokens) of out, the block's columns of them.
+// Writes rows [row, row + tokens) of out, the block's columns of them; of an expert, but for kSum.
 template <typename T, Way kWay>
-__device__ inline void write_sums(const ExpertArgs& args, const BlockSums<kWay>& sums, int row, int tokens) {
+__device__ inline void write_sums(const ExpertArgs& args, const BlockSums<kWay>& sums, int row, int tokens,
+                                  int expert) {
   using P = Plan<kWay>;
   const auto sum = [&](int unit, int r, int token, int i) {
     float total = 0;
@@ -337,9 +339,11 @@ __device__ inline void write_sums(const ExpertArgs& args, const BlockSums<kWay>&
     const int tile = (static_cast<int>(blockIdx.x) * units + unit) * rows + r;
     if (tile >= (args.is_gated ? args.units : args.expert_tiles)) continue;
     float value = sum(unit, r, token, i);
-    if (args.is_gated) value = silu(value) * sum(unit, P::kRows - 1, token, i);
-    static_cast<T*>(args.out)[(row + token) * args.out_stride + tile * Layout::kTileRows + i] =
-        round_to<T>(value);
+    const int column = tile * Layout::kTileRows + i;
+    if (args.is_gated) value = gated(args.gate, value, sum(unit, P::kRows - 1, token, i), expert, column);
+    if constexpr (kWay == Way::kSum)
+      value += bias_sum(args.routing, row, args.down_bias, args.expert_tiles * Layout::kTileRows, column);
+    static_cast<T*>(args.out)[(row + token) * args.out_stride + column] = round_to<T>(value);
   }
 }
 
@@ -356,7 +360,7 @@ __global__ __launch_bounds__(Plan<kWay>::kWarps * 32, Plan<kWay>::kBlocksOfSm) v
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the warp's
   WarpProduct<T, kCode, kMinima, kWay> product(args, rings + warp * P::kSlots * P::kRows * layout.tile_bytes,
                                                bytes, warp);
-  int begin = item, end = item + 1;
+  int begin = item, end = item + 1, expert = item;
   if constexpr (kWay == Way::kSum) {
     admit_next_kernel();
     product.choose(sorted_choice(args.routing, item));
@@ -364,9 +368,9 @@ __global__ __launch_bounds__(Plan<kWay>::kWarps * 32, Plan<kWay>::kBlocksOfSm) v
     wait_for_kernels();
     admit_next_kernel();  // only now: the next kernel reads the routing ahead of its wait
     const auto choice = static_cast<int>(blockIdx.z);
-    product.choose(
-        {kWay == Way::kPair ? args.routing.experts[item * args.routing.experts_stride + choice] : item, 0,
-         1});
+    if constexpr (kWay == Way::kPair)
+      expert = args.routing.experts[item * args.routing.experts_stride + choice];
+    product.choose({expert, 0, 1});
     if constexpr (kWay == Way::kGroup) {
       begin = args.offsets[item];
       end = args.offsets[item + 1];
@@ -397,7 +401,7 @@ __global__ __launch_bounds__(Plan<kWay>::kWarps * 32, Plan<kWay>::kBlocksOfSm) v
     for (int r = 0; r < P::kRows; ++r) keep_sums<kWay>(all_sums[warp][r], sums[r], row_scales[r]);
     __syncthreads();
     const int row = kWay == Way::kPair ? item * args.routing.top_k + static_cast<int>(blockIdx.z) : first;
-    write_sums<T, kWay>(args, all_sums, row, tokens);
+    write_sums<T, kWay>(args, all_sums, row, tokens, expert);
     if (first + P::kTokens >= end) break;
     product.start();
     __syncthreads();
@@ -448,20 +452,21 @@ void quantized_experts_by_pair(const LaunchContext& context, const ExpertCall& c
                                const Tensor& inner) {
   const DType dtype = call.x.dtype();
   const RoutingArgs routing(call.routing);
-  launch_experts<Way::kPair>(context, "experts' gate and up",
-                             args_of(inner, call.x, call.codes->gate_up, routing, shape.num_experts),
-                             call.x.dim(0), dtype);
-  launch_experts<Way::kSum>(context, "experts' down",
-                            args_of(call.out, inner, call.codes->down, routing, shape.num_experts),
-                            call.x.dim(0), dtype);
+  ExpertArgs gate_up = args_of(inner, call.x, call.codes->gate_up, routing, shape.num_experts);
+  gate_up.gate = gate_of(call, shape);
+  launch_experts<Way::kPair>(context, "experts' gate and up", gate_up, call.x.dim(0), dtype);
+  ExpertArgs down = args_of(call.out, inner, call.codes->down, routing, shape.num_experts);
+  down.down_bias = call.biases.down.data_as<const float>();
+  launch_experts<Way::kSum>(context, "experts' down", down, call.x.dim(0), dtype);
 }
 
 void quantized_grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                              const QuantizedMatrix& matrix, const Tensor& offsets, const Tensor& tokens) {
-  const std::int64_t num_experts = offsets.dim(0) - 1;
+                              const QuantizedMatrix& matrix, const PairGroups& groups) {
+  const std::int64_t num_experts = groups.offsets.dim(0) - 1;
   ExpertArgs args = args_of(out, x, matrix, {}, num_experts);
-  args.offsets = offsets.data_as<const int>();
-  args.tokens = tokens.data_as<const int>();
+  args.offsets = groups.offsets.data_as<const int>();
+  args.tokens = groups.tokens.data_as<const int>();
+  args.gate = groups.gate;
   launch_experts<Way::kGroup>(context, "experts' products", args, num_experts, x.dtype());
 }
 

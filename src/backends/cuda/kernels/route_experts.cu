@@ -1,4 +1,4 @@
-// The experts of each token: softmax over its logits, and the top_k largest. A warp takes a token: its logits
+// The experts of each token: the top_k largest of its scores. A warp takes a token: its logits
 // lie in registers, and every round finds the largest that is left, the first of equals first.
 // Bytes a token: 4 * num_experts read, 8 * top_k written; one token is bound by top_k rounds of two
 // reductions. For few tokens the product with the router is part of the kernel: a launch less.
@@ -20,9 +20,12 @@ constexpr int kMaxRouterTokens = 8;  // more go through a product of matrices
 struct RouteArgs {
   int* experts;
   float* weights;
+  const float* scales;  // of the experts, or null
   std::int64_t experts_stride, weights_stride;
   int tokens, num_experts, top_k;
-  bool normalize;
+  bool sigmoid, normalize;
+  float sum_offset, scale;
+  const float* bias;  // [num_experts], or null
 };
 
 // Numbers in the order of the floats they stand for, above 0. Both zeros are one.
@@ -34,6 +37,8 @@ __device__ float from_ordered(unsigned order) {
   return __uint_as_float(order >> 31 != 0 ? order & 0x7FFFFFFFU : ~order);
 }
 
+__device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
 // A warp chooses the experts of `token` by its logits. kHeld: logits a lane, of experts 32 apart.
 template <int kHeld>
 __device__ void choose_experts(const RouteArgs& args, int token, const float* logits) {
@@ -42,9 +47,11 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int expert = i * 32 + lane;
-    left[i] = expert < args.num_experts ? to_ordered(logits[expert]) : 0;
+    left[i] = expert >= args.num_experts ? 0
+              : args.bias == nullptr     ? to_ordered(logits[expert])
+                                         : to_ordered(sigmoid(logits[expert]) + args.bias[expert]);
   }
-  float top = 0, total = 0, weight = 0;
+  float top = 0, total = args.normalize ? 0.0F : 1.0F, weight = 0;
   int chosen = 0;
   for (int round = 0; round < args.top_k; ++round) {
     unsigned best = 0;
@@ -57,24 +64,27 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
     const int winner = __reduce_min_sync(~0U, best == largest ? where : kMaxExperts);
     if (round == 0) {
       top = from_ordered(largest);
-      if (!args.normalize) {
+      if (!args.normalize && !args.sigmoid) {
+        total = 0;
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) total += left[i] == 0 ? 0.0F : expf(from_ordered(left[i]) - top);
+        total = sum_of_warp(total);
       }
     }
     if (lane == round) {
       chosen = winner;
-      weight = expf(from_ordered(largest) - top);
+      weight = args.sigmoid ? sigmoid(logits[winner]) : expf(from_ordered(largest) - top);
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (i * 32 + lane == winner) left[i] = 0;
     }
   }
-  total = sum_of_warp(args.normalize ? weight : total);
+  if (args.normalize) total = sum_of_warp(weight) + args.sum_offset;
   if (lane >= args.top_k) return;
   args.experts[token * args.experts_stride + lane] = chosen;
-  args.weights[token * args.weights_stride + lane] = weight / total;
+  const float scale = args.scales == nullptr ? args.scale : args.scale * args.scales[chosen];
+  args.weights[token * args.weights_stride + lane] = scale * (weight / total);
 }
 
 template <int kHeld>
@@ -139,15 +149,20 @@ __global__ void __launch_bounds__(kRouterWarps * 32)
   choose_experts<kHeld>(args, token, logits);
 }
 
-RouteArgs route_args(const ExpertRouting& out, std::int64_t num_experts, bool normalize) {
+RouteArgs route_args(const ExpertRouting& out, std::int64_t num_experts, const RouterOptions& options) {
   const RouteArgs args{.experts = out.experts.data_as<int>(),
                        .weights = out.weights.data_as<float>(),
+                       .scales = options.expert_scales.data_as<const float>(),
                        .experts_stride = out.experts.stride(0),
                        .weights_stride = out.weights.stride(0),
                        .tokens = static_cast<int>(out.experts.dim(0)),
                        .num_experts = static_cast<int>(num_experts),
                        .top_k = static_cast<int>(out.experts.dim(1)),
-                       .normalize = normalize};
+                       .sigmoid = options.sigmoid,
+                       .normalize = options.normalize,
+                       .sum_offset = options.sum_offset,
+                       .scale = options.scale,
+                       .bias = options.selection_bias.data_as<const float>()};
   const bool supported = args.num_experts <= kMaxExperts && args.top_k <= kMaxTopK;
   check(supported ? cudaSuccess : cudaErrorInvalidValue, "route_experts: too many experts");
   return args;
@@ -168,9 +183,9 @@ void dispatch_held(int num_experts, F&& f) {
 }  // namespace
 
 void route_experts(const LaunchContext& context, const ExpertRouting& out, const Tensor& logits,
-                   bool normalize) {
+                   const RouterOptions& options) {
   if (logits.dim(0) == 0) return;
-  const RouteArgs args = route_args(out, logits.dim(1), normalize);
+  const RouteArgs args = route_args(out, logits.dim(1), options);
   dispatch_held(args.num_experts, [&]<int kHeld>() {
     launch(context, "route_experts", route_kernel<kHeld>, dim3(ceil_div(args.tokens, kWarps)),
            dim3(kWarps * 32), 0, args, logits.data_as<const float>(), logits.stride(0));
@@ -184,9 +199,9 @@ bool routing_linear_supports(const Tensor& x, const Tensor& router) {
 }
 
 void routing_linear(const LaunchContext& context, const ExpertRouting& out, const Tensor& x,
-                    const Tensor& router, bool normalize) {
+                    const Tensor& router, const RouterOptions& options) {
   if (x.dim(0) == 0) return;
-  const RouteArgs args = route_args(out, router.dim(0), normalize);
+  const RouteArgs args = route_args(out, router.dim(0), options);
   const RouterArgs router_args{
       .x = x.data(), .weight = router.data(), .x_stride = x.stride(0), .hidden = static_cast<int>(x.dim(1))};
   dispatch_float(router.dtype(), [&]<typename T>() {

@@ -28,17 +28,6 @@ struct RowGrid {
 
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
 
-// The activation that is not x * sigmoid(...), nor in the kernels of products.
-struct Relu2 {};
-
-__device__ float activated(float x, Relu2) { return x > 0 ? x * x : 0.0F; }
-
-// Calls f with what activated() takes.
-template <typename F>
-void dispatch_activation(Activation activation, F&& f) {
-  activation == Activation::kRelu2 ? f(Relu2()) : f(terms_of(activation));
-}
-
 template <int kWidth, typename T, typename Terms>
 __global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_stride,
                                      std::int64_t in_stride, std::int64_t columns, Terms terms) {
@@ -52,7 +41,7 @@ __global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_
   Vec<T, kWidth> result;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    result.values[i] = narrow<T>(activated(widen(gate.values[i]), terms) * widen(up.values[i]));
+    result.values[i] = narrow<T>(gated(widen(gate.values[i]), widen(up.values[i]), terms));
   }
   store_vec(out + blockIdx.x * out_stride + column, result);
 }
@@ -69,6 +58,30 @@ __global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) result.values[i] = narrow<T>(activated(widen(values.values[i]), terms));
   store_vec(out + blockIdx.x * out_stride + column, result);
+}
+
+// of_rows: the gate has one element a row.
+template <int kWidth, typename T>
+__global__ void sigmoid_gate_kernel(T* out, const T* x, const T* gate, std::int64_t out_stride,
+                                    std::int64_t x_stride, std::int64_t gate_stride, std::int64_t columns,
+                                    bool of_rows, bool add) {
+  admit_next_kernel();
+  const std::int64_t column = vector_index() * kWidth;
+  if (column >= columns) return;
+  wait_for_kernels();
+  T* out_at = out + blockIdx.x * out_stride + column;
+  const T* gate_at = gate + blockIdx.x * gate_stride;
+  const auto values = load_vec<kWidth>(x + blockIdx.x * x_stride + column);
+  Vec<T, kWidth> by{}, result{};
+  if (!of_rows) by = load_vec<kWidth>(gate_at + column);
+  if (add) result = load_vec<kWidth>(out_at);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float sigmoid = __fdividef(1.0F, 1.0F + expf(-widen(of_rows ? *gate_at : by.values[i])));
+    const float gated = widen(values.values[i]) * sigmoid;
+    result.values[i] = narrow<T>(add ? widen(result.values[i]) + gated : gated);
+  }
+  store_vec(out_at, result);
 }
 
 template <int kWidth>
@@ -187,6 +200,20 @@ void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, 
         launch(context, "activate", activate_kernel<kWidth, T, decltype(terms)>, shape.grid, shape.block, 0,
                out.data_as<T>(), x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1), terms);
       });
+    });
+  });
+}
+
+void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
+                  bool add) {
+  if (out.numel() == 0) return;
+  const bool of_rows = gate.dim(1) == 1;
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    dispatch_width<16 / sizeof(T)>({out, x, of_rows ? x : gate}, [&]<int kWidth>() {
+      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
+      launch(context, "sigmoid_gate", sigmoid_gate_kernel<kWidth, T>, shape.grid, shape.block, 0,
+             out.data_as<T>(), x.data_as<const T>(), gate.data_as<const T>(), out.stride(0), x.stride(0),
+             gate.stride(0), out.dim(1), of_rows, add);
     });
   });
 }

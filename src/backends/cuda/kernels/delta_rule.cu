@@ -1,0 +1,263 @@
+// The gated delta rule token by token, and the norm behind it. A block of threads holds 32 columns of a value
+// head's state in registers over the tokens of a span: a thread four of every 16th row (8, and one, where
+// rows are no vectors). With S before a token, u = k^T S and w = q^T S are summed over rows in one order,
+// with q . q, k . k and q . k; then delta = beta (v - g u), the output is g w + (q . k) delta, and S becomes
+// g S + k delta^T. So each element is the same whatever the batch, and however tokens are spread over steps.
+// Bytes: of each sequence and value head the state read and written once, 128 KiB for 128 x 128; of a token
+// q, k and v of a head once for each block of columns. Decoding of many sequences is predicted at 80 % of the
+// bandwidth: 16 KiB a block on their way, four blocks on an SM. A span is bound by the latency of a
+// token's sums, predicted at half a microsecond a token: the blocks of all heads run side by side.
+#include "backends/cuda/kernels/activation.cuh"
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/vec.cuh"
+#include "ops/ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kDeltaWarps = 4;
+constexpr int kColumnLanes = 8;                            // threads of a warp that share a row
+constexpr int kRowStep = kDeltaWarps * 32 / kColumnLanes;  // rows that are held side by side
+
+template <typename T>
+struct DeltaArgs {
+  float* out;
+  const T* qkv;
+  const T* rates;
+  const float* a_log;
+  const float* dt_bias;
+  float* state;
+  const int* starts;
+  const int* from;
+  const int* to;
+  std::int64_t out_stride, qkv_stride, rates_stride, slot_stride;
+  int num_key_heads, num_value_heads, key_dim, value_dim;
+};
+
+// What is summed over rows: of a thread's columns, and of a token.
+template <int kWidth>
+struct alignas(16) DeltaSums {
+  float by_key[kWidth], by_query[kWidth];
+  float queries, keys, products;
+
+  __device__ float* values() { return reinterpret_cast<float*>(this); }
+  __device__ void add(DeltaSums other) {
+#pragma unroll
+    for (int i = 0; i < 2 * kWidth + 3; ++i) values()[i] += other.values()[i];
+  }
+  __device__ DeltaSums across(int lanes) {
+    DeltaSums other;
+#pragma unroll
+    for (int i = 0; i < 2 * kWidth + 3; ++i) other.values()[i] = __shfl_xor_sync(~0U, values()[i], lanes);
+    return other;
+  }
+};
+
+// A thread's part of a token: q and k of its rows, v of its columns, and the rates of the head.
+template <int kRows, int kWidth>
+struct DeltaToken {
+  float q[kRows], k[kRows], v[kWidth], a, b;
+};
+
+// The first of a thread's rows and columns.
+struct DeltaPlace {
+  int head, row, column;
+};
+
+template <int kRows, int kWidth, typename T>
+__device__ DeltaToken<kRows, kWidth> load_token(const DeltaArgs<T>& args, const DeltaPlace& place,
+                                                std::int64_t t) {
+  DeltaToken<kRows, kWidth> token;
+  const int keys = args.num_key_heads * args.key_dim;
+  const T* qkv = args.qkv + t * args.qkv_stride;
+  const T* query = qkv + place.head / (args.num_value_heads / args.num_key_heads) * args.key_dim;
+  const T* value = qkv + 2 * keys + place.head * args.value_dim;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = place.row + i * kRowStep;
+    const bool there = row < args.key_dim;
+    token.q[i] = there ? widen(query[row]) : 0;
+    token.k[i] = there ? widen(query[keys + row]) : 0;
+  }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j)
+    token.v[j] = place.column < args.value_dim ? widen(value[place.column + j]) : 0;
+  const T* rates = args.rates + t * args.rates_stride + place.head;
+  token.a = widen(rates[args.num_value_heads]);
+  token.b = widen(*rates);
+  return token;
+}
+
+// Over all rows, in every thread of the block; of: other memory than the call before had.
+template <int kRows, int kWidth>
+__device__ DeltaSums<kWidth> sum_rows(const Vec<float, kWidth> (&state)[kRows],
+                                      const DeltaToken<kRows, kWidth>& token,
+                                      DeltaSums<kWidth> (&of)[kDeltaWarps][kColumnLanes]) {
+  DeltaSums<kWidth> sums{};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      sums.by_key[j] = fmaf(token.k[i], state[i].values[j], sums.by_key[j]);
+      sums.by_query[j] = fmaf(token.q[i], state[i].values[j], sums.by_query[j]);
+    }
+    sums.queries = fmaf(token.q[i], token.q[i], sums.queries);
+    sums.keys = fmaf(token.k[i], token.k[i], sums.keys);
+    sums.products = fmaf(token.q[i], token.k[i], sums.products);
+  }
+#pragma unroll
+  for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) sums.add(sums.across(lanes));
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < kColumnLanes) of[warp][lane] = sums;
+  __syncthreads();
+  sums = of[0][lane % kColumnLanes];
+#pragma unroll
+  for (int i = 1; i < kDeltaWarps; ++i) sums.add(of[i][lane % kColumnLanes]);
+  return sums;
+}
+
+// kRows, kWidth: of a thread. Rows of a state are whole vectors of kWidth.
+template <int kRows, int kWidth, typename T>
+__global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
+    delta_rule_kernel(const DeltaArgs<T> args, int blocks) {
+  __shared__ DeltaSums<kWidth> sums_of[2][kDeltaWarps][kColumnLanes];
+  admit_next_kernel();
+  const auto block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const DeltaPlace place = {block / blocks, thread / kColumnLanes,
+                            (block % blocks * kColumnLanes + thread % kColumnLanes) * kWidth};
+  const auto is_there = [&](int i) {
+    return place.row + i * kRowStep < args.key_dim && place.column < args.value_dim;
+  };
+  const std::int64_t offset =
+      (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
+  const std::int64_t step = std::int64_t{kRowStep} * args.value_dim;
+  wait_for_kernels();
+  const int from = args.from[blockIdx.y], to = args.to[blockIdx.y];
+  const int begin = args.starts[blockIdx.y], end = args.starts[blockIdx.y + 1];
+  if (to < 0) return;
+  Vec<float, kWidth> state[kRows] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (from >= 0 && is_there(i))
+      state[i] = load_vec<kWidth>(args.state + from * args.slot_stride + offset + i * step);
+  }
+  const float rate = -expf(args.a_log[place.head]), bias = args.dt_bias[place.head];
+  const float root = sqrtf(static_cast<float>(args.key_dim));
+  DeltaToken<kRows, kWidth> token;
+  if (begin < end) token = load_token<kRows, kWidth>(args, place, begin);
+  for (int t = begin; t < end; ++t) {
+    const DeltaSums<kWidth> sums = sum_rows(state, token, sums_of[t % 2]);
+    DeltaToken<kRows, kWidth> next;
+    if (t + 1 < end) next = load_token<kRows, kWidth>(args, place, t + 1);
+    const float a = token.a + bias;
+    const float decay = expf(rate * (a > 20 ? a : log1pf(expf(a))));
+    const float beta = 1.0F / (1.0F + expf(-token.b));
+    const float of_key = 1.0F / sqrtf(sums.keys + 1e-6F);
+    const float of_query = 1.0F / sqrtf(sums.queries + 1e-6F) / root;
+    Vec<float, kWidth> deltas, results;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      deltas.values[j] = of_key * beta * (token.v[j] - decay * of_key * sums.by_key[j]);
+      results.values[j] = of_query * (decay * sums.by_query[j] + sums.products * deltas.values[j]);
+    }
+    if (place.row == 0 && is_there(0))
+      store_vec(args.out + t * args.out_stride + place.head * args.value_dim + place.column, results);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j)
+        state[i].values[j] = fmaf(token.k[i], deltas.values[j], decay * state[i].values[j]);
+    }
+    token = next;
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (is_there(i)) store_vec(args.state + to * args.slot_stride + offset + i * step, state[i]);
+  }
+}
+
+// A warp a head.
+template <typename T>
+__global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const float* weight,
+                                  std::int64_t out_stride, std::int64_t x_stride, std::int64_t gate_stride,
+                                  int heads, int n, float eps) {
+  admit_next_kernel();
+  const int head = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
+  if (head >= heads) return;
+  const std::int64_t row = blockIdx.x, first = std::int64_t{head} * n;
+  const float* values = x + row * x_stride + first;
+  wait_for_kernels();
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) squares = fmaf(values[i], values[i], squares);
+  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0U, squares, lanes);
+  const float inverse = 1.0F / sqrtf(squares / static_cast<float>(n) + eps);
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32)
+    out[row * out_stride + first + i] =
+        narrow<T>(values[i] * inverse * weight[i] *
+                  activated(widen(gate[row * gate_stride + first + i]), ActivationTerms{}));
+}
+
+// Calls f.template operator()<the rows of a thread>().
+template <typename F>
+void dispatch_rows(std::int64_t key_dim, F&& f) {
+  if (key_dim <= 4 * kRowStep) {
+    f.template operator()<4>();
+  } else if (key_dim <= 8 * kRowStep) {
+    f.template operator()<8>();
+  } else {
+    static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
+    f.template operator()<16>();
+  }
+}
+
+}  // namespace
+
+void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
+                      const Tensor& state, const StateBatch& batch) {
+  const std::int64_t heads = state.dim(1), width = state.dim(3);
+  if (batch.num_sequences == 0 || heads * width == 0) return;
+  const auto ints = [](const Tensor& tensor) { return tensor.data_as<const int>(); };
+  dispatch_float(input.qkv.dtype(), [&]<typename T>() {
+    const DeltaArgs<T> args{.out = out.data_as<float>(),
+                            .qkv = input.qkv.data_as<const T>(),
+                            .rates = input.rates.data_as<const T>(),
+                            .a_log = input.a_log.data_as<const float>(),
+                            .dt_bias = input.dt_bias.data_as<const float>(),
+                            .state = state.data_as<float>(),
+                            .starts = ints(batch.query_starts),
+                            .from = ints(batch.from),
+                            .to = ints(batch.to),
+                            .out_stride = out.stride(0),
+                            .qkv_stride = input.qkv.stride(0),
+                            .rates_stride = input.rates.stride(0),
+                            .slot_stride = state.stride(0),
+                            .num_key_heads = input.num_key_heads,
+                            .num_value_heads = static_cast<int>(heads),
+                            .key_dim = static_cast<int>(state.dim(2)),
+                            .value_dim = static_cast<int>(width)};
+    dispatch_width<4>({out, state}, [&]<int kWidth>() {
+      const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
+      dispatch_rows(state.dim(2), [&]<int kRows>() {
+        launch(context, "gated_delta_rule", delta_rule_kernel<kRows, kWidth, T>,
+               dim3(blocks * static_cast<unsigned>(heads), static_cast<unsigned>(batch.num_sequences)),
+               dim3(32 * kDeltaWarps), 0, args, static_cast<int>(blocks));
+      });
+    });
+  });
+}
+
+void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
+                const NormParams& params) {
+  constexpr unsigned kHeadsOfBlock = 4;
+  if (x.numel() == 0) return;
+  const std::int64_t n = params.weight.dim(0), heads = x.dim(1) / n;
+  dispatch_float(out.dtype(), [&]<typename T>() {
+    launch(context, "gated_norm", gated_norm_kernel<T>,
+           dim3(static_cast<unsigned>(x.dim(0)), ceil_div(heads, kHeadsOfBlock)), dim3(32, kHeadsOfBlock), 0,
+           out.data_as<T>(), x.data_as<const float>(), gate.data_as<const T>(),
+           params.weight.data_as<const float>(), out.stride(0), x.stride(0), gate.stride(0),
+           static_cast<int>(heads), static_cast<int>(n), params.eps);
+  });
+}
+
+}  // namespace quire::cuda

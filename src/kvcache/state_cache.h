@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kvcache/block_pool.h"
+#include "kvcache/prefix_cache.h"
+
+namespace quire {
+
+// A reference to a slot of fixed states, or to none. A copy is one more.
+class SlotRef {
+ public:
+  SlotRef() = default;
+  SlotRef(BlockPool& pool, BlockId slot) : pool_(&pool), slot_(slot) { pool.acquire(slot); }
+  SlotRef(const SlotRef& other) : pool_(other.pool_), slot_(other.slot_) {
+    if (pool_ != nullptr) pool_->acquire(slot_);
+  }
+  SlotRef(SlotRef&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), slot_(std::exchange(other.slot_, kNoBlock)) {}
+  SlotRef& operator=(SlotRef other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  ~SlotRef() {
+    if (pool_ != nullptr) pool_->release(slot_);
+  }
+
+  BlockId slot() const { return slot_; }  // kNoBlock: none
+  explicit operator bool() const { return pool_ != nullptr; }
+
+ private:
+  BlockPool* pool_ = nullptr;
+  BlockId slot_ = kNoBlock;
+};
+
+// Slots for the fixed states of sequences: what recurrent layers keep of a sequence as a whole, behind some
+// of its first tokens. A checkpoint is a slot whose states are those behind a row of the prefix cache. It is
+// found by that row as long as the row's block has its contents, and until its slot is taken for others: of
+// the slots that nobody holds, the one whose states are cheapest to compute again for the time that nobody
+// has used them (GreedyDual: Young, "The k-server dual and loose competitiveness for paging", 1994). Not
+// thread-safe.
+class StateCache {
+ public:
+  // Refers to the pool of blocks that stand for rows.
+  StateCache(int num_slots, const BlockPool& blocks);
+
+  const BlockPool& pool() const { return pool_; }
+  // A slot that nobody holds, of which there must be one; its checkpoint is gone.
+  SlotRef take();
+  SlotRef hold(BlockId slot) { return {pool_, slot}; }
+
+  // The slot of a row's checkpoint, or kNoBlock.
+  BlockId find(PrefixCache::Link row) const;
+  // What it saves is worth as much as if it had just been made.
+  void touch(BlockId slot);
+  // The states in a slot, which somebody holds and nobody writes any more, are those behind this row. If
+  // there is another checkpoint of it, that stays. num_saved: tokens that must be computed where it is
+  // missing.
+  void enter(PrefixCache::Link row, BlockId slot, int num_saved);
+  // The slot's checkpoint is the first to go from now on.
+  void demote(BlockId slot) { checkpoints_[index(slot)].worth = 0; }
+  // It has none any more.
+  void forget(BlockId slot) { checkpoints_[index(slot)] = {}; }
+  void clear();
+  // Whether a hit could find the slot.
+  bool is_checkpoint(BlockId slot) const { return is_alive(checkpoints_[index(slot)]); }
+
+  // Throws InternalError where an invariant of docs/invariants.md does not hold.
+  void check() const;
+
+ private:
+  struct Checkpoint {
+    PrefixCache::Link row = {};
+    int num_saved = 0;
+    double worth = 0;
+    std::uint64_t last_use = 0;
+  };
+
+  static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
+  bool is_alive(const Checkpoint& checkpoint) const {
+    const PrefixCache::Link& row = checkpoint.row;
+    return row.block != kNoBlock && row.generation == blocks_.generation(row.block);
+  }
+
+  const BlockPool& blocks_;
+  BlockPool pool_;
+  std::vector<Checkpoint> checkpoints_;  // by slot
+  std::vector<BlockId> slot_of_;         // by block that stands for a row: a slot that had its states
+  double clock_ = 0;                     // the worth of what was given up last
+  std::uint64_t num_uses_ = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,98 @@
+#include "layers/gated_delta_net.h"
+
+#include "ops/ops.h"
+#include "ops/sharding.h"
+
+namespace quire {
+namespace {
+
+std::int64_t keys_of(const DeltaNetOptions& options) {
+  return std::int64_t{options.num_key_heads} * options.key_dim;
+}
+
+std::int64_t values_of(const DeltaNetOptions& options) {
+  return std::int64_t{options.num_value_heads} * options.value_dim;
+}
+
+std::vector<ColumnShard> delta_net_shards(const Communicator& comm, const std::string& prefix,
+                                          const DeltaNetOptions& options) {
+  shard_size(options.num_key_heads, comm, "key heads of " + prefix);
+  std::vector<ColumnShard> shards;
+  const auto add = [&](const char* name, std::int64_t rows) -> ColumnShard& {
+    return shards.emplace_back(even_shard(prefix + name, rows, comm));
+  };
+  add(".in_proj_q", keys_of(options));
+  add(".in_proj_k", keys_of(options));
+  add(".in_proj_v", values_of(options));
+  add(".in_proj_z", values_of(options));
+  // Errors of rates would add up over the tokens.
+  add(".in_proj_b", options.num_value_heads).stays_plain = true;
+  add(".in_proj_a", options.num_value_heads).stays_plain = true;
+  return shards;
+}
+
+// The convolution of this rank's q, k and v, f32 [width, channels].
+Tensor load_conv(const LoadContext& context, const std::string& name, const DeltaNetOptions& options,
+                 std::int64_t channels) {
+  const std::int64_t keys = keys_of(options), values = values_of(options);
+  const WeightTensorPtr all = context.weights.take(name, {2 * keys + values, options.conv_width});
+  std::vector<WeightTensorPtr> parts;
+  for (const auto& [begin, size] : {std::pair(std::int64_t{0}, keys), {keys, keys}, {2 * keys, values}}) {
+    const ColumnShard shard = even_shard(name, size, context.comm);
+    parts.push_back(slice_rows(all, begin + shard.begin, shard.count));
+  }
+  std::vector<float> weights(static_cast<std::size_t>(options.conv_width * channels));
+  transpose(stack_rows(std::move(parts)))
+      ->read_rows(0, Tensor(weights.data(), DType::kF32, {options.conv_width, channels}));
+  const Tensor near = context.workspace.upload(weights);
+  return Tensor(near.data(), DType::kF32, {options.conv_width, channels}, near.device());
+}
+
+}  // namespace
+
+GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& prefix,
+                             const DeltaNetOptions& options)
+    : backend_(context.backend),
+      in_proj_(context, delta_net_shards(context.comm, prefix, options), options.hidden_size),
+      out_proj_(context, prefix + ".out_proj", options.hidden_size, values_of(options)) {
+  const int ranks = context.comm.size(), heads = options.num_value_heads / ranks;
+  const std::int64_t values = values_of(options) / ranks, channels = 2 * keys_of(options) / ranks + values;
+  Workspace& workspace = context.workspace;
+  const auto load = [&](const char* name) {
+    const WeightTensorPtr all = context.weights.take(prefix + name, {options.num_value_heads});
+    return workspace.load(*slice_cols(all, std::int64_t{context.comm.rank()} * heads, heads));
+  };
+  input_.a_log = load(".A_log");
+  input_.dt_bias = load(".dt_bias");
+  input_.num_key_heads = options.num_key_heads / ranks;
+  conv_ = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
+  norm_ = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
+           {},
+           options.norm_eps};
+  conv_state_ = context.states.declare_fixed({options.conv_width - 1, channels});
+  state_ = context.states.declare_fixed({heads, options.key_dim, options.value_dim});
+  projected_ = workspace.activation("projected", context.dtype, in_proj_.out_features());
+  mixed_ = workspace.activation("mixed", context.dtype, channels);
+  heads_ = workspace.activation("value_heads", DType::kF32, values);
+  normed_ = workspace.activation("normed_heads", context.dtype, values);
+  out_ = workspace.activation("block_out", context.dtype, options.hidden_size);
+}
+
+Tensor GatedDeltaNet::forward(const Tensor& x, const Step& step) const {
+  const std::int64_t tokens = x.dim(0), channels = mixed_.dim(1), values = heads_.dim(1);
+  const Tensor projected = projected_.rows(0, tokens), mixed = mixed_.rows(0, tokens);
+  const Tensor heads = heads_.rows(0, tokens), normed = normed_.rows(0, tokens), out = out_.rows(0, tokens);
+  const auto state = [&](FixedStateId id) { return step.fixed_states[static_cast<std::size_t>(id)]; };
+  in_proj_.forward(projected, x);
+  ops::causal_conv(backend_, mixed, projected.columns(0, channels), conv_, state(conv_state_),
+                   step.state_batch);
+  DeltaRuleInput input = input_;
+  input.qkv = mixed;
+  input.rates = projected.columns(channels + values, projected.dim(1) - channels - values);
+  ops::gated_delta_rule(backend_, heads, input, state(state_), step.state_batch);
+  ops::gated_norm(backend_, normed, heads, projected.columns(channels, values), norm_);
+  out_proj_.forward(out, normed);
+  return out;
+}
+
+}  // namespace quire

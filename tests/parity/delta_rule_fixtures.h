@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "ops/ops.h"
+#include "parity/ops_fixtures.h"
+
+namespace quire::testing {
+
+struct DeltaShape {
+  int key_heads, value_heads, key_dim, value_dim;
+
+  std::int64_t values() const { return std::int64_t{value_heads} * value_dim; }
+  std::int64_t keys() const { return std::int64_t{key_heads} * key_dim; }
+  std::int64_t state() const { return values() * key_dim; }
+};
+
+// A sequence's tokens of a step.
+struct DeltaSpan {
+  int num_tokens;
+  std::int32_t from, to;
+};
+
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Random tokens and states of sequences in slots, whose rows are wider than what the op is given; those of
+// slots by `padding`.
+class DeltaCase {
+ public:
+  DeltaCase(const DeltaShape& sizes, std::vector<DeltaSpan> step, int num_slots, DType dtype,
+            std::mt19937& random, std::int64_t padding = 5)
+      : shape(sizes),
+        spans(std::move(step)),
+        tokens(count_tokens(spans)),
+        rows(dtype, tokens, 2 * sizes.keys() + sizes.values() + 2 * sizes.value_heads + 3, random),
+        a_log(DType::kF32, 1, sizes.value_heads, random),
+        dt_bias(DType::kF32, 1, sizes.value_heads, random),
+        slots(DType::kF32, num_slots, sizes.state() + padding, random, 0.5F) {
+    for (const DeltaSpan& span : spans) {
+      starts_.push_back(starts_.back() + span.num_tokens);
+      from_.push_back(span.from);
+      to_.push_back(span.to);
+    }
+  }
+
+  // Of rows, slots and parameters, wherever copies of them lie.
+  DeltaRuleInput input(const Tensor& all, const Tensor& log_of_a, const Tensor& bias_of_dt) const {
+    const std::int64_t width = 2 * shape.keys() + shape.values();
+    return {.qkv = all.columns(0, width),
+            .rates = all.columns(width, 2 * shape.value_heads),
+            .a_log = log_of_a,
+            .dt_bias = bias_of_dt,
+            .num_key_heads = shape.key_heads};
+  }
+  DeltaRuleInput input() const { return input(rows.tensor(), a_log.vector(), dt_bias.vector()); }
+  Tensor state(const Tensor& memory) const {
+    return Tensor(memory.data(), DType::kF32,
+                  {memory.dim(0), shape.value_heads, shape.key_dim, shape.value_dim}, memory.device())
+        .with_strides({memory.stride(0), std::int64_t{shape.key_dim} * shape.value_dim, shape.value_dim, 1});
+  }
+  StateBatch batch() {
+    StateBatch result;
+    result.num_sequences = static_cast<int>(spans.size());
+    result.num_tokens = static_cast<int>(tokens);
+    for (const DeltaSpan& span : spans)
+      result.max_query_len = std::max(result.max_query_len, span.num_tokens);
+    result.query_starts = ints(starts_);
+    result.from = ints(from_);
+    result.to = ints(to_);
+    return result;
+  }
+
+  // What comes of them in float64: the output, NaN where there is none, and the slots' states.
+  struct Expected {
+    std::vector<std::vector<double>> out, slots;
+  };
+  Expected expected() const {
+    Expected result;
+    result.out.assign(static_cast<std::size_t>(tokens),
+                      std::vector<double>(static_cast<std::size_t>(shape.values()), NAN));
+    for (std::int64_t slot = 0; slot < slots.tensor().dim(0); ++slot) {
+      auto& values = result.slots.emplace_back();
+      for (std::int64_t i = 0; i < slots.tensor().dim(1); ++i) values.push_back(slots.at(slot, i));
+    }
+    for (std::size_t s = 0; s < spans.size(); ++s) {
+      if (spans[s].to < 0) continue;
+      std::vector<double> own(static_cast<std::size_t>(shape.state()));
+      if (spans[s].from >= 0)
+        std::copy_n(result.slots[static_cast<std::size_t>(spans[s].from)].begin(), own.size(), own.begin());
+      for (std::int64_t t = starts_[s]; t < starts_[s + 1]; ++t) {
+        for (int h = 0; h < shape.value_heads; ++h) turn(t, h, own, result.out[static_cast<std::size_t>(t)]);
+      }
+      std::copy(own.begin(), own.end(), result.slots[static_cast<std::size_t>(spans[s].to)].begin());
+    }
+    return result;
+  }
+
+  const DeltaShape shape;
+  const std::vector<DeltaSpan> spans;
+  const std::int64_t tokens;
+  Matrix rows, a_log, dt_bias, slots;
+
+ private:
+  static std::int64_t count_tokens(const std::vector<DeltaSpan>& spans) {
+    std::int64_t total = 0;
+    for (const DeltaSpan& span : spans) total += span.num_tokens;
+    return total;
+  }
+  std::vector<double> normalised(std::int64_t t, std::int64_t column) const {
+    std::vector<double> values;
+    double squares = 1e-6;
+    for (std::int64_t i = 0; i < shape.key_dim; ++i) {
+      values.push_back(rows.at(t, column + i));
+      squares += values.back() * values.back();
+    }
+    for (double& value : values) value /= std::sqrt(squares);
+    return values;
+  }
+  void turn(std::int64_t t, std::int64_t h, std::vector<double>& own, std::vector<double>& out) const {
+    const std::int64_t key_head = h / (shape.value_heads / shape.key_heads), first = key_head * shape.key_dim;
+    const std::int64_t width = 2 * shape.keys() + shape.values();
+    const std::vector<double> q = normalised(t, first), k = normalised(t, shape.keys() + first);
+    const double a = rows.at(t, width + shape.value_heads + h), beta = sigmoid(rows.at(t, width + h));
+    const double decay = std::exp(-std::exp(a_log.at(0, h)) * std::log1p(std::exp(a + dt_bias.at(0, h))));
+    double* head = &own[static_cast<std::size_t>(h * shape.key_dim * shape.value_dim)];
+    for (std::int64_t j = 0; j < shape.value_dim; ++j) {
+      double seen = 0, read = 0;
+      for (std::size_t i = 0; i < k.size(); ++i) {
+        double& value = head[static_cast<std::int64_t>(i) * shape.value_dim + j];
+        seen += k[i] * (value *= decay);
+      }
+      const double delta = beta * (rows.at(t, 2 * shape.keys() + h * shape.value_dim + j) - seen);
+      for (std::size_t i = 0; i < k.size(); ++i) {
+        double& value = head[static_cast<std::int64_t>(i) * shape.value_dim + j];
+        read += q[i] / std::sqrt(shape.key_dim) * (value += k[i] * delta);
+      }
+      out[static_cast<std::size_t>(h * shape.value_dim + j)] = read;
+    }
+  }
+
+  std::vector<std::int32_t> starts_ = {0}, from_, to_;
+};
+
+}  // namespace quire::testing
